@@ -1,0 +1,1 @@
+"""The network-namespace lab, the workloads, and the benchmarks that compare congestion controls on them."""

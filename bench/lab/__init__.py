@@ -1,0 +1,1 @@
+"""Hosts, switches and bottleneck links in network namespaces, always cleaned up."""

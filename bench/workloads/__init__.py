@@ -1,0 +1,1 @@
+"""Training jobs as real torch.distributed processes: profile replay, and a small training."""

@@ -1,0 +1,1 @@
+"""The eBPF congestion controls, and what compiles, loads, pins and watches them."""

@@ -1,0 +1,13 @@
+"""The errors of this project: each message is one line that says what was wrong, where, and what is allowed."""
+
+
+class MltcpError(Exception):
+    """Anything that this project reports to a person; the command-line tools print it and exit with status 1."""
+
+
+class UsageError(MltcpError):
+    """Bad input: an unknown name, a malformed value or file; the command-line tools exit with status 2."""
+
+
+class NotAvailableError(MltcpError):
+    """The host lacks something that was asked for (a kernel option, a package, a privilege), named in the message."""
