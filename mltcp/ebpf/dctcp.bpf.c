@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * DCTCP (RFC 8257) and MLTCP-DCTCP. Few kernels have DCTCP built in, and its functions cannot be called from here when
+ * it is not, so this file carries its own: registered as bpf_dctcp it is the base, and mltcp_dctcp is the same with Reno's
+ * increase step multiplied by F(bytes_ratio). The ECN-proportional decrease is DCTCP's in both.
+ */
+#include "mltcp.bpf.h"
+
+char _license[] SEC("license") = "Dual BSD/GPL";
+
+extern void tcp_reno_cong_avoid(struct sock *sk, __u32 ack, __u32 acked) __ksym;
+extern __u32 tcp_reno_ssthresh(struct sock *sk) __ksym;
+
+#define ALPHA_ONE 1024U /* DCTCP.Alpha in units of 1/1024 */
+#define G_SHIFT 4       /* g = 1/16, RFC 8257 section 4.2 */
+
+struct dctcp {
+	__u32 alpha;
+	__u32 window_end;       /* the observation window ends when this is acknowledged */
+	__u32 delivered;        /* at the start of the window */
+	__u32 delivered_ce;
+	__u32 rcv_nxt;          /* up to where the last ACK state was told to the sender */
+	__u32 ce_state;
+	__u32 cwnd_before_loss;
+	__u32 reno;             /* no ECN on this connection: RFC 8257 falls back to Reno */
+};
+
+static __always_inline void open_window(const struct tcp_sock *tp, struct dctcp *ca)
+{
+	ca->window_end = tp->snd_nxt;
+	ca->delivered = tp->delivered;
+	ca->delivered_ce = tp->delivered_ce;
+}
+
+static __always_inline void dctcp_begin(struct sock *sk)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+	struct dctcp *ca = ca_priv(sk);
+	unsigned char state = sk->__sk_common.skc_state;
+
+	ca->rcv_nxt = tp->rcv_nxt;
+	ca->alpha = ALPHA_ONE;
+	ca->cwnd_before_loss = 0;
+	ca->ce_state = 0;
+	ca->reno = !(tp->ecn_flags & ECN_OK) && state != TCP_LISTEN && state != TCP_CLOSE;
+	open_window(tp, ca);
+}
+
+/* RFC 8257 section 3.3: once a window, alpha = alpha * (1 - g) + g * M, M the fraction of marked packets. */
+static __always_inline void dctcp_update_alpha(struct sock *sk)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+	struct dctcp *ca = ca_priv(sk);
+	__u32 marked, delivered, alpha = ca->alpha, fade;
+
+	if (before(tp->snd_una, ca->window_end))
+		return;
+	/* alpha would get stuck below 1/g if the subtraction rounded to nothing */
+	fade = alpha >> G_SHIFT ? alpha >> G_SHIFT : alpha;
+	alpha -= fade;
+	marked = tp->delivered_ce - ca->delivered_ce;
+	delivered = tp->delivered - ca->delivered;
+	if (marked) {
+		alpha += (marked << (10 - G_SHIFT)) / (delivered ? delivered : 1);
+		if (alpha > ALPHA_ONE)
+			alpha = ALPHA_ONE;
+	}
+	ca->alpha = alpha;
+	open_window(tp, ca);
+}
+
+/*
+ * RFC 8257 section 3.2: the receiver tells the sender at once when the CE state changes, and first acknowledges, with the
+ * old state, what a delayed ACK still holds back.
+ */
+static __always_inline void dctcp_echo(struct sock *sk, __u32 ce)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+	struct dctcp *ca = ca_priv(sk);
+
+	if (ca->ce_state != ce) {
+		if (ca->rcv_nxt != tp->rcv_nxt) {
+			if (ca->ce_state)
+				tp->ecn_flags |= ECN_DEMAND_CWR;
+			else
+				tp->ecn_flags &= ~ECN_DEMAND_CWR;
+			bpf_tcp_send_ack(tp, ca->rcv_nxt);
+		}
+		((struct inet_connection_sock *)sk)->icsk_ack.pending |= ACK_NOW;
+	}
+	ca->rcv_nxt = tp->rcv_nxt;
+	ca->ce_state = ce;
+	if (ce)
+		tp->ecn_flags |= ECN_DEMAND_CWR;
+	else
+		tp->ecn_flags &= ~ECN_DEMAND_CWR;
+}
+
+static __always_inline void dctcp_loss(struct sock *sk)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+	struct dctcp *ca = ca_priv(sk);
+	__u32 half = tp->snd_cwnd >> 1;
+
+	ca->cwnd_before_loss = tp->snd_cwnd;
+	tp->snd_ssthresh = half > 2 ? half : 2;
+}
+
+static __always_inline void dctcp_event(struct sock *sk, enum tcp_ca_event event)
+{
+	struct dctcp *ca = ca_priv(sk);
+
+	if (ca->reno)
+		return;
+	if (event == CA_EVENT_ECN_IS_CE || event == CA_EVENT_ECN_NO_CE)
+		dctcp_echo(sk, event == CA_EVENT_ECN_IS_CE);
+	else if (event == CA_EVENT_LOSS)
+		dctcp_loss(sk);
+}
+
+/* RFC 8257 section 3.3: cwnd = cwnd * (1 - alpha / 2). */
+static __always_inline __u32 dctcp_reduced(struct sock *sk)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+	struct dctcp *ca = ca_priv(sk);
+	__u32 reduced;
+
+	ca->cwnd_before_loss = tp->snd_cwnd;
+	if (ca->reno)
+		return tcp_reno_ssthresh(sk);
+	reduced = tp->snd_cwnd - (__u32)(((__u64)tp->snd_cwnd * ca->alpha) >> 11);
+	return reduced > 2 ? reduced : 2;
+}
+
+SEC("struct_ops/dctcp_init")
+void BPF_PROG(dctcp_init, struct sock *sk)
+{
+	dctcp_begin(sk);
+}
+
+SEC("struct_ops/mltcp_dctcp_init")
+void BPF_PROG(mltcp_dctcp_init, struct sock *sk)
+{
+	dctcp_begin(sk);
+	mltcp_init(sk);
+}
+
+SEC("struct_ops/mltcp_dctcp_release")
+void BPF_PROG(mltcp_dctcp_release, struct sock *sk)
+{
+	mltcp_release(sk);
+}
+
+SEC("struct_ops/dctcp_in_ack")
+void BPF_PROG(dctcp_in_ack, struct sock *sk, __u32 flags)
+{
+	dctcp_update_alpha(sk);
+}
+
+SEC("struct_ops/mltcp_dctcp_acked")
+void BPF_PROG(mltcp_dctcp_acked, struct sock *sk, const struct ack_sample *sample)
+{
+	mltcp_acked(sk);
+}
+
+SEC("struct_ops/dctcp_cwnd_event")
+void BPF_PROG(dctcp_cwnd_event, struct sock *sk, enum tcp_ca_event event)
+{
+	dctcp_event(sk, event);
+}
+
+SEC("struct_ops/mltcp_dctcp_event")
+void BPF_PROG(mltcp_dctcp_event, struct sock *sk, enum tcp_ca_event event)
+{
+	dctcp_event(sk, event);
+	mltcp_event(sk, event);
+}
+
+SEC("struct_ops/dctcp_cong_avoid")
+void BPF_PROG(dctcp_cong_avoid, struct sock *sk, __u32 ack, __u32 acked)
+{
+	tcp_reno_cong_avoid(sk, ack, acked);
+}
+
+SEC("struct_ops/mltcp_dctcp_avoid")
+void BPF_PROG(mltcp_dctcp_avoid, struct sock *sk, __u32 ack, __u32 acked)
+{
+	tcp_reno_cong_avoid(sk, ack, in_slow_start(tcp_sk(sk)) ? acked : mltcp_scaled(sk, acked));
+}
+
+SEC("struct_ops/dctcp_state")
+void BPF_PROG(dctcp_state, struct sock *sk, __u8 new_state)
+{
+	struct dctcp *ca = ca_priv(sk);
+
+	/* entering recovery has already reduced by alpha; a loss asks for a half, RFC 8257 section 3.5 */
+	if (new_state == TCP_CA_Recovery && !ca->reno)
+		dctcp_loss(sk);
+}
+
+SEC("struct_ops/dctcp_ssthresh")
+__u32 BPF_PROG(dctcp_ssthresh, struct sock *sk)
+{
+	return dctcp_reduced(sk);
+}
+
+SEC("struct_ops/mltcp_dctcp_ssthr")
+__u32 BPF_PROG(mltcp_dctcp_ssthr, struct sock *sk)
+{
+	return mltcp_decreased(sk, dctcp_reduced(sk));
+}
+
+SEC("struct_ops/dctcp_undo")
+__u32 BPF_PROG(dctcp_undo, struct sock *sk)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+	struct dctcp *ca = ca_priv(sk);
+
+	return tp->snd_cwnd > ca->cwnd_before_loss ? tp->snd_cwnd : ca->cwnd_before_loss;
+}
+
+SEC(".struct_ops")
+struct tcp_congestion_ops bpf_dctcp = {
+	.init = (void *)dctcp_init,
+	.in_ack_event = (void *)dctcp_in_ack,
+	.cwnd_event = (void *)dctcp_cwnd_event,
+	.cong_avoid = (void *)dctcp_cong_avoid,
+	.set_state = (void *)dctcp_state,
+	.ssthresh = (void *)dctcp_ssthresh,
+	.undo_cwnd = (void *)dctcp_undo,
+	.flags = TCP_CONG_NEEDS_ECN,
+	.name = "bpf_dctcp",
+};
+
+SEC(".struct_ops")
+struct tcp_congestion_ops mltcp_dctcp = {
+	.init = (void *)mltcp_dctcp_init,
+	.release = (void *)mltcp_dctcp_release,
+	.in_ack_event = (void *)dctcp_in_ack,
+	.pkts_acked = (void *)mltcp_dctcp_acked,
+	.cwnd_event = (void *)mltcp_dctcp_event,
+	.cong_avoid = (void *)mltcp_dctcp_avoid,
+	.set_state = (void *)dctcp_state,
+	.ssthresh = (void *)mltcp_dctcp_ssthr,
+	.undo_cwnd = (void *)dctcp_undo,
+	.flags = TCP_CONG_NEEDS_ECN,
+	.name = "mltcp_dctcp",
+};

@@ -1,0 +1,172 @@
+"""Jobs on this host: their entry in the kernel's map, and the cgroup whose TCP sockets belong to them."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mltcp.ebpf import build
+from mltcp.ebpf.controls import CONTROLS, SOURCES, Controls, available
+from mltcp.ebpf.layout import Job
+from mltcp.ebpf.libbpf import BpfError, BpfMap, BpfObject
+from mltcp.ebpf.mounts import cgroup_root
+from mltcp.errors import MltcpError, UsageError
+
+_ATTACHMENT = struct.Struct("=I16s")
+_KEY = struct.Struct("=I")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,30}")
+_ONLY_IF_NEW = 1
+CGROUP = "mltcp"
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A job whose cgroup is live: a process joins by writing its pid to ``cgroup / "cgroup.procs"``."""
+
+    number: int
+    name: str
+    cgroup: Path
+
+
+def check_name(name: str) -> str:
+    """A job name, or a UsageError that says what is allowed."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"job name {name!r}: 1 to 31 letters, digits or ._@- are allowed, the first a letter or digit")
+    return name
+
+
+@contextmanager
+def attached(job: Job, control: str, controls: Controls | None = None) -> Iterator[Attached]:
+    """A cgroup whose new TCP sockets run under ``control`` as flows of ``job``, until the context ends.
+
+    The program that does this is held by this process: if the process dies, the kernel detaches it, and sockets that
+    are open go on under what they have. A control that is not ours (``cubic``) gets the cgroup but no job entry.
+
+    Raises:
+        MltcpError: the control is not available.
+    """
+    controls = controls or Controls()
+    if control not in available():
+        raise MltcpError(f"congestion control {control} is not available; there are {', '.join(available())}")
+    remove_stale(controls)
+    ours = control in controls.loaded() and not control.startswith("bpf_")
+    number = _enter_job(job, controls) if ours else 0
+    path = _make_cgroup(job.name)
+    try:
+        with _attached_program(number, control, path, controls):
+            yield Attached(number, job.name, path)
+    finally:
+        _remove_cgroup(path)
+        if ours:
+            _leave_job(number, controls)
+
+
+def _enter_job(job: Job, controls: Controls) -> int:
+    value = replace(job, owner=os.getpid()).pack()
+    with controls.shared_map("mltcp_jobs") as jobs:
+        _check_layout(jobs)
+        for number in range(1, 1025):
+            try:
+                jobs.update(_KEY.pack(number), value, _ONLY_IF_NEW)
+            except BpfError:
+                continue
+            return number
+    raise MltcpError("there are 1024 jobs on this host already, which is the most")
+
+
+def _check_layout(jobs: BpfMap) -> None:
+    if jobs.value_size != Job.SIZE:
+        raise MltcpError("the loaded controls are of another version of this program: mltcp unload, then mltcp load")
+
+
+def _leave_job(number: int, controls: Controls) -> None:
+    """Remove the entry once the job's flows have closed; a flow that outlives it goes on with what it has learned."""
+    deadline = time.monotonic() + 2
+    with controls.shared_map("mltcp_jobs") as jobs:
+        while time.monotonic() < deadline:
+            value = jobs.lookup(_KEY.pack(number))
+            if value is None or not Job.unpack(value).flows:
+                break
+            time.sleep(0.01)
+        jobs.delete(_KEY.pack(number))
+
+
+def _make_cgroup(name: str) -> Path:
+    path = cgroup_root() / CGROUP / f"{name}:{os.getpid()}:{time.monotonic_ns()}"
+    path.mkdir(parents=True)
+    return path
+
+
+def _remove_cgroup(path: Path) -> None:
+    """Remove the cgroup; processes that the job left behind go back to the root and live on."""
+    deadline = time.monotonic() + 2
+    while path.exists():
+        for pid in (path / "cgroup.procs").read_text().split():
+            _move_to_root(pid)
+        try:
+            path.rmdir()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def _move_to_root(pid: str) -> None:
+    try:
+        (cgroup_root() / "cgroup.procs").write_text(pid)
+    except ProcessLookupError:
+        pass  # it ended by itself
+    except OSError:
+        time.sleep(0.005)  # it is ending: the kernel refuses to move it
+
+
+@contextmanager
+def _attached_program(number: int, control: str, cgroup: Path, controls: Controls) -> Iterator[None]:
+    with BpfObject.open(build.compiled(SOURCES / "attach.bpf.c")) as program:
+        program.set_initial(".rodata", _ATTACHMENT.pack(number, control.encode()))
+        if number:
+            with controls.shared_map("mltcp_flows") as flows:
+                program.reuse("mltcp_flows", flows)
+        program.load()
+        directory = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with program.attach_cgroup("mltcp_attach", directory):
+                yield
+        finally:
+            os.close(directory)
+
+
+def remove_stale(controls: Controls) -> None:
+    """Remove what dead owners left: empty cgroups, and jobs without flows."""
+    for path in (cgroup_root() / CGROUP).glob("*:*:*"):
+        if not _is_alive(int(path.name.split(":")[1])):
+            _remove_cgroup(path)
+    if not controls.loaded():
+        return
+    with controls.shared_map("mltcp_jobs") as jobs:
+        for number, job in controls.jobs().items():
+            if not job.flows and not _is_alive(job.owner):
+                jobs.delete(_KEY.pack(number))
+
+
+def _is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def control_for(policy: str) -> str:
+    """The control that runs a policy on this kernel: its own, or for ``dctcp`` ours where the kernel has none.
+
+    Raises:
+        UsageError: the policy is no congestion control of this kernel or of this project.
+    """
+    if policy == "dctcp" and "dctcp" not in available():
+        return "bpf_dctcp"
+    if policy in available() or policy in CONTROLS:
+        return policy
+    raise UsageError(f"unknown congestion control {policy!r}; choose from {', '.join([*available(), 'dctcp', *CONTROLS])}")

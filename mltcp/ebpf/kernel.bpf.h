@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * The few kernel types that the congestion controls read or write, declared for CO-RE: only the fields named here have
+ * to exist, and libbpf finds where they lie in the running kernel from its BTF. No generated vmlinux.h is needed.
+ */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <stdbool.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+#define CORE __attribute__((preserve_access_index))
+
+enum { TCP_FIN_WAIT1 = 4, TCP_FIN_WAIT2 = 5, TCP_TIME_WAIT = 6, TCP_CLOSE = 7, TCP_LAST_ACK = 9, TCP_LISTEN = 10,
+       TCP_CLOSING = 11 };
+
+enum tcp_ca_state { TCP_CA_Open, TCP_CA_Disorder, TCP_CA_CWR, TCP_CA_Recovery, TCP_CA_Loss };
+
+enum tcp_ca_event { CA_EVENT_TX_START, CA_EVENT_CWND_RESTART, CA_EVENT_COMPLETE_CWR, CA_EVENT_LOSS, CA_EVENT_ECN_NO_CE,
+		    CA_EVENT_ECN_IS_CE };
+
+enum { TCP_CONG_NEEDS_ECN = 0x2 };
+
+/* tcp_sock.ecn_flags: RFC 3168 ECN was negotiated; the receiver is to echo congestion. */
+enum { ECN_OK = 0x1, ECN_DEMAND_CWR = 0x4 };
+
+/* inet_connection_sock.icsk_ack.pending: the ACK must go now. */
+enum { ACK_NOW = 0x10 };
+
+struct in6_addr {
+	__u8 s6_addr[16];
+} CORE;
+
+struct sock_common {
+	unsigned short skc_family;
+	volatile unsigned char skc_state;
+	__be32 skc_daddr;
+	__be32 skc_rcv_saddr;
+	__be16 skc_dport;
+	__u16 skc_num;
+} CORE;
+
+struct sock {
+	struct sock_common __sk_common;
+} CORE;
+
+struct inet_sock {
+	struct sock sk;
+} CORE;
+
+struct tcp_congestion_ops;
+
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
+	const struct tcp_congestion_ops *icsk_ca_ops;
+	struct {
+		__u8 pending;
+	} icsk_ack;
+	__u64 icsk_ca_priv[13];
+} CORE;
+
+struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	__u32 rcv_nxt;
+	__u32 snd_nxt;
+	__u32 snd_una;
+	__u32 write_seq;
+	__u32 snd_cwnd;
+	__u32 snd_ssthresh;
+	__u32 srtt_us;
+	__u32 delivered;
+	__u32 delivered_ce;
+	__u32 total_retrans;
+	__u64 bytes_acked;
+	__u8 ecn_flags;
+} CORE;
+
+struct ack_sample {
+	__u32 pkts_acked;
+	__s32 rtt_us;
+	__u32 in_flight;
+} CORE;
+
+struct tcp_congestion_ops {
+	__u32 (*ssthresh)(struct sock *sk);
+	void (*cong_avoid)(struct sock *sk, __u32 ack, __u32 acked);
+	void (*set_state)(struct sock *sk, __u8 new_state);
+	void (*cwnd_event)(struct sock *sk, enum tcp_ca_event event);
+	void (*in_ack_event)(struct sock *sk, __u32 flags);
+	void (*pkts_acked)(struct sock *sk, const struct ack_sample *sample);
+	__u32 (*undo_cwnd)(struct sock *sk);
+	void (*init)(struct sock *sk);
+	void (*release)(struct sock *sk);
+	__u32 flags;
+	char name[16];
+} CORE;
+
+static __always_inline struct tcp_sock *tcp_sk(const struct sock *sk)
+{
+	return (struct tcp_sock *)sk;
+}
+
+static __always_inline void *ca_priv(const struct sock *sk)
+{
+	return (void *)((struct inet_connection_sock *)sk)->icsk_ca_priv;
+}
+
+/* Sequence numbers wrap. */
+static __always_inline bool before(__u32 first, __u32 second)
+{
+	return (__s32)(first - second) < 0;
+}
+
+static __always_inline bool in_slow_start(const struct tcp_sock *tp)
+{
+	return tp->snd_cwnd < tp->snd_ssthresh;
+}

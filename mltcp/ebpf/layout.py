@@ -1,0 +1,184 @@
+"""The C structures of ``mltcp.bpf.h`` and ``watch.bpf.c`` as Python dataclasses, and back.
+
+Sizes are checked against the kernel's maps when they are opened, so that the two sides cannot drift apart unseen.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from mltcp.aggressiveness import Aggressiveness, Shape
+
+Q16_ONE = 1 << 16
+
+_LAW = struct.Struct("=IIIIII")
+_TRACKER = struct.Struct("=8Q4I")
+_JOB = struct.Struct(f"=II{_LAW.size}s{_TRACKER.size}s32sQ")
+_RECORD = struct.Struct("=II6Q")
+_FLOW_LINE = struct.Struct("=IIHHHH4s4sIIIIIIQQQ16s")
+_GIVEN_TOTAL, _GIVEN_GAP = 1, 2
+
+
+class Start(IntEnum):
+    """What a control does with an iteration's first bytes after the idle period (see docs/ebpf.md)."""
+
+    KERNEL = 0
+    """Leave it to the kernel: a small window, then slow start up to three quarters of the former one."""
+    AVOID = 1
+    """No slow start: the window that the kernel leaves grows by F from the first byte."""
+    KEEP = 2
+    """The window from before the idle period, and congestion avoidance from the first byte."""
+
+
+@dataclass(frozen=True)
+class Tracker:
+    """The state of a job's (or a flow's) iteration tracker; the twin of ``mltcp.iteration.IterationTracker``."""
+
+    last_ns: int = 0
+    start_ns: int = 0
+    bytes: int = 0
+    iteration: int = 0
+    total_bytes: int = 0
+    gap_ns: int = 0
+    longest_pause_ns: int = 0
+    previous_bytes: int = 0
+    alike: int = 0
+    misses: int = 0
+    given: int = 0
+    started: int = 0
+
+    @classmethod
+    def given_values(cls, total_bytes: int | None, gap_ns: int | None) -> Tracker:
+        """A fresh tracker in which what the caller knows is fixed and the rest will be learned."""
+        given = (_GIVEN_TOTAL if total_bytes else 0) | (_GIVEN_GAP if gap_ns else 0)
+        return cls(total_bytes=total_bytes or 0, gap_ns=gap_ns or 0, given=given)
+
+    @property
+    def recognised(self) -> bool:
+        """Whether the iterations are known, so that F is in force."""
+        return self.total_bytes > 0
+
+    @property
+    def bytes_ratio(self) -> float:
+        """How far the job is in its iteration, 0 to 1."""
+        return min(1.0, self.bytes / self.total_bytes) if self.total_bytes else 0.0
+
+    def pack(self) -> bytes:
+        """As the kernel stores it."""
+        return _TRACKER.pack(*(getattr(self, name) for name in self.__dataclass_fields__))
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job on this host: its law (what F is and where it acts), what was learned, and how many flows it has."""
+
+    name: str
+    aggressiveness: Aggressiveness
+    start: Start = Start.AVOID
+    decrease: float = 0.0
+    tracker: Tracker = Tracker()
+    flows: int = 0
+    owner: int = 0
+
+    SIZE = _JOB.size
+
+    def pack(self) -> bytes:
+        """As the kernel stores it (the lock is free)."""
+        law = _LAW.pack(
+            int(self.aggressiveness.shape),
+            self.aggressiveness.slope_q16,
+            self.aggressiveness.intercept_q16,
+            int(self.start),
+            round(self.decrease * Q16_ONE),
+            0,
+        )
+        return _JOB.pack(0, self.flows, law, self.tracker.pack(), self.name.encode()[:31], self.owner)
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Job:
+        """From the value in the kernel's map."""
+        _, flows, law, tracker, name, owner = _JOB.unpack(raw)
+        shape, slope, intercept, start, decrease, _ = _LAW.unpack(law)
+        return cls(
+            name=name.rstrip(b"\0").decode(errors="replace"),
+            aggressiveness=Aggressiveness(Shape(shape), slope / Q16_ONE, intercept / Q16_ONE),
+            start=Start(start),
+            decrease=decrease / Q16_ONE,
+            tracker=Tracker(*_TRACKER.unpack(tracker)),
+            flows=flows,
+            owner=owner,
+        )
+
+
+@dataclass(frozen=True)
+class Record:
+    """One finished iteration of a job, as the kernel saw it in the acknowledgements.
+
+    ``start_ns`` is the first transmission or acknowledgement, ``end_ns`` the last acknowledgement (CLOCK_MONOTONIC);
+    ``total_bytes`` and ``gap_ns`` what was known after it (0: not yet learned).
+    """
+
+    job: int
+    flows: int
+    iteration: int
+    start_ns: int
+    end_ns: int
+    bytes: int
+    total_bytes: int
+    gap_ns: int
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Record:
+        """From a sample of the ring buffer."""
+        return cls(*_RECORD.unpack(raw[: _RECORD.size]))
+
+
+@dataclass(frozen=True)
+class Flow:
+    """One TCP connection that a control of this project has seen."""
+
+    job: int
+    state: int
+    local: str
+    remote: str
+    bytes_ratio: float
+    factor: float
+    cwnd: int
+    srtt_us: int
+    retransmits: int
+    iteration: int
+    bytes: int
+    acked: int
+    control: str
+
+    SIZE = _FLOW_LINE.size
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Flow:
+        """From one line of the iterator in ``watch.bpf.c``."""
+        (job, state, family, local_port, remote_port, _, local, remote, ratio, factor, cwnd, srtt, retransmits, _) = (
+            (fields := _FLOW_LINE.unpack(raw))[:14]
+        )
+        iteration, count, acked, control = fields[14:]
+        return cls(
+            job=job,
+            state=state,
+            local=f"{_address(family, local)}:{local_port}",
+            remote=f"{_address(family, remote)}:{socket.ntohs(remote_port)}",
+            bytes_ratio=ratio / Q16_ONE,
+            factor=factor / Q16_ONE,
+            cwnd=cwnd,
+            srtt_us=srtt,
+            retransmits=retransmits,
+            iteration=iteration,
+            bytes=count,
+            acked=acked,
+            control=control.split(b"\0")[0].decode(errors="replace"),
+        )
+
+
+def _address(family: int, packed: bytes) -> str:
+    return socket.inet_ntoa(packed) if family == socket.AF_INET else "[ipv6]"

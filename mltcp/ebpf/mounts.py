@@ -1,0 +1,43 @@
+"""Where the host has its bpffs and its cgroup v2 hierarchy."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+from mltcp.errors import NotAvailableError
+
+BPFFS = Path("/sys/fs/bpf")
+
+
+def mounted(kind: str) -> list[Path]:
+    """The mount points of a file system type, as /proc/self/mounts lists them."""
+    lines = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    return [Path(fields[1].replace("\\040", " ")) for fields in lines if fields[2] == kind]
+
+
+def cgroup_root() -> Path:
+    """The root of the cgroup v2 hierarchy, wherever it is mounted.
+
+    Raises:
+        NotAvailableError: there is none.
+    """
+    found = mounted("cgroup2")
+    if not found:
+        raise NotAvailableError("no cgroup v2 hierarchy is mounted: mount -t cgroup2 none /sys/fs/cgroup/unified")
+    return found[0]
+
+
+def ensure_bpffs() -> Path:
+    """The bpffs at /sys/fs/bpf, mounted first where it is not (containers, minimal systems).
+
+    Raises:
+        NotAvailableError: it cannot be mounted.
+    """
+    if BPFFS not in mounted("bpf"):
+        result = ctypes.CDLL(None, use_errno=True).mount(b"bpf", str(BPFFS).encode(), b"bpf", 0, None)
+        if result != 0:
+            reason = os.strerror(ctypes.get_errno())
+            raise NotAvailableError(f"no bpffs at {BPFFS} and it cannot be mounted: {reason} (needs root, CONFIG_BPF_SYSCALL)")
+    return BPFFS

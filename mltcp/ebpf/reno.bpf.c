@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/* MLTCP-Reno: cwnd += F(bytes_ratio) * acked / cwnd in congestion avoidance; all else is the kernel's own Reno. */
+#include "mltcp.bpf.h"
+
+char _license[] SEC("license") = "Dual BSD/GPL";
+
+extern __u32 tcp_reno_ssthresh(struct sock *sk) __ksym;
+extern void tcp_reno_cong_avoid(struct sock *sk, __u32 ack, __u32 acked) __ksym;
+extern __u32 tcp_reno_undo_cwnd(struct sock *sk) __ksym;
+
+SEC("struct_ops/reno_init")
+void BPF_PROG(reno_init, struct sock *sk)
+{
+	mltcp_init(sk);
+}
+
+SEC("struct_ops/reno_release")
+void BPF_PROG(reno_release, struct sock *sk)
+{
+	mltcp_release(sk);
+}
+
+SEC("struct_ops/reno_acked")
+void BPF_PROG(reno_acked, struct sock *sk, const struct ack_sample *sample)
+{
+	mltcp_acked(sk);
+}
+
+SEC("struct_ops/reno_event")
+void BPF_PROG(reno_event, struct sock *sk, enum tcp_ca_event event)
+{
+	mltcp_event(sk, event);
+}
+
+SEC("struct_ops/reno_cong_avoid")
+void BPF_PROG(reno_cong_avoid, struct sock *sk, __u32 ack, __u32 acked)
+{
+	tcp_reno_cong_avoid(sk, ack, in_slow_start(tcp_sk(sk)) ? acked : mltcp_scaled(sk, acked));
+}
+
+SEC("struct_ops/reno_ssthresh")
+__u32 BPF_PROG(reno_ssthresh, struct sock *sk)
+{
+	return mltcp_decreased(sk, tcp_reno_ssthresh(sk));
+}
+
+SEC("struct_ops/reno_undo")
+__u32 BPF_PROG(reno_undo, struct sock *sk)
+{
+	return tcp_reno_undo_cwnd(sk);
+}
+
+SEC(".struct_ops")
+struct tcp_congestion_ops mltcp_reno = {
+	.init = (void *)reno_init,
+	.release = (void *)reno_release,
+	.pkts_acked = (void *)reno_acked,
+	.cwnd_event = (void *)reno_event,
+	.cong_avoid = (void *)reno_cong_avoid,
+	.ssthresh = (void *)reno_ssthresh,
+	.undo_cwnd = (void *)reno_undo,
+	.name = "mltcp_reno",
+};

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/* An iterator over all flows that a control of this project has seen, in every network namespace: `mltcp status`. */
+#include "mltcp.bpf.h"
+
+char _license[] SEC("license") = "Dual BSD/GPL";
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+} CORE;
+
+struct bpf_iter__bpf_sk_storage_map {
+	struct bpf_iter_meta *meta;
+	struct bpf_map *map;
+	struct sock *sk;
+	void *value;
+} CORE;
+
+struct flow_line {
+	__u32 job;
+	__u32 state;
+	__u16 family;
+	__u16 local_port;
+	__be16 remote_port;
+	__u16 reserved;
+	__be32 local_address;
+	__be32 remote_address;
+	__u32 ratio_q16;
+	__u32 factor_q16;
+	__u32 cwnd;
+	__u32 srtt_us;
+	__u32 retransmits;
+	__u32 recognised;
+	__u64 iteration;
+	__u64 bytes;
+	__u64 acked;
+	char control[16];
+};
+
+SEC("iter/bpf_sk_storage_map")
+int mltcp_watch(struct bpf_iter__bpf_sk_storage_map *context)
+{
+	struct seq_file *seq = context->meta->seq;
+	struct sock *sk = context->sk;
+	struct flow *flow = context->value;
+	struct flow_line line = {};
+	struct tcp_sock *tp;
+
+	if (!sk || !flow)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp)
+		return 0;
+	line.job = flow->job;
+	line.state = sk->__sk_common.skc_state;
+	line.family = sk->__sk_common.skc_family;
+	line.local_port = sk->__sk_common.skc_num;
+	line.remote_port = sk->__sk_common.skc_dport;
+	line.local_address = sk->__sk_common.skc_rcv_saddr;
+	line.remote_address = sk->__sk_common.skc_daddr;
+	line.ratio_q16 = flow->ratio_q16;
+	line.factor_q16 = flow->factor_q16;
+	line.cwnd = tp->snd_cwnd;
+	line.srtt_us = tp->srtt_us >> 3;
+	line.retransmits = tp->total_retrans;
+	line.recognised = flow->tracker.total_bytes != 0;
+	line.iteration = flow->iteration;
+	line.bytes = flow->bytes;
+	line.acked = flow->acked_seen;
+	BPF_CORE_READ_STR_INTO(&line.control, tp, inet_conn.icsk_ca_ops, name);
+	bpf_seq_write(seq, &line, sizeof(line));
+	return 0;
+}
