@@ -1,9 +1,9 @@
 """The family of functions F(bytes_ratio) by which MLTCP scales a congestion control's increase step.
 
-Each function exists twice: in floating point, for models and for people, and in the unsigned fixed-point form
-(Q16: the value times 65536) in which the eBPF congestion controls compute it. `Shape`'s codes, and the order of the
-operations in `Aggressiveness.fixed`, `ratio_q16` and `scale_acked`, are a contract with `mltcp/ebpf/`: change both
-sides or neither.
+Each function exists twice: in floating point, for models and for people, and in the unsigned fixed-point
+form (Q16: the value times 65536) in which the eBPF congestion controls compute it. `Shape`'s codes, and the
+order of the operations in `Aggressiveness.fixed`, `ratio_q16` and `scale_acked`, are a contract with
+`mltcp/ebpf/`: change both sides or neither.
 
 Source: MLTCP, arXiv 2402.09589, the aggressiveness function and its requirements.
 """
@@ -26,14 +26,14 @@ LARGEST_FACTOR = 64.0
 """The largest F allowed: far above any sensible one, and small enough that no product leaves 64 bits."""
 
 SMALLEST_INTERCEPT = 1 / ONE_Q16
-"""The smallest intercept that is not 0 in Q16; with 0 a flow would never grow, and `reciprocal` divide by 0."""
+"""The smallest intercept that is not 0 in Q16: with 0 a flow would never grow."""
 
 
 class Shape(IntEnum):
     """Which function F is; the codes are shared with the eBPF code.
 
-    With slope s, intercept i and x = bytes_ratio. The increasing ones go from i to s + i, the falling ones from
-    s + i to i.
+    With slope s, intercept i and x = bytes_ratio. The increasing ones go from i to s + i, the falling ones
+    from s + i to i.
     """
 
     ONE = 0
@@ -123,8 +123,8 @@ class Aggressiveness:
     def fixed(self, ratio_q16: int) -> int:
         """F in Q16 of a bytes_ratio in Q16 (0 to 65536), in the integer arithmetic of the eBPF code.
 
-        Every intermediate value fits 64 unsigned bits. With the paper's constants the result is less than 3 units
-        of Q16 from the exact value (9 for `reciprocal`), and exact at both ends.
+        Every intermediate value fits 64 unsigned bits. With the paper's constants the result is less than
+        3 units of Q16 from the exact value (9 for `reciprocal`), and exact at both ends.
         """
         return _FIXED[self.shape](ratio_q16, self.slope_q16, self.intercept_q16)
 

@@ -1,16 +1,16 @@
 """Iterations as a flow itself shows them: where one ends, how many bytes it has, and bytes_ratio within it.
 
-This is the reference in Python of what the eBPF congestion controls do (`mltcp/ebpf/`), in integer nanoseconds and
-bytes only, so that both can be held against each other: change both sides or neither.
+This is the reference in Python of what the eBPF congestion controls do (`mltcp/ebpf/`), in integer
+nanoseconds and bytes only, so that both can be held against each other: change both sides or neither.
 
-An acknowledgement that comes more than `gap_ns` after the previous one begins a new iteration. What a caller does
-not give is learned. The difficulty is the gap: a job also pauses while it starts up or writes a checkpoint
-(longer than it computes) and between the buckets of one iteration (shorter). What sets the pause of the
-compute phase apart is that it encloses the same number of bytes time after time. So the tracker counts bytes
-between pauses on a ladder of pause lengths, each rung twice the one below, and takes a rung as soon as two counts in a
-row on it are alike.
+An acknowledgement that comes more than `gap_ns` after the previous one begins a new iteration. What a caller
+does not give is learned. The difficulty is the gap: a job also pauses while it starts up or writes a
+checkpoint (longer than it computes) and between the buckets of one iteration (shorter). What sets the pause
+of the compute phase apart is that it encloses the same number of bytes time after time. So the tracker counts
+bytes between pauses on a ladder of pause lengths, each rung twice the one below, and takes a rung as soon as
+two counts in a row on it agree.
 
-Source: MLTCP, arXiv 2402.09589, on detecting iteration boundaries and learning total_bytes; the ladder is ours.
+Source: MLTCP, arXiv 2402.09589, on finding boundaries and learning total_bytes; the ladder is ours.
 """
 
 from dataclasses import dataclass
@@ -21,14 +21,21 @@ from mltcp.errors import UsageError
 PAUSE_FLOOR_NS = 5_000_000
 """The shortest pause that a learned gap may take for the end of an iteration."""
 
-RUNGS = 10
-"""Rungs of the ladder; rung k counts the bytes between pauses of at least PAUSE_FLOOR_NS << k (5 ms to 2.56 s)."""
+RUNGS = 14
+"""Rung k of the ladder counts the bytes between pauses of at least PAUSE_FLOOR_NS << k (5 ms to 41 s)."""
 
 ALIKE_SHIFT = 4
-"""Two byte counts are alike when they differ by at most 1/16 of the larger."""
+"""An iteration is like total_bytes when they differ by at most 1/16 of the larger."""
+
+LEARN_SHIFT = 6
+"""Counts on the ladder agree when they differ by at most 1/64 of the larger.
+
+Closer than ALIKE_SHIFT, because it must not happen by chance: of the counts between random pauses, one in 127
+agrees with the one before it, but one in 31 is within 1/16 of it.
+"""
 
 LEARN_ALIKE = 2
-"""So many alike counts in a row make total_bytes known."""
+"""So many counts in a row that agree make total_bytes known."""
 
 MISSES_TO_FORGET = 4
 """So many iterations in a row that are not alike total_bytes make it unknown again."""
@@ -44,8 +51,8 @@ More than that is not buckets between compute phases, but iterations between che
 class IterationRecord:
     """One finished iteration of a flow.
 
-    `start_ns` and `end_ns` are its first and its last acknowledgement, `bytes` what it acknowledged; `total_bytes`
-    (0: unknown) and `gap_ns` are what the tracker held right after it.
+    `start_ns` and `end_ns` are its first and its last acknowledgement, `bytes` what was acknowledged;
+    `total_bytes` (0: unknown) and `gap_ns` are what the tracker held right after it.
     """
 
     iteration: int
@@ -60,8 +67,8 @@ class IterationRecord:
 class _Rung:
     """Bytes between pauses of at least a certain length.
 
-    `mark` is what the flow had acknowledged at the last such pause, `previous_bytes` the last count, `alike` how
-    many counts in a row were alike up to that one.
+    `mark` is what the flow had acknowledged at the last such pause, `previous_bytes` the last count, `alike`
+    how many counts in a row agreed up to that one.
     """
 
     mark: int = 0
@@ -73,7 +80,7 @@ class _Rung:
         enclosed = seen_bytes - self.mark
         if enclosed == 0:
             return
-        self.alike = self.alike + 1 if _alike(enclosed, self.previous_bytes) else 1
+        self.alike = self.alike + 1 if _alike(enclosed, self.previous_bytes, LEARN_SHIFT) else 1
         self.previous_bytes = enclosed
         self.mark = seen_bytes
 
@@ -81,8 +88,8 @@ class _Rung:
 class IterationTracker:
     """Follows one flow: call `observe` for each acknowledgement.
 
-    `total_bytes` and `gap_ns` are those of the job; 0 means to learn it, and a given one is never changed. Raises
-    UsageError for a negative one.
+    `total_bytes` and `gap_ns` are those of the job; 0 means to learn it, and a given one is never changed.
+    Raises UsageError for a negative one.
     """
 
     def __init__(self, total_bytes: int = 0, gap_ns: int = 0) -> None:
@@ -105,7 +112,7 @@ class IterationTracker:
 
     @property
     def recognised(self) -> bool:
-        """Whether iterations are recognised: total_bytes is known, and a gap at which to start counting anew."""
+        """Whether total_bytes is known, and the gap at which to begin counting anew."""
         return self.total_bytes > 0 and self.gap_settled
 
     def ratio_q16(self) -> int:
@@ -113,14 +120,14 @@ class IterationTracker:
         return ratio_q16(self.bytes, self.total_bytes)
 
     def factor(self, aggressiveness: Aggressiveness) -> int:
-        """F in Q16 as of now; 1 while no iteration is recognised, so that the flow behaves as its base algorithm."""
+        """F in Q16 as of now; 1 (the base algorithm) while no iteration is recognised."""
         return aggressiveness.fixed(self.ratio_q16()) if self.recognised else ONE_Q16
 
     def observe(self, now_ns: int, acked_bytes: int) -> IterationRecord | None:
         """Take note that `acked_bytes` were acknowledged at `now_ns` (above 0, any monotonic clock).
 
-        Returns the record of the iteration before, if this acknowledgement begins a new one. A time earlier than
-        the last counts as the same time.
+        Returns the record of the iteration before, if this acknowledgement begins a new one. A time earlier
+        than the last counts as the same time.
         """
         record = None
         if self.last_ns == 0:
@@ -158,7 +165,7 @@ class IterationTracker:
 
     def _check(self, pause_ns: int) -> None:
         """Hold the iteration that ends with this pause against what is known."""
-        if not _alike(self.bytes, self.total_bytes):
+        if not _alike(self.bytes, self.total_bytes, ALIKE_SHIFT):
             self.misses += 1
             if self.misses >= MISSES_TO_FORGET:
                 self._forget()
@@ -200,7 +207,7 @@ class IterationTracker:
     def _teaches(self, rung: _Rung, pause_ns: int) -> bool:
         """Whether what this rung counted shows iterations that are not known yet."""
         if self.total_given:
-            return not self.gap_settled and _alike(rung.previous_bytes, self.total_bytes)
+            return not self.gap_settled and _alike(rung.previous_bytes, self.total_bytes, ALIKE_SHIFT)
         if rung.alike < LEARN_ALIKE:
             return False
         if self.total_bytes == 0:
@@ -209,12 +216,12 @@ class IterationTracker:
         return (
             not self.gap_given
             and pause_ns > 2 * self.longest_pause_ns
-            and not _alike(rung.previous_bytes, self.total_bytes)
+            and not _alike(rung.previous_bytes, self.total_bytes, ALIKE_SHIFT)
             and rung.previous_bytes <= LARGEST_REGROUPING * self.total_bytes
         )
 
     def _forget(self) -> None:
-        """Return to learning whatever was not given; the ladder stays, so that it does not begin at nothing."""
+        """Return to learning whatever was not given; the ladder keeps what it counted."""
         self.misses = 0
         if not self.total_given:
             self.total_bytes = 0
@@ -224,8 +231,8 @@ class IterationTracker:
             self.gap_ns = 0
 
 
-def _alike(a: int, b: int) -> bool:
-    return abs(a - b) <= max(a, b) >> ALIKE_SHIFT
+def _alike(a: int, b: int, shift: int) -> bool:
+    return abs(a - b) <= max(a, b) >> shift
 
 
 def _highest_rung(pause_ns: int) -> int:

@@ -1,1 +1,25 @@
 """Hosts, switches and bottleneck links in network namespaces, always cleaned up."""
+
+from bench.lab.lab import Lab
+from bench.lab.link import Link, parse_rate
+from bench.lab.link_use import DirectionUse, LinkUse
+from bench.lab.namespaces import enter
+from bench.lab.ownership import clean_stale
+from bench.lab.signals import exit_on_sigterm
+from bench.lab.topology import Host, Switch, Topology, Trunk, dumbbell
+
+__all__ = [
+    "DirectionUse",
+    "Host",
+    "Lab",
+    "Link",
+    "LinkUse",
+    "Switch",
+    "Topology",
+    "Trunk",
+    "clean_stale",
+    "dumbbell",
+    "enter",
+    "exit_on_sigterm",
+    "parse_rate",
+]

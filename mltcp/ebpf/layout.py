@@ -5,6 +5,7 @@ Sizes are checked against the kernel's maps when they are opened, so that the tw
 
 from __future__ import annotations
 
+import builtins
 import socket
 import struct
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from mltcp.aggressiveness import Aggressiveness, Shape
 Q16_ONE = 1 << 16
 
 _LAW = struct.Struct("=IIIIII")
-_TRACKER = struct.Struct("=8Q4I")
+_TRACKER = struct.Struct("=8Q4I336s")
 _JOB = struct.Struct(f"=II{_LAW.size}s{_TRACKER.size}s32sQ")
 _RECORD = struct.Struct("=II6Q")
 _FLOW_LINE = struct.Struct("=IIHHHH4s4sIIIIIIQQQ16s")
@@ -44,11 +45,12 @@ class Tracker:
     total_bytes: int = 0
     gap_ns: int = 0
     longest_pause_ns: int = 0
-    previous_bytes: int = 0
-    alike: int = 0
+    seen_bytes: int = 0
     misses: int = 0
     given: int = 0
-    started: int = 0
+    gap_settled: int = 0
+    reserved: int = 0
+    rungs: builtins.bytes = builtins.bytes(336)
 
     @classmethod
     def given_values(cls, total_bytes: int | None, gap_ns: int | None) -> Tracker:
@@ -59,7 +61,7 @@ class Tracker:
     @property
     def recognised(self) -> bool:
         """Whether the iterations are known, so that F is in force."""
-        return self.total_bytes > 0
+        return self.total_bytes > 0 and (self.gap_settled > 0 or self.given & _GIVEN_GAP > 0)
 
     @property
     def bytes_ratio(self) -> float:

@@ -14,10 +14,14 @@
 #include "kernel.bpf.h"
 
 #define Q16_ONE 65536ULL
+/* Of mltcp/iteration.py, where the reasons are. */
 #define PAUSE_FLOOR_NS 5000000ULL
+#define RUNGS 14
 #define ALIKE_SHIFT 4
+#define LEARN_SHIFT 6
 #define LEARN_ALIKE 2
 #define MISSES_TO_FORGET 4
+#define LARGEST_REGROUPING 16
 
 #define GIVEN_TOTAL 1U
 #define GIVEN_GAP 2U
@@ -38,19 +42,27 @@ struct law {
 	__u32 reserved;
 };
 
+/* Bytes between pauses of at least a certain length. */
+struct rung {
+	__u64 mark;
+	__u64 previous_bytes;
+	__u64 alike;
+};
+
 struct tracker {
-	__u64 last_ns;
+	__u64 last_ns; /* 0 before the first activity */
 	__u64 start_ns;
 	__u64 bytes;
 	__u64 iteration;
 	__u64 total_bytes;
 	__u64 gap_ns;
 	__u64 longest_pause_ns;
-	__u64 previous_bytes;
-	__u32 alike;
+	__u64 seen_bytes;
 	__u32 misses;
 	__u32 given;
-	__u32 started; /* 0 before the first activity */
+	__u32 gap_settled; /* given, or learned: until then gap_ns is a guess */
+	__u32 reserved;
+	struct rung rungs[RUNGS];
 };
 
 struct job {
@@ -145,109 +157,150 @@ static __always_inline __u64 factor_q16(const struct law *law, __u64 x)
 
 /* ---- iterations ----------------------------------------------------------------------------------------------- */
 
-static __always_inline bool are_alike(__u64 first, __u64 second)
+static __always_inline bool are_alike(__u64 first, __u64 second, __u32 shift)
 {
 	__u64 larger = first > second ? first : second, smaller = first > second ? second : first;
 
-	return larger - smaller <= larger >> ALIKE_SHIFT;
+	return larger - smaller <= larger >> shift;
+}
+
+static __always_inline bool recognised(const struct tracker *t)
+{
+	return t->total_bytes && (t->gap_settled || t->given & GIVEN_GAP);
 }
 
 static __always_inline void forget(struct tracker *t)
 {
-	t->alike = 0;
 	t->misses = 0;
-	t->previous_bytes = 0;
 	if (!(t->given & GIVEN_TOTAL))
 		t->total_bytes = 0;
 	if (!(t->given & GIVEN_GAP)) {
-		t->gap_ns = 0;
+		t->gap_settled = 0;
 		t->longest_pause_ns = 0;
+		t->gap_ns = 0;
 	}
 }
 
-/* A pause while nothing is known yet: half of the longest will separate iterations; a long one at start-up fades. */
-static __always_inline void learn_gap(struct tracker *t, __u64 pause)
+static __always_inline void follow(struct tracker *t, __u64 pause)
 {
-	__u64 faded = t->longest_pause_ns - t->longest_pause_ns / 4;
-
-	t->longest_pause_ns = pause > faded ? pause : faded;
-	t->gap_ns = t->longest_pause_ns / 2;
+	if (pause < t->longest_pause_ns)
+		t->longest_pause_ns -= (t->longest_pause_ns - pause) >> 3;
+	else if (pause <= 2 * t->longest_pause_ns)
+		t->longest_pause_ns += (pause - t->longest_pause_ns) >> 3;
+	t->gap_ns = t->longest_pause_ns >> 1;
 }
 
-/* The gap follows the compute phase slowly; one outlier, clipped to twice the usual, moves it by an eighth at most. */
-static __always_inline void follow_gap(struct tracker *t, __u64 pause)
+static __always_inline void check(struct tracker *t, __u64 pause)
 {
-	__u64 usual = t->longest_pause_ns;
-
-	if (pause > 2 * usual)
-		pause = 2 * usual;
-	if (pause > usual)
-		t->longest_pause_ns += (pause - usual) / 8;
-	else
-		t->longest_pause_ns -= (usual - pause) / 8;
-	t->gap_ns = t->longest_pause_ns / 2;
+	if (!are_alike(t->bytes, t->total_bytes, ALIKE_SHIFT)) {
+		if (++t->misses >= MISSES_TO_FORGET)
+			forget(t);
+		return;
+	}
+	t->misses = 0;
+	if (!(t->given & GIVEN_TOTAL))
+		t->total_bytes = t->bytes;
+	if (!(t->given & GIVEN_GAP))
+		follow(t, pause);
 }
 
-static __always_inline void learn_total(struct tracker *t, __u64 pause)
+static __always_inline void count_on(struct rung *rung, __u64 seen)
+{
+	__u64 enclosed = seen - rung->mark;
+
+	if (!enclosed)
+		return;
+	rung->alike = are_alike(enclosed, rung->previous_bytes, LEARN_SHIFT) ? rung->alike + 1 : 1;
+	rung->previous_bytes = enclosed;
+	rung->mark = seen;
+}
+
+static __always_inline bool teaches(const struct tracker *t, __u64 alike, __u64 bytes, __u64 pause)
 {
 	if (t->given & GIVEN_TOTAL)
-		return;
-	if (!t->total_bytes) {
-		t->alike = are_alike(t->bytes, t->previous_bytes) ? t->alike + 1 : 1;
-		t->previous_bytes = t->bytes;
-		if (t->alike >= LEARN_ALIKE) {
-			t->total_bytes = t->bytes;
-			t->misses = 0;
+		return !(t->gap_settled || t->given & GIVEN_GAP) && are_alike(bytes, t->total_bytes, ALIKE_SHIFT);
+	if (alike < LEARN_ALIKE)
+		return false;
+	if (!t->total_bytes)
+		return true;
+	return !(t->given & GIVEN_GAP) && pause > 2 * t->longest_pause_ns &&
+	       !are_alike(bytes, t->total_bytes, ALIKE_SHIFT) && bytes <= LARGEST_REGROUPING * t->total_bytes;
+}
+
+static __always_inline void learn(struct tracker *t, __u64 pause)
+{
+	__u64 alike = 0, bytes = 0;
+
+	/* Every rung that counts a pause of this length; the last one passed is the highest. */
+#pragma unroll
+	for (int k = 0; k < RUNGS; k++) {
+		if (k && (t->given & GIVEN_GAP || pause < PAUSE_FLOOR_NS << k))
+			break;
+		count_on(&t->rungs[k], t->seen_bytes);
+		alike = t->rungs[k].alike;
+		bytes = t->rungs[k].previous_bytes;
+	}
+	if (teaches(t, alike, bytes, pause)) {
+		if (!(t->given & GIVEN_TOTAL))
+			t->total_bytes = bytes;
+		if (!(t->given & GIVEN_GAP)) {
+			t->longest_pause_ns = pause;
+			t->gap_ns = pause >> 1;
 		}
-	} else if (are_alike(t->bytes, t->total_bytes)) {
+		t->gap_settled = 1;
 		t->misses = 0;
-		t->total_bytes = t->bytes;
-		if (!(t->given & GIVEN_GAP))
-			follow_gap(t, pause);
-	} else if (++t->misses >= MISSES_TO_FORGET) {
-		forget(t);
+	} else if (!t->gap_settled && !(t->given & GIVEN_GAP)) {
+		__u64 faded = t->longest_pause_ns - (t->longest_pause_ns >> 2);
+
+		t->longest_pause_ns = pause > faded ? pause : faded;
+		t->gap_ns = t->longest_pause_ns >> 1;
 	}
 }
 
-static __always_inline void close_iteration(struct tracker *t, __u64 pause, struct record *record)
+/* End the iteration at hand; false if nothing was sent in it. */
+static __always_inline bool close_iteration(struct tracker *t, __u64 now, struct record *record)
 {
-	record->iteration = t->iteration;
-	record->start_ns = t->start_ns;
-	record->end_ns = t->last_ns;
-	record->bytes = t->bytes;
-	t->iteration++;
-	learn_total(t, pause);
-	record->total_bytes = t->total_bytes;
-	record->gap_ns = t->gap_ns;
+	bool finished = t->bytes != 0;
+
+	if (finished) {
+		record->iteration = t->iteration;
+		record->start_ns = t->start_ns;
+		record->end_ns = t->last_ns;
+		record->bytes = t->bytes;
+		record->total_bytes = t->total_bytes;
+		record->gap_ns = t->gap_ns;
+		t->iteration++;
+	}
+	t->start_ns = now;
+	t->bytes = 0;
+	return finished;
+}
+
+static __always_inline bool after_pause(struct tracker *t, __u64 pause, __u64 now, struct record *record)
+{
+	if (t->given & GIVEN_GAP ? pause <= t->gap_ns : pause < PAUSE_FLOOR_NS)
+		return false;
+	if (recognised(t) && t->bytes && pause > t->gap_ns)
+		check(t, pause);
+	learn(t, pause);
+	return pause > t->gap_ns && close_iteration(t, now, record);
 }
 
 /* Count `acked` bytes at `now`. Returns whether this finished an iteration, then described in `record`. */
 static __always_inline bool observe(struct tracker *t, __u64 now, __u64 acked, struct record *record)
 {
 	bool finished = false;
-	__u64 pause;
 
-	if (!t->started) {
-		t->started = 1;
+	if (!t->last_ns) {
 		t->start_ns = now;
 		t->last_ns = now;
-		t->bytes = acked;
-		return false;
-	}
-	pause = now > t->last_ns ? now - t->last_ns : 0;
-	if (pause >= PAUSE_FLOOR_NS && !(t->given & GIVEN_GAP) && (!t->total_bytes || (t->given & GIVEN_TOTAL)))
-		learn_gap(t, pause);
-	if (t->gap_ns && pause > t->gap_ns && (pause >= PAUSE_FLOOR_NS || (t->given & GIVEN_GAP))) {
-		if (t->bytes) {
-			close_iteration(t, pause, record);
-			finished = true;
-		}
-		t->bytes = 0;
-		t->start_ns = now;
+	} else if (now > t->last_ns) {
+		finished = after_pause(t, now - t->last_ns, now, record);
+		t->last_ns = now;
 	}
 	t->bytes += acked;
-	t->last_ns = now;
-	if (t->total_bytes && !(t->given & GIVEN_TOTAL) && t->bytes > 2 * t->total_bytes)
+	t->seen_bytes += acked;
+	if (recognised(t) && t->bytes > 2 * t->total_bytes)
 		forget(t);
 	return finished;
 }
@@ -293,7 +346,7 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow)
 		finished = observe(&job->tracker, now, acked, &record);
 		x = ratio_q16(job->tracker.bytes, job->tracker.total_bytes);
 		iteration = job->tracker.iteration;
-		flow->factor_q16 = job->tracker.total_bytes ? factor_q16(&job->law, x) : Q16_ONE;
+		flow->factor_q16 = recognised(&job->tracker) ? factor_q16(&job->law, x) : Q16_ONE;
 		bpf_spin_unlock(&job->lock);
 		if (finished)
 			emit(&record, flow->job, job->flows);
@@ -303,7 +356,7 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow)
 		finished = observe(&flow->tracker, now, acked, &record);
 		x = ratio_q16(flow->tracker.bytes, flow->tracker.total_bytes);
 		iteration = flow->tracker.iteration;
-		flow->factor_q16 = flow->tracker.total_bytes ? factor_q16(&paper, x) : Q16_ONE;
+		flow->factor_q16 = recognised(&flow->tracker) ? factor_q16(&paper, x) : Q16_ONE;
 		if (finished)
 			emit(&record, 0, 1);
 	}
@@ -338,30 +391,26 @@ static __always_inline void mltcp_release(struct sock *sk)
 {
 	struct flow *flow = flow_of(sk);
 	struct record record = {};
-	struct job *job;
 	bool finished = false;
+	struct job *job;
+	__u64 now;
 
 	if (!flow)
 		return;
 	mltcp_count(sk, flow);
+	now = bpf_ktime_get_ns();
 	job = flow->counted ? bpf_map_lookup_elem(&mltcp_jobs, &flow->job) : NULL;
 	flow->counted = 0;
 	if (!job) {
-		if (!flow->job && flow->tracker.bytes) {
-			close_iteration(&flow->tracker, 0, &record);
-			flow->tracker.bytes = 0;
+		if (!flow->job && close_iteration(&flow->tracker, bpf_ktime_get_ns(), &record))
 			emit(&record, 0, 1);
-		}
 		return;
 	}
 	bpf_spin_lock(&job->lock);
 	if (job->flows)
 		job->flows--;
-	if (!job->flows && job->tracker.bytes) {
-		close_iteration(&job->tracker, job->tracker.longest_pause_ns, &record);
-		job->tracker.bytes = 0;
-		finished = true;
-	}
+	if (!job->flows)
+		finished = close_iteration(&job->tracker, now, &record);
 	bpf_spin_unlock(&job->lock);
 	if (finished)
 		emit(&record, flow->job, 0);

@@ -1,0 +1,140 @@
+"""One direction of a trunk in the kernel: the shaper, and the classifier that marks and counts."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from array import array
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from bench.lab import namespaces, shaper
+from bench.lab.link import Link
+from bench.lab.link_use import DirectionUse
+from bench.lab.shaper import QueueStatistics
+from bench.lab.topology import MAX_JOBS, Direction
+from mltcp.ebpf.build import compiled
+from mltcp.ebpf.libbpf import BpfObject
+
+BIN_NS = 5_000_000
+BINS = 65536
+BIN_BYTES = 4
+NANO = 10**9
+
+_SOURCE = Path(__file__).with_name("virtual_queue.bpf.c")
+_ONLY = struct.pack("=I", 0)
+_CONFIG = struct.Struct("=5Q")
+_COUNTERS = struct.Struct("=4Q")
+_INGRESS, _EGRESS = 0xFFFF_FFF2, 0xFFFF_FFF3  # TC_H_MIN_INGRESS and _EGRESS of clsact
+
+
+class Bottleneck:
+    """The bottleneck of one direction of a trunk, from :meth:`install` until :meth:`close`.
+
+    Its classifier stays with the namespaces; :meth:`close` gives back this process's hold on its maps.
+    """
+
+    def __init__(
+        self, direction: Direction, source_namespace: str, target_namespace: str, kernel_marks: bool
+    ) -> None:
+        self._direction = direction
+        self._link = direction.trunk.link
+        self._source, self._target = source_namespace, target_namespace
+        self._kernel_marks = kernel_marks
+        self._object = BpfObject.open(compiled(_SOURCE))
+        self._bins: mmap.mmap | None = None
+        self._before = QueueStatistics(0, 0)
+
+    def install(self) -> None:
+        """Load the classifier and put it and the shaper in place.
+
+        Raises:
+            MltcpError: the kernel refuses one of them.
+        """
+        self._object.load()
+        self._configure(epoch_ns=0)
+        self._bins = mmap.mmap(self._object.map("bins").fd, MAX_JOBS * BINS * BIN_BYTES, mmap.MAP_SHARED)
+        namespaces.netlink(self._source, self._install_entry)
+        namespaces.netlink(self._target, self._install_exit)
+
+    def stop_and_clear(self) -> None:
+        """Stop counting, and forget what was counted."""
+        self._configure(epoch_ns=0)
+        self._object.map("counters").update(_ONLY, bytes(_COUNTERS.size))
+        self._mapped_bins()[:] = bytes(MAX_JOBS * BINS * BIN_BYTES)
+        self._before = self._queue_statistics()
+
+    def start(self, epoch_ns: int) -> None:
+        """Count from ``epoch_ns`` (CLOCK_MONOTONIC) on."""
+        self._configure(epoch_ns)
+
+    def use(self, jobs: Iterable[int], bins: int) -> DirectionUse:
+        """What was counted since :meth:`start`, in the first ``bins`` bins of each of ``jobs``."""
+        counted = self._object.map("counters").lookup(_ONLY) or bytes(_COUNTERS.size)
+        packets, total_bytes, unbinned_bytes, marks = _COUNTERS.unpack(counted)
+        queue = self._queue_statistics()
+        return DirectionUse(
+            trunk=self._direction.trunk.name,
+            source=self._direction.source,
+            target=self._direction.target,
+            rate_bps=self._link.rate_bps,
+            bytes_by_job={job: self._bins_of(job, min(bins, BINS)) for job in jobs},
+            packets=packets,
+            bytes=total_bytes,
+            unbinned_bytes=unbinned_bytes,
+            marks=marks + queue.marks - self._before.marks,
+            drops=queue.drops - self._before.drops,
+        )
+
+    def close(self) -> None:
+        """Let go of the maps and programs."""
+        if self._bins is not None:
+            self._bins.close()
+            self._bins = None
+        self._object.close()
+
+    def _configure(self, epoch_ns: int) -> None:
+        # Packets may be under way: of a configuration in use only the epoch changes, one aligned word.
+        self._object.map("config").update(_ONLY, configuration(self._link, epoch_ns, self._kernel_marks))
+
+    def _install_entry(self, route: Any) -> None:
+        index = _port(route, self._direction)
+        shaper.install(route, index, self._link, self._kernel_marks)
+        _attach(route, index, _EGRESS, self._object.program("at_entry"), "at_entry")
+
+    def _install_exit(self, route: Any) -> None:
+        _attach(route, _port(route, self._direction), _INGRESS, self._object.program("at_exit"), "at_exit")
+
+    def _queue_statistics(self) -> QueueStatistics:
+        return namespaces.netlink(
+            self._source, lambda route: shaper.statistics(route, _port(route, self._direction))
+        )
+
+    def _mapped_bins(self) -> mmap.mmap:
+        if self._bins is None:
+            raise RuntimeError("the bottleneck is not installed")
+        return self._bins
+
+    def _bins_of(self, job: int, bins: int) -> array[int]:
+        start = job * BINS * BIN_BYTES
+        return array("I", self._mapped_bins()[start : start + bins * BIN_BYTES])
+
+
+def configuration(link: Link, epoch_ns: int, kernel_marks: bool) -> bytes:
+    """``struct config`` of virtual_queue.bpf.c for a link; queues in 1e-9 bytes."""
+    threshold_bytes = 0 if kernel_marks else link.ecn_threshold_bytes or 0
+    room_nanobytes = (link.queue_bytes + link.burst_bytes) * NANO
+    drain_ns = -(-room_nanobytes // link.rate_bytes_per_s)
+    return _CONFIG.pack(link.rate_bytes_per_s, room_nanobytes, threshold_bytes * NANO, drain_ns, epoch_ns)
+
+
+def _port(route: Any, direction: Direction) -> int:
+    return int(route.link_lookup(ifname=direction.trunk.name)[0])
+
+
+def _attach(route: Any, index: int, hook: int, program: int, name: str) -> None:
+    # Both directions of a trunk meet at each of its ends: the second finds the hooks there.
+    if not any(qdisc.get_attr("TCA_KIND") == "clsact" for qdisc in route.get_qdiscs(index=index)):
+        route.tc("add", "clsact", index=index)
+    route.tc("add-filter", "bpf", index=index, parent=hook, fd=program, name=name, direct_action=True)

@@ -1,0 +1,138 @@
+"""The lab itself: builds a topology out of network namespaces, measures its trunks, and always cleans up."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Literal
+
+from bench.lab import aqm, namespaces, ownership, sysctls, wiring
+from bench.lab.bottleneck import BIN_NS, BINS, Bottleneck
+from bench.lab.link_use import LinkUse
+from bench.lab.topology import Topology
+from mltcp.errors import UsageError
+
+
+class Lab:
+    """A topology in network namespaces, between ``__enter__`` and ``__exit__``.
+
+    Processes join a host by ``enter(lab.namespace("j0r0"))``. Whatever ends the ``with`` block ends every
+    process in the lab and removes its namespaces; if the owner is killed, the next lab to start does so.
+
+    Args:
+        topology: what to build.
+        ecn_by: what marks on links with a threshold: ``virtual_queue`` (on every kernel) or ``kernel``.
+        sysctls: further kernel settings of every host, such as ``{"net.ipv4.tcp_slow_start_after_idle": 0}``.
+        rto_min_by: where the least retransmission time-out, 5 ms, is set; None: by sysctl if there is one.
+
+    Raises:
+        UsageError: ``ecn_by`` or ``rto_min_by`` is unknown, or (on entry) a setting is.
+        NotAvailableError: (on entry) the process may not make namespaces, or the kernel cannot mark.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        ecn_by: str = aqm.VIRTUAL_QUEUE,
+        sysctls: Mapping[str, str | int] | None = None,
+        rto_min_by: Literal["sysctl", "route"] | None = None,
+    ) -> None:
+        _check_choice("ecn_by", ecn_by, aqm.MARKERS)
+        if rto_min_by is not None:
+            _check_choice("rto_min_by", rto_min_by, ("sysctl", "route"))
+        self.topology = topology
+        self.id = ownership.new_id()
+        self._kernel_marks = ecn_by == aqm.KERNEL
+        self._sysctls = dict(sysctls or {})
+        self._rto_min_by = rto_min_by
+        self._bottlenecks: list[Bottleneck] = []
+        self._epoch_ns: int | None = None
+        self._owner: int | None = None
+
+    def __enter__(self) -> Lab:
+        namespaces.require_privileges()
+        if self._kernel_marks:
+            aqm.require_kernel_marks()
+        ownership.clean_stale()
+        self._owner = os.getpid()
+        try:
+            ownership.claim(self.id)
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process in the lab and remove it; a lab that is not there is no error."""
+        # A forked child that unwinds the same block must not take its parent's lab away.
+        if self._owner != os.getpid():
+            return
+        try:
+            ownership.remove(self.id)
+        finally:
+            while self._bottlenecks:
+                self._bottlenecks.pop().close()
+        self._epoch_ns = self._owner = None
+
+    def namespace(self, name: str) -> str:
+        """The namespace of the host or switch ``name``.
+
+        Raises:
+            UsageError: the topology has none of that name.
+        """
+        _check_choice("host or switch", name, self.topology.places)
+        return self._namespace(name)
+
+    def start_measuring(self) -> int:
+        """Forget what was counted and count from now on; gives the time, CLOCK_MONOTONIC in nanoseconds."""
+        for bottleneck in self._bottlenecks:
+            bottleneck.stop_and_clear()
+        self._epoch_ns = time.monotonic_ns()
+        for bottleneck in self._bottlenecks:
+            bottleneck.start(self._epoch_ns)
+        return self._epoch_ns
+
+    def measurement(self) -> LinkUse:
+        """What the trunks have carried since :meth:`start_measuring`; measuring goes on.
+
+        Bins are kept for the first 327 seconds; what is carried later is in the sums only.
+
+        Raises:
+            UsageError: measuring was not started.
+        """
+        if self._epoch_ns is None:
+            raise UsageError("the lab has measured nothing: call start_measuring first")
+        duration_ns = time.monotonic_ns() - self._epoch_ns
+        bins = min(duration_ns // BIN_NS + 1, BINS)
+        uses = tuple(bottleneck.use(self.topology.jobs, bins) for bottleneck in self._bottlenecks)
+        return LinkUse(self._epoch_ns, duration_ns, BIN_NS, uses)
+
+    def _namespace(self, name: str) -> str:
+        return f"{ownership.PREFIX}{self.id}-{name}"
+
+    def _build(self) -> None:
+        for place in self.topology.places:
+            namespaces.create(self._namespace(place))
+        by_route = self._rto_min_by == "route" or (
+            self._rto_min_by is None and not sysctls.exists(sysctls.RTO_MIN)
+        )
+        wiring.wire(self.topology, self._namespace, self._sysctls, by_route)
+        for direction in self.topology.directions():
+            source, target = self._namespace(direction.source), self._namespace(direction.target)
+            bottleneck = Bottleneck(direction, source, target, self._kernel_marks)
+            self._bottlenecks.append(bottleneck)
+            bottleneck.install()
+
+
+def _check_choice(field: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise UsageError(f"{field} {value!r} is unknown: {', '.join(allowed)} are allowed")

@@ -1,0 +1,83 @@
+"""What a measurement of the lab's trunks gives: who used them when, and what was marked and dropped."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mltcp.errors import UsageError
+
+
+@dataclass(frozen=True)
+class DirectionUse:
+    """One direction of a trunk while it was measured.
+
+    Bytes count Ethernet headers, and are of packets that the link has carried, not of those it dropped.
+
+    Attributes:
+        trunk: name of the trunk.
+        source: switch that sends.
+        target: switch that receives.
+        rate_bps: rate of the link.
+        bytes_by_job: for each job of the topology, bytes carried in each bin of ``LinkUse.bin_ns``.
+        packets: packets carried.
+        bytes: bytes carried; the sum of all bins and ``unbinned_bytes``.
+        unbinned_bytes: bytes of no job (ARP), or carried after the last bin there is room for.
+        marks: packets marked (CE) at the sending end.
+        drops: packets that found the queue full.
+    """
+
+    trunk: str
+    source: str
+    target: str
+    rate_bps: int
+    bytes_by_job: Mapping[int, array[int]]
+    packets: int
+    bytes: int
+    unbinned_bytes: int
+    marks: int
+    drops: int
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """Every direction of every trunk since the measurement was started.
+
+    Attributes:
+        epoch_ns: when it was started and the first bin begins, CLOCK_MONOTONIC.
+        duration_ns: how long ago that was when it was read.
+        bin_ns: length of a bin.
+        directions: the directions, in the order of ``Topology.directions``.
+    """
+
+    epoch_ns: int
+    duration_ns: int
+    bin_ns: int
+    directions: tuple[DirectionUse, ...]
+
+    @property
+    def marks(self) -> int:
+        """Marks of all directions."""
+        return sum(direction.marks for direction in self.directions)
+
+    @property
+    def drops(self) -> int:
+        """Drops of all directions."""
+        return sum(direction.drops for direction in self.directions)
+
+    def direction(self, source: str, target: str) -> DirectionUse:
+        """The direction from switch ``source`` to switch ``target``.
+
+        Raises:
+            UsageError: no trunk leads from one to the other.
+        """
+        for direction in self.directions:
+            if (direction.source, direction.target) == (source, target):
+                return direction
+        known = ", ".join(f"{direction.source}->{direction.target}" for direction in self.directions)
+        raise UsageError(f"no trunk leads from {source!r} to {target!r}: there are {known}")
+
+    def utilisation(self, direction: DirectionUse) -> float:
+        """The share of what the link could have carried that it has carried."""
+        return direction.bytes * 8 * 1e9 / (direction.rate_bps * self.duration_ns)

@@ -1,0 +1,197 @@
+"""Network namespaces: to make, enter and remove them, and to act inside one without leaving one's own.
+
+It is threads that are in a network namespace, not processes. Whatever this module does inside one, it does on
+a thread made for it, which ends there: the calling thread never moves, whatever fails or is interrupted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from pyroute2 import IPRoute, netns
+from pyroute2.netlink.exceptions import NetlinkError
+
+from mltcp.errors import MltcpError, NotAvailableError, UsageError
+
+T = TypeVar("T")
+
+NAMESPACES = Path(netns.NETNS_RUN_DIR)
+_CLONE_NEWNET = 0x40000000
+_CAPABILITIES = (12, 21)  # CAP_NET_ADMIN, CAP_SYS_ADMIN
+_DEATH_TIMEOUT_S = 5.0
+
+
+def require_privileges() -> None:
+    """Make sure that this process may make network namespaces.
+
+    Raises:
+        NotAvailableError: it lacks CAP_NET_ADMIN or CAP_SYS_ADMIN.
+    """
+    status = Path("/proc/self/status").read_text()
+    effective = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
+    if not all(effective >> capability & 1 for capability in _CAPABILITIES):
+        raise NotAvailableError(
+            "the lab needs root (CAP_NET_ADMIN, CAP_SYS_ADMIN) to make network namespaces"
+        )
+
+
+def create(name: str) -> None:
+    """Make the network namespace ``name``, as ``ip netns add`` does."""
+
+    def unshare_and_name() -> None:
+        _unshare()
+        netns.attach(name, "thread-self")
+
+    _on_thread(unshare_and_name)
+
+
+def remove(name: str) -> None:
+    """Take the name away, if it is there; the namespace goes with its last process and socket."""
+    with suppress(FileNotFoundError):
+        netns.remove(name)
+
+
+def names(prefix: str) -> list[str]:
+    """The namespaces whose names begin with ``prefix``, in order."""
+    return sorted(name for name in netns.listnetns() if name.startswith(prefix))
+
+
+def enter(name: str) -> None:
+    """Move the calling thread (so, with all it starts, a process of one thread) into the namespace ``name``.
+
+    Raises:
+        UsageError: there is no such namespace.
+    """
+    try:
+        netns.setns(name, flags=0)
+    except FileNotFoundError:
+        raise UsageError(f"there is no network namespace {name!r}") from None
+
+
+def inside(name: str, action: Callable[[], T]) -> T:
+    """What ``action`` gives when run on a thread in the namespace ``name``; sockets it opens stay there."""
+
+    def enter_and_act() -> T:
+        enter(name)
+        return action()
+
+    return _on_thread(enter_and_act)
+
+
+def netlink(name: str, action: Callable[[Any], T]) -> T:
+    """What ``action`` gives, called in the namespace ``name`` with a pyroute2 ``IPRoute`` of that namespace.
+
+    Raises:
+        MltcpError: the kernel refused a request; the message holds its words.
+    """
+
+    def talk() -> T:
+        with IPRoute(ext_ack=True) as route:
+            return action(route)
+
+    try:
+        return inside(name, talk)
+    except NetlinkError as error:
+        raise MltcpError(f"network namespace {name}: the kernel refused a request: {error}") from error
+
+
+def in_scratch(action: Callable[[Any], T]) -> T:
+    """What ``action`` gives, called with an ``IPRoute`` of a nameless namespace that is gone afterwards."""
+
+    def unshare_and_talk() -> T:
+        _unshare()
+        with IPRoute(ext_ack=True) as route:
+            return action(route)
+
+    return _on_thread(unshare_and_talk)
+
+
+def kill_processes(namespaces: Iterable[str]) -> None:
+    """Kill every process that lives in one of ``namespaces``, except this one, and wait for their end."""
+    wanted = {_identity(NAMESPACES / name) for name in namespaces} - {None}
+    deadline = time.monotonic() + _DEATH_TIMEOUT_S
+    # A process may fork while it is being killed: look again until none is left.
+    while (found := list(_processes_in(wanted))) and time.monotonic() < deadline:
+        for pid in found:
+            _kill(pid, wanted, deadline)
+
+
+def _processes_in(wanted: set[tuple[int, int] | None]) -> Iterator[int]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid() and _identity(entry / "ns/net") in wanted:
+            yield int(entry.name)
+
+
+def _kill(pid: int, wanted: set[tuple[int, int] | None], deadline: float) -> None:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        # The number may have been given to another process since it was found; the descriptor cannot be.
+        if _identity(Path(f"/proc/{pid}/ns/net")) in wanted:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+    finally:
+        os.close(descriptor)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _unshare() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNET) != 0:
+        raise MltcpError(f"cannot make a network namespace: {os.strerror(ctypes.get_errno())}")
+
+
+def _on_thread(action: Callable[[], T]) -> T:
+    results: list[T] = []
+    errors: list[BaseException] = []
+    gate: SimpleQueue[None] = SimpleQueue()
+    done: SimpleQueue[None] = SimpleQueue()
+
+    def act() -> None:
+        gate.get()
+        try:
+            results.append(action())
+        except BaseException as error:
+            errors.append(error)
+        done.put(None)
+
+    # A signal may raise while the thread is being started: the gate then stays shut, and nothing is done.
+    threading.Thread(target=act, name="lab", daemon=True).start()
+    _finish(gate, done, lambda: bool(results or errors))
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def _finish(gate: SimpleQueue[None], done: SimpleQueue[None], finished: Callable[[], bool]) -> None:
+    # An interrupted step is finished first: clean-up must find what it made, and not race with it. This is no
+    # Thread.join, because Python 3.11 takes a thread for ended when joining it was interrupted.
+    interrupted: BaseException | None = None
+    while not finished():
+        try:
+            gate.put(None)
+            done.get()
+        except BaseException as error:
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted

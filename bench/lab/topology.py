@@ -1,0 +1,208 @@
+"""What a lab consists of, as data: hosts on switches, and trunks between them.
+
+The builder knows hosts, switches and trunks only; :func:`dumbbell` is one way to make them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+
+from bench.lab.link import Link
+from mltcp.errors import UsageError
+
+# The classifier at the bottleneck reads the job out of the third octet of 10.77.JOB.x: the two must agree.
+NETWORK = IPv4Network("10.77.0.0/16")
+MAX_JOBS = 16
+MAX_RANKS = 254
+_DEFAULT_MTU = 1500
+_NAME = re.compile(r"[a-z][a-z0-9]{0,14}")
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine with one interface: rank ``rank`` of job ``job``, attached to the switch named ``switch``."""
+
+    name: str
+    switch: str
+    job: int
+    rank: int
+
+    @property
+    def address(self) -> str:
+        """Its IPv4 address, 10.77.JOB.(RANK + 1)."""
+        return str(NETWORK.network_address + (self.job << 8) + self.rank + 1)
+
+    @property
+    def mac(self) -> str:
+        """Its Ethernet address, made from the IPv4 address, so that every neighbour knows it beforehand."""
+        return ":".join(f"{octet:02x}" for octet in (0x02, 0x4D, *IPv4Address(self.address).packed))
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A switch (a bridge in a namespace of its own)."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Trunk:
+    """A cable between two switches with the bottleneck ``link`` in each direction."""
+
+    name: str
+    left: str
+    right: str
+    link: Link
+
+
+@dataclass(frozen=True)
+class Direction:
+    """One direction of a trunk."""
+
+    trunk: Trunk
+    source: str
+    target: str
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Hosts, switches and trunks that form one tree; nothing in a switch would stop a broadcast in a loop.
+
+    Raises:
+        UsageError: two things have one name or place, a switch does not exist, there is a loop or an island,
+            or trunks have different MTUs.
+    """
+
+    hosts: tuple[Host, ...]
+    switches: tuple[Switch, ...]
+    trunks: tuple[Trunk, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_names([*self.places, *(trunk.name for trunk in self.trunks)])
+        _check_places(self.hosts)
+        _check_references(self)
+        _check_tree(self)
+        if len({trunk.link.mtu for trunk in self.trunks}) > 1:
+            raise UsageError(
+                "topology: every trunk must have the same mtu, because the hosts share one network"
+            )
+
+    @property
+    def mtu(self) -> int:
+        """The MTU of every interface, in bytes."""
+        return self.trunks[0].link.mtu if self.trunks else _DEFAULT_MTU
+
+    @property
+    def marks_ecn(self) -> bool:
+        """Whether any trunk marks."""
+        return any(trunk.link.ecn_threshold_bytes is not None for trunk in self.trunks)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The names of the hosts and switches, each of which has a namespace."""
+        return (*(host.name for host in self.hosts), *(switch.name for switch in self.switches))
+
+    @property
+    def jobs(self) -> tuple[int, ...]:
+        """The numbers of the jobs, in order."""
+        return tuple(sorted({host.job for host in self.hosts}))
+
+    def hosts_of(self, job: int) -> tuple[Host, ...]:
+        """The hosts of a job, in the order of their ranks."""
+        return tuple(sorted((host for host in self.hosts if host.job == job), key=lambda host: host.rank))
+
+    def directions(self) -> Iterator[Direction]:
+        """Each trunk from left to right, then from right to left."""
+        for trunk in self.trunks:
+            yield Direction(trunk, trunk.left, trunk.right)
+            yield Direction(trunk, trunk.right, trunk.left)
+
+    def ports_of(self, switch: str) -> dict[str, tuple[Host, ...]]:
+        """For each port of ``switch``, named like the host or trunk on it, the hosts reached through it."""
+        ports: dict[str, tuple[Host, ...]] = {
+            host.name: (host,) for host in self.hosts if host.switch == switch
+        }
+        for direction in self.directions():
+            if direction.source == switch:
+                beyond = _reachable(self.trunks, direction.target, without=direction.trunk)
+                ports[direction.trunk.name] = tuple(host for host in self.hosts if host.switch in beyond)
+        return ports
+
+
+def dumbbell(jobs: int, ranks: int, link: Link) -> Topology:
+    """Two switches with ``link`` between them, which every job crosses.
+
+    The first half of each job's ranks is on the left, the rest on the right.
+
+    Raises:
+        UsageError: ``jobs`` or ``ranks`` is outside what the addresses allow.
+    """
+    if not 1 <= jobs <= MAX_JOBS:
+        raise UsageError(f"dumbbell: jobs is {jobs}: 1 to {MAX_JOBS} are allowed")
+    if not 2 <= ranks <= MAX_RANKS:
+        raise UsageError(f"dumbbell: ranks is {ranks}: 2 to {MAX_RANKS} are allowed")
+    hosts = tuple(
+        Host(f"j{job}r{rank}", "left" if rank < ranks // 2 else "right", job, rank)
+        for job in range(jobs)
+        for rank in range(ranks)
+    )
+    return Topology(hosts, (Switch("left"), Switch("right")), (Trunk("trunk", "left", "right", link),))
+
+
+def _check_names(names: list[str]) -> None:
+    for name in names:
+        if _NAME.fullmatch(name) is None:
+            raise UsageError(f"topology: name {name!r}: 1 to 15 of a-z and 0-9 are allowed, a letter first")
+        if names.count(name) > 1:
+            raise UsageError(f"topology: the name {name!r} is there more than once")
+
+
+def _check_places(hosts: tuple[Host, ...]) -> None:
+    taken: dict[tuple[int, int], str] = {}
+    for host in hosts:
+        if not (0 <= host.job < MAX_JOBS and 0 <= host.rank < MAX_RANKS):
+            ranges = f"job 0 to {MAX_JOBS - 1} and rank 0 to {MAX_RANKS - 1}"
+            raise UsageError(f"topology: host {host.name}: {ranges} are allowed")
+        other = taken.setdefault((host.job, host.rank), host.name)
+        if other != host.name:
+            raise UsageError(f"topology: {other} and {host.name} are both rank {host.rank} of job {host.job}")
+
+
+def _check_references(topology: Topology) -> None:
+    known = {switch.name for switch in topology.switches}
+    wanted = [(host.name, host.switch) for host in topology.hosts]
+    wanted += [(trunk.name, end) for trunk in topology.trunks for end in (trunk.left, trunk.right)]
+    for name, switch in wanted:
+        if switch not in known:
+            raise UsageError(
+                f"topology: {name} is attached to {switch!r}: {', '.join(sorted(known))} are there"
+            )
+
+
+def _check_tree(topology: Topology) -> None:
+    if not topology.switches:
+        raise UsageError("topology: at least one switch is needed")
+    reached = _reachable(topology.trunks, topology.switches[0].name)
+    if len(reached) < len(topology.switches):
+        lost = sorted({switch.name for switch in topology.switches} - reached)
+        raise UsageError(f"topology: no trunk leads from {topology.switches[0].name} to {', '.join(lost)}")
+    if len(topology.trunks) >= len(topology.switches):
+        raise UsageError("topology: the trunks form a loop: a tree has one trunk fewer than it has switches")
+
+
+def _reachable(trunks: Iterable[Trunk], start: str, without: Trunk | None = None) -> set[str]:
+    usable = [trunk for trunk in trunks if trunk != without]
+    reached, waiting = {start}, deque([start])
+    while waiting:
+        here = waiting.popleft()
+        for trunk in usable:
+            if here in (trunk.left, trunk.right):
+                there = trunk.right if here == trunk.left else trunk.left
+                if there not in reached:
+                    reached.add(there)
+                    waiting.append(there)
+    return reached

@@ -1,0 +1,32 @@
+"""The process group of a job: Gloo over one interface, met through a file, so that nothing else connects."""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+TIMEOUT = timedelta(seconds=60)
+
+
+def join_group(store_file: Path, rank: int, ranks: int, interface: str) -> None:
+    """Become a rank of the group that meets at `store_file`, for the rest of this process's life.
+
+    There is no way out but the process's end. With torch 2.13, where DistributedDataParallel holds a
+    destroyed group's last reference, the group goes with the interpreter's lock held and waits for its worker
+    threads, one of which may wait for that lock: about one training in fifty never came back from leaving its
+    group.
+    """
+    os.environ["GLOO_SOCKET_IFNAME"] = interface
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(store_file), ranks)
+    store.set_timeout(TIMEOUT)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=TIMEOUT)
+
+
+def warm_up(rounds: int) -> None:
+    """Open what opens lazily, with all-reduces too small to be taken for an iteration."""
+    element = torch.zeros(1)
+    for _ in range(rounds):
+        dist.all_reduce(element)

@@ -1,0 +1,45 @@
+"""Disturbance: now and then a job is held back, so that the jobs must find their turns anew."""
+
+import math
+import random
+from dataclasses import dataclass
+
+from mltcp.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """Every `every` iterations one job, in turn, waits up to `up_to_s` before it starts its iteration.
+
+    The wait is not part of the iteration. It depends on the seed, the job and the iteration alone, so that
+    all ranks of a job wait alike, and every policy meets the same disturbance.
+    """
+
+    every: int
+    up_to_s: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise UsageError(f"a perturbation every {self.every} iterations is not possible; at least 1")
+        if not (math.isfinite(self.up_to_s) and self.up_to_s >= 0):
+            raise UsageError(
+                f"a perturbation of up to {self.up_to_s} s is not possible; a finite time from 0 on"
+            )
+
+    def hold_s(self, job: int, jobs: int, iteration: int) -> float:
+        """How long job number `job` of `jobs` (counted from 0) waits before this iteration; mostly 0."""
+        turn, rest = divmod(iteration, self.every)
+        if iteration == 0 or rest != 0 or (turn - 1) % jobs != job:
+            return 0.0
+        return random.Random(f"{self.seed}/{job}/{iteration}").uniform(0.0, self.up_to_s)
+
+
+def parse_perturbation(text: str, seed: int = 0) -> Perturbation:
+    """The perturbation written as N:S, such as 20:0.15. Raises UsageError for anything else."""
+    every, _, up_to_s = text.partition(":")
+    try:
+        return Perturbation(int(every), float(up_to_s), seed)
+    except ValueError as error:
+        why = "must be N:S (every N iterations, up to S seconds), such as 20:0.15"
+        raise UsageError(f"perturbation {text!r}: {why}") from error

@@ -1,0 +1,1 @@
+"""The built-in DNN profiles, one JSON file per model."""

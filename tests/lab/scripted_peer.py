@@ -1,0 +1,143 @@
+"""A TCP receiver made of scapy packets on a TUN device: it acknowledges exactly what a test says, when it says so.
+
+Two kernel senders that get the same script must show the same congestion window after every step if their congestion
+controls are the same: nothing else is left that could differ.
+"""
+
+import contextlib
+import fcntl
+import os
+import select
+import socket
+import struct
+import threading
+from pathlib import Path
+
+from pyroute2 import IPRoute
+from scapy.layers.inet import IP, TCP
+
+_TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
+_TCP_CONGESTION, _TCP_INFO = 13, 11
+_CLONE_NEWNET = 0x40000000
+HERE, THERE = "10.99.0.1", "10.99.0.2"
+MSS = 1000
+
+
+class ScriptedPeer:
+    """A connected kernel socket (`sender`) under `control`, and the peer that this object plays.
+
+    To be used on a thread that is in a network namespace of its own (`in_own_namespace`).
+    """
+
+    def __init__(self, control: str, ecn: bool) -> None:
+        self._tun = _open_tun()
+        Path("/proc/sys/net/ipv4/tcp_ecn").write_text("1" if ecn else "0")
+        for name in ("tcp_sack", "tcp_timestamps", "tcp_window_scaling"):
+            Path(f"/proc/sys/net/ipv4/{name}").write_text("0")
+        self.sender = socket.socket()
+        self.sender.setsockopt(socket.IPPROTO_TCP, _TCP_CONGESTION, control.encode())
+        self.sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        self.sender.setblocking(False)
+        self.acknowledged = 0
+        self.received = 0
+        self._shake_hands(ecn)
+
+    def _shake_hands(self, ecn: bool) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self.sender.connect((THERE, 80))
+        syn = self._next_packet()
+        self._port, self._first = syn[TCP].sport, syn[TCP].seq + 1
+        assert ("E" in syn[TCP].flags) == ecn
+        self._send(TCP(flags="SAE" if ecn else "SA", seq=999, ack=self._first, window=65535, options=[("MSS", MSS)]))
+        self._next_packet()
+        select.select([], [self.sender], [], 5)
+
+    def write(self, count: int) -> None:
+        """Let the sender have `count` more bytes to send."""
+        assert self.sender.send(bytes(count)) == count
+
+    def acknowledge(self, count: int, congestion: bool = False) -> None:
+        """Acknowledge `count` more bytes, echoing congestion (ECE) if asked to; waits until they were received."""
+        self._receive_up_to(self.acknowledged + count)
+        self._drain()
+        self.acknowledged += count
+        self._send(TCP(flags="AE" if congestion else "A", seq=1000, ack=self._first + self.acknowledged, window=65535))
+
+    def duplicate(self) -> None:
+        """Repeat the last acknowledgement, as a receiver with a hole does."""
+        self._send(TCP(flags="A", seq=1000, ack=self._first + self.acknowledged, window=65535))
+
+    def window(self) -> tuple[int, int]:
+        """(cwnd, ssthresh) of the sender, in segments."""
+        info = self.sender.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 104)
+        ssthresh, cwnd = struct.unpack_from("=II", info, 76)
+        return cwnd, ssthresh
+
+    def close(self) -> None:
+        """Abort the connection."""
+        self.sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sender.close()
+        os.close(self._tun)
+
+    def _receive_up_to(self, count: int) -> None:
+        while self.received < count:
+            self._note(self._next_packet())
+
+    def _drain(self) -> None:
+        """Take all that the sender has in the device: what lies there holds it back (TCP small queues)."""
+        while select.select([self._tun], [], [], 0)[0]:
+            self._note(IP(os.read(self._tun, 65536)))
+
+    def _note(self, packet: IP) -> None:
+        if packet.haslayer(TCP):
+            end = packet[TCP].seq - self._first + len(packet[TCP].payload)
+            self.received = max(self.received, end)
+
+    def _next_packet(self) -> IP:
+        while True:
+            ready, _, _ = select.select([self._tun], [], [], 5)
+            assert ready, f"the kernel sent nothing; {self.received} bytes so far"
+            packet = IP(os.read(self._tun, 65536))
+            if packet.haslayer(TCP):
+                return packet
+
+    def _send(self, segment: TCP) -> None:
+        segment.sport, segment.dport = 80, getattr(self, "_port", 0)
+        os.write(self._tun, bytes(IP(src=THERE, dst=HERE) / segment))
+
+
+def _open_tun() -> int:
+    tun = os.open("/dev/net/tun", os.O_RDWR)
+    fcntl.ioctl(tun, _TUNSETIFF, struct.pack("16sH", b"scripted0", _IFF_TUN | _IFF_NO_PI))
+    with IPRoute() as route:
+        index = route.link_lookup(ifname="scripted0")[0]
+        route.addr("add", index=index, address=HERE, prefixlen=24)
+        route.link("set", index=index, state="up", mtu=1500)
+    return tun
+
+
+def in_own_namespace(action):
+    """Run `action()` on a thread in a fresh network namespace, which is gone with it; its result or exception is ours."""
+    outcome = {}
+
+    def act():
+        os_unshare()
+        try:
+            outcome["value"] = action()
+        except BaseException as error:
+            outcome["error"] = error
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    thread.join()
+    if "error" in outcome:
+        raise outcome["error"]
+    return outcome["value"]
+
+
+def os_unshare():
+    """A network namespace of its own for this thread, with /proc/sys/net as seen from it."""
+    import ctypes
+
+    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "unshare")
