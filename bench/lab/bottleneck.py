@@ -21,6 +21,7 @@ BIN_NS = 5_000_000
 BINS = 65536
 BIN_BYTES = 4
 NANO = 10**9
+_ALL_BINS_BYTES = MAX_JOBS * BINS * BIN_BYTES
 
 _SOURCE = Path(__file__).with_name("virtual_queue.bpf.c")
 _ONLY = struct.pack("=I", 0)
@@ -30,9 +31,17 @@ _INGRESS, _EGRESS = 0xFFFF_FFF2, 0xFFFF_FFF3  # TC_H_MIN_INGRESS and _EGRESS of 
 
 
 class Bottleneck:
-    """The bottleneck of one direction of a trunk, from :meth:`install` until :meth:`close`.
+    """The bottleneck of one direction of a trunk; once installed, it stays until its namespaces go.
 
-    Its classifier stays with the namespaces; :meth:`close` gives back this process's hold on its maps.
+    Args:
+        direction: what it is the bottleneck of.
+        source_namespace: namespace of the switch that sends.
+        target_namespace: namespace of the switch that receives.
+        kernel_marks: whether the kernel's AQM marks, not the classifier.
+
+    Raises:
+        MltcpError: the kernel refuses the classifier.
+        NotAvailableError: libbpf is missing, or the classifier has to be compiled and clang is.
     """
 
     def __init__(
@@ -42,19 +51,18 @@ class Bottleneck:
         self._link = direction.trunk.link
         self._source, self._target = source_namespace, target_namespace
         self._kernel_marks = kernel_marks
-        self._object = BpfObject.open(compiled(_SOURCE))
-        self._bins: mmap.mmap | None = None
         self._before = QueueStatistics(0, 0)
+        # libbpf speaks through a callback, in which an interrupt of this thread would be lost.
+        self._object = namespaces.to_completion(_load)
+        self._configure(epoch_ns=0)
+        self._bins = mmap.mmap(self._object.map("bins").fd, _ALL_BINS_BYTES, mmap.MAP_SHARED)
 
     def install(self) -> None:
-        """Load the classifier and put it and the shaper in place.
+        """Put the shaper and the classifier in place.
 
         Raises:
             MltcpError: the kernel refuses one of them.
         """
-        self._object.load()
-        self._configure(epoch_ns=0)
-        self._bins = mmap.mmap(self._object.map("bins").fd, MAX_JOBS * BINS * BIN_BYTES, mmap.MAP_SHARED)
         namespaces.netlink(self._source, self._install_entry)
         namespaces.netlink(self._target, self._install_exit)
 
@@ -62,7 +70,7 @@ class Bottleneck:
         """Stop counting, and forget what was counted."""
         self._configure(epoch_ns=0)
         self._object.map("counters").update(_ONLY, bytes(_COUNTERS.size))
-        self._mapped_bins()[:] = bytes(MAX_JOBS * BINS * BIN_BYTES)
+        self._bins[:] = bytes(_ALL_BINS_BYTES)
         self._before = self._queue_statistics()
 
     def start(self, epoch_ns: int) -> None:
@@ -88,10 +96,8 @@ class Bottleneck:
         )
 
     def close(self) -> None:
-        """Let go of the maps and programs."""
-        if self._bins is not None:
-            self._bins.close()
-            self._bins = None
+        """Give back this process's hold on the classifier and its maps."""
+        self._bins.close()
         self._object.close()
 
     def _configure(self, epoch_ns: int) -> None:
@@ -111,14 +117,9 @@ class Bottleneck:
             self._source, lambda route: shaper.statistics(route, _port(route, self._direction))
         )
 
-    def _mapped_bins(self) -> mmap.mmap:
-        if self._bins is None:
-            raise RuntimeError("the bottleneck is not installed")
-        return self._bins
-
     def _bins_of(self, job: int, bins: int) -> array[int]:
         start = job * BINS * BIN_BYTES
-        return array("I", self._mapped_bins()[start : start + bins * BIN_BYTES])
+        return array("I", self._bins[start : start + bins * BIN_BYTES])
 
 
 def configuration(link: Link, epoch_ns: int, kernel_marks: bool) -> bytes:
@@ -127,6 +128,16 @@ def configuration(link: Link, epoch_ns: int, kernel_marks: bool) -> bytes:
     room_nanobytes = (link.queue_bytes + link.burst_bytes) * NANO
     drain_ns = -(-room_nanobytes // link.rate_bytes_per_s)
     return _CONFIG.pack(link.rate_bytes_per_s, room_nanobytes, threshold_bytes * NANO, drain_ns, epoch_ns)
+
+
+def _load() -> BpfObject:
+    loaded = BpfObject.open(compiled(_SOURCE))
+    try:
+        loaded.load()
+    except BaseException:
+        loaded.close()
+        raise
+    return loaded
 
 
 def _port(route: Any, direction: Direction) -> int:

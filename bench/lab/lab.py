@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from collections.abc import Mapping
@@ -58,6 +59,7 @@ class Lab:
             aqm.require_kernel_marks()
         ownership.clean_stale()
         self._owner = os.getpid()
+        atexit.register(self.close)  # for an interrupt that keeps __exit__ from running
         try:
             ownership.claim(self.id)
             self._build()
@@ -76,12 +78,11 @@ class Lab:
         # A forked child that unwinds the same block must not take its parent's lab away.
         if self._owner != os.getpid():
             return
-        try:
-            ownership.remove(self.id)
-        finally:
-            while self._bottlenecks:
-                self._bottlenecks.pop().close()
+        namespaces.to_completion(lambda: ownership.remove(self.id))
+        while self._bottlenecks:
+            self._bottlenecks.pop().close()
         self._epoch_ns = self._owner = None
+        atexit.unregister(self.close)
 
     def namespace(self, name: str) -> str:
         """The namespace of the host or switch ``name``.
@@ -128,9 +129,8 @@ class Lab:
         wiring.wire(self.topology, self._namespace, self._sysctls, by_route)
         for direction in self.topology.directions():
             source, target = self._namespace(direction.source), self._namespace(direction.target)
-            bottleneck = Bottleneck(direction, source, target, self._kernel_marks)
-            self._bottlenecks.append(bottleneck)
-            bottleneck.install()
+            self._bottlenecks.append(Bottleneck(direction, source, target, self._kernel_marks))
+            self._bottlenecks[-1].install()
 
 
 def _check_choice(field: str, value: str, allowed: tuple[str, ...]) -> None:

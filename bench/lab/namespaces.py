@@ -52,7 +52,7 @@ def create(name: str) -> None:
         _unshare()
         netns.attach(name, "thread-self")
 
-    _on_thread(unshare_and_name)
+    to_completion(unshare_and_name)
 
 
 def remove(name: str) -> None:
@@ -85,7 +85,7 @@ def inside(name: str, action: Callable[[], T]) -> T:
         enter(name)
         return action()
 
-    return _on_thread(enter_and_act)
+    return to_completion(enter_and_act)
 
 
 def netlink(name: str, action: Callable[[Any], T]) -> T:
@@ -113,7 +113,7 @@ def in_scratch(action: Callable[[Any], T]) -> T:
         with IPRoute(ext_ack=True) as route:
             return action(route)
 
-    return _on_thread(unshare_and_talk)
+    return to_completion(unshare_and_talk)
 
 
 def kill_processes(namespaces: Iterable[str]) -> None:
@@ -161,7 +161,11 @@ def _unshare() -> None:
         raise MltcpError(f"cannot make a network namespace: {os.strerror(ctypes.get_errno())}")
 
 
-def _on_thread(action: Callable[[], T]) -> T:
+def to_completion(action: Callable[[], T]) -> T:
+    """What ``action`` gives, run on a thread of its own, where no signal reaches it.
+
+    If a signal raises in the caller meanwhile, ``action`` is finished first, or was not begun.
+    """
     results: list[T] = []
     errors: list[BaseException] = []
     gate: SimpleQueue[None] = SimpleQueue()

@@ -26,12 +26,8 @@ static __always_inline void tag(struct bpf_sock_ops *context)
 	if (!sk || !attachment.job)
 		return;
 	flow = bpf_sk_storage_get(&mltcp_flows, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!flow)
-		return;
-	flow->job = attachment.job;
-	/* The SYN takes one sequence number, which bytes_acked counts and the application never sent. */
-	if (context->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
-		flow->acked_seen = context->bytes_acked;
+	if (flow)
+		flow->job = attachment.job;
 }
 
 SEC("sockops")

@@ -69,6 +69,10 @@ class Controls:
         """The names this directory's controls go by."""
         return [self._rename.get(name, name) for name in CONTROLS]
 
+    def takes_jobs(self, name: str) -> bool:
+        """Whether flows under this control belong to jobs: it is one of MLTCP's and is loaded."""
+        return self._original.get(name, name) in MLTCP_CONTROLS and self._pinned_id(name) is not None
+
     def pin_path(self, name: str) -> Path:
         """Where the struct_ops map of a control is pinned."""
         return self.root / "controls" / name

@@ -55,7 +55,7 @@ def attached(job: Job, control: str, controls: Controls | None = None) -> Iterat
     if control not in available():
         raise MltcpError(f"congestion control {control} is not available; there are {', '.join(available())}")
     remove_stale(controls)
-    ours = control in controls.loaded() and not control.startswith("bpf_")
+    ours = controls.takes_jobs(control)
     number = _enter_job(job, controls) if ours else 0
     path = _make_cgroup(job.name)
     try:

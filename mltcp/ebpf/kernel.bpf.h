@@ -14,8 +14,8 @@
 
 #define CORE __attribute__((preserve_access_index))
 
-enum { TCP_FIN_WAIT1 = 4, TCP_FIN_WAIT2 = 5, TCP_TIME_WAIT = 6, TCP_CLOSE = 7, TCP_LAST_ACK = 9, TCP_LISTEN = 10,
-       TCP_CLOSING = 11 };
+enum { TCP_SYN_SENT = 2, TCP_FIN_WAIT1 = 4, TCP_FIN_WAIT2 = 5, TCP_TIME_WAIT = 6, TCP_CLOSE = 7, TCP_LAST_ACK = 9,
+       TCP_LISTEN = 10, TCP_CLOSING = 11 };
 
 enum tcp_ca_state { TCP_CA_Open, TCP_CA_Disorder, TCP_CA_CWR, TCP_CA_Recovery, TCP_CA_Loss };
 

@@ -319,7 +319,7 @@ static __always_inline void emit(struct record *record, __u32 job, __u32 flows)
 	bpf_ringbuf_output(&mltcp_records, record, sizeof(*record), 0);
 }
 
-/* A FIN takes one sequence number, which bytes_acked counts and the application never sent. */
+/* SYN and FIN take one sequence number each, which bytes_acked counts and the application never sent. */
 static __always_inline __u64 payload_acked(const struct tcp_sock *tp)
 {
 	unsigned char state = tp->inet_conn.icsk_inet.sk.__sk_common.skc_state;
@@ -338,6 +338,10 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow)
 	struct job *job;
 	__u64 iteration;
 
+	if (sk->__sk_common.skc_state == TCP_SYN_SENT) {
+		flow->acked_seen = acked_now;
+		return;
+	}
 	acked = acked_now > flow->acked_seen ? acked_now - flow->acked_seen : 0;
 	flow->acked_seen += acked;
 	job = flow->job ? bpf_map_lookup_elem(&mltcp_jobs, &flow->job) : NULL;

@@ -1,0 +1,163 @@
+"""What the kernel says of a job's iterations, against what the job itself sent."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from mltcp.aggressiveness import Aggressiveness, Shape
+from mltcp.ebpf.jobs import attached
+from mltcp.ebpf.layout import Job, Tracker
+from mltcp.ebpf.records import record_reader
+from mltcp.iteration import IterationTracker
+from tests.lab.controls_under_test import own_controls
+
+pytestmark = pytest.mark.lab
+GAP_NS = 30_000_000
+PAUSE_S = 0.06
+
+_SENDER = """
+import os, socket, sys, time
+from pathlib import Path
+
+cgroup, pause_s, flows, *sizes = sys.argv[1:]
+Path(cgroup, "cgroup.procs").write_text(str(os.getpid()))
+server = socket.create_server(("127.0.0.1", 0))
+pairs = []
+for _ in range(int(flows)):
+    sender = socket.create_connection(server.getsockname())
+    pairs.append((sender, server.accept()[0]))
+print(pairs[0][0].getsockopt(6, 13, 16).split(b"\\0")[0].decode(), flush=True)
+for size in map(int, sizes):
+    for sender, receiver in pairs:
+        sent = 0
+        while sent < size:
+            sent += sender.send(bytes(min(size - sent, 30000)))
+            receiver.recv(1 << 20)
+    time.sleep(float(pause_s))
+for sender, receiver in pairs:
+    sender.close()
+    while receiver.recv(1 << 20):
+        pass
+    receiver.close()
+"""
+
+
+@pytest.fixture(params=["mltcp_reno", "mltcp_cubic", "mltcp_dctcp"])
+def loaded(request):
+    with own_controls() as controls:
+        name = controls.own[request.param]
+        controls.load([name])
+        yield controls, name
+
+
+@contextmanager
+def job_of(loaded, tracker=Tracker()):
+    controls, name = loaded
+    job = Job("periodic", Aggressiveness(Shape.LINEAR), tracker=tracker)
+    with attached(job, name, controls) as place:
+        yield place
+
+
+def send(place, sizes, flows=1, pause_s=PAUSE_S):
+    """Let a program in the job's cgroup send `sizes` bytes on every flow, with a compute phase after each."""
+    arguments = [str(place.cgroup), str(pause_s), str(flows), *map(str, sizes)]
+    done = subprocess.run([sys.executable, "-c", _SENDER, *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def records_of(loaded, place, count):
+    """The job's records, once there are `count` of them."""
+    controls, _ = loaded
+    found = []
+    deadline = time.monotonic() + 5
+    with record_reader(controls) as reader:
+        while len(found) < count and time.monotonic() < deadline:
+            found += [record for record in reader.take(0.1) if record.job == place.number]
+    return found
+
+
+def test_records_are_exactly_what_the_job_sent(loaded):
+    sizes = [200_000, 123_457, 200_001, 1, 300_000]
+    with job_of(loaded, Tracker.given_values(200_000, GAP_NS)) as place:
+        assert send(place, sizes) == loaded[1]
+        records = records_of(loaded, place, len(sizes))
+    assert [record.bytes for record in records] == sizes
+    assert [record.iteration for record in records] == list(range(len(sizes)))
+    assert all(record.total_bytes == 200_000 and record.gap_ns == GAP_NS for record in records)
+    for record, following in zip(records, records[1:], strict=False):
+        assert record.start_ns <= record.end_ns
+        assert following.start_ns - record.end_ns > GAP_NS
+
+
+def test_flows_of_a_job_count_together(loaded):
+    with job_of(loaded, Tracker.given_values(600_000, GAP_NS)) as place:
+        send(place, [200_000] * 3, flows=3)
+        records = records_of(loaded, place, 3)
+    assert [record.bytes for record in records] == [600_000] * 3
+
+
+def test_total_and_gap_are_learned(loaded):
+    with job_of(loaded) as place:
+        send(place, [250_000] * 6)
+        records = records_of(loaded, place, 6)
+    assert sum(record.bytes for record in records) == 6 * 250_000
+    assert [record.total_bytes for record in records][-3:] == [250_000] * 3
+    assert PAUSE_S / 4 < records[-1].gap_ns / 1e9 < PAUSE_S
+
+
+def test_the_kernel_learns_what_the_reference_learns(loaded):
+    """The tracker in C and the one in Python, given the same boundaries, hold the same total."""
+    sizes = [100_000, 250_000, 250_000, 250_000, 90_000, 90_000, 90_000, 90_000, 90_000, 90_000]
+    with job_of(loaded) as place:
+        send(place, sizes)
+        records = records_of(loaded, place, len(sizes))
+    reference = IterationTracker()
+    expected = []
+    for record in records:
+        expected.append(reference.observe(record.start_ns, 0))
+        reference.observe(record.end_ns, record.bytes)
+    assert [one.total_bytes for one in expected[1:]] == [record.total_bytes for record in records[:-1]]
+
+
+def test_a_steady_stream_is_never_recognised(loaded):
+    with job_of(loaded) as place:
+        send(place, [3_000_000], pause_s=0)
+        (record,) = records_of(loaded, place, 1)
+    assert record.bytes == 3_000_000
+    assert record.total_bytes == 0
+
+
+def test_sockets_outside_the_cgroup_are_left_alone(loaded):
+    with job_of(loaded):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            with socket.create_connection(server.getsockname()) as outside:
+                assert loaded[1].encode() not in outside.getsockopt(socket.IPPROTO_TCP, 13, 16)
+
+
+def test_nothing_is_left_after_the_job(loaded):
+    controls, _ = loaded
+    with job_of(loaded) as place:
+        send(place, [1000])
+        assert [job.name for job in controls.jobs().values()] == ["periodic"]
+    assert controls.jobs() == {}
+    assert not place.cgroup.exists()
+
+
+def test_the_job_of_a_killed_owner_is_swept_by_the_next(loaded):
+    controls, name = loaded
+    child = os.fork()
+    if child == 0:
+        context = attached(Job("orphan", Aggressiveness(Shape.LINEAR)), name, controls)
+        context.__enter__()
+        os.kill(os.getpid(), 9)
+    os.waitpid(child, 0)
+    (orphan,) = controls.jobs().values()
+    assert orphan.name == "orphan"
+    with job_of(loaded) as place:
+        assert [job.name for job in controls.jobs().values()] == ["periodic"]
+        assert [path.name.split(":")[0] for path in place.cgroup.parent.glob("*:*:*") if "orphan" in path.name] == []
