@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bench.lab import namespaces, offloads, sysctls
+from bench.lab import namespaces, offloads, steering, sysctls
 from bench.lab.topology import NETWORK, Host, Topology
 
 INTERFACE = "eth0"  # Gloo overlooks interfaces with one-letter names
@@ -44,6 +44,8 @@ def wire(topology: Topology, name_of: NameOf, overrides: Mapping[str, str | int]
         _finish_switch(topology, switch.name, name_of)
     for host in topology.hosts:
         _finish_host(topology, host, name_of, rto_by_route)
+    for place in (*topology.switches, *topology.hosts):
+        namespaces.inside(name_of(place.name), steering.steer_by_flow)
 
 
 def _configure(namespace: str, settings: Mapping[str, str]) -> None:

@@ -22,8 +22,16 @@ struct dctcp {
 	__u32 rcv_nxt;          /* up to where the last ACK state was told to the sender */
 	__u32 ce_state;
 	__u32 cwnd_before_loss;
-	__u32 reno;             /* no ECN on this connection: RFC 8257 falls back to Reno */
 };
+
+/*
+ * Without ECN, RFC 8257 falls back to Reno. Asked for each time and not once in init: a control that is set before the SYN
+ * is initialised before ECN has been negotiated.
+ */
+static __always_inline bool has_ecn(const struct sock *sk)
+{
+	return tcp_sk(sk)->ecn_flags & ECN_OK;
+}
 
 static __always_inline void open_window(const struct tcp_sock *tp, struct dctcp *ca)
 {
@@ -36,13 +44,11 @@ static __always_inline void dctcp_begin(struct sock *sk)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
 	struct dctcp *ca = ca_priv(sk);
-	unsigned char state = sk->__sk_common.skc_state;
 
 	ca->rcv_nxt = tp->rcv_nxt;
 	ca->alpha = ALPHA_ONE;
 	ca->cwnd_before_loss = 0;
 	ca->ce_state = 0;
-	ca->reno = !(tp->ecn_flags & ECN_OK) && state != TCP_LISTEN && state != TCP_CLOSE;
 	open_window(tp, ca);
 }
 
@@ -53,6 +59,11 @@ static __always_inline void dctcp_update_alpha(struct sock *sk)
 	struct dctcp *ca = ca_priv(sk);
 	__u32 marked, delivered, alpha = ca->alpha, fade;
 
+	/* A control set before the SYN was initialised before there were sequence numbers to hold a window against. */
+	if (sk->__sk_common.skc_state == TCP_SYN_SENT) {
+		dctcp_begin(sk);
+		return;
+	}
 	if (before(tp->snd_una, ca->window_end))
 		return;
 	/* alpha would get stuck below 1/g if the subtraction rounded to nothing */
@@ -75,18 +86,19 @@ static __always_inline void dctcp_update_alpha(struct sock *sk)
  */
 static __always_inline void dctcp_echo(struct sock *sk, __u32 ce)
 {
+	struct inet_connection_sock *icsk = (struct inet_connection_sock *)sk;
 	struct tcp_sock *tp = tcp_sk(sk);
 	struct dctcp *ca = ca_priv(sk);
 
 	if (ca->ce_state != ce) {
-		if (ca->rcv_nxt != tp->rcv_nxt) {
+		if (icsk->icsk_ack.pending & ACK_TIMER) {
 			if (ca->ce_state)
 				tp->ecn_flags |= ECN_DEMAND_CWR;
 			else
 				tp->ecn_flags &= ~ECN_DEMAND_CWR;
 			bpf_tcp_send_ack(tp, ca->rcv_nxt);
 		}
-		((struct inet_connection_sock *)sk)->icsk_ack.pending |= ACK_NOW;
+		icsk->icsk_ack.pending |= ACK_NOW;
 	}
 	ca->rcv_nxt = tp->rcv_nxt;
 	ca->ce_state = ce;
@@ -108,9 +120,7 @@ static __always_inline void dctcp_loss(struct sock *sk)
 
 static __always_inline void dctcp_event(struct sock *sk, enum tcp_ca_event event)
 {
-	struct dctcp *ca = ca_priv(sk);
-
-	if (ca->reno)
+	if (!has_ecn(sk))
 		return;
 	if (event == CA_EVENT_ECN_IS_CE || event == CA_EVENT_ECN_NO_CE)
 		dctcp_echo(sk, event == CA_EVENT_ECN_IS_CE);
@@ -126,7 +136,7 @@ static __always_inline __u32 dctcp_reduced(struct sock *sk)
 	__u32 reduced;
 
 	ca->cwnd_before_loss = tp->snd_cwnd;
-	if (ca->reno)
+	if (!has_ecn(sk))
 		return tcp_reno_ssthresh(sk);
 	reduced = tp->snd_cwnd - (__u32)(((__u64)tp->snd_cwnd * ca->alpha) >> 11);
 	return reduced > 2 ? reduced : 2;
@@ -191,10 +201,8 @@ void BPF_PROG(mltcp_dctcp_avoid, struct sock *sk, __u32 ack, __u32 acked)
 SEC("struct_ops/dctcp_state")
 void BPF_PROG(dctcp_state, struct sock *sk, __u8 new_state)
 {
-	struct dctcp *ca = ca_priv(sk);
-
 	/* entering recovery has already reduced by alpha; a loss asks for a half, RFC 8257 section 3.5 */
-	if (new_state == TCP_CA_Recovery && !ca->reno)
+	if (new_state == TCP_CA_Recovery && has_ecn(sk))
 		dctcp_loss(sk);
 }
 

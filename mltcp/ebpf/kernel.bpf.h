@@ -27,8 +27,8 @@ enum { TCP_CONG_NEEDS_ECN = 0x2 };
 /* tcp_sock.ecn_flags: RFC 3168 ECN was negotiated; the receiver is to echo congestion. */
 enum { ECN_OK = 0x1, ECN_DEMAND_CWR = 0x4 };
 
-/* inet_connection_sock.icsk_ack.pending: the ACK must go now. */
-enum { ACK_NOW = 0x10 };
+/* inet_connection_sock.icsk_ack.pending: a delayed ACK waits for its timer; the ACK must go now. */
+enum { ACK_TIMER = 0x2, ACK_NOW = 0x10 };
 
 struct in6_addr {
 	__u8 s6_addr[16];
