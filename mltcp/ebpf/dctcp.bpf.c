@@ -22,6 +22,7 @@ struct dctcp {
 	__u32 rcv_nxt;          /* up to where the last ACK state was told to the sender */
 	__u32 ce_state;
 	__u32 cwnd_before_loss;
+	__u32 good_cwnd;
 };
 
 /*
@@ -164,6 +165,9 @@ void BPF_PROG(mltcp_dctcp_release, struct sock *sk)
 SEC("struct_ops/dctcp_in_ack")
 void BPF_PROG(dctcp_in_ack, struct sock *sk, __u32 flags)
 {
+	struct dctcp *ca = ca_priv(sk);
+
+	repair_window(sk, &ca->good_cwnd);
 	dctcp_update_alpha(sk);
 }
 

@@ -118,3 +118,24 @@ static __always_inline bool in_slow_start(const struct tcp_sock *tp)
 {
 	return tp->snd_cwnd < tp->snd_ssthresh;
 }
+
+/*
+ * On the kernel that this was developed on (6.18, in a virtual machine), one call in some ten thousand of a struct_ops
+ * program does not run it, and the caller takes what is on the stack for its answer: ssthresh() has answered with the
+ * lower half of a kernel address, and the window then grew without bound. So a value that no connection can have is put
+ * back to the last good one. See docs/ebpf.md, "Calls that do not happen".
+ */
+#define LARGEST_WINDOW (1U << 24)
+#define INFINITE_SSTHRESH 0x7fffffffU
+
+static __always_inline void repair_window(struct sock *sk, __u32 *good_cwnd)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+
+	if (tp->snd_ssthresh > LARGEST_WINDOW && tp->snd_ssthresh != INFINITE_SSTHRESH)
+		tp->snd_ssthresh = *good_cwnd > 4 ? *good_cwnd / 2 : 2;
+	if (tp->snd_cwnd <= LARGEST_WINDOW)
+		*good_cwnd = tp->snd_cwnd;
+	else
+		tp->snd_cwnd = *good_cwnd > 2 ? *good_cwnd : 2;
+}

@@ -84,6 +84,8 @@ struct flow {
 	__u32 carry;
 	__u32 kept_cwnd;
 	__u32 ratio_q16;
+	__u32 good_cwnd;
+	__u32 reserved;
 	struct tracker tracker; /* in use only without a job */
 };
 
@@ -424,8 +426,10 @@ static __always_inline void mltcp_acked(struct sock *sk)
 {
 	struct flow *flow = flow_of(sk);
 
-	if (flow)
-		mltcp_count(sk, flow);
+	if (!flow)
+		return;
+	repair_window(sk, &flow->good_cwnd);
+	mltcp_count(sk, flow);
 }
 
 /* How many of `acked` packets the increase step is to see: F times as many, the remainder carried to the next. */
