@@ -153,14 +153,14 @@ def second_half(values: Sequence[float]) -> Sequence[float]:
 def convergence_iterations(slowdowns: Sequence[float]) -> int | None:
     """The index from which on a job runs as if alone, counted from 0, or None if it never does.
 
-    The running mean at iteration i is the mean slowdown of the iterations ``max(0, i - 4)`` to i. The
-    answer is the smallest k for which the running mean is at most 1.05 at every iteration from k to the end
-    of the run. As the window looks back, one much slower iteration counts against up to four after it.
+    The answer is the smallest k such that, from iteration k to the end of the run, every window of five
+    iterations has a mean slowdown of at most 1.05. The windows look ahead: what was before k does not count
+    against it, and a single slow iteration after k counts for a fifth.
     """
-    for index in reversed(range(len(slowdowns))):
-        window = slowdowns[max(0, index + 1 - CONVERGENCE_WINDOW) : index + 1]
-        if fmean(window) > CONVERGENCE_SLOWDOWN:
-            return index + 1 if index + 1 < len(slowdowns) else None
+    last = len(slowdowns) - CONVERGENCE_WINDOW
+    for index in reversed(range(max(1, last + 1))):
+        if fmean(slowdowns[index : index + CONVERGENCE_WINDOW]) > CONVERGENCE_SLOWDOWN:
+            return index + 1 if index < last else None
     return 0
 
 
