@@ -22,7 +22,7 @@ from bench.workloads.launch import PlacedJob, run_jobs
 from bench.workloads.loop import IterationRecord
 from bench.workloads.perturbation import Perturbation
 from bench.workloads.place import RankPlace
-from bench.workloads.profile import Profile
+from bench.workloads.profile import Profile, link_time_s
 from mltcp.ebpf.controls import CONTROLS, Controls
 from mltcp.ebpf.jobs import attached
 from mltcp.errors import MltcpError
@@ -48,8 +48,18 @@ class Contest:
     @property
     def total_iterations(self) -> int:
         """How many iterations of jobs the contest consists of: the length of its progress bar."""
-        a_repeat = sum(len(group) * self.iterations for policy in self.policies for group in _groups(self, policy))
-        return a_repeat * self.repeat
+        groups = [group for policy in self.policies for group in _groups(self, policy)]
+        return self.repeat * sum(self.iterations_of(index) for group in groups for index in group)
+
+    def iterations_of(self, index: int) -> int:
+        """How many iterations a job runs: ``iterations`` if it is the slowest, else as many as take as long."""
+        times = [self._expected_s(work) for _, work in self.jobs]
+        return round(self.iterations * max(times) / times[index])
+
+    def _expected_s(self, work: Work) -> float:
+        if isinstance(work, Profile):
+            return work.isolated_iteration_s(self.link.rate_bps, self.ranks)
+        return work.compute_s + link_time_s(4 * work.parameters, self.link.rate_bps, self.ranks)
 
 
 Progress = Callable[[str, int], None]
@@ -64,7 +74,7 @@ def contend(contest: Contest, progress: Progress) -> list[results.PolicyRun]:
         RankError: a rank failed; the lab is gone by the time this is raised.
     """
     namespaces.require_privileges()
-    with _controls(contest.policies) as controls:
+    with loaded_controls(contest.policies) as controls:
         with Lab(dumbbell(len(contest.jobs), contest.ranks, contest.link), ecn_by=contest.ecn_by) as lab:
             return [
                 _run_policy(contest, policy, repeat, lab, controls, progress)
@@ -74,7 +84,7 @@ def contend(contest: Contest, progress: Progress) -> list[results.PolicyRun]:
 
 
 @contextmanager
-def _controls(policies: Sequence[Policy]) -> Iterator[Controls]:
+def loaded_controls(policies: Sequence[Policy]) -> Iterator[Controls]:
     """Load the controls that are needed and not there yet, and unload just those in the end."""
     controls = Controls()
     needed = list(dict.fromkeys(policy.control for policy in policies if policy.control in CONTROLS))
@@ -100,7 +110,7 @@ def _run_policy(
     measured: dict[int, JobResult] = {}
     uses = []
     for group in _groups(contest, policy):
-        found, use = _run_group(contest, policy, group, lab, controls, lambda: progress(policy.name, repeat))
+        found, use = run_group(contest, policy, group, lab, controls, lambda: progress(policy.name, repeat))
         measured.update(found)
         uses.append((group, use))
     for result in measured.values():
@@ -111,9 +121,10 @@ def _run_policy(
     return _policy_run(contest, policy, per_job, list(measured.values()), uses)
 
 
-def _run_group(
+def run_group(
     contest: Contest, policy: Policy, group: Sequence[int], lab: Lab, controls: Controls, step: Callable[[], None]
 ) -> tuple[dict[int, JobResult], LinkUse]:
+    """Run some of the contest's jobs side by side under a policy; ``step`` is called after every iteration of a job."""
     with ExitStack() as stack:
         placed = [_placed(contest, policy, index, lab, controls, stack) for index in group]
         offsets = [contest.stagger_s * position for position in range(len(group))]
@@ -139,7 +150,7 @@ def _placed(
         places.append(RankPlace(lab.namespace(host.name), INTERFACE, host.address, cgroup))
     perturbation = None if policy.isolated else contest.perturbation
     spec = JobSpec(
-        name, work, contest.ranks, contest.iterations, index, len(contest.jobs), perturbation=perturbation
+        name, work, contest.ranks, contest.iterations_of(index), index, len(contest.jobs), perturbation=perturbation
     )
     return PlacedJob(spec, tuple(places))
 
