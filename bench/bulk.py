@@ -89,7 +89,9 @@ def beside(contest: Contest, bulk_cc: str, seconds: float, step: Step) -> list[B
                         group = list(range(len(contest.jobs)))
                         run_group(contest, policy, group, lab, controls, started.set)
                         if not outcome.ended.is_set():
-                            raise MltcpError(f"the jobs ended before the flow of {seconds:g} s did; use more --iterations")
+                            raise MltcpError(
+                                f"the jobs ended before the flow of {seconds:g} s did; use more --iterations"
+                            )
                     runs.append(outcome.run())
                     step(policy.name, number)
             return runs
@@ -102,7 +104,9 @@ def summarise(runs: Sequence[BulkRun]) -> list[BulkResult]:
         rates = [run.bits_per_s for run in runs if run.policy == policy]
         costs = [run.cpu_s_per_gb for run in runs if run.policy == policy]
         results.append(
-            BulkResult(policy, median(rates), (min(rates), max(rates)), median(costs), (min(costs), max(costs)))
+            BulkResult(
+                policy, median(rates), (min(rates), max(rates)), median(costs), (min(costs), max(costs))
+            )
         )
     return results
 
@@ -175,7 +179,8 @@ def _parsed(output: str, policy: str, busy_s: float) -> BulkRun:
 
 def _start(namespace: str, command: list[str]) -> subprocess.Popen[str]:
     return namespaces.inside(
-        namespace, lambda: subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        namespace,
+        lambda: subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True),
     )
 
 
@@ -192,5 +197,7 @@ def _await_listening(server: subprocess.Popen[str]) -> None:
 
 def _busy_s() -> float:
     """CPU time of the whole machine that was not idle, waiting or stolen, soft interrupts included."""
-    user, nice, system, _, _, irq, softirq = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8])
+    user, nice, system, _, _, irq, softirq = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
+    )
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")

@@ -35,7 +35,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.set_defaults(jobs="", execute=execute)
     add_link(command)
     command.add_argument("--seconds", type=float, default=10.0, metavar="S", help="of the flow (default 10)")
-    command.add_argument("--bulk-cc", default="cubic", metavar="NAME", help="the flow's control beside jobs (default cubic)")
+    command.add_argument(
+        "--bulk-cc", default="cubic", metavar="NAME", help="the flow's control beside jobs (default cubic)"
+    )
     command.add_argument("--json", action="store_true", help="one JSON document instead of the table")
 
 
@@ -45,7 +47,9 @@ def execute(options: argparse.Namespace) -> int:
         raise UsageError(f"--seconds {options.seconds:g}: 1 to 3600 are allowed")
     policies = [parse_policy(name, "cubic") for name in options.policies.split(",") if name]
     if not policies or any(policy.isolated for policy in policies):
-        raise UsageError("--policies: at least one congestion control is needed; `isolated` means nothing here")
+        raise UsageError(
+            "--policies: at least one congestion control is needed; `isolated` means nothing here"
+        )
     results = _beside(options) if options.jobs else _alone(options, policies)
     if options.json:
         print(json.dumps({"schema": 1, "policies": [asdict(result) for result in results]}))
@@ -60,7 +64,13 @@ def _alone(options: argparse.Namespace, policies: Sequence[Policy]) -> list[Bulk
 
 
 def _beside(options: argparse.Namespace) -> list[BulkResult]:
-    options.stagger, options.perturb, options.seed, options.isolated_cc, options.ecn_by = 0.0, None, 0, "cubic", "virtual_queue"
+    options.stagger, options.perturb, options.seed, options.isolated_cc, options.ecn_by = (
+        0.0,
+        None,
+        0,
+        "cubic",
+        "virtual_queue",
+    )
     contest, _ = contest_of(options)
     with progress(len(contest.policies) * contest.repeat, contest.repeat) as step:
         return summarise(beside(contest, options.bulk_cc, options.seconds, step))

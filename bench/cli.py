@@ -13,7 +13,8 @@ from mltcp.errors import MltcpError, UsageError
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="mltcp-bench", description="Benchmarks of congestion controls for training jobs, in a lab on this machine."
+        prog="mltcp-bench",
+        description="Benchmarks of congestion controls for training jobs, in a lab on this machine.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     contend_command.add_parser(commands)

@@ -1,7 +1,7 @@
 """``mltcp-bench contend``: the same jobs on the same bottleneck under several policies, interleaved in one run.
 
-Every repeat runs every policy once, one after the other, so that a drift of the machine falls on all alike. The isolated
-run of each job is one of the policies, and the yardstick of the others.
+Every repeat runs every policy once, one after the other, so that a drift of the machine falls on all alike. The
+isolated run of each job is one of the policies, and the yardstick of the others.
 """
 
 from __future__ import annotations
@@ -62,6 +62,9 @@ class Contest:
         return work.compute_s + link_time_s(4 * work.parameters, self.link.rate_bps, self.ranks)
 
 
+Losses = dict[str, tuple[float, ...]]
+"""Of every training job, by name, in its first run."""
+
 Progress = Callable[[str, int], None]
 """Called with the policy's name and the repeat whenever a job has finished an iteration."""
 
@@ -76,8 +79,9 @@ def contend(contest: Contest, progress: Progress) -> list[results.PolicyRun]:
     namespaces.require_privileges()
     with loaded_controls(contest.policies) as controls:
         with Lab(dumbbell(len(contest.jobs), contest.ranks, contest.link), ecn_by=contest.ecn_by) as lab:
+            losses: Losses = {}
             return [
-                _run_policy(contest, policy, repeat, lab, controls, progress)
+                _run_policy(contest, policy, repeat, lab, controls, progress, losses)
                 for repeat in range(contest.repeat)
                 for policy in contest.policies
             ]
@@ -105,7 +109,13 @@ def _groups(contest: Contest, policy: Policy) -> list[list[int]]:
 
 
 def _run_policy(
-    contest: Contest, policy: Policy, repeat: int, lab: Lab, controls: Controls, progress: Progress
+    contest: Contest,
+    policy: Policy,
+    repeat: int,
+    lab: Lab,
+    controls: Controls,
+    progress: Progress,
+    losses: Losses,
 ) -> results.PolicyRun:
     measured: dict[int, JobResult] = {}
     uses = []
@@ -115,6 +125,7 @@ def _run_policy(
         uses.append((group, use))
     for result in measured.values():
         _check_control(result, policy)
+        _check_losses(result, losses)
     works = [work for _, work in contest.jobs]
     # of jobs that do the same, one has run alone for all
     per_job = [measured.get(index) or measured[works.index(work)] for index, work in enumerate(works)]
@@ -122,7 +133,12 @@ def _run_policy(
 
 
 def run_group(
-    contest: Contest, policy: Policy, group: Sequence[int], lab: Lab, controls: Controls, step: Callable[[], None]
+    contest: Contest,
+    policy: Policy,
+    group: Sequence[int],
+    lab: Lab,
+    controls: Controls,
+    step: Callable[[], None],
 ) -> tuple[dict[int, JobResult], LinkUse]:
     """Run some of the contest's jobs side by side under a policy; ``step`` is called after every iteration of a job."""
     with ExitStack() as stack:
@@ -150,7 +166,13 @@ def _placed(
         places.append(RankPlace(lab.namespace(host.name), INTERFACE, host.address, cgroup))
     perturbation = None if policy.isolated else contest.perturbation
     spec = JobSpec(
-        name, work, contest.ranks, contest.iterations_of(index), index, len(contest.jobs), perturbation=perturbation
+        name,
+        work,
+        contest.ranks,
+        contest.iterations_of(index),
+        index,
+        len(contest.jobs),
+        perturbation=perturbation,
     )
     return PlacedJob(spec, tuple(places))
 
@@ -160,6 +182,13 @@ def _check_control(result: JobResult, policy: Policy) -> None:
     if result.congestion_controls != {policy.control}:
         used = ", ".join(sorted(result.congestion_controls)) or "none"
         raise MltcpError(f"job {result.name}: its connections used {used} instead of {policy.control}")
+
+
+def _check_losses(result: JobResult, losses: Losses) -> None:
+    """A training must come to the same under every congestion control, to the bit."""
+    first = losses.setdefault(result.name, result.losses)
+    if result.losses != first:
+        raise MltcpError(f"job {result.name}: its losses differ from those of its first run")
 
 
 def _policy_run(

@@ -47,11 +47,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_jobs(command, policies=_POLICIES, iterations=80, repeat=3)
     add_link(command)
-    command.add_argument("--stagger", type=float, default=0.0, metavar="S", help="start each job this much later")
-    command.add_argument("--perturb", metavar="N:S", help="every N iterations hold a job back by up to S seconds")
+    command.add_argument(
+        "--stagger", type=float, default=0.0, metavar="S", help="start each job this much later"
+    )
+    command.add_argument(
+        "--perturb", metavar="N:S", help="every N iterations hold a job back by up to S seconds"
+    )
     command.add_argument("--seed", type=int, default=0, help="of the perturbation (default 0)")
-    command.add_argument("--isolated-cc", default="cubic", metavar="NAME", help="control of isolated jobs (default cubic)")
-    command.add_argument("--ecn-by", default=VIRTUAL_QUEUE, choices=MARKERS, help="what marks (default virtual_queue)")
+    command.add_argument(
+        "--isolated-cc", default="cubic", metavar="NAME", help="control of isolated jobs (default cubic)"
+    )
+    command.add_argument(
+        "--ecn-by", default=VIRTUAL_QUEUE, choices=MARKERS, help="what marks (default virtual_queue)"
+    )
     command.add_argument("--plot", type=Path, metavar="DIR", help="write pictures (PNG) there")
     command.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
     command.set_defaults(execute=execute)
@@ -59,14 +67,38 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def add_jobs(command: argparse.ArgumentParser, policies: str, iterations: int, repeat: int) -> None:
     """The arguments that say which jobs run, under which policies, and how often."""
-    command.add_argument("--jobs", default="vgg16,vgg16", help="DNN profiles by name or JSON file, or `train`")
-    command.add_argument("--policies", default=policies, help="congestion controls, and `isolated`, the yardstick")
-    command.add_argument("--iterations", type=int, default=iterations, metavar="N", help=f"of the slowest job; others run as long (default {iterations})")
-    command.add_argument("--repeat", type=int, default=repeat, metavar="N", help=f"how often everything runs (default {repeat})")
-    command.add_argument("--ranks", type=int, default=2, metavar="N", help="processes of a job, each on a host (default 2)")
-    command.add_argument("--scale", default="auto", metavar="B:T", help="factors for bytes and times (default: fit the link)")
-    command.add_argument("--fraction", type=float, help="link share of the largest job's iteration (default 0.86 / jobs)")
-    command.add_argument("--compute", type=float, metavar="S", help="longest compute phase (default: 0.22 s for two jobs)")
+    command.add_argument(
+        "--jobs", default="vgg16,vgg16", help="DNN profiles by name or JSON file, or `train`"
+    )
+    command.add_argument(
+        "--policies", default=policies, help="congestion controls, and `isolated`, the yardstick"
+    )
+    command.add_argument(
+        "--iterations",
+        type=int,
+        default=iterations,
+        metavar="N",
+        help=f"of the slowest job; others run as long (default {iterations})",
+    )
+    command.add_argument(
+        "--repeat",
+        type=int,
+        default=repeat,
+        metavar="N",
+        help=f"how often everything runs (default {repeat})",
+    )
+    command.add_argument(
+        "--ranks", type=int, default=2, metavar="N", help="processes of a job, each on a host (default 2)"
+    )
+    command.add_argument(
+        "--scale", default="auto", metavar="B:T", help="factors for bytes and times (default: fit the link)"
+    )
+    command.add_argument(
+        "--fraction", type=float, help="link share of the largest job's iteration (default 0.86 / jobs)"
+    )
+    command.add_argument(
+        "--compute", type=float, metavar="S", help="longest compute phase (default: 0.22 s for two jobs)"
+    )
     command.add_argument(
         "--overlap",
         action=argparse.BooleanOptionalAction,
@@ -94,7 +126,10 @@ def execute(options: argparse.Namespace) -> int:
         print(json.dumps({**to_document(result), "plots": plots}, allow_nan=False))
     else:
         print_report(result)
-        print("".join(f"\npicture: {path}" for path in plots).lstrip("\n") if plots else "", end="\n" if plots else "")
+        print(
+            "".join(f"\npicture: {path}" for path in plots).lstrip("\n") if plots else "",
+            end="\n" if plots else "",
+        )
     return 0
 
 
@@ -110,7 +145,9 @@ def contest_of(options: argparse.Namespace) -> tuple[Contest, Scale]:
     works, scale = _works(names, link, options)
     contest = Contest(
         jobs=named_jobs(works, [Path(name).stem for name in names]),
-        policies=tuple(parse_policy(name, options.isolated_cc) for name in options.policies.split(",") if name),
+        policies=tuple(
+            parse_policy(name, options.isolated_cc) for name in options.policies.split(",") if name
+        ),
         link=link,
         iterations=options.iterations,
         repeat=options.repeat,
@@ -120,7 +157,9 @@ def contest_of(options: argparse.Namespace) -> tuple[Contest, Scale]:
         ecn_by=options.ecn_by,
     )
     if not contest.jobs or not contest.policies:
-        raise UsageError("at least one job and one policy are needed: --jobs vgg16,vgg16 --policies isolated,cubic")
+        raise UsageError(
+            "at least one job and one policy are needed: --jobs vgg16,vgg16 --policies isolated,cubic"
+        )
     return contest, scale
 
 
@@ -156,12 +195,16 @@ def _scale(profiles: Sequence[Profile], link: Link, options: argparse.Namespace,
     if not profiles:
         return Scale(1.0, 1.0)
     if options.scale == "auto":
-        return fit(profiles, link.rate_bps, options.ranks, _fraction(options, jobs), _compute_s(options, jobs))
+        return fit(
+            profiles, link.rate_bps, options.ranks, _fraction(options, jobs), _compute_s(options, jobs)
+        )
     size, colon, time = options.scale.partition(":")
     try:
         return Scale(time=float(time) if colon else 1.0, bytes=float(size))
     except ValueError:
-        raise UsageError(f"--scale {options.scale!r}: `auto` or B:T, two positive numbers, is allowed") from None
+        raise UsageError(
+            f"--scale {options.scale!r}: `auto` or B:T, two positive numbers, is allowed"
+        ) from None
 
 
 def _size(field: str, text: str) -> int:
@@ -171,7 +214,9 @@ def _size(field: str, text: str) -> int:
     return int(float(found[1]) * _SIZE_UNITS[found[2]])
 
 
-def _link_document(options: argparse.Namespace, contest: Contest, scale: Scale) -> dict[str, str | int | float | bool | None]:
+def _link_document(
+    options: argparse.Namespace, contest: Contest, scale: Scale
+) -> dict[str, str | int | float | bool | None]:
     return {
         "rate_bps": contest.link.rate_bps,
         "queue_bytes": contest.link.queue_bytes,

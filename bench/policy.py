@@ -37,8 +37,8 @@ class Policy:
 def parse_policy(text: str, isolated_control: str) -> Policy:
     """The policy that a person names: a congestion control, ``isolated``, or one of ours with variations.
 
-    Variations follow an ``@`` and are separated by colons: a shape of F, or one of ``start=``, ``decrease=``, ``slope=``,
-    ``intercept=``; for example ``mltcp_reno@quadratic`` or ``mltcp_dctcp@start=keep:slope=3.5``.
+    Variations follow an ``@`` and are separated by colons: a shape of F, or one of ``start=``, ``decrease=``,
+    ``slope=``, ``intercept=``; for example ``mltcp_reno@quadratic`` or ``mltcp_dctcp@start=keep:slope=3.5``.
 
     Raises:
         UsageError: an unknown policy or variation; the message names what is allowed.
@@ -73,7 +73,9 @@ def _varied(law: Job, variation: str, where: str) -> Job:
     }
     if field not in variations:
         shapes = ", ".join(shape.label for shape in Shape)
-        raise UsageError(f"policy {where!r}: unknown variation {field!r}; choose from {', '.join(variations)} or {shapes}")
+        raise UsageError(
+            f"policy {where!r}: unknown variation {field!r}; choose from {', '.join(variations)} or {shapes}"
+        )
     try:
         return variations[field]()
     except (KeyError, ValueError):

@@ -17,6 +17,7 @@ class Step:
         self._task = bar.add_task("starting", total=total)
 
     def __call__(self, policy: str, repeat: int) -> None:
+        """One step is done, of this policy in this repeat (counted from 0)."""
         where = f"{policy}, repeat {repeat + 1} of {self._repeat}"
         self._bar.update(self._task, advance=1, description=where)
 

@@ -38,13 +38,19 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    probe = commands.add_parser("probe", help="say for every need whether this host has it; exit status 0 only if all are")
+    probe = commands.add_parser(
+        "probe", help="say for every need whether this host has it; exit status 0 only if all are"
+    )
     probe.add_argument("--json", action="store_true", help="one JSON document")
-    load = commands.add_parser("load", help="register congestion controls (all of MLTCP's when none is named)")
+    load = commands.add_parser(
+        "load", help="register congestion controls (all of MLTCP's when none is named)"
+    )
     load.add_argument("control", nargs="*", help=f"of {', '.join(CONTROLS)}")
     unload = commands.add_parser("unload", help="unregister congestion controls (all when none is named)")
     unload.add_argument("control", nargs="*", help=f"of {', '.join(CONTROLS)}")
-    unload.add_argument("--force", action="store_true", help="also while flows use them: those keep it until they close")
+    unload.add_argument(
+        "--force", action="store_true", help="also while flows use them: those keep it until they close"
+    )
     status = commands.add_parser("status", help="show controls, jobs and flows")
     status.add_argument("--json", action="store_true", help="one JSON document")
     _add_run(commands.add_parser("run", help="run a program with its TCP connections under MLTCP"))
@@ -53,14 +59,33 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--job", metavar="NAME", help="the job's name (default: the program's name and pid)")
-    parser.add_argument("--cc", default="mltcp_cubic", metavar="NAME", help="congestion control (default mltcp_cubic)")
-    parser.add_argument("--total-bytes", type=int, metavar="N", help="bytes this host sends per iteration (default: learned)")
-    parser.add_argument("--gap", type=float, metavar="S", help="a longer silence ends an iteration (default: learned)")
-    parser.add_argument("--function", default="linear", metavar="F", help=f"of {', '.join(s.label for s in Shape)}")
+    parser.add_argument(
+        "--cc", default="mltcp_cubic", metavar="NAME", help="congestion control (default mltcp_cubic)"
+    )
+    parser.add_argument(
+        "--total-bytes", type=int, metavar="N", help="bytes this host sends per iteration (default: learned)"
+    )
+    parser.add_argument(
+        "--gap", type=float, metavar="S", help="a longer silence ends an iteration (default: learned)"
+    )
+    parser.add_argument(
+        "--function", default="linear", metavar="F", help=f"of {', '.join(s.label for s in Shape)}"
+    )
     parser.add_argument("--slope", type=float, default=DEFAULT_SLOPE, help="of F (default 1.75)")
     parser.add_argument("--intercept", type=float, default=DEFAULT_INTERCEPT, help="of F (default 0.25)")
-    parser.add_argument("--start", default=Job.start.name.lower(), metavar="WAY", help="an iteration's first bytes: " + _starts())
-    parser.add_argument("--decrease", type=float, default=Job.decrease, metavar="D", help="how far F eases the decrease, 0 to 1")
+    parser.add_argument(
+        "--start",
+        default=Job.start.name.lower(),
+        metavar="WAY",
+        help="an iteration's first bytes: " + _starts(),
+    )
+    parser.add_argument(
+        "--decrease",
+        type=float,
+        default=Job.decrease,
+        metavar="D",
+        help="how far F eases the decrease, 0 to 1",
+    )
     parser.add_argument("--user", metavar="NAME", help="run the program as this user")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what to run")
 
@@ -88,13 +113,22 @@ def _probe(options: argparse.Namespace) -> int:
     findings = probing.probe()
     good = probing.can_run(findings)
     if options.json:
-        print(json.dumps({"schema": 1, "can_run": good, "needs": [dataclasses.asdict(one) for one in findings]}, indent=2))
+        print(
+            json.dumps(
+                {"schema": 1, "can_run": good, "needs": [dataclasses.asdict(one) for one in findings]},
+                indent=2,
+            )
+        )
         return 0 if good else 1
     for finding in findings:
         mark = "ok      " if finding.present else ("MISSING " if finding.required else "absent  ")
         remedy = f"  -> {finding.remedy}" if not finding.present and finding.remedy else ""
         print(f"{mark}{finding.need:28} {finding.detail}{remedy}")
-    print("the kernel mode can run here" if good else "the kernel mode cannot run here: see what is MISSING above")
+    print(
+        "the kernel mode can run here"
+        if good
+        else "the kernel mode cannot run here: see what is MISSING above"
+    )
     return 0 if good else 1
 
 
@@ -119,7 +153,9 @@ def _status(options: argparse.Namespace) -> int:
     jobs = controls.jobs() if loaded else {}
     flows = controls.flows() if loaded else []
     if options.json:
-        print(json.dumps(_status_document([dataclasses.asdict(one) for one in states], jobs, flows), indent=2))
+        print(
+            json.dumps(_status_document([dataclasses.asdict(one) for one in states], jobs, flows), indent=2)
+        )
         return 0
     print("controls: " + ", ".join(f"{one.name} {one.state}" for one in states))
     if jobs:
@@ -129,7 +165,9 @@ def _status(options: argparse.Namespace) -> int:
     return 0
 
 
-def _status_document(states: list[dict[str, object]], jobs: dict[int, Job], flows: list[Flow]) -> dict[str, object]:
+def _status_document(
+    states: list[dict[str, object]], jobs: dict[int, Job], flows: list[Flow]
+) -> dict[str, object]:
     return {
         "schema": 1,
         "controls": states,
@@ -165,13 +203,21 @@ def _print_jobs(jobs: dict[int, Job]) -> None:
         shape = f"{law.shape.label} {law.slope:g}, {law.intercept:g}"
         gap = f"{tracker.gap_ns / 1e6:.0f} ms" if tracker.gap_ns else "learning"
         table.add_row(
-            escape(job.name), str(job.flows), shape, str(tracker.iteration), f"{tracker.bytes_ratio:.2f}", known, gap
+            escape(job.name),
+            str(job.flows),
+            shape,
+            str(tracker.iteration),
+            f"{tracker.bytes_ratio:.2f}",
+            known,
+            gap,
         )
     Console().print(table)
 
 
 def _print_flows(jobs: dict[int, Job], flows: list[Flow]) -> None:
-    table = Table("flow", "job", "control", "F", "cwnd", "srtt", "retransmits", "iteration", "bytes in it", box=None)
+    table = Table(
+        "flow", "job", "control", "F", "cwnd", "srtt", "retransmits", "iteration", "bytes in it", box=None
+    )
     for flow in flows:
         job = escape(jobs[flow.job].name) if flow.job in jobs else "-"
         table.add_row(

@@ -56,11 +56,18 @@ def can_run(findings: list[Finding]) -> bool:
 def _kernel() -> Finding:
     release = platform.release()
     numbers = tuple(int(part) for part in release.split("-")[0].split(".")[:2])
-    return Finding("kernel 5.15 or newer", numbers >= (5, 15), release, "a newer kernel; pacing over tc works on older ones")
+    return Finding(
+        "kernel 5.15 or newer",
+        numbers >= (5, 15),
+        release,
+        "a newer kernel; pacing over tc works on older ones",
+    )
 
 
 def _capabilities() -> Finding:
-    status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
+    status = dict(
+        line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line
+    )
     effective = int(status["CapEff"], 16)
     missing = [name for name, bit in _CAPABILITIES.items() if not effective >> bit & 1]
     detail = f"missing {', '.join(missing)}" if missing else ", ".join(_CAPABILITIES)
@@ -88,22 +95,36 @@ def _btf_strings() -> bytes:
 
 def _struct_ops() -> Finding:
     present = b"\0bpf_struct_ops_tcp_congestion_ops\0" in _btf_strings()
-    detail = "tcp_congestion_ops can be written in eBPF" if present else "no bpf_struct_ops_tcp_congestion_ops in the BTF"
-    return Finding("struct_ops", present, detail, "a kernel with CONFIG_BPF_SYSCALL=y, CONFIG_BPF_JIT=y and CONFIG_NET=y")
+    detail = (
+        "tcp_congestion_ops can be written in eBPF"
+        if present
+        else "no bpf_struct_ops_tcp_congestion_ops in the BTF"
+    )
+    return Finding(
+        "struct_ops", present, detail, "a kernel with CONFIG_BPF_SYSCALL=y, CONFIG_BPF_JIT=y and CONFIG_NET=y"
+    )
 
 
 def _kfuncs() -> Finding:
     wanted = ["tcp_reno_cong_avoid", "cubictcp_cong_avoid"]
     missing = [name for name in wanted if b"\0" + name.encode() + b"\0" not in _btf_strings()]
-    detail = f"missing {', '.join(missing)}" if missing else "the kernel's Reno and CUBIC can be called from eBPF"
-    return Finding("kernel functions", not missing, detail, "a kernel 5.15 or newer with CONFIG_TCP_CONG_CUBIC=y")
+    detail = (
+        f"missing {', '.join(missing)}" if missing else "the kernel's Reno and CUBIC can be called from eBPF"
+    )
+    return Finding(
+        "kernel functions", not missing, detail, "a kernel 5.15 or newer with CONFIG_TCP_CONG_CUBIC=y"
+    )
 
 
 def _bpffs() -> Finding:
     if BPFFS in mounted("bpf"):
         return Finding("bpffs", True, f"mounted at {BPFFS}")
     supported = any(line.split()[-1] == "bpf" for line in Path("/proc/filesystems").read_text().splitlines())
-    detail = f"not mounted; `mltcp load` mounts it at {BPFFS}" if supported else "this kernel has no bpf file system"
+    detail = (
+        f"not mounted; `mltcp load` mounts it at {BPFFS}"
+        if supported
+        else "this kernel has no bpf file system"
+    )
     return Finding("bpffs", supported, detail, "a kernel with CONFIG_BPF_SYSCALL=y")
 
 
@@ -111,12 +132,16 @@ def _cgroup() -> Finding:
     try:
         return Finding("cgroup v2", True, f"mounted at {cgroup_root()}")
     except MltcpError as error:
-        return Finding("cgroup v2", False, str(error), "mount -t cgroup2 none /sys/fs/cgroup/unified (CONFIG_CGROUPS=y)")
+        return Finding(
+            "cgroup v2", False, str(error), "mount -t cgroup2 none /sys/fs/cgroup/unified (CONFIG_CGROUPS=y)"
+        )
 
 
 def _cgroup_bpf() -> Finding:
     present = b"\0cgroup_bpf\0" in _btf_strings()
-    return Finding("cgroup eBPF", present, "sockops programs on cgroups" if present else "", "CONFIG_CGROUP_BPF=y")
+    return Finding(
+        "cgroup eBPF", present, "sockops programs on cgroups" if present else "", "CONFIG_CGROUP_BPF=y"
+    )
 
 
 def _control(source: str) -> Finding:
@@ -128,7 +153,12 @@ def _control(source: str) -> Finding:
         with libbpf.BpfObject.open(build.compiled(SOURCES / f"{source}.bpf.c")) as opened:
             opened.load()
     except MltcpError as error:
-        return Finding(need, False, str(error).splitlines()[-1][:200], "see the needs above, or report this with `uname -r`")
+        return Finding(
+            need,
+            False,
+            str(error).splitlines()[-1][:200],
+            "see the needs above, or report this with `uname -r`",
+        )
     return Finding(need, True, "verified and loaded, then dropped")
 
 
@@ -141,7 +171,9 @@ def _own_dctcp() -> Finding:
 def _qdiscs() -> list[Finding]:
     """Needed by the lab and by pacing only; tried on the loopback interface of a scratch network namespace."""
     if os.geteuid() != 0:
-        return [Finding(f"qdisc {kind}", False, "not tried", "run as root", required=False) for kind in _QDISCS]
+        return [
+            Finding(f"qdisc {kind}", False, "not tried", "run as root", required=False) for kind in _QDISCS
+        ]
     present = _tried_qdiscs()
     return [
         Finding(
@@ -184,7 +216,13 @@ def _qdiscs_of_scratch_namespace() -> list[str]:
     with IPRoute() as route:
         for kind in _QDISCS:
             try:
-                route.tc("add", kind, index=1, **({} if kind == "clsact" else {"handle": "1:"}), **arguments.get(kind, {}))
+                route.tc(
+                    "add",
+                    kind,
+                    index=1,
+                    **({} if kind == "clsact" else {"handle": "1:"}),
+                    **arguments.get(kind, {}),
+                )
                 found.append(kind)
                 if kind != "clsact":
                     route.tc("del", index=1, handle="1:", root=True)

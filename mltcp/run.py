@@ -6,7 +6,6 @@ import os
 import pwd
 import signal
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +51,7 @@ def _account(user: str | None) -> pwd.struct_passwd | None:
         raise UsageError(f"unknown user {user!r}") from None
 
 
-def _start(arguments: Sequence[str], cgroup: Path, account: pwd.struct_passwd | None) -> int:
+def _start(arguments: tuple[str, ...], cgroup: Path, account: pwd.struct_passwd | None) -> int:
     child = os.fork()
     if child:
         return child

@@ -1,8 +1,8 @@
 """Receive packet steering: all packets of a flow take the same processor through an interface, and so stay in order.
 
-A virtual cable hands a packet on to whichever processor sends it, and the shaper sends from the one that its timer runs on.
-Without steering, packets of a flow overtake each other, TCP takes that for loss, and jobs are measured that stumble over
-the lab instead of over each other.
+A virtual cable hands a packet on to whichever processor sends it, and the shaper sends from the one that its timer
+runs on. Without steering, packets of a flow overtake each other, TCP takes that for loss, and jobs are measured that
+stumble over the lab instead of over each other.
 """
 
 from __future__ import annotations

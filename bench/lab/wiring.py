@@ -44,8 +44,8 @@ def wire(topology: Topology, name_of: NameOf, overrides: Mapping[str, str | int]
         _finish_switch(topology, switch.name, name_of)
     for host in topology.hosts:
         _finish_host(topology, host, name_of, rto_by_route)
-    for place in (*topology.switches, *topology.hosts):
-        namespaces.inside(name_of(place.name), steering.steer_by_flow)
+    for name in [place.name for place in (*topology.switches, *topology.hosts)]:
+        namespaces.inside(name_of(name), steering.steer_by_flow)
 
 
 def _configure(namespace: str, settings: Mapping[str, str]) -> None:

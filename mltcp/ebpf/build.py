@@ -47,7 +47,9 @@ def _is_stale(source: Path, target: Path) -> bool:
 def _compile(source: Path, target: Path) -> None:
     clang = shutil.which("clang")
     if clang is None:
-        raise NotAvailableError(f"{source.name} has to be compiled and clang is missing: apt-get install clang libbpf-dev")
+        raise NotAvailableError(
+            f"{source.name} has to be compiled and clang is missing: apt-get install clang libbpf-dev"
+        )
     # Several processes may find the object stale at once: each writes its own file and renames it into place.
     scratch = target.with_name(f".{target.name}.{os.getpid()}")
     command = [clang, "-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3", f"-I{HEADERS}"]

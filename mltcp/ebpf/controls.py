@@ -48,7 +48,9 @@ def available() -> list[str]:
 def require_root(what: str) -> None:
     """Say plainly that something needs root, before the kernel says EPERM."""
     if os.geteuid() != 0:
-        raise NotAvailableError(f"{what} needs root (CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN): run it with sudo")
+        raise NotAvailableError(
+            f"{what} needs root (CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN): run it with sudo"
+        )
 
 
 class Controls:
@@ -134,7 +136,9 @@ class Controls:
             return Registration(name, "loaded", ours)
         if name not in available():
             return Registration(name, "absent")
-        ids = [found.id for found in all_maps() if found.type == MAP_TYPE_STRUCT_OPS and found.name == name[:15]]
+        ids = [
+            found.id for found in all_maps() if found.type == MAP_TYPE_STRUCT_OPS and found.name == name[:15]
+        ]
         return Registration(name, "foreign", ids[0] if ids else None)
 
     def _pinned_id(self, name: str) -> int | None:
@@ -163,7 +167,7 @@ class Controls:
     def jobs(self) -> dict[int, Job]:
         """Every job, by its number."""
         with self.shared_map("mltcp_jobs") as jobs:
-            values = {int.from_bytes(key, "little"): jobs.lookup(key) for key in jobs.keys()}
+            values = {int.from_bytes(key, "little"): jobs.lookup(key) for key in jobs.all_keys()}
         return {number: Job.unpack(value) for number, value in values.items() if value is not None}
 
     def flows(self) -> list[Flow]:
@@ -203,7 +207,9 @@ class Controls:
         for name in names:
             count = sum(flow.control == name for flow in flows)
             if count:
-                raise MltcpError(f"{count} flows are using {name}; close them, or use --force to let them run out under it")
+                raise MltcpError(
+                    f"{count} flows are using {name}; close them, or use --force to let them run out under it"
+                )
 
     def _unregister(self, name: str) -> None:
         with BpfMap.pinned(self.pin_path(name)) as pinned:
@@ -223,6 +229,8 @@ class Controls:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """One load or unload at a time on a host."""
-        with open("/run/lock/mltcp-controls" if Path("/run/lock").is_dir() else "/tmp/mltcp-controls", "w") as lock:
+        with open(
+            "/run/lock/mltcp-controls" if Path("/run/lock").is_dir() else "/tmp/mltcp-controls", "w"
+        ) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

@@ -37,7 +37,9 @@ class Attached:
 def check_name(name: str) -> str:
     """A job name, or a UsageError that says what is allowed."""
     if not _NAME.fullmatch(name):
-        raise UsageError(f"job name {name!r}: 1 to 31 letters, digits or ._@- are allowed, the first a letter or digit")
+        raise UsageError(
+            f"job name {name!r}: 1 to 31 letters, digits or ._@- are allowed, the first a letter or digit"
+        )
     return name
 
 
@@ -82,7 +84,9 @@ def _enter_job(job: Job, controls: Controls) -> int:
 
 def _check_layout(jobs: BpfMap) -> None:
     if jobs.value_size != Job.SIZE:
-        raise MltcpError("the loaded controls are of another version of this program: mltcp unload, then mltcp load")
+        raise MltcpError(
+            "the loaded controls are of another version of this program: mltcp unload, then mltcp load"
+        )
 
 
 def _leave_job(number: int, controls: Controls) -> None:
@@ -169,4 +173,6 @@ def control_for(policy: str) -> str:
         return "bpf_dctcp"
     if policy in available() or policy in CONTROLS:
         return policy
-    raise UsageError(f"unknown congestion control {policy!r}; choose from {', '.join([*available(), 'dctcp', *CONTROLS])}")
+    raise UsageError(
+        f"unknown congestion control {policy!r}; choose from {', '.join([*available(), 'dctcp', *CONTROLS])}"
+    )

@@ -5,13 +5,15 @@ Sizes are checked against the kernel's maps when they are opened, so that the tw
 
 from __future__ import annotations
 
-import builtins
 import socket
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
 from mltcp.aggressiveness import Aggressiveness, Shape
+
+Raw = bytes
+"""By another name, because some structures have a field called bytes."""
 
 Q16_ONE = 1 << 16
 
@@ -21,6 +23,7 @@ _JOB = struct.Struct(f"=II{_LAW.size}s{_TRACKER.size}s32sQ")
 _RECORD = struct.Struct("=II6Q")
 _FLOW_LINE = struct.Struct("=IIHHHH4s4sIIIIIIQQQ16s")
 _GIVEN_TOTAL, _GIVEN_GAP = 1, 2
+_NO_RUNGS = bytes(336)
 
 
 class Start(IntEnum):
@@ -50,7 +53,7 @@ class Tracker:
     given: int = 0
     gap_settled: int = 0
     reserved: int = 0
-    rungs: builtins.bytes = builtins.bytes(336)
+    rungs: Raw = _NO_RUNGS
 
     @classmethod
     def given_values(cls, total_bytes: int | None, gap_ns: int | None) -> Tracker:
@@ -68,7 +71,7 @@ class Tracker:
         """How far the job is in its iteration, 0 to 1."""
         return min(1.0, self.bytes / self.total_bytes) if self.total_bytes else 0.0
 
-    def pack(self) -> bytes:
+    def pack(self) -> Raw:
         """As the kernel stores it."""
         return _TRACKER.pack(*(getattr(self, name) for name in self.__dataclass_fields__))
 
@@ -87,7 +90,7 @@ class Job:
 
     SIZE = _JOB.size
 
-    def pack(self) -> bytes:
+    def pack(self) -> Raw:
         """As the kernel stores it (the lock is free)."""
         law = _LAW.pack(
             int(self.aggressiveness.shape),
@@ -100,7 +103,7 @@ class Job:
         return _JOB.pack(0, self.flows, law, self.tracker.pack(), self.name.encode()[:31], self.owner)
 
     @classmethod
-    def unpack(cls, raw: bytes) -> Job:
+    def unpack(cls, raw: Raw) -> Job:
         """From the value in the kernel's map."""
         _, flows, law, tracker, name, owner = _JOB.unpack(raw)
         shape, slope, intercept, start, decrease, _ = _LAW.unpack(law)
@@ -133,7 +136,7 @@ class Record:
     gap_ns: int
 
     @classmethod
-    def unpack(cls, raw: bytes) -> Record:
+    def unpack(cls, raw: Raw) -> Record:
         """From a sample of the ring buffer."""
         return cls(*_RECORD.unpack(raw[: _RECORD.size]))
 
@@ -159,11 +162,24 @@ class Flow:
     SIZE = _FLOW_LINE.size
 
     @classmethod
-    def unpack(cls, raw: bytes) -> Flow:
+    def unpack(cls, raw: Raw) -> Flow:
         """From one line of the iterator in ``watch.bpf.c``."""
-        (job, state, family, local_port, remote_port, _, local, remote, ratio, factor, cwnd, srtt, retransmits, _) = (
-            (fields := _FLOW_LINE.unpack(raw))[:14]
-        )
+        (
+            job,
+            state,
+            family,
+            local_port,
+            remote_port,
+            _,
+            local,
+            remote,
+            ratio,
+            factor,
+            cwnd,
+            srtt,
+            retransmits,
+            _,
+        ) = (fields := _FLOW_LINE.unpack(raw))[:14]
         iteration, count, acked, control = fields[14:]
         return cls(
             job=job,

@@ -199,7 +199,7 @@ class BpfMap:
             raise BpfError(f"cannot delete from map {self.name}", ctypes.get_errno())
         return True
 
-    def keys(self) -> Iterator[bytes]:
+    def all_keys(self) -> Iterator[bytes]:
         """Every key; safe only while nobody deletes."""
         key, following = None, ctypes.create_string_buffer(self.key_size)
         while library().bpf_map_get_next_key(self.fd, key, following) == 0:
@@ -214,7 +214,9 @@ class BpfMap:
 def map_info(fd: int) -> _MapInfo:
     """What the kernel says of the map behind ``fd``."""
     info, size = _MapInfo(), ctypes.c_uint32(ctypes.sizeof(_MapInfo))
-    _checked(library().bpf_obj_get_info_by_fd(fd, ctypes.byref(info), ctypes.byref(size)), "cannot describe a map")
+    _checked(
+        library().bpf_obj_get_info_by_fd(fd, ctypes.byref(info), ctypes.byref(size)), "cannot describe a map"
+    )
     return info
 
 
@@ -280,7 +282,9 @@ class BpfObject:
         content = path.read_bytes()
         for old, new in (rename or {}).items():
             if len(old) != len(new):
-                raise MltcpError(f"{path.name}: {old} can only be renamed to a name of {len(old)} characters, not {new}")
+                raise MltcpError(
+                    f"{path.name}: {old} can only be renamed to a name of {len(old)} characters, not {new}"
+                )
             content = content.replace(old.encode(), new.encode())
         image = ctypes.create_string_buffer(content, len(content))
         handle = library().bpf_object__open_mem(image, len(content), None)
@@ -291,7 +295,9 @@ class BpfObject:
     def __enter__(self) -> BpfObject:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -302,11 +308,15 @@ class BpfObject:
 
     def pin_at_load(self, map_name: str, path: Path) -> None:
         """At :meth:`load`, take the map pinned at ``path``, or make it and pin it there."""
-        _checked(library().bpf_map__set_pin_path(self._map(map_name), str(path).encode()), f"cannot pin {map_name}")
+        _checked(
+            library().bpf_map__set_pin_path(self._map(map_name), str(path).encode()), f"cannot pin {map_name}"
+        )
 
     def reuse(self, map_name: str, existing: BpfMap) -> None:
         """At :meth:`load`, take an existing map instead of a new one."""
-        _checked(library().bpf_map__reuse_fd(self._map(map_name), existing.fd), f"cannot share the map {map_name}")
+        _checked(
+            library().bpf_map__reuse_fd(self._map(map_name), existing.fd), f"cannot share the map {map_name}"
+        )
 
     def set_initial(self, map_name: str, value: bytes) -> None:
         """Set the head of a global data section (such as ``.rodata``) before :meth:`load`."""
@@ -358,7 +368,8 @@ class BpfObject:
         target = (ctypes.c_uint32 * 4)(over.fd, 0, 0, 0)  # union bpf_iter_link_info
         options = _IterOptions(ctypes.sizeof(_IterOptions), ctypes.addressof(target), ctypes.sizeof(target))
         with self._link(
-            library().bpf_program__attach_iter(self._program(program), ctypes.byref(options)), f"cannot attach {program}"
+            library().bpf_program__attach_iter(self._program(program), ctypes.byref(options)),
+            f"cannot attach {program}",
         ) as link:
             fd = _checked(library().bpf_iter_create(link.fd), f"cannot run {program}")
             with os.fdopen(fd, "rb", buffering=0) as stream:

@@ -25,7 +25,9 @@ def cgroup_root() -> Path:
     """
     found = mounted("cgroup2")
     if not found:
-        raise NotAvailableError("no cgroup v2 hierarchy is mounted: mount -t cgroup2 none /sys/fs/cgroup/unified")
+        raise NotAvailableError(
+            "no cgroup v2 hierarchy is mounted: mount -t cgroup2 none /sys/fs/cgroup/unified"
+        )
     return found[0]
 
 
@@ -39,5 +41,7 @@ def ensure_bpffs() -> Path:
         result = ctypes.CDLL(None, use_errno=True).mount(b"bpf", str(BPFFS).encode(), b"bpf", 0, None)
         if result != 0:
             reason = os.strerror(ctypes.get_errno())
-            raise NotAvailableError(f"no bpffs at {BPFFS} and it cannot be mounted: {reason} (needs root, CONFIG_BPF_SYSCALL)")
+            raise NotAvailableError(
+                f"no bpffs at {BPFFS} and it cannot be mounted: {reason} (needs root, CONFIG_BPF_SYSCALL)"
+            )
     return BPFFS

@@ -19,7 +19,7 @@ def own_controls():
         "bpf_dctcp": f"b{mark}_dct",
     }
     controls = Controls(ensure_bpffs() / f"mltcp-test-{os.getpid()}-{mark}", rename)
-    controls.own = {old: new for old, new in rename.items()}
+    controls.own = dict(rename)
     try:
         yield controls
     finally:

@@ -1,10 +1,11 @@
-"""A TCP receiver made of scapy packets on a TUN device: it acknowledges exactly what a test says, when it says so.
+"""A TCP receiver made of scapy packets on a TUN device: it acknowledges exactly what a test says, when it does.
 
-Two kernel senders that get the same script must show the same congestion window after every step if their congestion
-controls are the same: nothing else is left that could differ.
+Two kernel senders that are given the same script must show the same congestion window after every step if their
+congestion controls are the same: nothing else is left that could differ.
 """
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import select
@@ -26,7 +27,7 @@ MSS = 1000
 class ScriptedPeer:
     """A connected kernel socket (`sender`) under `control`, and the peer that this object plays.
 
-    To be used on a thread that is in a network namespace of its own (`in_own_namespace`).
+    For a thread or process that is in a network namespace of its own (`in_own_namespace`, `unshare_network`).
     """
 
     def __init__(self, control: str, ecn: bool) -> None:
@@ -47,8 +48,10 @@ class ScriptedPeer:
             self.sender.connect((THERE, 80))
         syn = self._next_packet()
         self._port, self._first = syn[TCP].sport, syn[TCP].seq + 1
-        assert ("E" in syn[TCP].flags) == ecn
-        self._send(TCP(flags="SAE" if ecn else "SA", seq=999, ack=self._first, window=65535, options=[("MSS", MSS)]))
+        assert "E" in syn[TCP].flags or not ecn
+        self._send(
+            TCP(flags="SAE" if ecn else "SA", seq=999, ack=self._first, window=65535, options=[("MSS", MSS)])
+        )
         self._next_packet()
         select.select([], [self.sender], [], 5)
 
@@ -56,16 +59,34 @@ class ScriptedPeer:
         """Let the sender have `count` more bytes to send."""
         assert self.sender.send(bytes(count)) == count
 
-    def acknowledge(self, count: int, congestion: bool = False) -> None:
-        """Acknowledge `count` more bytes, echoing congestion (ECE) if asked to; waits until they were received."""
-        self._receive_up_to(self.acknowledged + count)
-        self._drain()
-        self.acknowledged += count
-        self._send(TCP(flags="AE" if congestion else "A", seq=1000, ack=self._first + self.acknowledged, window=65535))
+    def play_round(self, congestion: bool = False) -> int:
+        """Receive a full window, then acknowledge all of it at once, echoing congestion (ECE) if asked to.
 
-    def duplicate(self) -> None:
-        """Repeat the last acknowledgement, as a receiver with a hole does."""
-        self._send(TCP(flags="A", seq=1000, ack=self._first + self.acknowledged, window=65535))
+        The sender must have more to send than its window. Returns the segments acknowledged.
+        """
+        segments = self.receive_window()
+        self.acknowledged += segments * MSS
+        self._acknowledge("AE" if congestion else "A")
+        return segments
+
+    def receive_window(self) -> int:
+        """Wait until as many segments have come as the sender's window lets it send; how many that are."""
+        segments = self.window()[0]
+        while self.received < self.acknowledged + segments * MSS:
+            packet = self._next_packet()
+            end = packet[TCP].seq - self._first + len(packet[TCP].payload)
+            self.received = max(self.received, end)
+        return segments
+
+    def lose_one(self) -> None:
+        """Lose a window's first segment: three duplicates, and an acknowledgement of all once it is resent."""
+        segments = self.receive_window()
+        for _ in range(3):
+            self._acknowledge("A")
+        while self._next_packet()[TCP].seq - self._first != self.acknowledged:
+            pass
+        self.acknowledged += segments * MSS
+        self._acknowledge("A")
 
     def window(self) -> tuple[int, int]:
         """(cwnd, ssthresh) of the sender, in segments."""
@@ -79,19 +100,8 @@ class ScriptedPeer:
         self.sender.close()
         os.close(self._tun)
 
-    def _receive_up_to(self, count: int) -> None:
-        while self.received < count:
-            self._note(self._next_packet())
-
-    def _drain(self) -> None:
-        """Take all that the sender has in the device: what lies there holds it back (TCP small queues)."""
-        while select.select([self._tun], [], [], 0)[0]:
-            self._note(IP(os.read(self._tun, 65536)))
-
-    def _note(self, packet: IP) -> None:
-        if packet.haslayer(TCP):
-            end = packet[TCP].seq - self._first + len(packet[TCP].payload)
-            self.received = max(self.received, end)
+    def _acknowledge(self, flags: str) -> None:
+        self._send(TCP(flags=flags, seq=1000, ack=self._first + self.acknowledged, window=65535))
 
     def _next_packet(self) -> IP:
         while True:
@@ -117,11 +127,11 @@ def _open_tun() -> int:
 
 
 def in_own_namespace(action):
-    """Run `action()` on a thread in a fresh network namespace, which is gone with it; its result or exception is ours."""
+    """The result of `action()`, run on a thread in a fresh network namespace that is gone with it."""
     outcome = {}
 
     def act():
-        os_unshare()
+        unshare_network()
         try:
             outcome["value"] = action()
         except BaseException as error:
@@ -135,9 +145,7 @@ def in_own_namespace(action):
     return outcome["value"]
 
 
-def os_unshare():
+def unshare_network():
     """A network namespace of its own for this thread, with /proc/sys/net as seen from it."""
-    import ctypes
-
     if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET) != 0:
         raise OSError(ctypes.get_errno(), "unshare")

@@ -123,7 +123,9 @@ def test_a_name_owned_by_another_program_is_left_alone(controls):
     with BpfObject.open(build.compiled(SOURCES / "reno.bpf.c"), {"mltcp_reno": name}) as foreign:
         foreign.load()
         with foreign.register_struct_ops(name):
-            with pytest.raises(MltcpError, match=f"{name} is registered by another program .struct_ops map \\d+."):
+            with pytest.raises(
+                MltcpError, match=f"{name} is registered by another program .struct_ops map \\d+."
+            ):
                 controls.load([name])
             assert controls.registration(name).state == "foreign"
             assert controls.unload() == []

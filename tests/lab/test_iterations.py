@@ -1,5 +1,6 @@
 """What the kernel says of a job's iterations, against what the job itself sent."""
 
+import itertools
 import os
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from tests.lab.controls_under_test import own_controls
 pytestmark = pytest.mark.lab
 GAP_NS = 30_000_000
 PAUSE_S = 0.06
+LEARNED = Tracker()
 
 _SENDER = """
 import os, socket, sys, time
@@ -56,7 +58,7 @@ def loaded(request):
 
 
 @contextmanager
-def job_of(loaded, tracker=Tracker()):
+def job_of(loaded, tracker=LEARNED):
     controls, name = loaded
     job = Job("periodic", Aggressiveness(Shape.LINEAR), tracker=tracker)
     with attached(job, name, controls) as place:
@@ -66,7 +68,9 @@ def job_of(loaded, tracker=Tracker()):
 def send(place, sizes, flows=1, pause_s=PAUSE_S):
     """Let a program in the job's cgroup send `sizes` bytes on every flow, with a compute phase after each."""
     arguments = [str(place.cgroup), str(pause_s), str(flows), *map(str, sizes)]
-    done = subprocess.run([sys.executable, "-c", _SENDER, *arguments], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _SENDER, *arguments], capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
@@ -89,7 +93,7 @@ def test_records_are_exactly_what_the_job_sent(loaded):
     assert [record.bytes for record in records] == sizes
     assert [record.iteration for record in records] == list(range(len(sizes)))
     assert all(record.total_bytes == 200_000 and record.gap_ns == GAP_NS for record in records)
-    for record, following in zip(records, records[1:], strict=False):
+    for record, following in itertools.pairwise(records):
         assert record.start_ns <= record.end_ns
         assert following.start_ns - record.end_ns > GAP_NS
 
@@ -160,4 +164,6 @@ def test_the_job_of_a_killed_owner_is_swept_by_the_next(loaded):
     assert orphan.name == "orphan"
     with job_of(loaded) as place:
         assert [job.name for job in controls.jobs().values()] == ["periodic"]
-        assert [path.name.split(":")[0] for path in place.cgroup.parent.glob("*:*:*") if "orphan" in path.name] == []
+        assert [
+            path.name.split(":")[0] for path in place.cgroup.parent.glob("*:*:*") if "orphan" in path.name
+        ] == []

@@ -1,14 +1,21 @@
-"""The window that a control keeps, step by step, against its base and against the theory, on a scripted receiver."""
+"""The window that a control keeps, round by round, against its base and against the theory, on a scripted receiver."""
+
+import multiprocessing
+from pathlib import Path
 
 import pytest
 
-from mltcp.aggressiveness import Aggressiveness, ratio_q16, scale_acked
+from mltcp.aggressiveness import Aggressiveness, Shape, ratio_q16, scale_acked
 from mltcp.ebpf.controls import available
+from mltcp.ebpf.jobs import attached
+from mltcp.ebpf.layout import Job, Tracker
 from tests.lab.controls_under_test import own_controls
-from tests.lab.scripted_peer import MSS, ScriptedPeer, in_own_namespace
+from tests.lab.scripted_peer import MSS, ScriptedPeer, in_own_namespace, unshare_network
 
 pytestmark = pytest.mark.lab
 ROUNDS = 12
+PLENTY = 700 * MSS
+AN_HOUR_NS = 3600 * 10**9
 
 
 @pytest.fixture(scope="module")
@@ -18,37 +25,101 @@ def controls():
         yield own
 
 
-def script(control, ecn):
-    """Slow start, a congestion signal, and many rounds of congestion avoidance: (cwnd, ssthresh) after each part."""
-
-    def play():
-        peer = ScriptedPeer(control, ecn)
-        seen = [peer.window()]
-        try:
-            peer.write(60 * MSS)
-            for _ in range(8):
-                peer.acknowledge(MSS)
-                seen.append(peer.window())
-            peer.signal_congestion()
-            seen.append(peer.window())
-            for _ in range(ROUNDS):
-                peer.write(peer.window()[0] * MSS)
-                peer.acknowledge_all()
-                seen.append(peer.window())
-        finally:
-            peer.close()
-        return seen
-
-    return in_own_namespace(play)
+def play(control, ecn):
+    """Slow start, a congestion signal, rounds of congestion avoidance: (segments acknowledged, window) of each."""
+    peer = ScriptedPeer(control, ecn)
+    try:
+        peer.write(PLENTY)
+        seen = [(peer.play_round(), *peer.window())]
+        if ecn:
+            seen.append((peer.play_round(congestion=True), *peer.window()))
+        else:
+            peer.lose_one()
+            seen.append((0, *peer.window()))
+        seen += [(peer.play_round(), *peer.window()) for _ in range(ROUNDS)]
+    finally:
+        peer.close()
+    return seen
 
 
-@pytest.mark.parametrize("base", ["reno", "cubic"])
+def windows(control, ecn):
+    return in_own_namespace(lambda: play(control, ecn))
+
+
 @pytest.mark.parametrize("ecn", [False, True])
-def test_without_a_recognised_iteration_it_is_its_base(controls, base, ecn):
-    assert script(controls.own[f"mltcp_{base}"], ecn) == script(base, ecn)
+def test_mltcp_reno_is_reno_where_no_iteration_is_recognised(controls, ecn):
+    assert windows(controls.own["mltcp_reno"], ecn) == windows("reno", ecn)
 
 
 @pytest.mark.parametrize("ecn", [False, True])
 def test_mltcp_dctcp_is_dctcp_where_no_iteration_is_recognised(controls, ecn):
     base = "dctcp" if "dctcp" in available() else controls.own["bpf_dctcp"]
-    assert script(controls.own["mltcp_dctcp"], ecn) == script(base, ecn)
+    assert windows(controls.own["mltcp_dctcp"], ecn) == windows(base, ecn)
+
+
+@pytest.mark.parametrize("ecn", [False, True])
+def test_mltcp_cubic_is_cubic_where_no_iteration_is_recognised(controls, ecn):
+    """CUBIC goes by the clock, so two runs of it may be two segments apart; its decrease does not."""
+    mine, base = windows(controls.own["mltcp_cubic"], ecn), windows("cubic", ecn)
+    assert [ssthresh for _, _, ssthresh in mine] == [ssthresh for _, _, ssthresh in base]
+    assert all(abs(a - b) <= 2 for (_, a, _), (_, b, _) in zip(mine, base, strict=True))
+
+
+def test_dctcp_decreases_by_half_of_alpha(controls):
+    """RFC 8257: alpha is 1 at first, so that the first mark halves the window; without marks it fades."""
+    (_, _, _), (segments, cwnd, ssthresh), *_ = windows(controls.own["bpf_dctcp"], True)
+    # a window of which all was marked: alpha = 15/16 * (the fade of the round before) + 1/16
+    assert segments // 2 <= ssthresh <= segments * 0.55
+    assert cwnd == ssthresh
+
+
+SHAPES = [shape for shape in Shape if shape is not Shape.ONE]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.label)
+@pytest.mark.parametrize("base", ["reno", "dctcp"])
+def test_the_increase_is_scaled_by_f(controls, base, shape):
+    """In congestion avoidance the window grows just as the reference in Python says, to the segment."""
+    total = 400 * MSS
+    f = Aggressiveness(shape)
+    control = controls.own[f"mltcp_{base}"]
+    job = Job("scaled", f, tracker=Tracker.given_values(total, AN_HOUR_NS))
+    with attached(job, control, controls) as place:
+        seen = in_job(place.cgroup, control)
+    assert seen[2:] == predicted(seen[:2], f, total)
+
+
+def predicted(start, f, total):
+    """Reno's congestion avoidance (count acknowledged segments, add one per window) with F on what it counts."""
+    acked = sum(segments for segments, _, _ in start) * MSS
+    _, cwnd, ssthresh = start[-1]
+    count, carry, rounds = 0, 0, []
+    for _ in range(ROUNDS):
+        segments = cwnd
+        acked += segments * MSS
+        scaled, carry = scale_acked(segments, f.fixed(ratio_q16(acked, total)), carry)
+        if count >= cwnd:
+            count, cwnd = 0, cwnd + 1
+        count += scaled
+        grown, before = count // cwnd, cwnd
+        count, cwnd = count - grown * before, cwnd + grown
+        rounds.append((segments, cwnd, ssthresh))
+    return rounds
+
+
+def in_job(cgroup, control):
+    """Play the script with ECN in a process of the job's cgroup; the control comes from there."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=_play_in, args=(cgroup, control, theirs))
+    process.start()
+    theirs.close()
+    try:
+        return ours.recv()
+    finally:
+        process.join()
+
+
+def _play_in(cgroup, control, connection):
+    Path(cgroup, "cgroup.procs").write_text("0")
+    unshare_network()
+    connection.send(play(control, True))

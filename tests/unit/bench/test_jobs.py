@@ -279,9 +279,9 @@ from bench.workloads.profile import Profile
 
 job = JobSpec("endless", Profile("tiny", 0.002, 0.004, (4096,)), 2, {ENDLESS})
 with launched([PlacedJob(job, (RankPlace(None, "lo", "127.0.0.1"),) * 2)]) as running:
-running.start([0.0])
-tell = lambda _, number, __: number == 3 and print(json.dumps(list(running.pids.values())), flush=True)
-running.results(tell)
+    running.start([0.0])
+    tell = lambda _, number, __: number == 3 and print(json.dumps(list(running.pids.values())), flush=True)
+    running.results(tell)
 """
 
 

@@ -119,7 +119,9 @@ def test_convergence(slowdowns, expected):
 @given(st.lists(st.sampled_from([0.98, 1.0, 1.04, 1.1, 1.5]), min_size=1, max_size=40))
 def test_convergence_follows_its_definition(slowdowns):
     starts = range(max(1, len(slowdowns) - CONVERGENCE_WINDOW + 1))
-    calm = [statistics.fmean(slowdowns[at : at + CONVERGENCE_WINDOW]) <= CONVERGENCE_SLOWDOWN for at in starts]
+    calm = [
+        statistics.fmean(slowdowns[at : at + CONVERGENCE_WINDOW]) <= CONVERGENCE_SLOWDOWN for at in starts
+    ]
     first = next((index for index in starts if all(calm[index:])), None)
     assert convergence_iterations(slowdowns) == first
 

@@ -1,0 +1,88 @@
+"""`mltcp run` as a person uses it: a command line, a program, its exit status, and nothing left behind."""
+
+import subprocess
+import sys
+
+import pytest
+
+from mltcp.ebpf.mounts import cgroup_root
+
+pytestmark = pytest.mark.lab
+MLTCP = [sys.executable, "-m", "mltcp.cli"]
+# A control of the kernel's own: these tests leave the host's MLTCP controls, loaded or not, as they are.
+RENO = ["--cc", "reno"]
+PRINT_CONTROL = """
+import socket
+server = socket.create_server(("127.0.0.1", 0))
+sender = socket.create_connection(server.getsockname())
+for end in (sender, server.accept()[0]):
+    print(end.getsockopt(socket.IPPROTO_TCP, 13, 16).split(b"\\0")[0].decode())
+"""
+
+
+def mltcp(*arguments, **options):
+    return subprocess.run([*MLTCP, *arguments], capture_output=True, text=True, check=False, **options)
+
+
+def job_cgroups():
+    return list((cgroup_root() / "mltcp").glob("tested:*"))
+
+
+def test_sockets_of_the_program_get_the_control_on_both_ends():
+    done = mltcp("run", "--job", "tested", *RENO, "--", sys.executable, "-c", PRINT_CONTROL)
+    assert (done.returncode, done.stdout.split()) == (0, ["reno", "reno"]), done.stderr
+    assert job_cgroups() == []
+
+
+@pytest.mark.parametrize(("program", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 143)])
+def test_the_exit_status_is_the_programs(program, status):
+    assert mltcp("run", *RENO, "--", "sh", "-c", program).returncode == status
+
+
+def test_a_program_that_does_not_exist():
+    done = mltcp("run", *RENO, "--", "no-such-program")
+    assert done.returncode == 127
+    assert done.stderr.strip() == "mltcp: no-such-program: command not found"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["--cc", "vegas"], 1, ["vegas", "cubic"]),
+        (["--job", "a job"], 2, ["a job", "letters"]),
+        (["--user", "nobody-here", *RENO], 2, ["nobody-here"]),
+    ],
+)
+def test_bad_input(arguments, status, words):
+    done = mltcp("run", *arguments, "--", "true")
+    assert done.returncode == status
+    assert done.stderr.count("\n") == 1
+    assert all(word in done.stderr for word in words), done.stderr
+
+
+def test_the_program_runs_as_the_user_asked_for():
+    done = mltcp("run", *RENO, "--user", "nobody", "--", "id", "-un")
+    assert done.stdout.strip() == "nobody"
+
+
+def test_processes_that_outlive_the_program_are_let_go():
+    done = mltcp("run", "--job", "tested", *RENO, "--", "sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!")
+    pid = done.stdout.strip()
+    try:
+        with open(f"/proc/{pid}/cgroup") as groups:
+            assert "tested" not in groups.read()
+    finally:
+        subprocess.run(["kill", pid], check=True)
+    assert job_cgroups() == []
+
+
+def test_a_terminated_run_ends_its_program_and_cleans_up():
+    running = subprocess.Popen(
+        [*MLTCP, "run", "--job", "tested", *RENO, "--", "sh", "-c", "echo started; exec sleep 60"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stdout.readline() == "started\n"
+    running.terminate()
+    assert running.wait(20) == 143
+    assert job_cgroups() == []

@@ -1,0 +1,59 @@
+"""Bad input to `mltcp-bench`: one line that names what is allowed, exit status 2, and nothing done."""
+
+import json
+
+import pytest
+
+from bench.cli import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--jobs", "vgg99"], ["vgg99", "vgg16", "resnet50"]),
+        (["--policies", "vegas"], ["vegas", "isolated", "mltcp_reno"]),
+        (["--policies", "mltcp_reno@steep"], ["steep", "linear", "quadratic"]),
+        (["--policies", "mltcp_reno@start=now"], ["now", "kernel", "avoid", "keep"]),
+        (["--policies", "mltcp_reno@speed=3"], ["speed", "slope", "intercept"]),
+        (["--policies", "reno@quadratic"], ["reno@quadratic", "mltcp_reno"]),
+        (["--rate", "fast"], ["fast", "mbit"]),
+        (["--rate", "0mbit"], ["0mbit"]),
+        (["--queue", "much"], ["much", "40kb"]),
+        (["--ecn", "400kb", "--queue", "300kb"], ["ecn"]),
+        (["--iterations", "0"], ["--iterations 0", "1"]),
+        (["--repeat", "-1"], ["--repeat -1", "1"]),
+        (["--perturb", "often"], ["often", "20:0.15"]),
+        (["--scale", "big"], ["big", "auto"]),
+        (["--fraction", "1.5"], ["1.5"]),
+        (["--stagger", "-1"], ["--stagger", "0"]),
+        (["--jobs", ""], ["--jobs"]),
+        (["--ranks", "1"], ["rank"]),
+    ],
+)
+def test_contend_refuses(arguments, words, capsys):
+    assert main(["contend", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert all(word in printed.err for word in words), printed.err
+
+
+def test_a_malformed_profile_is_named(tmp_path, capsys):
+    profile = tmp_path / "mine.json"
+    profile.write_text(json.dumps({"name": "mine", "forward_s": -1}))
+    assert main(["contend", "--jobs", str(profile)]) == 2
+    assert str(profile) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--seconds", "0"], ["--policies", "isolated"], ["--policies", ""]])
+def test_bulk_refuses(arguments, capsys):
+    assert main(["bulk", *arguments]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["contend", "bulk"])
+def test_help_has_examples(command, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([command, "--help"])
+    assert end.value.code == 0
+    assert f"mltcp-bench {command}" in capsys.readouterr().out.split("examples:")[1]
