@@ -6,6 +6,7 @@ isolated run of each job is one of the policies, and the yardstick of the others
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from mltcp.ebpf.jobs import attached
 from mltcp.errors import MltcpError
 
 INTERFACE = "eth0"
+_LAST_SOCKETS_S = 3.0
 Work = Profile | TrainingOptions
 
 
@@ -89,15 +91,31 @@ def contend(contest: Contest, progress: Progress) -> list[results.PolicyRun]:
 
 @contextmanager
 def loaded_controls(policies: Sequence[Policy]) -> Iterator[Controls]:
-    """Load the controls that are needed and not there yet, and unload just those in the end."""
+    """Load the controls that are needed and not there yet, and unload just those in the end.
+
+    One that somebody else has come to use meanwhile stays.
+    """
     controls = Controls()
     needed = list(dict.fromkeys(policy.control for policy in policies if policy.control in CONTROLS))
     fresh = controls.load(needed)
     try:
         yield controls
     finally:
-        if fresh:
-            controls.unload(fresh, force=True)
+        _unload_unused(controls, fresh)
+
+
+def _unload_unused(controls: Controls, names: Sequence[str]) -> None:
+    """Unload what is not in use; the last sockets of a lab that is gone take a moment to follow it."""
+    deadline = time.monotonic() + _LAST_SOCKETS_S
+    for name in names:
+        while True:
+            try:
+                controls.unload([name])
+                break
+            except MltcpError:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.05)
 
 
 def _groups(contest: Contest, policy: Policy) -> list[list[int]]:

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from mltcp import probe as probing
 from mltcp.aggressiveness import DEFAULT_INTERCEPT, DEFAULT_SLOPE, Aggressiveness, Shape
-from mltcp.ebpf.controls import CONTROLS, MLTCP_CONTROLS, Controls
+from mltcp.ebpf.controls import CONTROLS, MLTCP_CONTROLS, Controls, require_root
 from mltcp.ebpf.layout import Flow, Job, Start, Tracker
 from mltcp.errors import MltcpError, UsageError
 from mltcp.run import Command, run
@@ -147,6 +147,7 @@ def _unload(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
+    require_root("reading the controls")
     controls = Controls()
     states = [controls.registration(name) for name in CONTROLS]
     loaded = any(one.state == "loaded" for one in states)

@@ -44,7 +44,7 @@ def wire(topology: Topology, name_of: NameOf, overrides: Mapping[str, str | int]
         _finish_switch(topology, switch.name, name_of)
     for host in topology.hosts:
         _finish_host(topology, host, name_of, rto_by_route)
-    for name in [place.name for place in (*topology.switches, *topology.hosts)]:
+    for name in [*(switch.name for switch in topology.switches), *(host.name for host in topology.hosts)]:
         namespaces.inside(name_of(name), steering.steer_by_flow)
 
 

@@ -53,6 +53,11 @@ def require_root(what: str) -> None:
         )
 
 
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process."""
+    return Path(f"/proc/{pid}").exists()
+
+
 class Controls:
     """The controls of one pin directory; the default one is the host's.
 
@@ -188,7 +193,7 @@ class Controls:
         any, unless ``force`` says to let them run out.
 
         Raises:
-            MltcpError: flows are using a control and ``force`` is not set.
+            MltcpError: a job is running, or flows are using a control, and ``force`` is not set.
         """
         require_root("unloading congestion controls")
         for name in names or ():
@@ -203,7 +208,14 @@ class Controls:
         return wanted
 
     def _refuse_in_use(self, names: Sequence[str]) -> None:
-        flows = self.flows() if names else []
+        if not names:
+            return
+        running = [job.name for job in self.jobs().values() if is_alive(job.owner)]
+        if running:
+            raise MltcpError(
+                f"job {running[0]} is running; end it, or use --force to let it run on without MLTCP"
+            )
+        flows = self.flows()
         for name in names:
             count = sum(flow.control == name for flow in flows)
             if count:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mltcp.ebpf import build
-from mltcp.ebpf.controls import CONTROLS, SOURCES, Controls, available
+from mltcp.ebpf.controls import CONTROLS, SOURCES, Controls, available, is_alive
 from mltcp.ebpf.layout import Job
 from mltcp.ebpf.libbpf import BpfError, BpfMap, BpfObject
 from mltcp.ebpf.mounts import cgroup_root
@@ -51,11 +51,11 @@ def attached(job: Job, control: str, controls: Controls | None = None) -> Iterat
     are open go on under what they have. A control that is not ours (``cubic``) gets the cgroup but no job entry.
 
     Raises:
-        MltcpError: the control is not available.
+        UsageError: the control is not available; the message lists those that are.
     """
     controls = controls or Controls()
     if control not in available():
-        raise MltcpError(f"congestion control {control} is not available; there are {', '.join(available())}")
+        raise UsageError(f"unknown congestion control {control!r}; choose from {', '.join(available())}")
     remove_stale(controls)
     ours = controls.takes_jobs(control)
     number = _enter_job(job, controls) if ours else 0
@@ -149,18 +149,14 @@ def _attached_program(number: int, control: str, cgroup: Path, controls: Control
 def remove_stale(controls: Controls) -> None:
     """Remove what dead owners left: empty cgroups, and jobs without flows."""
     for path in (cgroup_root() / CGROUP).glob("*:*:*"):
-        if not _is_alive(int(path.name.split(":")[1])):
+        if not is_alive(int(path.name.split(":")[1])):
             _remove_cgroup(path)
     if not controls.loaded():
         return
     with controls.shared_map("mltcp_jobs") as jobs:
         for number, job in controls.jobs().items():
-            if not job.flows and not _is_alive(job.owner):
+            if not job.flows and not is_alive(job.owner):
                 jobs.delete(_KEY.pack(number))
-
-
-def _is_alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
 
 
 def control_for(policy: str) -> str:

@@ -14,6 +14,7 @@ from mltcp.aggressiveness import Aggressiveness, Shape
 from mltcp.ebpf.jobs import attached
 from mltcp.ebpf.layout import Job, Tracker
 from mltcp.ebpf.records import record_reader
+from mltcp.errors import MltcpError
 from mltcp.iteration import IterationTracker
 from tests.lab.controls_under_test import own_controls
 
@@ -141,6 +142,14 @@ def test_sockets_outside_the_cgroup_are_left_alone(loaded):
         with socket.create_server(("127.0.0.1", 0)) as server:
             with socket.create_connection(server.getsockname()) as outside:
                 assert loaded[1].encode() not in outside.getsockopt(socket.IPPROTO_TCP, 13, 16)
+
+
+def test_unload_refuses_while_a_job_is_running(loaded):
+    controls, name = loaded
+    with job_of(loaded):
+        with pytest.raises(MltcpError, match="job periodic is running"):
+            controls.unload([name])
+        assert controls.loaded() == [name]
 
 
 def test_nothing_is_left_after_the_job(loaded):

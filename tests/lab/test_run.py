@@ -48,7 +48,7 @@ def test_a_program_that_does_not_exist():
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["--cc", "vegas"], 1, ["vegas", "cubic"]),
+        (["--cc", "vegas"], 2, ["vegas", "cubic"]),
         (["--job", "a job"], 2, ["a job", "letters"]),
         (["--user", "nobody-here", *RENO], 2, ["nobody-here"]),
     ],

@@ -30,7 +30,7 @@ def test_refuses(arguments, words, capsys):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="as root it may")
-@pytest.mark.parametrize("arguments", [["load"], ["unload"], ["run", "--", "true"]])
+@pytest.mark.parametrize("arguments", [["load"], ["unload"], ["status"], ["run", "--", "true"]])
 def test_without_root_it_says_so(arguments, capsys):
     assert main(arguments) == 1
     assert "needs root" in capsys.readouterr().err
