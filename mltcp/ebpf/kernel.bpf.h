@@ -75,6 +75,7 @@ struct tcp_sock {
 	__u32 delivered_ce;
 	__u32 total_retrans;
 	__u64 bytes_acked;
+	__u64 tcp_mstamp; /* CLOCK_MONOTONIC in microseconds, as of the packet at hand */
 	__u8 ecn_flags;
 } CORE;
 

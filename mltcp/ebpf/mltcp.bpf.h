@@ -81,11 +81,9 @@ struct flow {
 	__u64 iteration; /* the job's iteration that this flow last took part in */
 	__u64 bytes;     /* acknowledged in that iteration */
 	__u32 factor_q16;
-	__u32 carry;
 	__u32 kept_cwnd;
 	__u32 ratio_q16;
 	__u32 good_cwnd;
-	__u32 reserved;
 	struct tracker tracker; /* in use only without a job */
 };
 
@@ -309,6 +307,20 @@ static __always_inline bool observe(struct tracker *t, __u64 now, __u64 acked, s
 
 /* ---- what a base algorithm calls ------------------------------------------------------------------------------ */
 
+/*
+ * What the increase step needs is kept at the end of icsk_ca_priv, which is at hand without a lookup; the bases use its
+ * beginning only (CUBIC, the largest, 60 bytes of 104).
+ */
+struct increase {
+	__u32 factor_q16;
+	__u32 carry;
+};
+
+static __always_inline struct increase *increase_of(const struct sock *sk)
+{
+	return ca_priv(sk) + 96;
+}
+
 static __always_inline struct flow *flow_of(struct sock *sk)
 {
 	return bpf_sk_storage_get(&mltcp_flows, sk, 0, 0);
@@ -334,7 +346,7 @@ static __always_inline __u64 payload_acked(const struct tcp_sock *tp)
 /* Count what was acknowledged since the last call, and set the flow's F. Returns the law in force, or none. */
 static __always_inline void mltcp_count(struct sock *sk, struct flow *flow)
 {
-	__u64 now = bpf_ktime_get_ns(), acked_now = payload_acked(tcp_sk(sk)), acked, x;
+	__u64 now = tcp_sk(sk)->tcp_mstamp * 1000, acked_now = payload_acked(tcp_sk(sk)), acked, x;
 	struct record record = {};
 	bool finished;
 	struct job *job;
@@ -372,6 +384,7 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow)
 		flow->bytes = 0;
 	}
 	flow->bytes += acked;
+	increase_of(sk)->factor_q16 = flow->factor_q16;
 }
 
 static __always_inline void mltcp_init(struct sock *sk)
@@ -383,6 +396,7 @@ static __always_inline void mltcp_init(struct sock *sk)
 		return;
 	flow->acked_seen = tcp_sk(sk)->bytes_acked;
 	flow->factor_q16 = Q16_ONE;
+	increase_of(sk)->factor_q16 = Q16_ONE;
 	if (flow->counted || !flow->job)
 		return;
 	job = bpf_map_lookup_elem(&mltcp_jobs, &flow->job);
@@ -435,13 +449,13 @@ static __always_inline void mltcp_acked(struct sock *sk)
 /* How many of `acked` packets the increase step is to see: F times as many, the remainder carried to the next. */
 static __always_inline __u32 mltcp_scaled(struct sock *sk, __u32 acked)
 {
-	struct flow *flow = flow_of(sk);
+	struct increase *increase = increase_of(sk);
 	__u64 scaled;
 
-	if (!flow || flow->factor_q16 == Q16_ONE)
+	if (increase->factor_q16 == Q16_ONE || !increase->factor_q16)
 		return acked;
-	scaled = flow->carry + (__u64)acked * flow->factor_q16;
-	flow->carry = scaled & (Q16_ONE - 1);
+	scaled = increase->carry + (__u64)acked * increase->factor_q16;
+	increase->carry = scaled & (Q16_ONE - 1);
 	return scaled >> 16;
 }
 
