@@ -125,11 +125,7 @@ def execute(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({**to_document(result), "plots": plots}, allow_nan=False))
     else:
-        print_report(result)
-        print(
-            "".join(f"\npicture: {path}" for path in plots).lstrip("\n") if plots else "",
-            end="\n" if plots else "",
-        )
+        print_report(result, pictures=plots)
     return 0
 
 

@@ -19,8 +19,8 @@ ABSENT = "-"
 ROOMY, WIDE = 100, 200
 
 
-def print_report(result: ContendResult, file: TextIO | None = None) -> None:
-    """Print both tables and the sentence to the file or, by default, to standard output.
+def print_report(result: ContendResult, file: TextIO | None = None, pictures: Sequence[str] = ()) -> None:
+    """Print both tables, where the pictures are, and the sentence, to the file or to standard output.
 
     On a terminal with rules and bold type, fit for 80 columns; elsewhere as plain text, never cut to a width.
     """
@@ -32,6 +32,8 @@ def print_report(result: ContendResult, file: TextIO | None = None) -> None:
         table.padding = (0, 1 if console.width >= ROOMY else 0, 0, 0)
         console.print(table)
         console.print()
+    for path in pictures:
+        console.print(f"picture: {path}", soft_wrap=True)
     console.print(gain_sentence(result), soft_wrap=True)
 
 

@@ -184,8 +184,8 @@ class Flow:
         return cls(
             job=job,
             state=state,
-            local=f"{_address(family, local)}:{local_port}",
-            remote=f"{_address(family, remote)}:{socket.ntohs(remote_port)}",
+            local=f"{_address(local)}:{local_port}",
+            remote=f"{_address(remote)}:{socket.ntohs(remote_port)}",
             bytes_ratio=ratio / Q16_ONE,
             factor=factor / Q16_ONE,
             cwnd=cwnd,
@@ -198,5 +198,6 @@ class Flow:
         )
 
 
-def _address(family: int, packed: bytes) -> str:
-    return socket.inet_ntoa(packed) if family == socket.AF_INET else "[ipv6]"
+def _address(packed: bytes) -> str:
+    """The IPv4 address, which sockets of either family have while they talk IPv4."""
+    return socket.inet_ntoa(packed) if any(packed) else "ipv6"
