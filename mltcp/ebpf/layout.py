@@ -167,7 +167,7 @@ class Flow:
         (
             job,
             state,
-            family,
+            _family,
             local_port,
             remote_port,
             _,
