@@ -27,6 +27,7 @@ CONTROLS = {"mltcp_reno": "reno", "mltcp_cubic": "cubic", "mltcp_dctcp": "dctcp"
 """Every control and the source it is in; ``bpf_dctcp`` is plain DCTCP, for kernels that have none built in."""
 
 MLTCP_CONTROLS = tuple(name for name in CONTROLS if name.startswith("mltcp_"))
+LOCK = Path("/run/mltcp-controls.lock")
 SHARED_MAPS = ("mltcp_jobs", "mltcp_flows", "mltcp_records")
 _REGISTERED = 1  # BPF_STRUCT_OPS_STATE_INUSE
 
@@ -241,8 +242,6 @@ class Controls:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """One load or unload at a time on a host."""
-        with open(
-            "/run/lock/mltcp-controls" if Path("/run/lock").is_dir() else "/tmp/mltcp-controls", "w"
-        ) as lock:
+        with open(LOCK, "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
