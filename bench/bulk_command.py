@@ -12,6 +12,7 @@ from rich.table import Table
 
 from bench.bulk import BulkResult, alone, beside, summarise
 from bench.contend_command import add_jobs, add_link, contest_of, link_of
+from bench.lab.aqm import VIRTUAL_QUEUE
 from bench.policy import Policy, parse_policy
 from bench.progress import progress
 from mltcp.errors import UsageError
@@ -33,6 +34,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_jobs(command, policies="reno,mltcp_reno,cubic,mltcp_cubic,dctcp,mltcp_dctcp", iterations=40, repeat=3)
     command.set_defaults(jobs="", execute=execute)
+    # what `contend` also asks for and a comparison with one long flow leaves alone
+    command.set_defaults(stagger=0.0, perturb=None, seed=0, isolated_cc="cubic", ecn_by=VIRTUAL_QUEUE)
     add_link(command)
     command.add_argument("--seconds", type=float, default=10.0, metavar="S", help="of the flow (default 10)")
     command.add_argument(
@@ -64,13 +67,6 @@ def _alone(options: argparse.Namespace, policies: Sequence[Policy]) -> list[Bulk
 
 
 def _beside(options: argparse.Namespace) -> list[BulkResult]:
-    options.stagger, options.perturb, options.seed, options.isolated_cc, options.ecn_by = (
-        0.0,
-        None,
-        0,
-        "cubic",
-        "virtual_queue",
-    )
     contest, _ = contest_of(options)
     with progress(len(contest.policies) * contest.repeat, contest.repeat) as step:
         return summarise(beside(contest, options.bulk_cc, options.seconds, step))

@@ -7,7 +7,7 @@ import re
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -119,6 +119,8 @@ def _remove_cgroup(path: Path) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
+    with suppress(OSError):  # other jobs are still in it
+        path.parent.rmdir()
 
 
 def _move_to_root(pid: str) -> None:
