@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
 
 from bench import bulk_command, contend_command
+from bench.lab.signals import exit_on_sigterm
 from mltcp.errors import MltcpError, UsageError
 
 
@@ -25,8 +25,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit status (0 well, 1 failure, 2 bad usage, 130 interrupted)."""
     options = _parser().parse_args(arguments)
-    # SIGTERM unwinds like Ctrl-C does, so that the lab is taken down
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    exit_on_sigterm()
     try:
         return int(options.execute(options))
     except UsageError as error:

@@ -17,6 +17,7 @@ from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.link_use import LinkUse
 from bench.lab.topology import dumbbell
+from bench.lab.wiring import INTERFACE
 from bench.policy import Policy
 from bench.workloads.job import JobResult, JobSpec, TrainingOptions
 from bench.workloads.launch import PlacedJob, run_jobs
@@ -28,7 +29,6 @@ from mltcp.ebpf.controls import CONTROLS, Controls
 from mltcp.ebpf.jobs import attached
 from mltcp.errors import MltcpError
 
-INTERFACE = "eth0"
 _LAST_SOCKETS_S = 3.0
 Work = Profile | TrainingOptions
 

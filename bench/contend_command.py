@@ -17,7 +17,7 @@ from bench.report import print_report
 from bench.results import ContendResult, contend_result, to_document
 from bench.workloads.job import TrainingOptions
 from bench.workloads.perturbation import parse_perturbation
-from bench.workloads.profile import Profile, Scale, fit, load
+from bench.workloads.profile import Profile, Scale, default_fraction, fit, load
 from mltcp.errors import UsageError
 
 _POLICIES = "isolated,reno,mltcp_reno,cubic,mltcp_cubic,dctcp,mltcp_dctcp"
@@ -176,8 +176,7 @@ def _works(names: Sequence[str], link: Link, options: argparse.Namespace) -> tup
 
 
 def _fraction(options: argparse.Namespace, jobs: int) -> float:
-    """The link share of the largest job: together, jobs of that share leave a seventh of the link free."""
-    return 0.86 / max(2, jobs) if options.fraction is None else float(options.fraction)
+    return default_fraction(jobs) if options.fraction is None else float(options.fraction)
 
 
 def _compute_s(options: argparse.Namespace, jobs: int) -> float:

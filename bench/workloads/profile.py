@@ -125,6 +125,11 @@ def load(name_or_path: str) -> Profile:
     return _parse(content, str(path))
 
 
+def default_fraction(jobs: int) -> float:
+    """The link share of the largest of so many jobs: together they leave a seventh of the link free."""
+    return 0.86 / max(2, jobs)
+
+
 def fit(
     profiles: Sequence[Profile],
     rate_bps: float,
@@ -139,7 +144,7 @@ def fit(
     job. Raises UsageError for a set, a rate or a fraction for which there is no such scale.
     """
     if fraction is None:
-        fraction = 0.86 / max(2, len(profiles))
+        fraction = default_fraction(len(profiles))
     _check_fit(profiles, rate_bps, ranks, fraction, compute_s)
     time = compute_s / max(p.compute_s for p in profiles)
 

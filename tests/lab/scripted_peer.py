@@ -11,7 +11,6 @@ import os
 import select
 import socket
 import struct
-import threading
 from pathlib import Path
 
 from pyroute2 import IPRoute
@@ -27,7 +26,7 @@ MSS = 1000
 class ScriptedPeer:
     """A connected kernel socket (`sender`) under `control`, and the peer that this object plays.
 
-    For a thread or process that is in a network namespace of its own (`in_own_namespace`, `unshare_network`).
+    For a thread or process that is in a network namespace of its own (`namespaces.in_scratch`, `unshare_network`).
     """
 
     def __init__(self, control: str, ecn: bool) -> None:
@@ -124,25 +123,6 @@ def _open_tun() -> int:
         route.addr("add", index=index, address=HERE, prefixlen=24)
         route.link("set", index=index, state="up", mtu=1500)
     return tun
-
-
-def in_own_namespace(action):
-    """The result of `action()`, run on a thread in a fresh network namespace that is gone with it."""
-    outcome = {}
-
-    def act():
-        unshare_network()
-        try:
-            outcome["value"] = action()
-        except BaseException as error:
-            outcome["error"] = error
-
-    thread = threading.Thread(target=act)
-    thread.start()
-    thread.join()
-    if "error" in outcome:
-        raise outcome["error"]
-    return outcome["value"]
 
 
 def unshare_network():

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from bench.lab import namespaces
 from mltcp.aggressiveness import Aggressiveness, Shape, ratio_q16, scale_acked
 from mltcp.ebpf.controls import available
 from mltcp.ebpf.jobs import attached
 from mltcp.ebpf.layout import Job, Tracker
 from tests.lab.controls_under_test import own_controls
-from tests.lab.scripted_peer import MSS, ScriptedPeer, in_own_namespace, unshare_network
+from tests.lab.scripted_peer import MSS, ScriptedPeer, unshare_network
 
 pytestmark = pytest.mark.lab
 ROUNDS = 12
@@ -43,7 +44,7 @@ def play(control, ecn):
 
 
 def windows(control, ecn):
-    return in_own_namespace(lambda: play(control, ecn))
+    return namespaces.in_scratch(lambda _: play(control, ecn))
 
 
 @pytest.mark.parametrize("ecn", [False, True])
