@@ -15,7 +15,7 @@ from rich.table import Table
 
 from mltcp import probe as probing
 from mltcp.aggressiveness import DEFAULT_INTERCEPT, DEFAULT_SLOPE, Aggressiveness, Shape
-from mltcp.ebpf.controls import CONTROLS, MLTCP_CONTROLS, Controls, require_root
+from mltcp.ebpf.controls import CONTROLS, DEFAULT_CONTROL, MLTCP_CONTROLS, Controls, require_root
 from mltcp.ebpf.layout import Flow, Job, Start, Tracker
 from mltcp.errors import MltcpError, UsageError
 from mltcp.run import Command, run
@@ -60,7 +60,10 @@ def _parser() -> argparse.ArgumentParser:
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--job", metavar="NAME", help="the job's name (default: the program's name and pid)")
     parser.add_argument(
-        "--cc", default="mltcp_cubic", metavar="NAME", help="congestion control (default mltcp_cubic)"
+        "--cc",
+        default=DEFAULT_CONTROL,
+        metavar="NAME",
+        help=f"congestion control (default {DEFAULT_CONTROL})",
     )
     parser.add_argument(
         "--total-bytes", type=int, metavar="N", help="bytes this host sends per iteration (default: learned)"

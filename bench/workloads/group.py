@@ -1,4 +1,5 @@
-"""The process group of a job: Gloo over one interface, met through a file, so that nothing else connects."""
+"""The process group of a job: Gloo inside the mltcp backend, over one interface, met through a file, so that nothing
+else connects."""
 
 import os
 from datetime import timedelta
@@ -6,6 +7,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+from collectives.backend import register
+from collectives.settings import NO_CONTROL
 
 TIMEOUT = timedelta(seconds=60)
 
@@ -19,10 +23,13 @@ def join_group(store_file: Path, rank: int, ranks: int, interface: str) -> None:
     group.
     """
     os.environ["GLOO_SOCKET_IFNAME"] = interface
+    # The control that is compared is set on the job's cgroup, from the first SYN on.
+    os.environ["MLTCP_CC"] = NO_CONTROL
+    register()
     torch.set_num_threads(1)
     store = dist.FileStore(str(store_file), ranks)
     store.set_timeout(TIMEOUT)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=TIMEOUT)
+    dist.init_process_group("mltcp", store=store, rank=rank, world_size=ranks, timeout=TIMEOUT)
 
 
 def warm_up(rounds: int) -> None:

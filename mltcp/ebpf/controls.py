@@ -27,6 +27,9 @@ CONTROLS = {"mltcp_reno": "reno", "mltcp_cubic": "cubic", "mltcp_dctcp": "dctcp"
 """Every control and the source it is in; ``bpf_dctcp`` is plain DCTCP, for kernels that have none built in."""
 
 MLTCP_CONTROLS = tuple(name for name in CONTROLS if name.startswith("mltcp_"))
+DEFAULT_CONTROL = "mltcp_cubic"
+"""What a job runs under where nobody says otherwise: ``mltcp run``, and the torch backend."""
+
 LOCK = Path("/run/mltcp-controls.lock")
 SHARED_MAPS = ("mltcp_jobs", "mltcp_flows", "mltcp_records")
 _REGISTERED = 1  # BPF_STRUCT_OPS_STATE_INUSE

@@ -1,0 +1,154 @@
+"""Registers ``mltcp`` with torch.distributed.
+
+It happens in ``import torch`` (collectives/autoload.py), or in ``import collectives`` where torch's autoload is off.
+With MLTCP_WRAP, groups that are asked for as ``gloo`` or ``nccl`` are built by this backend too.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+from torch.distributed import distributed_c10d as c10d
+
+NAME = "mltcp"
+DEVICES = ["cpu", "cuda"]
+
+
+def register() -> None:
+    """Make ``init_process_group("mltcp")`` known to torch; what is done already is not done again."""
+    if not dist.is_available():
+        return
+    if NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=DEVICES)
+        _replace("batch_isend_irecv", _batch_isend_irecv)
+        _replace("monitored_barrier", _monitored_barrier)
+    helper = c10d._new_process_group_helper
+    if os.environ.get("MLTCP_WRAP") and not hasattr(helper, "__wrapped__"):
+        c10d._new_process_group_helper = _wrapping(helper)
+
+
+# -- groups asked for by name ----------------------------------------------------------------------------------------
+
+
+def _create(options: Any, pg_options: Any) -> ProcessGroup:
+    """What torch calls for a group of the backend ``mltcp``."""
+    # Imported with the first group, not with torch: most programs that import torch never make one.
+    from collectives.inner import Membership, build_inner
+    from collectives.make import make_group
+
+    member = Membership(
+        store=options.store,
+        rank=options.group_rank,
+        size=options.group_size,
+        timeout=options.timeout,
+        group_name=options.group_id,
+        global_ranks=tuple(options.global_ranks_in_group),
+    )
+    group = make_group(lambda: build_inner(member, pg_options), options.timeout, NAME)
+    assert group is not None
+    return group
+
+
+# -- groups asked for by another name --------------------------------------------------------------------------------
+
+
+def _wrapping(helper: Any) -> Any:
+    """torch's maker of groups, with ours around those plain groups that MLTCP_WRAP names."""
+
+    @functools.wraps(helper)
+    def make(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        from collectives.make import make_group
+        from collectives.settings import Settings
+
+        wrapped = Settings.from_environment().wrap
+        backend = kwargs.get("backend", args[3] if len(args) > 3 else "")
+        names = {str(name) for name in c10d.BackendConfig(backend).get_device_backend_map().values()}
+        if not names <= wrapped:
+            return helper(*args, **kwargs)
+        made: list[tuple[Any, Any]] = []
+
+        def build() -> ProcessGroup | None:
+            made.append(helper(*args, **kwargs))
+            plain = made[0][0]
+            return plain if type(plain) is ProcessGroup else None
+
+        timeout = kwargs.get("timeout") or timedelta(minutes=5)
+        group = make_group(build, timeout, None)
+        if group is None:
+            return made[0]
+        _take_place(made[0][0], group)
+        return group, made[0][1]
+
+    return make
+
+
+def _take_place(plain: ProcessGroup, ours: ProcessGroup) -> None:
+    """Let torch's registers of groups say `ours` wherever they say `plain`."""
+    world = c10d._world
+    registers: tuple[dict[ProcessGroup, Any], ...] = (
+        world.pg_map,
+        world.pg_names,
+        world.pg_backend_config,
+        world.pg_to_tag,
+    )
+    for each in registers:
+        each[ours] = each.pop(plain)
+    for groups in world.tags_to_pg.values():
+        groups[:] = [ours if group is plain else group for group in groups]
+    c10d._unregister_process_group(plain.group_name)
+    c10d._register_process_group(plain.group_name, ours)
+
+
+# -- functions of torch.distributed that ask for a group's exact type or name ----------------------------------------
+
+
+def _replace(name: str, replacement: Any) -> None:
+    original = getattr(c10d, name)
+    wrapped = functools.wraps(original)(functools.partial(replacement, original))
+    for module in (c10d, dist):
+        setattr(module, name, wrapped)
+
+
+def _is_ours(group: Any) -> bool:
+    # The class is imported with the first group; without one there is nothing to recognise.
+    return type(group).__name__ == "MltcpProcessGroup"
+
+
+def _batch_isend_irecv(original: Any, p2p_op_list: list[Any]) -> list[Any]:
+    """torch groups a batch only in a plain ProcessGroup; ungrouped, NCCL can deadlock."""
+    c10d._check_p2p_op_list(p2p_op_list)
+    group = p2p_op_list[0].group or c10d._get_default_group()
+    device = p2p_op_list[0].tensor.device
+    if not _is_ours(group) or not group._get_backend(device).supports_coalescing:
+        works: list[Any] = original(p2p_op_list)
+        return works
+    with c10d._coalescing_manager(group, device, async_ops=True) as coalesced:
+        for each in p2p_op_list:
+            peer = {"group_dst" if each.op is c10d.isend else "group_src": each.group_peer}
+            each.op(each.tensor, group=each.group, tag=each.tag, **peer)
+    return list(coalesced.works)
+
+
+def _monitored_barrier(
+    original: Any,
+    group: ProcessGroup | None = None,
+    timeout: timedelta | float | None = None,
+    wait_all_ranks: bool = False,
+) -> None:
+    """torch asks whether the backend's name is gloo; ours is not, but what is inside may be."""
+    if c10d._rank_not_in_group(group):
+        return original(group, timeout, wait_all_ranks)
+    target: Any = group if group is not None else c10d._get_default_group()
+    if not _is_ours(target):
+        return original(group, timeout, wait_all_ranks)
+    if isinstance(timeout, float):
+        timeout = timedelta(seconds=timeout)
+    if timeout is None:
+        timeout = c10d._get_default_timeout(dist.Backend(dist.Backend.GLOO))
+    c10d._check_valid_timeout(timeout)
+    return target.monitored_barrier(timeout, wait_all_ranks=wait_all_ranks)

@@ -1,0 +1,254 @@
+"""Demand profiles: an iteration as phases of (duration, bandwidth), which is what a circle of Cassini's is made of.
+
+A phase is a stretch of the iteration with one bandwidth; phases of bandwidth 0 are silent. Operations that overlap make
+one phase, whose bandwidth is their bytes over their time; silent stretches shorter than a hundredth of the iteration,
+or a millisecond, belong to the communication around them. (Thesis of Cassini and MLTCP, chapter 4, on profiling.)
+
+The document (``MLTCP_PROFILE``), schema 1, all times of one rank::
+
+    {"schema": 1, "job", "rank", "ranks", "backend", "iterations",
+     "detection": {"detector", "iterations", "optimizer_steps", "operations", "bytes", "gap_s"},
+     "last": {"number", "iteration_s", "compute_s", "communication_s", "sent_bytes", "acked_bytes",
+              "phases": [{"duration_s", "bandwidth_bps"}],
+              "operations": [{"name", "group", "bytes", "sent_bytes", "submitted_s", "completed_s"}]},
+     "typical": as "last", or null while there is none}
+
+``submitted_s`` and ``completed_s`` count from the iteration's beginning; ``completed_s`` is null for an operation that
+failed. ``sent_bytes`` follows from the algorithms, ``acked_bytes`` is what the sockets say (null: they do not).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from statistics import median_low
+from typing import Any, TypeVar
+
+from collectives.detector import Detection
+from collectives.records import Iteration, Operation, busy_intervals
+from mltcp.errors import UsageError
+
+SCHEMA = 1
+TYPICAL_OF = 32
+"""The typical iteration is one of the last so many."""
+
+WARM_UP = 2
+"""The first iterations of a job differ: DistributedDataParallel rebuilds its buckets after the first."""
+
+SHORT_SILENCE_NS = 1_000_000
+SHORT_SILENCE_SHARE = 0.01
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of an iteration: how long, and with how many bits a second on average."""
+
+    duration_s: float
+    bandwidth_bps: float
+
+
+@dataclass(frozen=True)
+class ProfiledOperation:
+    """An operation with its times counted from the iteration's beginning."""
+
+    name: str
+    group: str
+    bytes: int
+    sent_bytes: int
+    submitted_s: float
+    completed_s: float | None
+
+
+@dataclass(frozen=True)
+class DemandProfile:
+    """What one iteration demands of the network: the durations of its phases add up to iteration_s."""
+
+    number: int
+    iteration_s: float
+    compute_s: float
+    communication_s: float
+    sent_bytes: int
+    acked_bytes: int | None
+    phases: tuple[Phase, ...]
+    operations: tuple[ProfiledOperation, ...]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A job as one of its ranks sees it: the last and the typical iteration."""
+
+    job: str
+    rank: int
+    ranks: int
+    backend: str
+    iterations: int
+    detection: Detection
+    last: DemandProfile | None
+    typical: DemandProfile | None
+
+
+def profile_of(
+    iterations: Sequence[Iteration],
+    detection: Detection,
+    *,
+    job: str,
+    rank: int,
+    ranks: int,
+    backend: str,
+    count: int,
+) -> Profile:
+    """The job's profile from its last finished iterations; `count` is how many there were in all."""
+    last = demand_profile(iterations[-1]) if iterations else None
+    chosen = typical(iterations)
+    return Profile(
+        job,
+        rank,
+        ranks,
+        backend,
+        count,
+        detection,
+        last,
+        demand_profile(chosen) if chosen is not None else None,
+    )
+
+
+def typical(iterations: Sequence[Iteration]) -> Iteration | None:
+    """The one of median duration among those of the last iterations that do what most of them do.
+
+    The warm-up counts only if there is nothing else.
+    """
+    recent = [each for each in iterations if each.number >= WARM_UP][-TYPICAL_OF:] or list(iterations)
+    if not recent:
+        return None
+    kinds = Counter(_kind(each) for each in recent)
+    usual = kinds.most_common(1)[0][0]
+    alike = [each for each in recent if _kind(each) == usual]
+    middle = median_low(each.duration_s for each in alike)
+    return next(each for each in alike if each.duration_s == middle)
+
+
+def _kind(iteration: Iteration) -> tuple[tuple[str, int], ...]:
+    return tuple((operation.name, operation.bytes) for operation in iteration.operations)
+
+
+def demand_profile(iteration: Iteration) -> DemandProfile:
+    """An iteration as phases.
+
+    What an operation sends counts into the phase in which it was submitted. An operation that ends after the
+    iteration is cut off at its end, with all of its bytes; one that never completed is left out of the phases.
+    """
+    phases = _phases(iteration)
+    return DemandProfile(
+        number=iteration.number,
+        iteration_s=iteration.duration_s,
+        compute_s=iteration.compute_s,
+        communication_s=iteration.communication_s,
+        sent_bytes=iteration.sent_bytes,
+        acked_bytes=iteration.acked_bytes,
+        phases=phases,
+        operations=tuple(_relative(operation, iteration.started_ns) for operation in iteration.operations),
+    )
+
+
+def _relative(operation: Operation, started_ns: int) -> ProfiledOperation:
+    done_ns = operation.completed_ns
+    return ProfiledOperation(
+        operation.name,
+        operation.group,
+        operation.bytes,
+        operation.sent_bytes,
+        (operation.submitted_ns - started_ns) / 1e9,
+        None if done_ns is None else (done_ns - started_ns) / 1e9,
+    )
+
+
+def _phases(iteration: Iteration) -> tuple[Phase, ...]:
+    sending = [
+        operation for operation in iteration.operations if operation.sent_bytes and operation.completed_ns
+    ]
+    phases = []
+    at_ns = iteration.started_ns
+    for start_ns, end_ns in _joined(iteration, busy_intervals(sending)):
+        sent = sum(each.sent_bytes for each in sending if start_ns <= each.submitted_ns <= end_ns)
+        if start_ns > at_ns:
+            phases.append(Phase((start_ns - at_ns) / 1e9, 0.0))
+        phases.append(Phase((end_ns - start_ns) / 1e9, sent * 8e9 / (end_ns - start_ns)))
+        at_ns = end_ns
+    if iteration.ended_ns > at_ns:
+        phases.append(Phase((iteration.ended_ns - at_ns) / 1e9, 0.0))
+    return tuple(phases)
+
+
+def _joined(iteration: Iteration, intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The intervals within the iteration, those with a short silence between them as one."""
+    short_ns = max(SHORT_SILENCE_NS, int(SHORT_SILENCE_SHARE * (iteration.ended_ns - iteration.started_ns)))
+    joined: list[tuple[int, int]] = []
+    for start_ns, end_ns in intervals:
+        start_ns = max(start_ns, iteration.started_ns)
+        end_ns = min(end_ns, iteration.ended_ns)
+        if end_ns <= start_ns:
+            continue
+        if joined and start_ns - joined[-1][1] < short_ns:
+            joined[-1] = (joined[-1][0], end_ns)
+        else:
+            joined.append((start_ns, end_ns))
+    return joined
+
+
+# -- the document ----------------------------------------------------------------------------------------------------
+
+
+def as_document(profile: Profile) -> dict[str, Any]:
+    """The profile as the JSON document described above."""
+    return {"schema": SCHEMA, **asdict(profile)}
+
+
+def from_document(document: object) -> Profile:
+    """The profile in a JSON document.
+
+    Raises:
+        UsageError: the document is not of this schema; the message names the field.
+    """
+    known = _fields(document, "profile")
+    if known.get("schema") != SCHEMA:
+        raise UsageError(f"profile: schema {known.get('schema')!r}; {SCHEMA} is known")
+    values = {name: value for name, value in known.items() if name != "schema"}
+    values["detection"] = _made(Detection, known.get("detection"), "detection")
+    for name in ("last", "typical"):
+        values[name] = None if known.get(name) is None else _demand(known[name], name)
+    return _made(Profile, values, "profile")
+
+
+def _demand(document: object, where: str) -> DemandProfile:
+    values = dict(_fields(document, where))
+    values["phases"] = _list(Phase, values.get("phases"), f"{where}.phases")
+    values["operations"] = _list(ProfiledOperation, values.get("operations"), f"{where}.operations")
+    return _made(DemandProfile, values, where)
+
+
+def _list(kind: type[Made], documents: object, where: str) -> tuple[Made, ...]:
+    if not isinstance(documents, list | tuple):
+        raise UsageError(f"profile: {where} must be a list")
+    return tuple(_made(kind, each, f"{where}[{at}]") for at, each in enumerate(documents))
+
+
+def _made(kind: type[Made], document: object, where: str) -> Made:
+    values = _fields(document, where)
+    wanted = {each.name for each in fields(kind)}  # type: ignore[arg-type]
+    for name in sorted(wanted ^ set(values)):
+        raise UsageError(f"profile: {where}.{name} is {'missing' if name in wanted else 'unknown'}")
+    for name, value in values.items():
+        if name.endswith(("_s", "_bps")) and not (
+            value is None or (isinstance(value, int | float) and value >= 0)
+        ):
+            raise UsageError(f"profile: {where}.{name} is {value!r}; a number from 0 on is allowed")
+    return kind(**values)
+
+
+def _fields(document: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(document, Mapping):
+        raise UsageError(f"profile: {where} must be an object")
+    return document

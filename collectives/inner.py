@@ -1,0 +1,135 @@
+"""The plain process group inside ours: Gloo for CPU tensors, and NCCL for CUDA tensors where that can be.
+
+Built as torch builds its own groups, so that every operation, error and time-out is the inner backend's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, ProcessGroup, Store
+from torch.distributed import distributed_c10d as c10d
+
+from collectives.notices import say_once
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A rank's place in a group that is being made."""
+
+    store: Store
+    rank: int
+    size: int
+    timeout: timedelta
+    group_name: str
+    global_ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The GPUs that a rank sees, by their identities, and the host that they are in."""
+
+    host: str
+    gpus: tuple[str, ...]
+
+
+def build_inner(member: Membership, pg_options: Any = None) -> ProcessGroup:
+    """A plain process group of this rank: Gloo for the CPU; NCCL, or Gloo where NCCL cannot be, for CUDA.
+
+    Raises what torch raises when the ranks cannot meet.
+    """
+    inner = ProcessGroup(member.store, member.rank, member.size)
+    inner._set_default_backend(ProcessGroup.BackendType.GLOO)
+    gloo = _gloo(member)
+    inner._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, gloo)
+    if _wants_nccl(member):
+        nccl = _nccl(member, pg_options)
+        inner._register_backend(torch.device("cuda"), ProcessGroup.BackendType.NCCL, nccl)
+        inner._set_default_backend(ProcessGroup.BackendType.NCCL)
+    else:
+        inner._register_backend(torch.device("cuda"), ProcessGroup.BackendType.GLOO, gloo)
+    return inner
+
+
+def _gloo(member: Membership) -> Any:
+    store = PrefixStore("cpu/", member.store)
+    backend = dist.ProcessGroupGloo(store, member.rank, member.size, timeout=member.timeout)
+    backend._set_sequence_number_for_group()
+    return _with_debugging(backend, store, member)
+
+
+def _nccl(member: Membership, pg_options: Any) -> Any:
+    store = PrefixStore("cuda/", member.store)
+    kind = dist.ProcessGroupNCCL.Options
+    options = pg_options if isinstance(pg_options, kind) else kind()
+    options._timeout = member.timeout
+    options.global_ranks_in_group = list(member.global_ranks)
+    options.group_name = c10d.GroupName(member.group_name)
+    backend = dist.ProcessGroupNCCL(store, member.rank, member.size, options)
+    backend._set_sequence_number_for_group()
+    return _with_debugging(backend, store, member)
+
+
+def _with_debugging(backend: Any, store: Store, member: Membership) -> Any:
+    """Under TORCH_DISTRIBUTED_DEBUG=DETAIL torch checks every operation of its own backends; so for ours."""
+    if dist.get_debug_level() != dist.DebugLevel.DETAIL:
+        return backend
+    return c10d._create_process_group_wrapper(
+        wrapped_pg=backend,
+        store_prefix=member.group_name,
+        store=store,
+        rank=member.rank,
+        world_size=member.size,
+        timeout=member.timeout,
+    )
+
+
+# -- may NCCL be used? -----------------------------------------------------------------------------------------------
+
+
+def _wants_nccl(member: Membership) -> bool:
+    if not torch.cuda.is_available():
+        return False
+    if not dist.is_nccl_available():
+        say_once("nccl", "mltcp: this torch has no NCCL; CUDA tensors go over Gloo", member.rank)
+        return False
+    if must_share(_everyones_devices(member)):
+        say_once(
+            "nccl", "mltcp: ranks share a GPU, which NCCL refuses; CUDA tensors go over Gloo", member.rank
+        )
+        return False
+    return True
+
+
+def must_share(ranks: Iterable[Devices]) -> bool:
+    """Whether some host has more ranks than its ranks together see GPUs."""
+    gpus: dict[str, set[str]] = {}
+    members: dict[str, int] = {}
+    for devices in ranks:
+        gpus.setdefault(devices.host, set()).update(devices.gpus)
+        members[devices.host] = members.get(devices.host, 0) + 1
+    return any(members[host] > len(gpus[host]) for host in members)
+
+
+def _everyones_devices(member: Membership) -> list[Devices]:
+    store = PrefixStore("devices/", member.store)
+    store.set(str(member.rank), json.dumps(asdict(_own_devices())))
+    keys = [str(rank) for rank in range(member.size)]
+    store.wait(keys, member.timeout)
+    documents = [json.loads(store.get(key)) for key in keys]
+    return [Devices(document["host"], tuple(document["gpus"])) for document in documents]
+
+
+def _own_devices() -> Devices:
+    count = torch.cuda.device_count()
+    gpus = tuple(str(torch.cuda.get_device_properties(index).uuid) for index in range(count))
+    return Devices(_BOOT_ID.read_text().strip(), gpus)

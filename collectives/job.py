@@ -1,0 +1,113 @@
+"""The job of this process: its recorder, its settings, its profile; made with the first process group."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from dataclasses import dataclass, field
+
+import torch.distributed as dist
+
+from collectives import optimizer_steps
+from collectives.demand import Profile, as_document, profile_of
+from collectives.profile_file import ProfileFile
+from collectives.recorder import Recorder
+from collectives.settings import Settings
+
+WRITE_EVERY_S = 1.0
+"""The profile's file is at most this old, and newer after the first iterations and after a failure."""
+
+_EARLY_ITERATIONS = 4
+
+
+@dataclass
+class Job:
+    """What all process groups of a process share."""
+
+    recorder: Recorder = field(default_factory=Recorder)
+    settings: Settings = field(default_factory=Settings)
+    rank: int = 0
+    ranks: int = 1
+    backend: str = "gloo"
+    _file: ProfileFile | None = None
+    _written_s: float = 0.0
+    _opened: bool = False
+
+    def open(self, settings: Settings, rank: int, ranks: int, backend: str) -> None:
+        """A process group is being made; the first one decides who this rank is.
+
+        Raises:
+            MltcpError: the profile's file cannot be written.
+        """
+        if self._opened:
+            return
+        self.settings, self.rank, self.ranks, self.backend = settings, rank, ranks, backend
+        if settings.profile is not None and rank == 0:
+            self._file = ProfileFile(settings.profile)
+            self.recorder.after_iteration = self._keep
+            self.recorder.after_failure = self._write
+            self._write()
+        optimizer_steps.install(self.recorder.step)
+        atexit.register(self.close)
+        self._opened = True
+
+    def close(self) -> None:
+        """Write what there is; called when the last group goes, and at the process's end."""
+        if self._opened:
+            self.recorder.finish()
+            self.recorder.completion.drain(WRITE_EVERY_S)
+            self._write()
+
+    def profile(self) -> Profile:
+        """The job's profile on this rank as of now."""
+        recorder = self.recorder
+        return profile_of(
+            recorder.iterations(),
+            recorder.detection(),
+            job=self.settings.job,
+            rank=self.rank,
+            ranks=self.ranks,
+            backend=self.backend,
+            count=recorder.count,
+        )
+
+    def _keep(self) -> None:
+        """On the completion thread: bring the file up to date, not more often than need be."""
+        now_s = time.monotonic()
+        early = self.recorder.count <= _EARLY_ITERATIONS
+        if early or now_s - self._written_s >= WRITE_EVERY_S:
+            self._written_s = now_s
+            self._write()
+
+    def _write(self) -> None:
+        if self._file is not None:
+            self._file.write(as_document(self.profile()))
+
+
+_job = Job()
+
+
+def current() -> Job:
+    """This process's job."""
+    return _job
+
+
+def _forget_in_child() -> None:
+    """A forked child has none of its parent's threads or connections: it starts a job of its own."""
+    global _job
+    if _job._opened:
+        optimizer_steps.uninstall()
+        _job.recorder.completion.forget()
+        atexit.unregister(_job.close)
+    _job = Job()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def own_rank(group_rank: int) -> tuple[int, int]:
+    """This process's rank and the number of ranks in the job: the default group's, if there is one yet."""
+    if dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return group_rank, -1

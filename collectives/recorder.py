@@ -1,0 +1,289 @@
+"""The one place of a process where its job's operations are counted, cut into iterations, and told to hooks.
+
+All process groups of a process belong to one job and so share one recorder.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from collectives import traffic
+from collectives.completion import AnyWork, CompletionThread
+from collectives.detector import Boundary, Detection, IterationDetector
+from collectives.hooks import HookList
+from collectives.notices import say_once
+from collectives.records import Iteration, IterationStart, Operation
+
+KEPT_ITERATIONS = 64
+"""So many finished iterations are remembered."""
+
+KEPT_OPERATIONS = 16384
+"""A job without recognisable iterations remembers this many operations of its last one."""
+
+_DRAIN_S = 1.0
+
+
+AckedBytes = Callable[[], int | None]
+"""What a group's sockets have had acknowledged since they were opened, if that is known."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupLabel:
+    """A process group as its operations remember it: without keeping it, and its connections, alive."""
+
+    name: str
+    rank: int
+    size: int
+
+
+class Submission:
+    """An operation under way; frozen into an Operation when it is looked at."""
+
+    __slots__ = ("bytes", "completed_ns", "group", "name", "root", "submitted_ns")
+
+    def __init__(self, name: str, group: GroupLabel, nbytes: int, root: int, submitted_ns: int) -> None:
+        self.name = name
+        self.group = group
+        self.bytes = nbytes
+        self.root = root
+        self.submitted_ns = submitted_ns
+        self.completed_ns: int | None = None
+
+    def complete(self, now_ns: int | None) -> None:
+        """Take note of the time of completion; None if it failed."""
+        self.completed_ns = now_ns
+
+    def record(self) -> Operation:
+        """The operation as of now."""
+        group = self.group
+        sent = traffic.sent_bytes(self.name, self.bytes, group.rank, group.size, self.root)
+        return Operation(self.name, group.name, self.bytes, sent, self.submitted_ns, self.completed_ns)
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """An iteration whose last operations may still be under way."""
+
+    number: int
+    started_ns: int
+    ended_ns: int
+    submissions: tuple[Submission, ...]
+    acked_bytes: int | None
+
+    def record(self) -> Iteration:
+        operations = tuple(submission.record() for submission in self.submissions)
+        return Iteration(self.number, self.started_ns, self.ended_ns, operations, self.acked_bytes)
+
+
+class Recorder:
+    """Counts operations, finds iterations, and tells the hooks.
+
+    ``submit`` is called on whichever thread asks for an operation. ``on_iteration_start`` and ``on_operation`` are
+    called on that thread, before the operation is passed on, so that they can hold it back;
+    ``on_iteration_end`` on the completion thread, when the iteration's operations are complete.
+    """
+
+    def __init__(self) -> None:
+        self.on_iteration_start: HookList[IterationStart] = HookList("on_iteration_start")
+        self.on_operation: HookList[Operation] = HookList("on_operation")
+        self.on_iteration_end: HookList[Iteration] = HookList("on_iteration_end")
+        self.completion = CompletionThread()
+        self.after_iteration: Callable[[], None] | None = None
+        self.after_failure: Callable[[], None] | None = None
+        self._groups: dict[GroupLabel, AckedBytes] = {}
+        self._acked: dict[GroupLabel, int] = {}
+        self._detector = IterationDetector()
+        self._lock = threading.RLock()
+        self._open: list[Submission] = []
+        self._before_open = 0
+        self._number = 0
+        self._started_ns = time.monotonic_ns()
+        self._last: Submission | None = None
+        self._finished: deque[_Finished] = deque(maxlen=KEPT_ITERATIONS)
+        self._inside = False
+
+    # -- groups ------------------------------------------------------------------------------------------------------
+
+    def attach(self, group: GroupLabel, acked_bytes: AckedBytes) -> None:
+        """The sockets of this group count from now on."""
+        with self._lock:
+            self._groups[group] = acked_bytes
+            acked = acked_bytes()
+            if acked is not None:
+                self._acked[group] = acked
+
+    def detach(self, group: GroupLabel) -> bool:
+        """The group is going away; returns whether it was the last one. A second time does nothing."""
+        with self._lock:
+            self._acked.pop(group, None)
+            return self._groups.pop(group, None) is not None and not self._groups
+
+    # -- operations --------------------------------------------------------------------------------------------------
+
+    def submit(self, name: str, group: GroupLabel, nbytes: int, root: int) -> Submission:
+        """An operation is about to be passed on."""
+        detector = self._detector
+        if detector.needs_operations:
+            self._consult(name, nbytes)
+        if self.on_operation:
+            now_ns = time.monotonic_ns()
+            self.on_operation(Submission(name, group, nbytes, root, now_ns).record())
+        submission = Submission(name, group, nbytes, root, time.monotonic_ns())
+        self._open.append(submission)
+        self._last = submission
+        return submission
+
+    def watch(self, submission: Submission, work: AnyWork, by_polling: bool) -> None:
+        """Find out when the work completes."""
+        self.completion.watch(work, lambda now_ns: self._complete(submission, now_ns), by_polling)
+
+    def failed(self) -> None:
+        """An operation has failed: what is known so far should be kept."""
+        if self.after_failure:
+            self.completion.run(self.after_failure)
+
+    def _complete(self, submission: Submission, now_ns: int | None) -> None:
+        submission.complete(now_ns)
+        if now_ns is None:
+            self.failed()
+
+    def _consult(self, name: str, nbytes: int) -> None:
+        now_ns = time.monotonic_ns()
+        last = self._last
+        since_ns = now_ns if last is None else (last.completed_ns or last.submitted_ns)
+        with self._lock:
+            count = self._before_open + len(self._open)
+            boundaries = self._detector.operation(name, nbytes, count, max(0, now_ns - since_ns), now_ns)
+            self._cut(boundaries, now_ns)
+            self._forget_excess()
+        if boundaries:
+            self._tell_start()
+
+    def _forget_excess(self) -> None:
+        if len(self._open) > 2 * KEPT_OPERATIONS:
+            excess = len(self._open) - KEPT_OPERATIONS
+            del self._open[:excess]
+            self._before_open += excess
+
+    # -- iterations --------------------------------------------------------------------------------------------------
+
+    def step(self, optimizer: int) -> None:
+        """An outermost optimizer step has ended. Never raises: it is called from inside the user's training."""
+        try:
+            now_ns = time.monotonic_ns()
+            with self._lock:
+                count = self._before_open + len(self._open)
+                if self._detector.needs_operations:
+                    self._take_back()
+                boundaries = self._detector.step(optimizer, count, now_ns)
+                self._cut(boundaries, now_ns)
+            if boundaries:
+                self._tell_start()
+        except Exception as error:
+            say_once("step", f"mltcp: iterations are no longer followed: {error!r}")
+
+    def _take_back(self) -> None:
+        """The first optimizer step: what was taken for iterations before it is all part of the first one."""
+        if self._finished:
+            earlier = [submission for each in self._finished for submission in each.submissions]
+            self._started_ns = self._finished[0].started_ns
+            self._open = earlier + self._open
+            self._before_open -= len(earlier)
+            self._finished.clear()
+        self._number = 0
+
+    def begin(self) -> bool:
+        """The user's own mark: an iteration begins; what came since the last one belongs to none.
+
+        False, and nothing, inside another such iteration.
+        """
+        with self._lock:
+            if self._inside:
+                return False
+            now_ns = time.monotonic_ns()
+            count = self._before_open + len(self._open)
+            self._detector.mark(count, now_ns)
+            self._inside = True
+            self._before_open = count
+            self._open = []
+            self._started_ns = now_ns
+            self._acked_growth()
+        self._tell_start()
+        return True
+
+    def end(self) -> None:
+        """The user's own mark: the iteration ends."""
+        with self._lock:
+            self._inside = False
+            self._close(len(self._open), time.monotonic_ns(), self._acked_growth())
+
+    def _cut(self, boundaries: tuple[Boundary, ...], now_ns: int) -> None:
+        if not boundaries:
+            return
+        growth = self._acked_growth()
+        for boundary in boundaries:
+            # What the sockets say now is what they said at the boundary only if nothing was sent since.
+            known = len(boundaries) == 1 and boundary.at_ns == now_ns
+            length = max(0, boundary.operations - self._before_open)
+            self._close(length, boundary.at_ns, growth if known else None)
+
+    def _close(self, length: int, ended_ns: int, acked_bytes: int | None) -> None:
+        submissions = tuple(self._open[:length])
+        del self._open[:length]
+        self._before_open += length
+        finished = _Finished(self._number, self._started_ns, ended_ns, submissions, acked_bytes)
+        self._finished.append(finished)
+        self._number += 1
+        self._started_ns = ended_ns
+        if self.on_iteration_end:
+            self.completion.run(lambda: self.on_iteration_end(finished.record()))
+        if self.after_iteration:
+            self.completion.run(self.after_iteration)
+
+    def _tell_start(self) -> None:
+        if self.on_iteration_start:
+            self.on_iteration_start(IterationStart(self._number, self._started_ns))
+
+    def _acked_growth(self) -> int | None:
+        """By how much all sockets' bytes_acked grew since the last call; None if that cannot be told."""
+        growth, known = 0, bool(self._groups)
+        for group, acked_bytes in self._groups.items():
+            now, before = acked_bytes(), self._acked.pop(group, None)
+            if now is not None:
+                self._acked[group] = now
+            if now is None or before is None:
+                known = False
+            else:
+                growth += now - before
+        return growth if known else None
+
+    # -- what was found ----------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """The job's groups are gone: count the iterations that were still in doubt."""
+        with self._lock:
+            now_ns = time.monotonic_ns()
+            count = self._before_open + len(self._open)
+            self._cut(self._detector.finish(count, now_ns), now_ns)
+
+    def detection(self) -> Detection:
+        """Which detector is in force, and what it has learned."""
+        with self._lock:
+            return self._detector.learned()
+
+    def iterations(self) -> tuple[Iteration, ...]:
+        """The last finished iterations, oldest first."""
+        if not self.completion.is_current_thread():
+            self.completion.drain(_DRAIN_S)
+        with self._lock:
+            finished = tuple(self._finished)
+        return tuple(each.record() for each in finished)
+
+    @property
+    def count(self) -> int:
+        """How many iterations have finished."""
+        return self._number

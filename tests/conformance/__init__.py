@@ -1,0 +1,1 @@
+"""Does the backend do what plain Gloo does? The suite of the torch wheel, and a list of uses compared one by one."""

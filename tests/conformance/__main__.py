@@ -1,0 +1,96 @@
+"""``python -m tests.conformance``: the suite of the torch wheel on our backend, or on plain Gloo to compare."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.conformance.variants import AS_GLOO, OWN_NAME, PLAIN_GLOO, Outcome, Variant
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="script/conformance",
+        description="Runs torch's own c10d suite (the one in the wheel) with 4 ranks on the mltcp backend. "
+        "Exit status 0: nothing failed and as many tests passed and were skipped as should.",
+        epilog="Without --backend, mltcp runs under its own name and then in the place of gloo.",
+    )
+    parser.add_argument("--backend", choices=("mltcp", "gloo"), help="run the suite on this backend only")
+    parser.add_argument(
+        "--wrap", action="store_true", help="with --backend gloo: build its groups with mltcp"
+    )
+    parser.add_argument("--only", metavar="PATTERN", help="run the tests that match, such as 'test_ddp_*'")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document, with what failures printed"
+    )
+    arguments = parser.parse_args()
+    if arguments.wrap and arguments.backend != "gloo":
+        parser.error("--wrap needs --backend gloo")
+    return arguments
+
+
+def _variants(backend: str | None, wrap: bool) -> tuple[Variant, ...]:
+    if backend is None:
+        return (OWN_NAME, AS_GLOO)
+    if backend == "mltcp":
+        return (OWN_NAME,)
+    return (AS_GLOO,) if wrap else (PLAIN_GLOO,)
+
+
+def _run(variant: Variant, pattern: str | None) -> Outcome:
+    """Runs the suite in a process of its own, since it reads its settings while it is imported."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MLTCP_")}
+    with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+        (Path(folder) / "barrier").mkdir()
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.conformance.suite", pattern or "*"],
+            env=inherited | variant.environment(folder),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    if done.returncode != 0:
+        sys.exit(f"conformance: the suite ended with status {done.returncode} on {variant.title}")
+    return Outcome.from_dict(json.loads(done.stdout))
+
+
+def _as_expected(variant: Variant, outcome: Outcome, pattern: str | None) -> bool:
+    if pattern is not None:
+        return outcome.counts.failed == 0 and outcome.counts.passed > 0
+    return outcome.counts == variant.expected
+
+
+def _print(variant: Variant, outcome: Outcome, good: bool) -> None:
+    print(f"{variant.title}: {outcome.counts}, {outcome.seconds:.0f} s", flush=True)
+    for failure in outcome.failures:
+        print(f"    failed: {failure.test}", flush=True)
+    if not good and not outcome.failures:
+        print(f"    expected: {variant.expected}", flush=True)
+
+
+def main() -> None:
+    """Runs the chosen variants one after the other; exits with 1 unless all came to what they should."""
+    arguments = _arguments()
+    documents = []
+    all_good = True
+    for variant in _variants(arguments.backend, arguments.wrap):
+        outcome = _run(variant, arguments.only)
+        good = _as_expected(variant, outcome, arguments.only)
+        all_good = all_good and good
+        documents.append(
+            {"backend": variant.backend, "wrapped": variant.wrapped, "good": good} | outcome.as_dict()
+        )
+        if not arguments.json:
+            _print(variant, outcome, good)
+    if arguments.json:
+        print(json.dumps({"runs": documents}, indent=2))
+    sys.exit(0 if all_good else 1)
+
+
+if __name__ == "__main__":
+    main()
