@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench import bulk_command, contend_command
+from bench import allreduce_command, bulk_command, contend_command
 from bench.lab.signals import exit_on_sigterm
 from mltcp.errors import MltcpError, UsageError
 
@@ -19,6 +19,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     contend_command.add_parser(commands)
     bulk_command.add_parser(commands)
+    allreduce_command.add_parser(commands)
     return parser
 
 

@@ -21,11 +21,13 @@ from statistics import median
 from mltcp.iteration import IterationTracker
 
 LARGEST_HISTORY = 4096
-"""So many steps or operations are remembered while no repetition has been found."""
+"""So many steps are remembered while no repetition has been found."""
 
 PAUSE_SHARE = 0.1
-"""A pattern is trusted at once if its pauses make up this share of the time; else only at the job's end, or when a
-quarter of the history shows nothing else."""
+"""A pattern is trusted at once if its pauses make up this share of the time."""
+
+SHORTEST_ITERATION_NS = 1_000_000
+"""What repeats faster than this is a loop of operations, not of iterations."""
 
 LONG_PAUSE = 4.0
 """A pause this many times the usual one between repetitions sets repetitions apart."""
@@ -69,19 +71,25 @@ class IterationDetector:
     """Follows one process of a job.
 
     Every boundary that a method returns is final, and later than all before it, but for what the first optimizer step
-    takes back.
+    takes back. While `needs_operations`, the caller asks `follow` before each operation if `following`, and else
+    `search` from time to time.
     """
 
     def __init__(self) -> None:
         self.needs_operations = True
         self._explicit = False
         self._steps: StepCycle | None = None
-        self._pattern = OperationPattern()
+        self._cycle: tuple[Token, ...] = ()
+        self._at = 0
         self._gap = IterationTracker()
-        self._unmatched = 0
-        self._by_gap = False
+        self._gap_operations = 0
         self._emitted = 0
         self._iterations = 0
+
+    @property
+    def following(self) -> bool:
+        """Whether a pattern of operations is known."""
+        return bool(self._cycle)
 
     def mark(self, operations: int, now_ns: int) -> None:
         """The user marks iterations himself; `operations` came before this first or further mark."""
@@ -102,30 +110,41 @@ class IterationDetector:
             self._iterations = self._emitted = 0
         return self._found(self._steps.step(optimizer, Boundary(operations, now_ns)))
 
-    def operation(
-        self, name: str, nbytes: int, operations: int, idle_ns: int, now_ns: int
-    ) -> tuple[Boundary, ...]:
-        """An operation is about to be submitted; `operations` came before it, the last one `idle_ns` ago."""
-        if not self.needs_operations:
-            return ()
-        boundaries = self._pattern.operation((name, nbytes), operations, idle_ns, now_ns)
-        closed = self._gap.observe(max(1, now_ns), nbytes)
-        if self._pattern.locked:
-            self._unmatched, self._by_gap = 0, False
-            return self._found(boundaries)
-        self._unmatched += 1
-        self._by_gap = self._unmatched > OPERATIONS_BEFORE_GAP and self._gap.recognised
-        if self._by_gap and closed is not None:
-            return self._found((Boundary(operations, now_ns - idle_ns),))
-        return ()
+    def follow(self, token: Token, operations: int, idle_since_ns: int) -> tuple[Boundary, ...] | None:
+        """An operation is about to be submitted, `operations` after the job's first.
 
-    def finish(self, operations: int, now_ns: int) -> tuple[Boundary, ...]:
-        """The job ends: the iterations that were still in doubt."""
+        `idle_since_ns` is when the one before it completed (or was submitted, if that is unknown). Returns the boundary
+        before it, if it begins an iteration; None if it breaks the pattern.
+        """
+        at = self._at
+        cycle = self._cycle
+        if cycle[at] != token:
+            self._cycle = ()
+            return None
+        self._at = at + 1 if at + 1 < len(cycle) else 0
+        return () if at else self._found((Boundary(operations, idle_since_ns),))
+
+    def search(self, history: Sequence[Seen], at_the_end: bool = False) -> tuple[Boundary, ...]:
+        """Look for a pattern in the operations since the last boundary, and for gaps if there is none.
+
+        `at_the_end` of a job, what repeats is taken for iterations however short its pauses are.
+        """
+        pattern = find_pattern(history, at_the_end)
+        if pattern is not None:
+            self._cycle, self._at = pattern.cycle, pattern.at
+            return self._found(pattern.boundaries)
+        return self._found(self._gaps(history))
+
+    def finish(self, history: Sequence[Seen], operations: int, now_ns: int) -> tuple[Boundary, ...]:
+        """The job ends after so many operations: the iterations that were still in doubt."""
         if self._explicit:
             return ()
         if self._steps is not None:
             return self._found(self._steps.finish())
-        return self._found(self._pattern.finish(operations, now_ns))
+        boundaries = () if self.following else self.search(history, at_the_end=True)
+        if self.following and self._at == 0:
+            boundaries += self._found((Boundary(operations, now_ns),))
+        return boundaries
 
     def learned(self) -> Detection:
         """Which detector is in force, and what it has learned."""
@@ -133,14 +152,25 @@ class IterationDetector:
             return Detection("explicit", self._iterations)
         if self._steps is not None:
             return Detection("optimizer", self._iterations, optimizer_steps=self._steps.period)
-        if self._pattern.locked:
-            cycle = self._pattern.cycle
-            size = sum(nbytes for _, nbytes in cycle)
-            return Detection("pattern", self._iterations, operations=len(cycle), bytes=size)
-        if self._by_gap:
-            gap = self._gap
+        if self._cycle:
+            size = sum(nbytes for _, nbytes in self._cycle)
+            return Detection("pattern", self._iterations, operations=len(self._cycle), bytes=size)
+        gap = self._gap
+        if gap.recognised:
             return Detection("gap", self._iterations, bytes=gap.total_bytes, gap_s=gap.gap_ns / 1e9)
         return Detection("none", self._iterations)
+
+    def _gaps(self, history: Sequence[Seen]) -> list[Boundary]:
+        """The boundaries that the gap finds, once there were many operations without a pattern."""
+        boundaries = []
+        for seen in history:
+            if seen.operations < self._gap_operations:
+                continue
+            self._gap_operations = seen.operations + 1
+            closed = self._gap.observe(max(1, seen.idle_since_ns + seen.idle_ns), seen.token[1])
+            if closed is not None and self._gap.recognised:
+                boundaries.append(seen.boundary())
+        return boundaries if self._gap_operations > OPERATIONS_BEFORE_GAP else []
 
     def _found(self, boundaries: Sequence[Boundary]) -> tuple[Boundary, ...]:
         fresh = []
@@ -246,8 +276,8 @@ class StepCycle:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """An operation of the history: what it was, how many came before it, and the pause before it."""
+class Seen:
+    """An operation of the past: what it was, how many came before it, the pause before it, and since when that was."""
 
     token: Token
     operations: int
@@ -255,112 +285,79 @@ class _Seen:
     idle_since_ns: int
 
     def boundary(self) -> Boundary:
+        """The boundary before it, should it begin an iteration."""
         return Boundary(self.operations, self.idle_since_ns)
 
 
-class OperationPattern:
-    """The repeating sequence of (operation, bytes), and the place in it where iterations part."""
+@dataclass(frozen=True)
+class Pattern:
+    """A repeating sequence of operations, turned so that it begins where iterations do.
 
-    def __init__(self) -> None:
-        self.cycle: tuple[Token, ...] = ()
-        self._at = 0
-        self._history: list[_Seen] = []
-        self._search_at = 6
+    `at` is the place in `cycle` of the operation that comes next, `boundaries` those in the history.
+    """
 
-    @property
-    def locked(self) -> bool:
-        """Whether a pattern is known. It begins at the longest pause, so a boundary is where it begins."""
-        return bool(self.cycle)
+    cycle: tuple[Token, ...]
+    at: int
+    boundaries: tuple[Boundary, ...]
 
-    def operation(self, token: Token, operations: int, idle_ns: int, now_ns: int) -> list[Boundary]:
-        """An operation is about to be submitted; returns the boundaries that are certain by now."""
-        seen = _Seen(token, operations, idle_ns, now_ns - idle_ns)
-        if self.cycle:
-            if self.cycle[self._at] == token:
-                boundary = [seen.boundary()] if self._at == 0 else []
-                self._at = (self._at + 1) % len(self.cycle)
-                return boundary
-            self._unlock()
-        self._history.append(seen)
-        return self._search() if len(self._history) >= self._search_at else []
 
-    def finish(self, operations: int, now_ns: int) -> list[Boundary]:
-        """The job ends. What repeated is taken for iterations, however short its pauses; the last one ends here."""
-        boundaries = [] if self.cycle else self._search(at_the_end=True)
-        if self.cycle and self._at == 0:
-            boundaries.append(Boundary(operations, now_ns))
-        return boundaries
+def find_pattern(history: Sequence[Seen], at_the_end: bool) -> Pattern | None:
+    """The pattern in which the history ends, if it can be trusted.
 
-    def _unlock(self) -> None:
-        self.cycle = ()
-        self._history = []
-        self._search_at = 6
+    It can if its pauses make up a share of the time and it takes long enough; at the job's end in any case.
+    """
+    repetition = _repetition([seen.token for seen in history])
+    if repetition is None:
+        return None
+    period, start = repetition
+    period, phase, pause_ns = _parted(history, period, start)
+    last = history[-1]
+    elapsed_ns = max(1, last.idle_since_ns + last.idle_ns - history[start].idle_since_ns)
+    repetitions = (len(history) - start) // period
+    paused = pause_ns * repetitions >= PAUSE_SHARE * elapsed_ns
+    if not at_the_end and (not paused or elapsed_ns < SHORTEST_ITERATION_NS * repetitions):
+        return None
+    return _pattern(history, period, start, phase, pause_ns if paused else None)
 
-    def _search(self, at_the_end: bool = False) -> list[Boundary]:
-        history = self._history
-        self._search_at = len(history) + 1 + len(history) // 8
-        repetition = _repetition([seen.token for seen in history])
-        if repetition is not None:
-            period, start = repetition
-            period, phase, pause_ns = self._parted(period, start)
-            elapsed_ns = max(
-                1, history[-1].idle_since_ns + history[-1].idle_ns - history[start].idle_since_ns
-            )
-            repetitions = (len(history) - start) // period
-            share = pause_ns * repetitions / elapsed_ns
-            if at_the_end or share >= PAUSE_SHARE or len(history) >= LARGEST_HISTORY // 4:
-                return self._lock(period, start, phase, pause_ns if share >= PAUSE_SHARE else None)
-        if len(history) > LARGEST_HISTORY:
-            del history[: LARGEST_HISTORY // 2]
-            self._search_at = len(history) + len(history) // 8
-        return []
 
-    def _parted(self, period: int, start: int) -> tuple[int, int, float]:
-        """The length of an iteration, where in the history's repeating end it begins, and the pause before it.
+def _parted(history: Sequence[Seen], period: int, start: int) -> tuple[int, int, float]:
+    """The length of an iteration, where in the history's repeating end it begins, and the pause before it.
 
-        Iterations part where the pause is longest. Repetitions within an iteration (buckets of equal size) are
-        joined if pauses much longer than the others come at a constant distance.
-        """
-        phase, pause_ns = self._longest_pause(period, start)
-        places = range(phase, len(self._history), period)
-        usual_ns = median(self._history[place].idle_ns for place in places)
-        longest_ns = max(self._history[place].idle_ns for place in places)
-        # The first operation of all has no pause before it that would mean anything.
-        long = [
-            place
-            for place in places
-            if place > 0
-            and self._history[place].idle_ns > max(LONG_PAUSE * usual_ns, longest_ns / LONG_PAUSE)
-        ]
-        distances = {after - before for before, after in pairwise(long)}
-        if len(long) >= 3 and len(distances) == 1:
-            return distances.pop(), long[0], median(self._history[place].idle_ns for place in long)
-        return period, phase, pause_ns
+    Iterations part where the pause is longest. Repetitions within an iteration (buckets of equal size) are joined if
+    pauses much longer than the others come at a constant distance.
+    """
+    phase, pause_ns = _longest_pause(history, period, start)
+    places = range(phase, len(history), period)
+    usual_ns = median(history[place].idle_ns for place in places)
+    longest_ns = max(history[place].idle_ns for place in places)
+    threshold_ns = max(LONG_PAUSE * usual_ns, longest_ns / LONG_PAUSE)
+    # The first operation of all has no pause before it that would mean anything.
+    long = [place for place in places if place > 0 and history[place].idle_ns > threshold_ns]
+    distances = {after - before for before, after in pairwise(long)}
+    if len(long) >= 3 and len(distances) == 1:
+        return distances.pop(), long[0], median(history[place].idle_ns for place in long)
+    return period, phase, pause_ns
 
-    def _longest_pause(self, period: int, start: int) -> tuple[int, float]:
-        def pause_ns(phase: int) -> float:
-            places = range(phase or period, len(self._history), period)
-            return median([self._history[place].idle_ns for place in places] or [0])
 
-        phase = max(range(start, start + period), key=pause_ns)
-        return phase, pause_ns(phase)
+def _longest_pause(history: Sequence[Seen], period: int, start: int) -> tuple[int, float]:
+    def pause_ns(phase: int) -> float:
+        places = range(phase or period, len(history), period)
+        return median([history[place].idle_ns for place in places] or [0])
 
-    def _lock(self, period: int, start: int, phase: int, pause_ns: float | None) -> list[Boundary]:
-        history = self._history
-        count = len(history)
-        self.cycle = tuple(history[place].token for place in range(count - period, count))
-        # The cycle, turned so that it begins where iterations do.
-        turn = (phase - (count - period)) % period
-        self.cycle = self.cycle[turn:] + self.cycle[:turn]
-        self._at = (count - phase) % period
-        first = range(phase % period, count, period)
-        places = {place for place in first if place >= start}
-        if pause_ns is not None:
-            # Iterations before the pattern set in (a bucket rebuild) show by their pauses only.
-            places |= {place for place in range(start) if history[place].idle_ns >= pause_ns / 2}
-        boundaries = [history[place].boundary() for place in sorted(places) if history[place].operations > 0]
-        self._history = []
-        return boundaries
+    phase = max(range(start, start + period), key=pause_ns)
+    return phase, pause_ns(phase)
+
+
+def _pattern(history: Sequence[Seen], period: int, start: int, phase: int, pause_ns: float | None) -> Pattern:
+    count = len(history)
+    cycle = tuple(history[place].token for place in range(count - period, count))
+    turn = (phase - count) % period
+    places = {place for place in range(phase % period, count, period) if place >= start}
+    if pause_ns is not None:
+        # Iterations before the pattern set in (a bucket rebuild) show by their pauses only.
+        places |= {place for place in range(start) if history[place].idle_ns >= pause_ns / 2}
+    boundaries = tuple(history[place].boundary() for place in sorted(places) if history[place].operations > 0)
+    return Pattern(cycle[turn:] + cycle[:turn], (count - phase) % period, boundaries)
 
 
 def _repetition(tokens: Sequence[Token]) -> tuple[int, int] | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from collectives import traffic
 from collectives.completion import AnyWork, CompletionThread
-from collectives.detector import Boundary, Detection, IterationDetector
+from collectives.detector import Boundary, Detection, IterationDetector, Seen
 from collectives.hooks import HookList
 from collectives.notices import say_once
 from collectives.records import Iteration, IterationStart, Operation
@@ -21,10 +21,11 @@ from collectives.records import Iteration, IterationStart, Operation
 KEPT_ITERATIONS = 64
 """So many finished iterations are remembered."""
 
-KEPT_OPERATIONS = 16384
+KEPT_OPERATIONS = 1024
 """A job without recognisable iterations remembers this many operations of its last one."""
 
 _DRAIN_S = 1.0
+_FIRST_SEARCH = 6
 
 
 AckedBytes = Callable[[], int | None]
@@ -105,6 +106,8 @@ class Recorder:
         self._last: Submission | None = None
         self._finished: deque[_Finished] = deque(maxlen=KEPT_ITERATIONS)
         self._inside = False
+        self._searching = False
+        self._search_every, self._unsearched = _FIRST_SEARCH, 0
 
     # -- groups ------------------------------------------------------------------------------------------------------
 
@@ -152,16 +155,63 @@ class Recorder:
             self.failed()
 
     def _consult(self, name: str, nbytes: int) -> None:
-        now_ns = time.monotonic_ns()
+        """Ask the detector about an operation; a search takes long, and so is left to the completion thread."""
+        detector = self._detector
+        if not detector.following:
+            self._unsearched += 1
+            if self._unsearched >= self._search_every and not self._searching:
+                self._searching = True
+                self.completion.run(self._search)
+            return
         last = self._last
-        since_ns = now_ns if last is None else (last.completed_ns or last.submitted_ns)
-        with self._lock:
-            count = self._before_open + len(self._open)
-            boundaries = self._detector.operation(name, nbytes, count, max(0, now_ns - since_ns), now_ns)
-            self._cut(boundaries, now_ns)
-            self._forget_excess()
-        if boundaries:
+        since_ns = time.monotonic_ns() if last is None else (last.completed_ns or last.submitted_ns)
+        boundaries = detector.follow((name, nbytes), self._before_open + len(self._open), since_ns)
+        if boundaries is None:
+            self._search_every, self._unsearched = _FIRST_SEARCH, 0
+        elif boundaries:
+            with self._lock:
+                self._cut(boundaries, since_ns)
             self._tell_start()
+
+    def _search(self) -> None:
+        """On the completion thread: look for a pattern in the operations since the last boundary."""
+        with self._lock:
+            history = self._history()
+            if self._detector.needs_operations and not self._detector.following:
+                boundaries = self._detector.search(history)
+                self._cut(boundaries, time.monotonic_ns())
+                self._catch_up(history[-1].operations + 1 if history else 0)
+                self._forget_excess()
+            if self._detector.following:
+                self._search_every = _FIRST_SEARCH
+            else:
+                # Half as much again each time: what has no pattern costs no more than a few searches.
+                self._search_every += max(1, self._search_every // 2)
+            self._unsearched = 0
+            self._searching = False
+
+    def _catch_up(self, operations: int) -> None:
+        """Follow a pattern through what was submitted while it was being found."""
+        while self._detector.following and operations < self._before_open + len(self._open):
+            submission = self._open[operations - self._before_open]
+            boundaries = self._detector.follow(
+                (submission.name, submission.bytes), operations, submission.submitted_ns
+            )
+            operations += 1
+            self._cut(boundaries or (), time.monotonic_ns())
+
+    def _history(self) -> list[Seen]:
+        """The operations since the last boundary, as the detector wants to see them."""
+        history = []
+        since_ns = None
+        for place, each in enumerate(list(self._open)):
+            idle_ns = 0 if since_ns is None else max(0, each.submitted_ns - since_ns)
+            seen = Seen(
+                (each.name, each.bytes), self._before_open + place, idle_ns, each.submitted_ns - idle_ns
+            )
+            history.append(seen)
+            since_ns = each.completed_ns or each.submitted_ns
+        return history
 
     def _forget_excess(self) -> None:
         if len(self._open) > 2 * KEPT_OPERATIONS:
@@ -268,7 +318,7 @@ class Recorder:
         with self._lock:
             now_ns = time.monotonic_ns()
             count = self._before_open + len(self._open)
-            self._cut(self._detector.finish(count, now_ns), now_ns)
+            self._cut(self._detector.finish(self._history(), count, now_ns), now_ns)
 
     def detection(self) -> Detection:
         """Which detector is in force, and what it has learned."""

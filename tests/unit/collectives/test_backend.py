@@ -45,6 +45,12 @@ def test_with_autoload_off_an_import_is_enough():
     assert program(script, TORCH_DEVICE_BACKEND_AUTOLOAD="0")[0].startswith("mltcp MltcpProcessGroup")
 
 
+@pytest.mark.parametrize("module", ["collectives", "collectives.backend", "collectives.recorder"])
+def test_ours_may_be_imported_before_torch(module):
+    script = f"import {module}, torch, torch.distributed as dist\n" + ONE_RANK.format(backend="mltcp")
+    assert program(script) == ("mltcp MltcpProcessGroup [1.0, 1.0, 1.0]", "")
+
+
 def test_with_autoload_off_nothing_of_ours_is_loaded():
     script = "import sys, torch; print([name for name in sys.modules if name.startswith('collectives')])"
     assert program(script, TORCH_DEVICE_BACKEND_AUTOLOAD="0")[0] == "[]"

@@ -61,7 +61,9 @@ def test_the_profile_so_far_is_on_disk_whatever_happens_to_the_ranks(tmp_path):
 
 
 def with_hooks_that_raise(rank, ranks):
-    logging.basicConfig(force=True, stream=open(2, "w", closefd=False))
+    standard_error = open(2, "w", closefd=False)  # noqa: SIM115
+    logging.basicConfig(force=True, stream=standard_error)
+
     def broken(record):
         raise ValueError("a hook's own fault")
 

@@ -1,0 +1,212 @@
+"""The size sweep of nccl-tests through torch.distributed, several backends interleaved in the same processes.
+
+Sizes, algbw and busbw are defined as in nccl-tests' PERFORMANCE.md: ``size`` is the larger of a rank's two buffers,
+algbw is size over time, and busbw is algbw times a factor that makes it comparable with the link's rate.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from mltcp.errors import UsageError
+
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+TYPES = {"float": torch.float32, "double": torch.float64, "int32": torch.int32, "int64": torch.int64}
+_BLOCKS = 7
+# Values stay small, so that sums are exact in every type.
+_PATTERN = 13
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What to measure: sizes in bytes from first to last by a factor, on groups of these backends."""
+
+    backends: tuple[str, ...]
+    operations: tuple[str, ...]
+    first: int
+    last: int
+    factor: float
+    dtype: str = "float"
+    iterations: int | None = None
+
+    def sizes(self) -> list[int]:
+        """The sizes, each rounded down where a rank's share would not be whole."""
+        sizes = []
+        size = float(self.first)
+        while size <= self.last:
+            sizes.append(int(size))
+            size *= self.factor
+        return sizes
+
+    @property
+    def names(self) -> list[str]:
+        """The backends, a further group of the same one with its number."""
+        return [
+            name if self.backends[:at].count(name) == 0 else f"{name}#{self.backends[:at].count(name) + 1}"
+            for at, name in enumerate(self.backends)
+        ]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One operation at one size on one backend, on rank 0.
+
+    ``time_us`` is the median over blocks, ``spread`` the distance of the quartiles over it; ``cpu_us`` is what the
+    calling thread itself spent on a call (its lowest block: the rest is the machine's noise); ``wrong`` counts
+    wrong elements on all ranks.
+    """
+
+    backend: str
+    operation: str
+    size_bytes: int
+    count: int
+    dtype: str
+    time_us: float
+    spread: float
+    cpu_us: float
+    algbw_gbps: float
+    busbw_gbps: float
+    wrong: int
+
+
+def busbw_factor(operation: str, ranks: int) -> float:
+    """What algbw is multiplied by (nccl-tests, PERFORMANCE.md)."""
+    if operation == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    return 1.0 if operation == "broadcast" else (ranks - 1) / ranks
+
+
+def measure(sweep: Sweep, progress: Callable[[str], None] = lambda _: None) -> Iterator[list[Measurement]]:
+    """Measure everything, one list a size and operation with a measurement a backend; every rank must call this.
+
+    The process group must be there; it becomes the first backend's, and the others are made beside it.
+    """
+    groups = [None if at == 0 else dist.new_group(backend=name) for at, name in enumerate(sweep.backends)]
+    for operation in sweep.operations:
+        for size in sweep.sizes():
+            yield _measure_size(sweep, groups, operation, size)
+            progress(operation)
+
+
+def _measure_size(
+    sweep: Sweep, groups: Sequence[dist.ProcessGroup | None], operation: str, size: int
+) -> list[Measurement]:
+    ranks = dist.get_world_size()
+    work = _Work(operation, size, TYPES[sweep.dtype], ranks, dist.get_rank())
+    rounds = sweep.iterations or max(2, min(200, 20_000_000 // max(size, 1)))
+    times: list[list[float]] = [[] for _ in groups]
+    cpu: list[list[float]] = [[] for _ in groups]
+    wrong = [0] * len(groups)
+    for block in range(_BLOCKS):
+        # The order turns, so that none always comes after the same other one.
+        for at in [(block + offset) % len(groups) for offset in range(len(groups))]:
+            wrong[at] += work.check(groups[at], block)
+            elapsed_s, cpu_s = work.repeat(groups[at], rounds)
+            times[at].append(elapsed_s / rounds * 1e6)
+            cpu[at].append(cpu_s / rounds * 1e6)
+    totals = torch.tensor(wrong)
+    dist.all_reduce(totals)
+    return [
+        _measurement(sweep, name, work, times[at], cpu[at], int(totals[at]))
+        for at, name in enumerate(sweep.names)
+    ]
+
+
+def _measurement(
+    sweep: Sweep, name: str, work: _Work, times: list[float], cpu: list[float], wrong: int
+) -> Measurement:
+    time_us = statistics.median(times)
+    first, _, third = statistics.quantiles(times, n=4)
+    algbw = work.size_bytes / time_us / 1e3
+    return Measurement(
+        backend=name,
+        operation=work.operation,
+        size_bytes=work.size_bytes,
+        count=work.count,
+        dtype=sweep.dtype,
+        time_us=time_us,
+        spread=(third - first) / time_us,
+        cpu_us=min(cpu),
+        algbw_gbps=algbw,
+        busbw_gbps=algbw * busbw_factor(work.operation, work.ranks),
+        wrong=wrong,
+    )
+
+
+class _Work:
+    """One operation at one size: its buffers, how to call it, and what must come out."""
+
+    def __init__(self, operation: str, size: int, dtype: torch.dtype, ranks: int, rank: int) -> None:
+        self.operation, self.ranks, self.rank, self.dtype = operation, ranks, rank, dtype
+        element = torch.empty(0, dtype=dtype).element_size()
+        self.share = max(1, size // element // ranks)
+        whole = operation in ("all_reduce", "broadcast")
+        self.count = max(1, size // element) if whole else self.share * ranks
+        self.size_bytes = self.count * element
+        self.large = torch.zeros(self.count, dtype=dtype)
+        self.large_out = torch.zeros(self.count, dtype=dtype)
+        self.small = torch.zeros(self.share, dtype=dtype)
+
+    def call(self, group: dist.ProcessGroup | None) -> None:
+        """The operation once, to its end."""
+        if self.operation == "all_reduce":
+            dist.all_reduce(self.large, group=group)
+        elif self.operation == "broadcast":
+            dist.broadcast(self.large, 0, group=group)
+        elif self.operation == "all_gather":
+            dist.all_gather_single(self.large_out, self.small, group=group)
+        elif self.operation == "reduce_scatter":
+            dist.reduce_scatter_single(self.small, self.large, group=group)
+        else:
+            dist.all_to_all_single(self.large_out, self.large, group=group)
+
+    def repeat(self, group: dist.ProcessGroup | None, rounds: int) -> tuple[float, float]:
+        """Elapsed and calling thread's CPU seconds of so many calls, all ranks starting together."""
+        self.large.zero_()
+        self.small.zero_()
+        dist.barrier(group=group)
+        start_s, start_cpu_s = time.perf_counter(), time.thread_time()
+        for _ in range(rounds):
+            self.call(group)
+        return time.perf_counter() - start_s, time.thread_time() - start_cpu_s
+
+    def check(self, group: dist.ProcessGroup | None, block: int) -> int:
+        """Call once with known data; how many elements of the result are wrong on this rank."""
+        self.large.copy_(self._contribution(self.rank, self.count, block))
+        self.small.copy_(self._contribution(self.rank, self.share, block))
+        self.call(group)
+        result, expected = self._result(block)
+        return int((result != expected).sum())
+
+    def _contribution(self, rank: int, count: int, block: int) -> torch.Tensor:
+        return ((torch.arange(count) + 3 * rank + block) % _PATTERN).to(self.dtype)
+
+    def _result(self, block: int) -> tuple[torch.Tensor, torch.Tensor]:
+        everyone = range(self.ranks)
+        mine = slice(self.rank * self.share, (self.rank + 1) * self.share)
+        if self.operation == "broadcast":
+            return self.large, self._contribution(0, self.count, block)
+        if self.operation == "all_gather":
+            return self.large_out, torch.cat([self._contribution(r, self.share, block) for r in everyone])
+        if self.operation == "all_to_all":
+            parts = [self._contribution(r, self.count, block)[mine] for r in everyone]
+            return self.large_out, torch.cat(parts)
+        total = sum(
+            (self._contribution(r, self.count, block) for r in everyone), torch.zeros(1, dtype=self.dtype)
+        )
+        return (self.large, total) if self.operation == "all_reduce" else (self.small, total[mine])
+
+
+def parse_size(text: str) -> int:
+    """Bytes from a number with K, M or G (powers of two) behind it. Raises UsageError."""
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    number, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)
+    if not number.isdigit() or int(number) == 0:
+        raise UsageError(f"size {text!r}: a whole number from 1 on is allowed, with K, M or G behind it")
+    return int(number) * unit
