@@ -1,7 +1,8 @@
 """When asynchronous operations complete, noticed by a thread that waits for them in turn.
 
 torch tells no one when a Gloo operation completes but those who wait for it, and a callback on its future would run
-before the waiters are woken, which would make every operation later. So one thread of ours waits too.
+before the waiters are woken, which would make every operation later. So one thread of ours waits too. What completes
+before the thread comes to look is noticed up to `LINGER_S` late.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ import atexit
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import Protocol
 
 _log = logging.getLogger("mltcp")
+
+LINGER_S = 0.0005
+"""The thread looks for more this often before it sleeps: to wake it costs the caller microseconds."""
+
+_LINGERS = 8
 _POLL_S = 0.001
 _LEAVE_S = 2.0
 
@@ -30,11 +35,8 @@ class AnyWork(Protocol):
         """Whether it is complete."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Watched:
-    work: AnyWork
-    by_polling: bool
-    done: Callable[[int | None], None]
+Done = Callable[[int | None], None]
+Task = Callable[[], None]
 
 
 class CompletionThread:
@@ -44,27 +46,33 @@ class CompletionThread:
     """
 
     def __init__(self) -> None:
-        self._queue: SimpleQueue[_Watched | Callable[[], None] | None] = SimpleQueue()
+        self._items: deque[tuple[AnyWork, Done, bool] | Task | None] = deque()
         self._thread: threading.Thread | None = None
         self._start = threading.Lock()
+        self._asleep = False
+        self._wake = threading.Semaphore(0)
 
-    def watch(self, work: AnyWork, done: Callable[[int | None], None], by_polling: bool = False) -> None:
+    def watch(self, work: AnyWork, done: Done, by_polling: bool = False) -> None:
         """Call `done` with the time of completion, or None if the work failed.
 
         `by_polling` is for works whose wait() does not block until they are complete (NCCL's).
         """
-        self._put(_Watched(work, by_polling, done))
+        self._items.append((work, done, by_polling))
+        if self._asleep or self._thread is None:
+            self._rouse()
 
-    def run(self, task: Callable[[], None]) -> None:
+    def run(self, task: Task) -> None:
         """Run `task` when all works given so far are complete; what it raises is logged."""
-        self._put(task)
+        self._items.append(task)
+        if self._asleep or self._thread is None:
+            self._rouse()
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until everything given so far is done; False if that takes longer than `timeout_s`."""
         if self._thread is None:
             return True
         reached = threading.Event()
-        self._put(reached.set)
+        self.run(reached.set)
         return reached.wait(timeout_s)
 
     def is_current_thread(self) -> bool:
@@ -73,23 +81,22 @@ class CompletionThread:
 
     def close(self) -> None:
         """Finish what was given, for two seconds at most; the thread starts anew with the next item."""
-        thread, self._thread = self._thread, None
+        thread = self._thread
         if thread is not None and thread.is_alive():
-            self._queue.put(None)
+            self._items.append(None)
+            self._wake.release()
             thread.join(_LEAVE_S)
+        self._thread = None
 
     def forget(self) -> None:
         """In a forked child: there is no thread, and what it was to do is the parent's."""
         self._thread = None
-        self._queue = SimpleQueue()
+        self._items = deque()
         atexit.unregister(self.close)
 
-    def _put(self, item: _Watched | Callable[[], None]) -> None:
-        self._queue.put(item)
-        if self._thread is None:
-            self._launch()
-
-    def _launch(self) -> None:
+    def _rouse(self) -> None:
+        self._asleep = False
+        self._wake.release()
         with self._start:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._loop, name="mltcp-completion", daemon=True)
@@ -99,25 +106,47 @@ class CompletionThread:
                 atexit.register(self.close)
 
     def _loop(self) -> None:
-        while (item := self._queue.get()) is not None:
-            try:
-                if isinstance(item, _Watched):
-                    item.done(_completion(item))
-                else:
-                    item()
-            except Exception:
-                _log.exception("mltcp: a task on the completion thread failed")
-            # Not to keep a work, and with it tensors, alive until the next item comes.
-            del item
+        while True:
+            while self._items:
+                item = self._items.popleft()
+                if item is None:
+                    return
+                _see_to(item)
+                # Not to keep a work, and with it tensors, alive until the next item comes.
+                del item
+            self._pause()
+
+    def _pause(self) -> None:
+        for _ in range(_LINGERS):
+            time.sleep(LINGER_S)
+            if self._items:
+                return
+        self._asleep = True
+        # Whoever gave something before he could see that flag has not woken this thread.
+        if self._items:
+            self._asleep = False
+        else:
+            self._wake.acquire()
 
 
-def _completion(watched: _Watched) -> int | None:
+def _see_to(item: tuple[AnyWork, Done, bool] | Task) -> None:
     try:
-        if watched.by_polling:
-            while not watched.work.is_completed():
+        if isinstance(item, tuple):
+            work, done, by_polling = item
+            done(_completion(work, by_polling))
+        else:
+            item()
+    except Exception:
+        _log.exception("mltcp: a task on the completion thread failed")
+
+
+def _completion(work: AnyWork, by_polling: bool) -> int | None:
+    try:
+        if by_polling:
+            while not work.is_completed():
                 time.sleep(_POLL_S)
         else:
-            watched.work.wait()
+            work.wait()
     except Exception:
         # The one who asked for the operation gets this error from its own wait().
         return None

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import Field, asdict, dataclass, fields
+from math import isfinite
 from statistics import median_low
 from typing import Any, TypeVar
 
@@ -38,6 +39,12 @@ WARM_UP = 2
 
 SHORT_SILENCE_NS = 1_000_000
 SHORT_SILENCE_SHARE = 0.01
+
+_PLAIN: dict[str, tuple[tuple[type, ...], str]] = {
+    "str": ((str,), "a string"),
+    "int": ((int,), "a whole number from 0 on"),
+    "float": ((int, float), "a number from 0 on"),
+}
 
 Made = TypeVar("Made")
 
@@ -118,14 +125,15 @@ def profile_of(
 def typical(iterations: Sequence[Iteration]) -> Iteration | None:
     """The one of median duration among those of the last iterations that do what most of them do.
 
-    The warm-up counts only if there is nothing else.
+    Where most differ in what they do (token counts of experts, sequences of varying length), it is the one of median
+    duration among all of them. The warm-up counts only if there is nothing else.
     """
     recent = [each for each in iterations if each.number >= WARM_UP][-TYPICAL_OF:] or list(iterations)
     if not recent:
         return None
     kinds = Counter(_kind(each) for each in recent)
-    usual = kinds.most_common(1)[0][0]
-    alike = [each for each in recent if _kind(each) == usual]
+    usual, times = kinds.most_common(1)[0]
+    alike = recent if 2 * times < len(recent) else [each for each in recent if _kind(each) == usual]
     middle = median_low(each.duration_s for each in alike)
     return next(each for each in alike if each.duration_s == middle)
 
@@ -240,12 +248,23 @@ def _made(kind: type[Made], document: object, where: str) -> Made:
     wanted = {each.name for each in fields(kind)}  # type: ignore[arg-type]
     for name in sorted(wanted ^ set(values)):
         raise UsageError(f"profile: {where}.{name} is {'missing' if name in wanted else 'unknown'}")
-    for name, value in values.items():
-        if name.endswith(("_s", "_bps")) and not (
-            value is None or (isinstance(value, int | float) and value >= 0)
-        ):
-            raise UsageError(f"profile: {where}.{name} is {value!r}; a number from 0 on is allowed")
+    for each in fields(kind):  # type: ignore[arg-type]
+        _check(each, values[each.name], f"{where}.{each.name}")
     return kind(**values)
+
+
+def _check(field: Field[Any], value: object, where: str) -> None:
+    """Whether a plain value is of its field's type; what is nested has been made, and checked, before."""
+    name, _, absent = str(field.type).partition(" | ")
+    if name not in _PLAIN or (absent and value is None):
+        return
+    kinds, wanted = _PLAIN[name]
+    good = isinstance(value, kinds) and not isinstance(value, bool)
+    if isinstance(value, int | float):
+        # An operation may have been submitted before the boundary was found that it lies behind.
+        good = good and isfinite(value) and (value >= 0 or field.name in ("submitted_s", "completed_s"))
+    if not good:
+        raise UsageError(f"profile: {where} is {value!r}; {wanted} is allowed")
 
 
 def _fields(document: object, where: str) -> Mapping[str, Any]:

@@ -14,29 +14,26 @@ _log = logging.getLogger("mltcp")
 
 
 class HookList(Generic[Record]):
-    """The callbacks of one kind; empty, it costs one truth test."""
+    """The callbacks of one kind; whoever has a record asks first whether there are any, and makes none if not."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._callbacks: tuple[Callable[[Record], object], ...] = ()
+        self.callbacks: tuple[Callable[[Record], object], ...] = ()
         self._failed: set[int] = set()
 
     def add(self, callback: Callable[[Record], object]) -> Callable[[], None]:
         """Call `callback` with every record from now on; returns the function that ends it."""
-        self._callbacks = (*self._callbacks, callback)
+        self.callbacks = (*self.callbacks, callback)
 
         def remove() -> None:
-            self._callbacks = tuple(each for each in self._callbacks if each is not callback)
+            self.callbacks = tuple(each for each in self.callbacks if each is not callback)
             self._failed.discard(id(callback))
 
         return remove
 
-    def __bool__(self) -> bool:
-        return bool(self._callbacks)
-
     def __call__(self, record: Record) -> None:
         """Tell all callbacks, whatever they do."""
-        for callback in self._callbacks:
+        for callback in self.callbacks:
             try:
                 callback(record)
             except Exception:

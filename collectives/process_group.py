@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -41,6 +40,7 @@ class MltcpProcessGroup(ProcessGroup):
         self._mesh = mesh
         self._nccl = False
         self._coalesced: list[Submission] | None = None
+        self._special = False
         self._take_over_backends()
         # A group that torch has not named yet is named by torch right after this.
         self._enter(inner.group_name if self._named else name)
@@ -64,7 +64,7 @@ class MltcpProcessGroup(ProcessGroup):
             kind = _backend_type(device, backend)
             self._register_backend(device, kind, backend)
             if kind == ProcessGroup.BackendType.NCCL:
-                self._nccl, default = True, kind
+                self._nccl, self._special, default = True, True, kind
         self._set_default_backend(default)
 
     # -- what torch asks of a group ----------------------------------------------------------------------------------
@@ -136,29 +136,26 @@ class MltcpProcessGroup(ProcessGroup):
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._inner._start_coalescing(device)
-        self._coalesced = []
+        self._coalesced, self._special = [], True
 
     def _end_coalescing(self, device: torch.device) -> Work | None:  # type: ignore[override]
         coalesced, self._coalesced = self._coalesced or [], None
+        self._special = self._nccl
         work = self._inner._end_coalescing(device)
         for submission in coalesced:
             if work is not None:
                 self._recorder.watch(submission, work, by_polling=self._nccl)
         return work
 
-    def _follow(self, submission: Submission, work: Work | None, call: tuple[Any, ...], options: Any) -> None:
-        """See to it that the operation's completion is noticed."""
-        if work is None or self._coalesced is not None:
-            if self._coalesced is not None:
-                self._coalesced.append(submission)
-        elif self._nccl and _on_cuda(call):
-            # Its wait() blocks a stream, not the caller; and a stream under capture must not be asked.
-            if not torch.cuda.is_current_stream_capturing():
-                self._recorder.watch(submission, work, by_polling=True)
-        elif getattr(options, "asyncOp", True):
-            self._recorder.watch(submission, work, by_polling=False)
-        else:
-            self._wait(submission, work)
+    def _follow_specially(self, submission: Submission, work: Work | None, call: tuple[Any, ...]) -> None:
+        """See to it that an operation's completion is noticed: one that is coalesced with others, or NCCL's."""
+        if self._coalesced is not None:
+            self._coalesced.append(submission)
+        elif work is not None:
+            on_cuda = self._nccl and _on_cuda(call)
+            # NCCL's wait() blocks a stream, not the caller; and while a stream is captured nothing may be asked.
+            if not (on_cuda and torch.cuda.is_current_stream_capturing()):
+                self._recorder.watch(submission, work, by_polling=on_cuda)
 
     def _wait(self, submission: Submission, work: Work) -> None:
         """The caller would wait at once anyway: doing it here tells the time to the nanosecond."""
@@ -223,7 +220,12 @@ def _counted(name: str, method: str, payload: int = 0, rooted: bool = False) -> 
         root = _root(options, kwargs) if rooted else 0
         submission = self._recorder.submit(name, self._label, _nbytes(tensors), root)
         work = getattr(self._inner, method)(*args, **kwargs)
-        self._follow(submission, work, args, options)
+        if work is None or self._special:
+            self._follow_specially(submission, work, args)
+        elif getattr(options, "asyncOp", True):
+            self._recorder.completion.watch(work, submission.complete)
+        else:
+            self._wait(submission, work)
         return work
 
     operation.__name__ = method
@@ -236,7 +238,7 @@ def _point_to_point(name: str, method: str) -> Method:
         submission = self._recorder.submit(name, self._label, _nbytes(tensors), 0)
         work = getattr(self._inner, method)(tensors, *args, **kwargs)
         if work is None or self._coalesced is not None or (self._nccl and _on_cuda((tensors,))):
-            self._follow(submission, work, (tensors,), None)
+            self._follow_specially(submission, work, (tensors,))
             return work
         return PointToPointWork(work, submission, self._recorder)
 
@@ -246,12 +248,15 @@ def _point_to_point(name: str, method: str) -> Method:
 
 
 def _nbytes(tensors: Any) -> int:
-    if isinstance(tensors, torch.Tensor):
-        # Sparse tensors do not say.
-        with suppress(RuntimeError, NotImplementedError):
+    try:
+        if type(tensors) is list and len(tensors) == 1:
+            return int(tensors[0].nbytes)  # most calls, and so the short way
+        if isinstance(tensors, torch.Tensor):
             return int(tensors.nbytes)
-        return 0
-    return sum(map(_nbytes, tensors)) if isinstance(tensors, Iterable) else 0
+    except (RuntimeError, NotImplementedError, AttributeError):
+        # Sparse tensors do not say; a list within the list is looked into below.
+        pass
+    return sum(map(_nbytes, tensors)) if isinstance(tensors, list | tuple) else 0
 
 
 def _by_position(kwargs: dict[str, Any], position: int) -> Any:

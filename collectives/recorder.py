@@ -6,10 +6,10 @@ All process groups of a process belong to one job and so share one recorder.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic_ns
 
 from collectives import traffic
 from collectives.completion import AnyWork, CompletionThread
@@ -44,19 +44,30 @@ class GroupLabel:
 class Submission:
     """An operation under way; frozen into an Operation when it is looked at."""
 
-    __slots__ = ("bytes", "completed_ns", "group", "name", "root", "submitted_ns")
+    __slots__ = ("bytes", "completed_ns", "group", "name", "on_failure", "root", "submitted_ns")
 
-    def __init__(self, name: str, group: GroupLabel, nbytes: int, root: int, submitted_ns: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        group: GroupLabel,
+        nbytes: int,
+        root: int,
+        submitted_ns: int,
+        on_failure: Callable[[], None],
+    ) -> None:
         self.name = name
         self.group = group
         self.bytes = nbytes
         self.root = root
         self.submitted_ns = submitted_ns
+        self.on_failure = on_failure
         self.completed_ns: int | None = None
 
     def complete(self, now_ns: int | None) -> None:
         """Take note of the time of completion; None if it failed."""
         self.completed_ns = now_ns
+        if now_ns is None:
+            self.on_failure()
 
     def record(self) -> Operation:
         """The operation as of now."""
@@ -102,7 +113,7 @@ class Recorder:
         self._open: list[Submission] = []
         self._before_open = 0
         self._number = 0
-        self._started_ns = time.monotonic_ns()
+        self._started_ns = monotonic_ns()
         self._last: Submission | None = None
         self._finished: deque[_Finished] = deque(maxlen=KEPT_ITERATIONS)
         self._inside = False
@@ -132,27 +143,22 @@ class Recorder:
         detector = self._detector
         if detector.needs_operations:
             self._consult(name, nbytes)
-        if self.on_operation:
-            now_ns = time.monotonic_ns()
-            self.on_operation(Submission(name, group, nbytes, root, now_ns).record())
-        submission = Submission(name, group, nbytes, root, time.monotonic_ns())
+        if self.on_operation.callbacks:
+            now_ns = monotonic_ns()
+            self.on_operation(Submission(name, group, nbytes, root, now_ns, self.failed).record())
+        submission = Submission(name, group, nbytes, root, monotonic_ns(), self.failed)
         self._open.append(submission)
         self._last = submission
         return submission
 
     def watch(self, submission: Submission, work: AnyWork, by_polling: bool) -> None:
         """Find out when the work completes."""
-        self.completion.watch(work, lambda now_ns: self._complete(submission, now_ns), by_polling)
+        self.completion.watch(work, submission.complete, by_polling)
 
     def failed(self) -> None:
         """An operation has failed: what is known so far should be kept."""
         if self.after_failure:
             self.completion.run(self.after_failure)
-
-    def _complete(self, submission: Submission, now_ns: int | None) -> None:
-        submission.complete(now_ns)
-        if now_ns is None:
-            self.failed()
 
     def _consult(self, name: str, nbytes: int) -> None:
         """Ask the detector about an operation; a search takes long, and so is left to the completion thread."""
@@ -164,7 +170,7 @@ class Recorder:
                 self.completion.run(self._search)
             return
         last = self._last
-        since_ns = time.monotonic_ns() if last is None else (last.completed_ns or last.submitted_ns)
+        since_ns = monotonic_ns() if last is None else (last.completed_ns or last.submitted_ns)
         boundaries = detector.follow((name, nbytes), self._before_open + len(self._open), since_ns)
         if boundaries is None:
             self._search_every, self._unsearched = _FIRST_SEARCH, 0
@@ -179,7 +185,7 @@ class Recorder:
             history = self._history()
             if self._detector.needs_operations and not self._detector.following:
                 boundaries = self._detector.search(history)
-                self._cut(boundaries, time.monotonic_ns())
+                self._cut(boundaries, monotonic_ns())
                 self._catch_up(history[-1].operations + 1 if history else 0)
                 self._forget_excess()
             if self._detector.following:
@@ -198,7 +204,7 @@ class Recorder:
                 (submission.name, submission.bytes), operations, submission.submitted_ns
             )
             operations += 1
-            self._cut(boundaries or (), time.monotonic_ns())
+            self._cut(boundaries or (), monotonic_ns())
 
     def _history(self) -> list[Seen]:
         """The operations since the last boundary, as the detector wants to see them."""
@@ -224,7 +230,7 @@ class Recorder:
     def step(self, optimizer: int) -> None:
         """An outermost optimizer step has ended. Never raises: it is called from inside the user's training."""
         try:
-            now_ns = time.monotonic_ns()
+            now_ns = monotonic_ns()
             with self._lock:
                 count = self._before_open + len(self._open)
                 if self._detector.needs_operations:
@@ -254,7 +260,7 @@ class Recorder:
         with self._lock:
             if self._inside:
                 return False
-            now_ns = time.monotonic_ns()
+            now_ns = monotonic_ns()
             count = self._before_open + len(self._open)
             self._detector.mark(count, now_ns)
             self._inside = True
@@ -269,7 +275,7 @@ class Recorder:
         """The user's own mark: the iteration ends."""
         with self._lock:
             self._inside = False
-            self._close(len(self._open), time.monotonic_ns(), self._acked_growth())
+            self._close(len(self._open), monotonic_ns(), self._acked_growth())
 
     def _cut(self, boundaries: tuple[Boundary, ...], now_ns: int) -> None:
         if not boundaries:
@@ -289,13 +295,13 @@ class Recorder:
         self._finished.append(finished)
         self._number += 1
         self._started_ns = ended_ns
-        if self.on_iteration_end:
+        if self.on_iteration_end.callbacks:
             self.completion.run(lambda: self.on_iteration_end(finished.record()))
         if self.after_iteration:
             self.completion.run(self.after_iteration)
 
     def _tell_start(self) -> None:
-        if self.on_iteration_start:
+        if self.on_iteration_start.callbacks:
             self.on_iteration_start(IterationStart(self._number, self._started_ns))
 
     def _acked_growth(self) -> int | None:
@@ -316,7 +322,7 @@ class Recorder:
     def finish(self) -> None:
         """The job's groups are gone: count the iterations that were still in doubt."""
         with self._lock:
-            now_ns = time.monotonic_ns()
+            now_ns = monotonic_ns()
             count = self._before_open + len(self._open)
             self._cut(self._detector.finish(self._history(), count, now_ns), now_ns)
 

@@ -16,10 +16,10 @@ Operation.bytes; v: rank relative to the root; n: ranks), and equal to the algor
 
 Headers are 48 to 144 bytes a message, and are left out: 576 (n-1) bytes for an all-reduce up to 2 n MiB, 288 (n-1) for
 all_gather, 144 (n-1) for all_to_all, 576 n (n-1) for reduce_scatter of a list. With 1 MiB on 4 ranks that is 0.5 % at
-most; with 4 kB it is a third of an all-reduce, and more than the payload of reduce_scatter of a list.
+most; with 4 kB it is 28 % of an all-reduce, and more than the payload of reduce_scatter of a list.
 
-NCCL's rings send the same for all_reduce, all_gather and all_to_all, but half of it for reduce_scatter, (n-1)/n S, and S
-from every rank but the last for broadcast; that, its trees, and what stays inside a host are not told apart here.
+NCCL's rings send the same for all_reduce, all_gather and all_to_all, but half of it for reduce_scatter, (n-1)/n S, and
+S from every rank but the last for broadcast; that, its trees, and what stays inside a host are not told apart here.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _children(relative: int, size: int) -> int:
 
 
 def _reduce(nbytes: int, rank: int, size: int, is_root: bool) -> int:
-    """Each rank owns a chunk of segments; all but the last two of them go round the ring, and then to the root.
+    """A rank passes on round the ring all but the last two segments of its own chunk, then its chunk to the root.
 
     With two segments a chunk that is a reduce-scatter and a gather. Larger tensors have more segments a chunk, and
     Gloo passes on those that a reduce-scatter would keep (gloo/reduce.cc ends its loop two segments before the

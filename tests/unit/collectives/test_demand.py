@@ -184,6 +184,15 @@ def test_the_warm_up_counts_only_while_there_is_nothing_else():
     assert typical([*warm_up, *numbered([900, 900, 100])[WARM_UP:]]).duration_s == 0.1
 
 
+def test_where_no_two_iterations_do_the_same_it_is_still_the_one_of_median_duration():
+    durations_ms = [500, 400, 900, 101, 105, 103, 102, 104]
+    varying = [
+        iteration(operation(10, 50, 1000 + number), duration_ms=duration, number=number)
+        for number, duration in enumerate(durations_ms)
+    ]
+    assert typical(varying).duration_s == 0.103
+
+
 def test_a_job_that_has_changed_is_what_it_does_now():
     changed = numbered([100] * 64 + [200] * TYPICAL_OF)
     assert typical(changed).duration_s == 0.2
@@ -242,6 +251,12 @@ def changed(path, value):
         ("job", ..., "job is missing"),
         ("colour", "red", "colour is unknown"),
         ("detection", None, "detection must be an object"),
+        ("job", 5, "job is 5; a string"),
+        ("ranks", 1.5, "ranks is 1.5; a whole number"),
+        ("rank", True, "rank is True"),
+        ("typical.sent_bytes", -1, "typical.sent_bytes is -1"),
+        ("typical.iteration_s", None, "typical.iteration_s is None"),
+        ("typical.phases.0.duration_s", math.inf, r"typical.phases\[0\].duration_s is inf"),
         ("detection.gap_s", -1, "detection.gap_s is -1"),
         ("last", [], "last must be an object"),
         ("typical.phases", None, "typical.phases must be a list"),
