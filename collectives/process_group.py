@@ -43,6 +43,8 @@ class MltcpProcessGroup(ProcessGroup):
         self._special = False
         self._take_over_backends()
         # A group that torch has not named yet is named by torch right after this.
+        if self._named:
+            self._set_group_desc(inner.group_desc)
         self._enter(inner.group_name if self._named else name)
 
     @property
@@ -102,6 +104,7 @@ class MltcpProcessGroup(ProcessGroup):
             return None
         group = MltcpProcessGroup(inner, self._name, self._recorder, None)
         group._set_group_name(inner.group_name)
+        group._set_group_desc(inner.group_desc)
         return group
 
     def merge_remote_group(self, *args: Any, **kwargs: Any) -> ProcessGroup:
