@@ -32,6 +32,9 @@ SHORTEST_ITERATION_NS = 1_000_000
 LONG_PAUSE = 4.0
 """A pause this many times the usual one between repetitions sets repetitions apart."""
 
+FEW_PAUSES = 12
+"""With fewer pauses than this, pauses of different lengths may have a rhythm that does not show yet."""
+
 OPERATIONS_BEFORE_GAP = 64
 """The gap is asked only after so many operations without a pattern."""
 
@@ -310,7 +313,10 @@ def find_pattern(history: Sequence[Seen], at_the_end: bool) -> Pattern | None:
     if repetition is None:
         return None
     period, start = repetition
-    period, phase, pause_ns = _parted(history, period, start)
+    parted = _parted(history, period, start)
+    if parted is None and not at_the_end:
+        return None
+    period, phase, pause_ns = parted or (period, *_longest_pause(history, period, start))
     last = history[-1]
     elapsed_ns = max(1, last.idle_since_ns + last.idle_ns - history[start].idle_since_ns)
     repetitions = (len(history) - start) // period
@@ -320,11 +326,11 @@ def find_pattern(history: Sequence[Seen], at_the_end: bool) -> Pattern | None:
     return _pattern(history, period, start, phase, pause_ns if paused else None)
 
 
-def _parted(history: Sequence[Seen], period: int, start: int) -> tuple[int, int, float]:
+def _parted(history: Sequence[Seen], period: int, start: int) -> tuple[int, int, float] | None:
     """The length of an iteration, where in the history's repeating end it begins, and the pause before it.
 
     Iterations part where the pause is longest. Repetitions within an iteration (buckets of equal size) are joined if
-    pauses much longer than the others come at a constant distance.
+    pauses much longer than the others come at a constant distance. None while there are too few to tell.
     """
     phase, pause_ns = _longest_pause(history, period, start)
     places = range(phase, len(history), period)
@@ -336,6 +342,9 @@ def _parted(history: Sequence[Seen], period: int, start: int) -> tuple[int, int,
     distances = {after - before for before, after in pairwise(long)}
     if len(long) >= 3 and len(distances) == 1:
         return distances.pop(), long[0], median(history[place].idle_ns for place in long)
+    pauses = [history[place].idle_ns for place in places if place > 0]
+    if len(pauses) < FEW_PAUSES and pauses and max(pauses) > LONG_PAUSE * min(pauses):
+        return None
     return period, phase, pause_ns
 
 

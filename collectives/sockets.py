@@ -1,25 +1,26 @@
 """The TCP connections of a Gloo group among all the sockets of its process, each with its peer's rank.
 
-Gloo connects every pair of ranks of a group once. Each group has a listening socket of its own, made while the group is
-built: a connection belongs to the group if one of its ends is the listener of one of the group's ranks. The ranks
-tell each other their listeners, and the connections that they opened, through the group's store.
+Gloo connects every pair of ranks of a group once (once for each of its network interfaces). Each group has listening
+sockets of its own, made while the group is built: a connection belongs to the group if one of its ends is the listener
+of one of the group's ranks. The ranks tell each other their listeners, and which of them opened a connection, through
+the group's store.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from torch.distributed import PrefixStore, Store
 
-from mltcp.tcp_info import Address, addresses, tcp_info, tcp_sockets
+from mltcp.tcp_info import Address, addresses, inode, is_listening, local_address, tcp_info, tcp_sockets
 
 _KEYS = "mltcp/sockets"
+
+Act = Callable[[tuple[int, ...]], None]
 
 
 @dataclass(frozen=True)
@@ -45,17 +46,42 @@ def new_listeners() -> Iterator[Listeners]:
     before = _listening()
     found = Listeners()
     yield found
-    found.addresses = frozenset(address for inode, address in _listening().items() if inode not in before)
+    found.addresses = frozenset(address for number, address in _listening().items() if number not in before)
 
 
-def _listening() -> dict[int, Address]:
+def _listening() -> dict[int | None, Address]:
     """The address of every listening TCP socket of this process, by inode."""
     found = {}
-    for descriptor, view in tcp_sockets():
-        if view.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            name = view.getsockname()
-            found[os.fstat(descriptor).st_ino] = (str(name[0]), int(name[1]))
+    for descriptor in tcp_sockets():
+        with suppress(OSError):
+            if is_listening(descriptor):
+                found[inode(descriptor)] = local_address(descriptor)
     return found
+
+
+@dataclass(frozen=True)
+class _Connection:
+    """A connection, known by its inode: its descriptor may be another's once it is closed."""
+
+    descriptor: int
+    inode: int | None
+    local: Address
+    peer: Address
+
+    @property
+    def is_open(self) -> bool:
+        return inode(self.descriptor) == self.inode
+
+    def acked_bytes(self) -> int | None:
+        info = tcp_info(self.descriptor) if self.is_open else None
+        return None if info is None else info.acked_bytes
+
+
+def _connections() -> Iterator[_Connection]:
+    """Every TCP connection of this process."""
+    for descriptor in tcp_sockets():
+        with suppress(OSError):
+            yield _Connection(descriptor, inode(descriptor), *addresses(descriptor))
 
 
 @dataclass
@@ -63,8 +89,15 @@ class Mesh:
     """The connections of this rank in one group.
 
     Making it exchanges the listeners with the other ranks, and so waits for them, as making the group did. With
-    TORCH_GLOO_LAZY_INIT=1 the connections come with the first operation, and are looked for until they are there.
-    Raises what the store raises when a rank does not come within `timeout`.
+    TORCH_GLOO_LAZY_INIT=1 a connection comes with the first operation that needs it: until all are there, each
+    question looks for further ones. Raises what the store raises when a rank does not come within `timeout`.
+
+    Args:
+        store: the group's own; every rank must have made the same number of meshes at it before.
+        rank: this process's in the group.
+        size: the number of ranks.
+        listeners: those that appeared while the group was made.
+        timeout: how long to wait for other ranks.
     """
 
     store: Store
@@ -72,90 +105,115 @@ class Mesh:
     size: int
     listeners: Listeners
     timeout: timedelta
-    _found: dict[int, tuple[Address, Address]] = field(default_factory=dict)
+    _found: dict[int | None, _Connection] = field(default_factory=dict)
     _ranks_by_listener: dict[Address, int] = field(default_factory=dict)
-    _sockets: tuple[GroupSocket, ...] | None = None
-    _waiting: list[Callable[[], None]] = field(default_factory=list)
+    _peer_ranks: dict[int | None, int] = field(default_factory=dict)
+    _acts: list[Act] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.store = PrefixStore(_KEYS, self.store)
-        own = sorted(self.listeners.addresses)
-        for rank, theirs in self._exchanged("listeners", own).items():
-            self._ranks_by_listener |= dict.fromkeys(theirs, rank)
+        # A store may have been the meeting place of an earlier group of this name: that one's keys say nothing.
+        turn = PrefixStore(_KEYS, self.store).add(f"meshes/{self.rank}", 1)
+        self.store = PrefixStore(f"{_KEYS}/{turn}", self.store)
+        self._exchange_listeners()
         self._find()
+        self.store.set(f"looked/{self.rank}", "")
 
     @property
     def complete(self) -> bool:
-        """Whether all connections have been found."""
-        return len(self._found) >= self.size - 1
+        """Whether all connections have been found: one to each other rank for each listener of this one's."""
+        return len(self._found) >= (self.size - 1) * len(self.listeners.addresses)
 
-    def when_complete(self, act: Callable[[], None]) -> None:
-        """Do something with the connections once they are there: now, or when they are next asked for."""
-        if self.complete:
-            act()
-        else:
-            self._waiting.append(act)
-
-    def descriptors(self) -> tuple[int, ...]:
-        """The descriptors of the connections that are there."""
-        if not self.complete:
-            self._find()
-        return tuple(self._found)
+    def when_found(self, act: Act) -> None:
+        """Do something with the descriptors of all connections, with each as soon as it is found."""
+        self._acts.append(act)
+        if self._found:
+            act(tuple(each.descriptor for each in self._found.values()))
 
     def acked_bytes(self) -> int | None:
-        """What the peers have acknowledged on all connections since they were opened; None if that is not known."""
+        """What the peers have acknowledged on all connections since they were opened.
+
+        None if that cannot be known: one of them is closed, the kernel does not say, or the transport is not TCP.
+        """
+        if not self.listeners.addresses:
+            return None
         total = 0
-        for descriptor in self.descriptors():
-            info = tcp_info(descriptor)
-            if info is None or info.acked_bytes is None:
+        for each in self._all():
+            acked_bytes = each.acked_bytes()
+            if acked_bytes is None:
                 return None
-            total += info.acked_bytes
-        return total if self.complete else None
+            total += acked_bytes
+        return total
 
     def sockets(self) -> tuple[GroupSocket, ...]:
-        """The connections with their peers' ranks; every rank of the group must ask, as each knows half of them."""
-        if self._sockets is None:
-            found = self._identified() if self.descriptors() else ()
-            if not self.complete:
-                return found
-            self._sockets = found
-        return self._sockets
+        """The connections that are open, with their peers' ranks.
 
-    def _find(self) -> None:
-        mine, theirs = self.listeners.addresses, self._ranks_by_listener
-        for descriptor, view in tcp_sockets():
-            with suppress(OSError):
-                local, peer = addresses(view)
-                if local in mine or theirs.get(peer, self.rank) != self.rank:
-                    self._found[descriptor] = (local, peer)
-        if self.complete:
-            while self._waiting:
-                self._waiting.pop()()
-            self._publish_opened()
-
-    def _publish_opened(self) -> None:
-        opened = [local for local, _ in self._found.values() if local not in self.listeners.addresses]
-        self.store.set(f"opened/{self.rank}", json.dumps(opened))
-
-    def _identified(self) -> tuple[GroupSocket, ...]:
-        """Connections that this rank opened lead to a listener; those it accepted were opened by some other rank."""
-        ranks = dict(self._ranks_by_listener)
-        if self.complete:
-            for rank, opened in self._read("opened").items():
-                ranks |= dict.fromkeys(opened, rank)
+        With TORCH_GLOO_LAZY_INIT=1 every rank must ask: of each connection only the rank that opened it knows the
+        other's rank, and waits here to be asked the same.
+        """
+        connections = self._all()
+        self._identify([each for each in connections if each.inode not in self._peer_ranks])
         return tuple(
-            GroupSocket(descriptor, local, peer, ranks[peer])
-            for descriptor, (local, peer) in self._found.items()
-            if peer in ranks
+            GroupSocket(each.descriptor, each.local, each.peer, self._peer_ranks[each.inode])
+            for each in connections
+            if each.inode in self._peer_ranks and each.is_open
         )
 
-    def _exchanged(self, key: str, value: list[Address]) -> dict[int, list[Address]]:
-        self.store.set(f"{key}/{self.rank}", json.dumps(value))
-        return self._read(key)
+    # -- which they are ----------------------------------------------------------------------------------------------
 
-    def _read(self, key: str) -> dict[int, list[Address]]:
-        """What each rank has published under `key`."""
-        keys = [f"{key}/{rank}" for rank in range(self.size)]
+    def _exchange_listeners(self) -> None:
+        self.store.set(f"listeners/{self.rank}", json.dumps(sorted(self.listeners.addresses)))
+        keys = self._keys_of_all("listeners")
         self.store.wait(keys, self.timeout)
-        documents = [json.loads(value) for value in self.store.multi_get(keys)]
-        return {rank: [(host, port) for host, port in each] for rank, each in enumerate(documents)}
+        for rank, document in enumerate(self.store.multi_get(keys)):
+            if rank != self.rank:
+                self._ranks_by_listener |= {(host, port): rank for host, port in json.loads(document)}
+
+    def _all(self) -> tuple[_Connection, ...]:
+        if not self.complete:
+            self._find()
+        return tuple(self._found.values())
+
+    def _find(self) -> None:
+        fresh = [each for each in _connections() if each.inode not in self._found and self._belongs(each)]
+        for each in fresh:
+            if each.local not in self.listeners.addresses:
+                self._peer_ranks[each.inode] = self._ranks_by_listener[each.peer]
+                self.store.set(_opened(each.local), str(self.rank))
+        self._found |= {each.inode: each for each in fresh}
+        if fresh:
+            for act in self._acts:
+                act(tuple(each.descriptor for each in fresh))
+
+    def _belongs(self, connection: _Connection) -> bool:
+        return connection.local in self.listeners.addresses or connection.peer in self._ranks_by_listener
+
+    # -- whose they are ----------------------------------------------------------------------------------------------
+
+    def _identify(self, accepted: Iterable[_Connection]) -> None:
+        """Learn who opened connections; others than the group's ranks may have, and then nobody tells."""
+        unknown = {each.inode: _opened(each.peer) for each in accepted}
+        if not unknown:
+            return
+        self.store.wait(self._keys_of_all("looked"), self.timeout)
+        if not all(self._read_rank(*each) for each in unknown.items()) and self._strangers:
+            self.store.wait(list(unknown.values()), self.timeout)
+            for each in unknown.items():
+                self._read_rank(*each)
+
+    @property
+    def _strangers(self) -> int:
+        """The number of ranks to which no connection is known."""
+        return self.size - 1 - len(set(self._peer_ranks.values()))
+
+    def _read_rank(self, number: int | None, key: str) -> bool:
+        if self.store.check([key]):
+            self._peer_ranks[number] = int(self.store.get(key))
+        return number in self._peer_ranks
+
+    def _keys_of_all(self, name: str) -> list[str]:
+        return [f"{name}/{rank}" for rank in range(self.size)]
+
+
+def _opened(local: Address) -> str:
+    """The key under which a rank says that it opened the connection from this address."""
+    return f"opened/{local[0]}/{local[1]}"

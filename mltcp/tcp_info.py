@@ -1,4 +1,8 @@
-"""This process's TCP sockets, read through their descriptors without taking them from whoever owns them."""
+"""This process's TCP sockets, read through their descriptors without taking them from whoever owns them.
+
+It goes straight to libc, for a Python socket object would need a copy of the descriptor, which keeps a connection open
+that its owner closes meanwhile; and after ``socket.setdefaulttimeout`` it makes the owner's socket non-blocking.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,27 @@ import ctypes
 import os
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 TCP_ESTABLISHED = 1
-TCP_LISTEN = 10
 
 # Offsets into struct tcp_info (include/uapi/linux/tcp.h). The struct only ever grows, and an older kernel returns a
 # shorter one.
+_OPTIONS = 5
+_OPTION_ECN = 8
 _TOTAL_RETRANS = (100, "=I")
 _BYTES_ACKED = (120, "=Q")
 _DELIVERED = (192, "=I")
 _DELIVERED_CE = (196, "=I")
 _TCP_INFO_BYTES = 256
 _NAME_BYTES = 16
+
+# Offsets into struct sockaddr_in and sockaddr_in6: the port is at 2 in both.
+_HOST = {socket.AF_INET: slice(4, 8), socket.AF_INET6: slice(8, 24)}
+_ADDRESS_BYTES = 28
 
 Address = tuple[str, int]
 
@@ -32,6 +42,7 @@ class TcpInfo:
     """What the kernel says of a TCP socket, counted since it was opened; None where it does not say."""
 
     state: int
+    ecn: bool
     retransmits: int
     acked_bytes: int | None
     delivered_segments: int | None
@@ -43,36 +54,45 @@ def descriptors() -> list[int]:
     return sorted(int(name) for name in os.listdir("/proc/self/fd"))
 
 
-@contextmanager
-def borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """A socket object on a copy of the descriptor, closed at the end. Raises OSError if there is no socket."""
-    copy = os.dup(descriptor)
-    try:
-        view = socket.socket(fileno=copy)
-    except OSError:
-        os.close(copy)
-        raise
-    with view:
-        yield view
-
-
-def tcp_sockets() -> Iterator[tuple[int, socket.socket]]:
-    """Every TCP socket that this process holds, with its descriptor; the object is a view, for the loop's body."""
+def tcp_sockets() -> Iterator[int]:
+    """The descriptor of every TCP socket that this process holds."""
     for descriptor in descriptors():
-        with suppress(OSError), borrowed(descriptor) as view:
-            if view.type == socket.SOCK_STREAM and view.family in (socket.AF_INET, socket.AF_INET6):
-                yield descriptor, view
+        with suppress(OSError):
+            if _number(descriptor, socket.SO_PROTOCOL) == socket.IPPROTO_TCP:
+                yield descriptor
+
+
+def inode(descriptor: int) -> int | None:
+    """What tells one socket from the next that gets the same descriptor; None if the descriptor is closed."""
+    with suppress(OSError):
+        return os.fstat(descriptor).st_ino
+    return None
+
+
+def is_listening(descriptor: int) -> bool:
+    """Whether the socket accepts connections. Raises OSError if there is no socket."""
+    return bool(_number(descriptor, socket.SO_ACCEPTCONN))
+
+
+def local_address(descriptor: int) -> Address:
+    """Host and port of this end; raises OSError if there is no socket."""
+    return _address(_libc.getsockname, descriptor)
+
+
+def addresses(descriptor: int) -> tuple[Address, Address]:
+    """Host and port of this end and of the other; raises OSError if it is not connected."""
+    return local_address(descriptor), _address(_libc.getpeername, descriptor)
 
 
 def tcp_info(descriptor: int) -> TcpInfo | None:
     """The kernel's counters of the socket behind a descriptor; None if it is no TCP socket, or gone."""
-    raw = ctypes.create_string_buffer(_TCP_INFO_BYTES)
-    length = ctypes.c_uint32(_TCP_INFO_BYTES)
-    if _libc.getsockopt(descriptor, socket.IPPROTO_TCP, socket.TCP_INFO, raw, ctypes.byref(length)) != 0:
+    try:
+        info = _option(descriptor, socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    except OSError:
         return None
-    info = raw.raw[: length.value]
     return TcpInfo(
         state=info[0],
+        ecn=bool(info[_OPTIONS] & _OPTION_ECN),
         retransmits=_field(info, *_TOTAL_RETRANS) or 0,
         acked_bytes=_field(info, *_BYTES_ACKED),
         delivered_segments=_field(info, *_DELIVERED),
@@ -80,16 +100,44 @@ def tcp_info(descriptor: int) -> TcpInfo | None:
     )
 
 
-def congestion_control(view: socket.socket) -> str:
-    """The name of the congestion control that the socket runs under."""
-    name = view.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NAME_BYTES)
-    return name.rstrip(b"\0").decode()
+def congestion_control(descriptor: int) -> str:
+    """The name of the congestion control that the socket runs under; raises OSError if there is no such socket."""
+    name = _option(descriptor, socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NAME_BYTES)
+    return name.partition(b"\0")[0].decode()
 
 
-def addresses(view: socket.socket) -> tuple[Address, Address]:
-    """Host and port of this end and of the other; raises OSError if it is not connected."""
-    local, peer = view.getsockname(), view.getpeername()
-    return (local[0], local[1]), (peer[0], peer[1])
+def set_congestion_control(descriptor: int, name: str) -> None:
+    """Put a socket under a congestion control.
+
+    Raises OSError: ENOENT, the kernel has none of that name; EPERM, this user may not choose it.
+    """
+    value = name.encode()
+    level, option = socket.IPPROTO_TCP, socket.TCP_CONGESTION
+    _check(_libc.setsockopt(descriptor, level, option, value, ctypes.c_uint32(len(value))))
+
+
+def _number(descriptor: int, option: int) -> int:
+    return int.from_bytes(_option(descriptor, socket.SOL_SOCKET, option, 4), sys.byteorder)
+
+
+def _option(descriptor: int, level: int, option: int, size: int) -> bytes:
+    value = ctypes.create_string_buffer(size)
+    length = ctypes.c_uint32(size)
+    _check(_libc.getsockopt(descriptor, level, option, value, ctypes.byref(length)))
+    return value.raw[: length.value]
+
+
+def _address(ask: Callable[..., int], descriptor: int) -> Address:
+    name = ctypes.create_string_buffer(_ADDRESS_BYTES)
+    _check(ask(descriptor, name, ctypes.byref(ctypes.c_uint32(_ADDRESS_BYTES))))
+    family, port = struct.unpack_from("=H", name.raw)[0], struct.unpack_from("!H", name.raw, 2)[0]
+    return socket.inet_ntop(family, name.raw[_HOST[family]]), port
+
+
+def _check(status: int) -> None:
+    if status != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def _field(info: bytes, offset: int, form: str) -> int | None:

@@ -22,13 +22,14 @@ class Flow:
 def tcp_flows() -> tuple[Flow, ...]:
     """Every established TCP connection that this process holds, in the order of the descriptors."""
     flows = []
-    for descriptor, view in tcp_sockets():
+    for descriptor in tcp_sockets():
         info = tcp_info(descriptor)
         if info is None or info.state != TCP_ESTABLISHED:
             continue
         # The other side may close it meanwhile.
         with suppress(OSError):
-            local, peer = addresses(view)
+            local, peer = addresses(descriptor)
             counters = (info.acked_bytes, info.delivered_segments, info.delivered_ce_segments)
-            flows.append(Flow(local, peer, congestion_control(view), info.retransmits, *counters))
+            control = congestion_control(descriptor)
+            flows.append(Flow(local, peer, control, info.retransmits, *counters))
     return tuple(flows)
