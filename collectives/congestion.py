@@ -3,66 +3,81 @@
 An ordinary user may choose what net.ipv4.tcp_allowed_congestion_control lists; root whatever is loaded. Where
 ``mltcp run`` or a daemon has put the connections under one of MLTCP's controls already, they are left alone.
 
-A connection's use of ECN is settled before this is called: ``mltcp_dctcp`` set here sees no marks, and
-acts on loss only.
+Whether a connection uses ECN is settled while it is opened, which is before this is called. A control that needs ECN
+(``mltcp_dctcp``) is not set on a connection without: the kernel would mark its packets as capable of ECN, so that
+queues mark instead of dropping, while the receiver reports no marks, and nobody would slow down.
 """
 
 from __future__ import annotations
 
 import errno
-import socket
-from pathlib import Path
+import os
+from collections.abc import Iterable
 
 from collectives.notices import say_once
 from collectives.settings import NO_CONTROL, Settings
 from collectives.sockets import Mesh
-from mltcp.ebpf.controls import MLTCP_CONTROLS, available
+from mltcp.ebpf.controls import CONTROLS, MLTCP_CONTROLS, allowed, available
 from mltcp.errors import NotAvailableError, UsageError
-from mltcp.tcp_info import borrowed, congestion_control
+from mltcp.tcp_info import congestion_control, set_congestion_control, tcp_info
 
-_ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+NEED_ECN = frozenset({"dctcp", "bpf_dctcp", "mltcp_dctcp"})
+"""Controls that are nothing without ECN."""
 
 
 def check(name: str) -> None:
     """Raises UsageError if there can be no such control: neither this kernel nor MLTCP has it."""
-    if name in (NO_CONTROL, *MLTCP_CONTROLS):
+    if name in (NO_CONTROL, *CONTROLS):
         return
-    there = [each for each in available() if each not in MLTCP_CONTROLS]
+    there = [each for each in available() if each not in CONTROLS]
     if name not in there:
         raise UsageError(
-            f"MLTCP_CC={name}: no such congestion control; choose from {', '.join([NO_CONTROL, *MLTCP_CONTROLS])}, "
+            f"MLTCP_CC={name}: no such congestion control; choose from {', '.join([NO_CONTROL, *CONTROLS])}, "
             f"or this kernel's {', '.join(there)}"
         )
 
 
 def apply(mesh: Mesh, settings: Settings, rank: int) -> None:
-    """Put the connections of a group under the job's control, as soon as they are there.
+    """Put the connections of a group under the job's control, each as soon as it is there.
 
+    `rank` is this process's in the job: one rank a host speaks for all.
     Raises NotAvailableError under MLTCP_STRICT if that cannot be; else it is said once, and the job runs without.
     """
     if settings.control != NO_CONTROL:
-        mesh.when_complete(lambda: _set_all(mesh, settings, rank))
+        mesh.when_found(lambda descriptors: _set_all(descriptors, settings, rank))
 
 
-def _set_all(mesh: Mesh, settings: Settings, rank: int) -> None:
-    try:
-        for descriptor in mesh.descriptors():
-            with borrowed(descriptor) as connection:
-                _set(connection, settings)
-    except OSError as error:
-        missing = _missing(settings.control, error)
-        if settings.strict:
-            raise NotAvailableError(f"mltcp: {missing}") from None
-        say_once("congestion", f"mltcp: {missing}; the job runs without MLTCP", rank)
-    else:
-        _warn_of_ecn(settings.control, rank)
-
-
-def _set(connection: socket.socket, settings: Settings) -> None:
-    now = congestion_control(connection)
-    if now == settings.control or (now in MLTCP_CONTROLS and not settings.control_asked):
+def _set_all(descriptors: Iterable[int], settings: Settings, rank: int) -> None:
+    obstacle = next(filter(None, (_set(each, settings) for each in descriptors)), None)
+    if obstacle is None:
         return
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, settings.control.encode())
+    if settings.strict:
+        raise NotAvailableError(f"mltcp: {obstacle}")
+    say_once("congestion", f"mltcp: {obstacle}; the job runs without it", _rank_on_host(rank))
+
+
+def _set(descriptor: int, settings: Settings) -> str | None:
+    """Put one connection under the control; returns what is in the way, if something is."""
+    name = settings.control
+    try:
+        now = congestion_control(descriptor)
+        if now == name or (now in MLTCP_CONTROLS and not settings.control_asked):
+            return None
+        if name in NEED_ECN and not _uses_ecn(descriptor):
+            return (
+                f"{name} needs ECN, and the job's connections were opened without (start the job with mltcp run, "
+                "or as root on every host: sysctl -w net.ipv4.tcp_ecn=1)"
+            )
+        set_congestion_control(descriptor, name)
+    except OSError as error:
+        # A connection that has been closed meanwhile needs no control.
+        return None if error.errno in (errno.EBADF, errno.ENOTSOCK) else _missing(name, error)
+    return None
+
+
+def _uses_ecn(descriptor: int) -> bool:
+    info = tcp_info(descriptor)
+    return info is not None and info.ecn
 
 
 def _missing(name: str, error: OSError) -> str:
@@ -70,15 +85,15 @@ def _missing(name: str, error: OSError) -> str:
     if error.errno == errno.ENOENT:
         return f"{name} is not loaded on this host (as root: mltcp load {name})"
     if error.errno == errno.EPERM:
-        allowed = " ".join([*_ALLOWED.read_text().split(), name])
-        return (
-            f"this user may not choose {name} (as root: sysctl -w net.ipv4.tcp_allowed_congestion_control="
-            f'"{allowed}", or start the job with mltcp run)'
-        )
+        names = " ".join([*allowed(), name])
+        allow = f'sysctl -w net.ipv4.tcp_allowed_congestion_control="{names}"'
+        if name in CONTROLS:
+            allow = f"mltcp load --allow-users {name}"
+        return f"this user may not choose {name} (as root: {allow}; or start the job with mltcp run)"
     return f"cannot set {name}: {error.strerror}"
 
 
-def _warn_of_ecn(name: str, rank: int) -> None:
-    if name == "mltcp_dctcp":
-        advice = "connections opened before it was set do not use ECN; start the job with mltcp run"
-        say_once("ecn", f"mltcp: under mltcp_dctcp, {advice}", rank)
+def _rank_on_host(rank: int) -> int:
+    """What is missing on a host is for a rank on it to say, where the launcher tells which is the first."""
+    local = os.environ.get("LOCAL_RANK", "")
+    return int(local) if local.isdecimal() else rank

@@ -30,7 +30,7 @@ SHORTEST_ITERATION_NS = 1_000_000
 """What repeats faster than this is a loop of operations, not of iterations."""
 
 LONG_PAUSE = 4.0
-"""A pause this many times the usual one between repetitions sets repetitions apart."""
+"""Pauses up to this many times shorter than the longest one are as good as it."""
 
 FEW_PAUSES = 12
 """With fewer pauses than this, pauses of different lengths may have a rhythm that does not show yet."""
@@ -334,11 +334,9 @@ def _parted(history: Sequence[Seen], period: int, start: int) -> tuple[int, int,
     """
     phase, pause_ns = _longest_pause(history, period, start)
     places = range(phase, len(history), period)
-    usual_ns = median(history[place].idle_ns for place in places)
     longest_ns = max(history[place].idle_ns for place in places)
-    threshold_ns = max(LONG_PAUSE * usual_ns, longest_ns / LONG_PAUSE)
     # The first operation of all has no pause before it that would mean anything.
-    long = [place for place in places if place > 0 and history[place].idle_ns > threshold_ns]
+    long = [place for place in places if place > 0 and history[place].idle_ns * LONG_PAUSE > longest_ns]
     distances = {after - before for before, after in pairwise(long)}
     if len(long) >= 3 and len(distances) == 1:
         return distances.pop(), long[0], median(history[place].idle_ns for place in long)

@@ -9,7 +9,7 @@ the group's store.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -49,7 +49,7 @@ def new_listeners() -> Iterator[Listeners]:
     found.addresses = frozenset(address for number, address in _listening().items() if number not in before)
 
 
-def _listening() -> dict[int | None, Address]:
+def _listening() -> dict[int, Address]:
     """The address of every listening TCP socket of this process, by inode."""
     found = {}
     for descriptor in tcp_sockets():
@@ -64,13 +64,15 @@ class _Connection:
     """A connection, known by its inode: its descriptor may be another's once it is closed."""
 
     descriptor: int
-    inode: int | None
+    inode: int
     local: Address
     peer: Address
 
     @property
     def is_open(self) -> bool:
-        return inode(self.descriptor) == self.inode
+        with suppress(OSError):
+            return inode(self.descriptor) == self.inode
+        return False
 
     def acked_bytes(self) -> int | None:
         info = tcp_info(self.descriptor) if self.is_open else None
@@ -105,9 +107,9 @@ class Mesh:
     size: int
     listeners: Listeners
     timeout: timedelta
-    _found: dict[int | None, _Connection] = field(default_factory=dict)
+    _found: dict[int, _Connection] = field(default_factory=dict)
     _ranks_by_listener: dict[Address, int] = field(default_factory=dict)
-    _peer_ranks: dict[int | None, int] = field(default_factory=dict)
+    _peer_ranks: dict[int, int] = field(default_factory=dict)
     _acts: list[Act] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -150,12 +152,12 @@ class Mesh:
         With TORCH_GLOO_LAZY_INIT=1 every rank must ask: of each connection only the rank that opened it knows the
         other's rank, and waits here to be asked the same.
         """
-        connections = self._all()
+        connections = [each for each in self._all() if each.is_open]
         self._identify([each for each in connections if each.inode not in self._peer_ranks])
         return tuple(
             GroupSocket(each.descriptor, each.local, each.peer, self._peer_ranks[each.inode])
             for each in connections
-            if each.inode in self._peer_ranks and each.is_open
+            if each.inode in self._peer_ranks
         )
 
     # -- which they are ----------------------------------------------------------------------------------------------
@@ -189,26 +191,23 @@ class Mesh:
 
     # -- whose they are ----------------------------------------------------------------------------------------------
 
-    def _identify(self, accepted: Iterable[_Connection]) -> None:
+    def _identify(self, accepted: Sequence[_Connection]) -> None:
         """Learn who opened connections; others than the group's ranks may have, and then nobody tells."""
-        unknown = {each.inode: _opened(each.peer) for each in accepted}
-        if not unknown:
+        if not accepted:
             return
         self.store.wait(self._keys_of_all("looked"), self.timeout)
-        if not all(self._read_rank(*each) for each in unknown.items()) and self._strangers:
-            self.store.wait(list(unknown.values()), self.timeout)
-            for each in unknown.items():
-                self._read_rank(*each)
+        missing = [each for each in accepted if not self._is_identified(each)]
+        if missing and len(set(self._peer_ranks.values())) < self.size - 1:
+            self.store.wait([_opened(each.peer) for each in missing], self.timeout)
+            for each in missing:
+                self._is_identified(each)
 
-    @property
-    def _strangers(self) -> int:
-        """The number of ranks to which no connection is known."""
-        return self.size - 1 - len(set(self._peer_ranks.values()))
-
-    def _read_rank(self, number: int | None, key: str) -> bool:
-        if self.store.check([key]):
-            self._peer_ranks[number] = int(self.store.get(key))
-        return number in self._peer_ranks
+    def _is_identified(self, accepted: _Connection) -> bool:
+        key = _opened(accepted.peer)
+        if not self.store.check([key]):
+            return False
+        self._peer_ranks[accepted.inode] = int(self.store.get(key))
+        return True
 
     def _keys_of_all(self, name: str) -> list[str]:
         return [f"{name}/{rank}" for rank in range(self.size)]

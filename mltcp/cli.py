@@ -46,6 +46,11 @@ def _parser() -> argparse.ArgumentParser:
         "load", help="register congestion controls (all of MLTCP's when none is named)"
     )
     load.add_argument("control", nargs="*", help=f"of {', '.join(CONTROLS)}")
+    load.add_argument(
+        "--allow-users",
+        action="store_true",
+        help="every user may choose them for his sockets, until mltcp unload",
+    )
     unload = commands.add_parser("unload", help="unregister congestion controls (all when none is named)")
     unload.add_argument("control", nargs="*", help=f"of {', '.join(CONTROLS)}")
     unload.add_argument(
@@ -137,9 +142,13 @@ def _probe(options: argparse.Namespace) -> int:
 
 def _load(options: argparse.Namespace) -> int:
     names = options.control or list(MLTCP_CONTROLS)
-    fresh = Controls().load(names)
+    controls = Controls()
+    fresh = controls.load(names)
+    if options.allow_users:
+        controls.allow_users(names)
+    users = "; every user may choose it" if options.allow_users else ""
     for name in names:
-        print(f"{name}: {'loaded' if name in fresh else 'was loaded already'}")
+        print(f"{name}: {'loaded' if name in fresh else 'was loaded already'}{users}")
     return 0
 
 

@@ -62,11 +62,9 @@ def tcp_sockets() -> Iterator[int]:
                 yield descriptor
 
 
-def inode(descriptor: int) -> int | None:
-    """What tells one socket from the next that gets the same descriptor; None if the descriptor is closed."""
-    with suppress(OSError):
-        return os.fstat(descriptor).st_ino
-    return None
+def inode(descriptor: int) -> int:
+    """What tells one socket from the next that gets the same descriptor; raises OSError if that is closed."""
+    return os.fstat(descriptor).st_ino
 
 
 def is_listening(descriptor: int) -> bool:

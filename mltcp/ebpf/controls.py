@@ -30,6 +30,7 @@ MLTCP_CONTROLS = tuple(name for name in CONTROLS if name.startswith("mltcp_"))
 DEFAULT_CONTROL = "mltcp_cubic"
 """What a job runs under where nobody says otherwise: ``mltcp run``, and the torch backend."""
 
+ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 LOCK = Path("/run/mltcp-controls.lock")
 SHARED_MAPS = ("mltcp_jobs", "mltcp_flows", "mltcp_records")
 _REGISTERED = 1  # BPF_STRUCT_OPS_STATE_INUSE
@@ -47,6 +48,11 @@ class Registration:
 def available() -> list[str]:
     """The congestion controls that the kernel offers now."""
     return Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
+
+
+def allowed() -> list[str]:
+    """The congestion controls that every user may choose for his sockets."""
+    return ALLOWED.read_text().split()
 
 
 def require_root(what: str) -> None:
@@ -135,6 +141,21 @@ class Controls:
         for shared in SHARED_MAPS:
             opened.pin_at_load(shared, self.root / shared)
         return opened
+
+    def allow_users(self, names: Sequence[str]) -> None:
+        """Let every user choose these controls for his sockets; the kernel forgets it when they are unloaded.
+
+        Raises:
+            NotAvailableError: not root, or a control is not loaded, or this is not the host's own network namespace.
+        """
+        require_root("letting every user choose congestion controls")
+        with self._locked():
+            before = allowed()
+            try:
+                ALLOWED.write_text(" ".join([*before, *(name for name in names if name not in before)]))
+            except OSError as error:
+                what = f"{ALLOWED} does not take {', '.join(names)}"
+                raise NotAvailableError(f"{what}: {error.strerror}") from None
 
     # -- what is there -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,57 @@
+"""The backend on CUDA: over NCCL with a GPU for each rank, over Gloo where ranks share one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.gpu
+SCRIPT = Path(__file__).with_name("train.py")
+
+
+@pytest.fixture(autouse=True)
+def _needs_a_gpu():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+
+
+def trained(backend, ranks):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    done = subprocess.run(
+        [*command, str(SCRIPT), backend],
+        env={**os.environ, "MLTCP_CC": "none", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.strip().splitlines()[-1]), done.stderr
+
+
+def test_one_rank_trains_as_on_nccl():
+    ours, _ = trained("mltcp", 1)
+    plain, _ = trained("nccl", 1)
+    assert (ours["sha256"], ours["losses"]) == (plain["sha256"], plain["losses"])
+    assert (ours["inside"], ours["iterations"]) == ("nccl", 13)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_two_ranks_train_as_on_nccl():
+    ours, _ = trained("mltcp", 2)
+    plain, _ = trained("nccl", 2)
+    assert (ours["sha256"], ours["losses"]) == (plain["sha256"], plain["losses"])
+    assert ours["inside"] == "nccl"
+
+
+@pytest.mark.skipif(torch.cuda.device_count() != 1, reason="needs exactly one GPU")
+def test_ranks_that_share_a_gpu_train_as_on_gloo_and_are_told_once():
+    ours, said = trained("mltcp", 2)
+    plain, _ = trained("gloo", 2)
+    assert (ours["sha256"], ours["losses"]) == (plain["sha256"], plain["losses"])
+    assert ours["inside"] == "gloo"
+    assert said.count("ranks share a GPU") == 1
