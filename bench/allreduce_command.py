@@ -26,6 +26,7 @@ examples:
   mltcp-bench allreduce                                        gloo and mltcp, 8 B to 128 MB, 2 ranks on this machine
   mltcp-bench allreduce --backends gloo,gloo,mltcp -b 1M       a second gloo group shows what difference is noise
   mltcp-bench allreduce --operations all -e 1M --ranks 4
+  mltcp-bench allreduce --ranks 1 -e 8 -n 3000                 no network: what a call costs the caller
   torchrun --nnodes 2 ... -m bench.cli allreduce               over two hosts: each process is a rank
 """
 _OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
@@ -71,8 +72,8 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    if options.ranks < 2:
-        raise UsageError(f"--ranks {options.ranks}: 2 or more are allowed")
+    if options.ranks < 1:
+        raise UsageError(f"--ranks {options.ranks}: 1 or more are allowed")
     if not 1 < options.factor <= 1024:
         raise UsageError(f"-f {options.factor:g}: more than 1, up to 1024 is allowed")
     if options.iterations is not None and options.iterations < 1:

@@ -167,8 +167,8 @@ class Mesh:
         keys = self._keys_of_all("listeners")
         self.store.wait(keys, self.timeout)
         for rank, document in enumerate(self.store.multi_get(keys)):
-            if rank != self.rank:
-                self._ranks_by_listener |= {(host, port): rank for host, port in json.loads(document)}
+            for host, port in json.loads(document) if rank != self.rank else ():
+                self._ranks_by_listener[host, port] = rank
 
     def _all(self) -> tuple[_Connection, ...]:
         if not self.complete:

@@ -34,7 +34,9 @@ def main():
     torch.cuda.set_device(device)
     dist.init_process_group(backend)
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 16, 3), Block(16), Block(16), nn.Flatten(), nn.LazyLinear(10)).to(device)
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), Block(16), Block(16), nn.Flatten(), nn.LazyLinear(10)).to(
+        device
+    )
     model(torch.zeros(1, 3, 16, 16, device=device))
     model = nn.parallel.DistributedDataParallel(model, device_ids=[device.index])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
