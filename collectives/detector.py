@@ -13,27 +13,43 @@ Pure logic: no torch, no clock. Times are nanoseconds of any monotonic clock.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from mltcp.iteration import IterationTracker
+from mltcp.iteration import LARGEST_REGROUPING, IterationTracker
 
 LARGEST_HISTORY = 4096
-"""So many steps are remembered while no repetition has been found."""
+"""At least so many steps are remembered, if there were as many; a cycle is at most half as long."""
+
+RECENT_HISTORY = 256
+"""So many steps are still looked at when a cycle is broken."""
+
+LARGEST_MEMORY = 64
+"""So many cycles are remembered that did not last."""
+
+FORGIVEN_TURNS = 16
+"""A cycle of optimizers that lasted for so many turns was the right one, though it ended."""
+
+FORGIVEN_REPETITIONS = 64
+"""A pattern of operations that lasted for so many repetitions was the right one: models have fewer equal layers."""
 
 PAUSE_SHARE = 0.1
 """A pattern is trusted at once if its pauses make up this share of the time."""
+
+TOLERATED_STRAYS = 2
+"""So many operations that are none of the pattern's do not break it, if it has one whole iteration then."""
+
+REPETITIONS_WITHOUT_LONG_PAUSE = 16
+"""A short pattern that had a long pause is an iteration of its own after so many without one."""
 
 SHORTEST_ITERATION_NS = 1_000_000
 """What repeats faster than this is a loop of operations, not of iterations."""
 
 LONG_PAUSE = 4.0
-"""Pauses up to this many times shorter than the longest one are as good as it."""
-
-FEW_PAUSES = 12
-"""With fewer pauses than this, pauses of different lengths may have a rhythm that does not show yet."""
+"""A pause this many times the usual one between repetitions sets repetitions apart."""
 
 OPERATIONS_BEFORE_GAP = 64
 """The gap is asked only after so many operations without a pattern."""
@@ -84,6 +100,11 @@ class IterationDetector:
         self._steps: StepCycle | None = None
         self._cycle: tuple[Token, ...] = ()
         self._at = 0
+        self._since = 0
+        self._strays = 0
+        self._strayed = False
+        self._broken = BrokenCycles(FORGIVEN_REPETITIONS)
+        self._joining: _Joining | None = None
         self._gap = IterationTracker()
         self._gap_operations = 0
         self._emitted = 0
@@ -122,19 +143,41 @@ class IterationDetector:
         at = self._at
         cycle = self._cycle
         if cycle[at] != token:
-            self._cycle = ()
-            return None
+            return self._stray(token, operations)
         self._at = at + 1 if at + 1 < len(cycle) else 0
-        return () if at else self._found((Boundary(operations, idle_since_ns),))
+        if at:
+            return ()
+        if not self._strayed:
+            self._strays = 0
+        self._strayed = False
+        if self._joining is not None and (joined := self._joining.add(idle_since_ns)) > 1:
+            # This operation is the second repetition of an iteration, which has begun before the one before it.
+            self._joining = None
+            self._cycle = cycle * joined
+            self._at = (len(cycle) + 1) % len(self._cycle)
+            return ()
+        return self._found((Boundary(operations, idle_since_ns),))
+
+    def _stray(self, token: Token, operations: int) -> tuple[Boundary, ...] | None:
+        """An operation that was not expected: a loss that is logged now and then does not break the pattern."""
+        self._strays += 1
+        self._strayed = True
+        if token not in self._cycle and self._strays <= TOLERATED_STRAYS:
+            return ()
+        self._broken.add(self._cycle, operations - self._since)
+        self._cycle = ()
+        return None
 
     def search(self, history: Sequence[Seen], at_the_end: bool = False) -> tuple[Boundary, ...]:
         """Look for a pattern in the operations since the last boundary, and for gaps if there is none.
 
         `at_the_end` of a job, what repeats is taken for iterations however short its pauses are.
         """
-        pattern = find_pattern(history, at_the_end)
+        pattern = find_pattern(history, at_the_end, self._broken)
         if pattern is not None:
-            self._cycle, self._at = pattern.cycle, pattern.at
+            self._cycle, self._at, self._since = pattern.cycle, pattern.at, pattern.since
+            self._strays, self._strayed = 0, False
+            self._joining = _Joining() if len(pattern.cycle) < 3 else None
             return self._found(pattern.boundaries)
         return self._found(self._gaps(history))
 
@@ -145,7 +188,8 @@ class IterationDetector:
         if self._steps is not None:
             return self._found(self._steps.finish())
         boundaries = () if self.following else self.search(history, at_the_end=True)
-        if self.following and self._at == 0:
+        rest = [seen.token for seen in history if seen.operations >= self._emitted]
+        if self.following and _volume(rest, self._cycle) >= _volume(self._cycle, self._cycle):
             boundaries += self._found((Boundary(operations, now_ns),))
         return boundaries
 
@@ -190,89 +234,169 @@ class IterationDetector:
 # -- optimizer steps -------------------------------------------------------------------------------------------------
 
 
-class StepCycle:
-    """The cycle in which optimizers step, learned as the smallest period of the sequence so far.
+@dataclass(slots=True)
+class _Step:
+    """A step that has happened; `closed` if an iteration has been ended at it."""
 
-    The prefix function of Knuth, Morris and Pratt gives the period with every step in amortised constant time.
+    optimizer: Hashable
+    boundary: Boundary
+    closed: bool = False
+
+
+class StepCycle:
+    """The cycle in which optimizers step, learned from the sequence so far.
+
+    The first is taken to be complete as soon as the job's first optimizer steps again, any other after two turns. What
+    turned out to be only a part of the cycle (a discriminator's first steps) is not taken again before it has lasted
+    longer than then.
     """
 
     def __init__(self) -> None:
         self.period: int | None = None
-        self._history: list[Hashable] = []
-        self._prefix: list[int] = []
-        self._pending: list[Boundary] = []
-        self._leader: Hashable = None
-        self._without_cycle = False
+        self._history: list[_Step] = []
+        self._complete = True
+        self._cycle: list[Hashable] = []
+        self._at = 0
+        self._lasted = 0
+        self._pending = 0
+        self._searched = 0
+        self._broken = BrokenCycles(FORGIVEN_TURNS)
 
     def step(self, optimizer: Hashable, boundary: Boundary) -> list[Boundary]:
         """A step and the boundary that it may be; returns the boundaries that are now certain."""
-        if self._leader is None:
-            self._leader = optimizer
-        if self._without_cycle:
-            return [boundary] if optimizer == self._leader else []
-        self._pending.append(boundary)
-        if self.period is not None and optimizer != self._expected():
-            self._start_anew()
-        self._append(optimizer)
-        if self.period is None:
-            self._find_period()
-        return self._certain()
+        step = _Step(optimizer, boundary)
+        self._remember(step)
+        if self.period is not None:
+            if optimizer == self._cycle[self._at]:
+                return self._turn(step)
+            self._give_up(self.period)
+        self._pending += 1
+        return self._search()
 
     def finish(self) -> list[Boundary]:
-        """A sequence too short to repeat is taken for one iteration."""
-        last, self._pending = self._pending[-1:], []
-        return last if self.period is None else []
-
-    def _expected(self) -> Hashable:
-        assert self.period is not None
-        return self._history[len(self._history) % self.period]
-
-    def _append(self, optimizer: Hashable) -> None:
-        if self.period is not None:
-            # Known: only the place in the cycle counts.
-            self._history.append(optimizer)
-            if len(self._history) == 2 * self.period:
-                del self._history[self.period :]
-            return
-        matched = self._prefix[-1] if self._prefix else 0
-        while matched and self._history[matched] != optimizer:
-            matched = self._prefix[matched - 1]
-        if self._history and self._history[matched] == optimizer:
-            matched += 1
-        self._history.append(optimizer)
-        self._prefix.append(matched)
-
-    def _find_period(self) -> None:
-        if self._prefix[-1] > 0:
-            self.period = len(self._history) - self._prefix[-1]
-        elif len(self._history) > LARGEST_HISTORY:
-            self._without_cycle = True
-            self._history, self._prefix, self._pending = [], [], []
-
-    def _start_anew(self) -> None:
-        """The cycle is broken: look for another in its last turn and what follows."""
-        assert self.period is not None
-        turn = len(self._history) % self.period
-        known = self._history[: self.period] + self._history[:turn]
-        self.period, self._history, self._prefix = None, [], []
-        for optimizer in known:
-            self._append(optimizer)
-
-    def _certain(self) -> list[Boundary]:
-        """Of the pending steps, those that end a cycle; the ones before them are inside of it."""
-        if self.period is None:
+        """The job ends: what has not repeated yet ends where an optimizer would have stepped a second time."""
+        if self.period is not None or not self._pending:
             return []
-        first = len(self._history) - len(self._pending)
-        ends = [at for at in range(len(self._pending)) if (first + at + 1) % self.period == 0]
-        certain = [self._pending[at] for at in ends]
-        if ends:
-            del self._pending[: ends[-1] + 1]
-        self._shorten()
-        return certain
+        groups = self._groups(len(self._history) - self._pending)
+        optimizers = [{step.optimizer for step in group} for group in groups]
+        usual = optimizers[-2] if len(groups) > 1 else set(self._cycle)
+        if not usual <= optimizers[-1]:
+            # Some of the optimizers have not had their turn any more.
+            groups.pop()
+        self._pending = 0
+        return [_close(group[-1]) for group in groups]
 
-    def _shorten(self) -> None:
-        assert self.period is not None
-        self._history = self._history[: self.period] + self._history[: len(self._history) % self.period]
+    def _remember(self, step: _Step) -> None:
+        self._history.append(step)
+        if len(self._history) > 2 * LARGEST_HISTORY:
+            del self._history[:-LARGEST_HISTORY]
+            self._complete = False
+            self._pending = min(self._pending, LARGEST_HISTORY - 1)
+
+    def _give_up(self, period: int) -> None:
+        self._broken.add(self._cycle, self._lasted)
+        self.period, self._searched = None, 0
+        # What is long past only makes the search longer.
+        kept = max(RECENT_HISTORY, 8 * period)
+        if len(self._history) > kept:
+            del self._history[:-kept]
+            self._complete = False
+
+    def _turn(self, step: _Step) -> list[Boundary]:
+        """The step that was expected."""
+        self._lasted += 1
+        self._at += 1
+        if self._at < len(self._cycle):
+            self._pending += 1
+            return []
+        self._at = self._pending = 0
+        return [_close(step)]
+
+    def _search(self) -> list[Boundary]:
+        """Look for a cycle at the end of the history; the longer that is, the less often."""
+        count = len(self._history)
+        first = not self._cycle and self._complete and count > 1
+        if first and self._history[-1].optimizer == self._history[0].optimizer:
+            return self._take(count - 1, count)
+        self._searched += 1
+        if self._searched > 128 and self._searched % (1 + (count >> 6)):
+            return []
+        found = repetition([step.optimizer for step in self._history], self._needed)
+        if found is None:
+            return self._overflow()
+        period, start = found
+        return self._take(period, count - start)
+
+    def _needed(self, cycle: list[Hashable], before: list[Hashable]) -> int:
+        """After how many steps this cycle can be trusted; twice as many if others stepped shortly before."""
+        period = len(cycle)
+        turns = 2 if set(before[-4 * period :]) <= set(cycle) else 4
+        if not self._cycle:
+            turns = FORGIVEN_TURNS
+        return max(turns * period, self._broken.lasted(cycle) + 1)
+
+    def _take(self, period: int, lasted: int) -> list[Boundary]:
+        """Follow this cycle from now on; returns the boundaries up to now."""
+        count = len(self._history)
+        first = self._first_of_cycle(period, count - lasted)
+        self.period = period
+        self._cycle = [step.optimizer for step in self._history[first : first + period]]
+        self._lasted = lasted
+        self._at = (count - first) % period
+        ends = range((first - 1) % period, count, period)
+        boundaries = self._before_cycle(count - lasted)
+        for end in ends:
+            turn = self._history[max(0, end - period + 1) : end + 1]
+            # A turn of which a part was taken for an iteration gets no other one, so that their number is right.
+            if end >= max(count - lasted, count - self._pending) and not any(step.closed for step in turn):
+                boundaries.append(_close(self._history[end]))
+        self._pending = self._at
+        return boundaries
+
+    def _first_of_cycle(self, period: int, start: int) -> int:
+        """From which index of the history on cycles are counted.
+
+        A cycle that sets in later begins with the optimizer that was seen first.
+        """
+        if start == 0 and self._complete:
+            return 0
+        optimizers = [step.optimizer for step in self._history]
+        rank = {optimizer: place for place, optimizer in enumerate(dict.fromkeys(optimizers))}
+        return min(
+            range(start, start + period), key=lambda at: [rank[each] for each in optimizers[at : at + period]]
+        )
+
+    def _before_cycle(self, start: int) -> list[Boundary]:
+        """The boundaries in the pending steps before the cycle; the last group of them runs into its first turn."""
+        pending = len(self._history) - self._pending
+        return [_close(group[-1]) for group in self._groups(pending, start)[:-1]]
+
+    def _overflow(self) -> list[Boundary]:
+        """Where nothing repeats for long, do not wait for ever."""
+        first = len(self._history) - self._pending
+        different = len({step.optimizer for step in self._history[first:]})
+        if self._pending <= 64 + 4 * different:
+            return []
+        groups = self._groups(first)
+        self._pending = len(groups[-1])
+        return [_close(group[-1]) for group in groups[:-1]]
+
+    def _groups(self, start: int, stop: int | None = None) -> list[list[_Step]]:
+        """Steps of the history, parted before each one whose optimizer has stepped in the same group already."""
+        groups: list[list[_Step]] = []
+        seen: set[Hashable] = set()
+        for step in self._history[start:stop]:
+            if not groups or step.optimizer in seen:
+                groups.append([])
+                seen = set()
+            groups[-1].append(step)
+            seen.add(step.optimizer)
+        return groups
+
+
+def _close(step: _Step) -> Boundary:
+    step.closed = True
+    return step.boundary
 
 
 # -- the pattern of operations ---------------------------------------------------------------------------------------
@@ -296,27 +420,38 @@ class Seen:
 class Pattern:
     """A repeating sequence of operations, turned so that it begins where iterations do.
 
-    `at` is the place in `cycle` of the operation that comes next, `boundaries` those in the history.
+    `at` is the place in `cycle` of the operation that comes next, `since` how many operations came before its first
+    repetition, `boundaries` those in the history.
     """
 
     cycle: tuple[Token, ...]
     at: int
+    since: int
     boundaries: tuple[Boundary, ...]
 
 
-def find_pattern(history: Sequence[Seen], at_the_end: bool) -> Pattern | None:
+def find_pattern(
+    history: Sequence[Seen], at_the_end: bool, broken: BrokenCycles | None = None
+) -> Pattern | None:
     """The pattern in which the history ends, if it can be trusted.
 
-    It can if its pauses make up a share of the time and it takes long enough; at the job's end in any case.
+    It can if its pauses make up a share of the time and it takes long enough; at the job's end in any case. Not if it
+    is one of the `broken` ones (equal layers of a model) and has not lasted longer than then.
     """
-    repetition = _repetition([seen.token for seen in history])
-    if repetition is None:
+
+    def needed(cycle: Sequence[Hashable], before: Sequence[Hashable]) -> int:
+        # Three repetitions of what buckets of equal size also show.
+        turns = 3 if len(cycle) < 3 else 2
+        return max(turns * len(cycle), broken.lasted(cycle) + 1 if broken else 0)
+
+    found = repetition([seen.token for seen in history], needed)
+    if found is None:
         return None
-    period, start = repetition
-    parted = _parted(history, period, start)
-    if parted is None and not at_the_end:
+    period, start = found
+    parted = _parted(history, period, start, at_the_end)
+    if parted is None:
         return None
-    period, phase, pause_ns = parted or (period, *_longest_pause(history, period, start))
+    period, phase, pause_ns = parted
     last = history[-1]
     elapsed_ns = max(1, last.idle_since_ns + last.idle_ns - history[start].idle_since_ns)
     repetitions = (len(history) - start) // period
@@ -326,24 +461,39 @@ def find_pattern(history: Sequence[Seen], at_the_end: bool) -> Pattern | None:
     return _pattern(history, period, start, phase, pause_ns if paused else None)
 
 
-def _parted(history: Sequence[Seen], period: int, start: int) -> tuple[int, int, float] | None:
+def _parted(
+    history: Sequence[Seen], period: int, start: int, at_the_end: bool
+) -> tuple[int, int, float] | None:
     """The length of an iteration, where in the history's repeating end it begins, and the pause before it.
 
     Iterations part where the pause is longest. Repetitions within an iteration (buckets of equal size) are joined if
-    pauses much longer than the others come at a constant distance. None while there are too few to tell.
+    pauses much longer than the others come at a constant distance; None while that is not clear.
     """
     phase, pause_ns = _longest_pause(history, period, start)
-    places = range(phase, len(history), period)
-    longest_ns = max(history[place].idle_ns for place in places)
-    # The first operation of all has no pause before it that would mean anything.
-    long = [place for place in places if place > 0 and history[place].idle_ns * LONG_PAUSE > longest_ns]
-    distances = {after - before for before, after in pairwise(long)}
-    if len(long) >= 3 and len(distances) == 1:
-        return distances.pop(), long[0], median(history[place].idle_ns for place in long)
-    pauses = [history[place].idle_ns for place in places if place > 0]
-    if len(pauses) < FEW_PAUSES and pauses and max(pauses) > LONG_PAUSE * min(pauses):
+    # The first operation has no pause before it that would mean anything.
+    places = range(phase or period, len(history), period)
+    pauses = sorted(history[place].idle_ns for place in places) or [0]
+    # Of two equal buckets every second pause is long: the usual one is a short one.
+    usual_ns = pauses[(len(pauses) - 1) // 4]
+    threshold_ns = max(LONG_PAUSE * usual_ns, pauses[-1] / LONG_PAUSE)
+    long = [place for place in places if history[place].idle_ns > threshold_ns]
+    if not long or period >= 3:
+        return period, phase, pause_ns
+    since_long = len(history) - long[-1]
+    distance = _distance([0, *long] if at_the_end else long, period, 2 if at_the_end else 3)
+    if distance is not None and since_long <= distance:
+        return distance, long[-1], median(history[place].idle_ns for place in long[-3:])
+    certain = at_the_end or since_long > REPETITIONS_WITHOUT_LONG_PAUSE * period
+    return (period, phase, pause_ns) if certain else None
+
+
+def _distance(long: Sequence[int], period: int, needed: int) -> int | None:
+    """How far apart the last of the long pauses are, if that is constant and no more than an iteration may join."""
+    distances = {after - before for before, after in pairwise(long[-3:])}
+    if len(long) < needed or len(distances) != 1:
         return None
-    return period, phase, pause_ns
+    distance = distances.pop()
+    return distance if distance <= LARGEST_REGROUPING * period else None
 
 
 def _longest_pause(history: Sequence[Seen], period: int, start: int) -> tuple[int, float]:
@@ -363,25 +513,105 @@ def _pattern(history: Sequence[Seen], period: int, start: int, phase: int, pause
     if pause_ns is not None:
         # Iterations before the pattern set in (a bucket rebuild) show by their pauses only.
         places |= {place for place in range(start) if history[place].idle_ns >= pause_ns / 2}
-    boundaries = tuple(history[place].boundary() for place in sorted(places) if history[place].operations > 0)
-    return Pattern(cycle[turn:] + cycle[:turn], (count - phase) % period, boundaries)
+    boundaries = []
+    since = 0
+    for place in sorted(places):
+        # What a job sends while it is set up is part of its first iteration.
+        if 2 * _volume([seen.token for seen in history[since:place]], cycle) >= _volume(cycle, cycle):
+            boundaries.append(history[place].boundary())
+            since = place
+    return Pattern(
+        cycle[turn:] + cycle[:turn], (count - phase) % period, history[start].operations, tuple(boundaries)
+    )
 
 
-def _repetition(tokens: Sequence[Token]) -> tuple[int, int] | None:
-    """The smallest period of the sequence's end, and from which index on it holds; None if nothing repeats.
+def _volume(tokens: Sequence[Token], cycle: Sequence[Token]) -> int:
+    """How much is sent by the kind of operation that sends most in the cycle (a barrier counts as a byte)."""
+    by_name: dict[str, int] = {}
+    for name, nbytes in cycle:
+        by_name[name] = by_name.get(name, 0) + nbytes + 1
+    main = max(by_name, key=lambda name: by_name[name])
+    return sum(nbytes + 1 for name, nbytes in tokens if name == main)
 
-    Two repetitions will do, and three for periods below three, which buckets of equal size also show.
+
+class _Joining:
+    """Watches a short pattern that is being followed: is it one of several buckets of equal size?"""
+
+    def __init__(self) -> None:
+        self._last_ns: int | None = None
+        self._durations: deque[int] = deque(maxlen=2 * LARGEST_REGROUPING)
+        self._count = 0
+        self._long: list[int] = []
+
+    def add(self, boundary_ns: int) -> int:
+        """A boundary; returns how many repetitions make up an iteration if that shows now, and else 0."""
+        last_ns, self._last_ns = self._last_ns, boundary_ns
+        if last_ns is None:
+            return 0
+        duration_ns = boundary_ns - last_ns
+        self._count += 1
+        self._durations.append(duration_ns)
+        usual_ns = sorted(self._durations)[(len(self._durations) - 1) // 4]
+        if duration_ns <= LONG_PAUSE * usual_ns:
+            return 0
+        self._long = [*self._long[-2:], self._count]
+        return _distance(self._long, 1, 3) or 0
+
+
+# -- repetition ------------------------------------------------------------------------------------------------------
+
+
+class BrokenCycles:
+    """Cycles that were once followed and then broken: how long each lasted.
+
+    One that had lasted for `forgiven_turns` turns was no mistake, and is not remembered.
     """
-    backwards = tokens[::-1]
+
+    def __init__(self, forgiven_turns: int) -> None:
+        self._forgiven_turns = forgiven_turns
+        self._lasted: dict[frozenset[tuple[Hashable, int]], int] = {}
+
+    def add(self, cycle: Sequence[Hashable], lasted: int) -> None:
+        """This cycle was broken after so many steps."""
+        if lasted >= self._forgiven_turns * len(cycle):
+            return
+        key = _kind(cycle)
+        self._lasted[key] = max(lasted, self._lasted.pop(key, 0))
+        if len(self._lasted) > LARGEST_MEMORY:
+            del self._lasted[next(iter(self._lasted))]
+
+    def lasted(self, cycle: Sequence[Hashable]) -> int:
+        """The most steps that it lasted, 0 if it is not known."""
+        return self._lasted.get(_kind(cycle), 0) if self._lasted else 0
+
+
+def _kind(cycle: Sequence[Hashable]) -> frozenset[tuple[Hashable, int]]:
+    """The same for all rotations of a cycle."""
+    return frozenset(Counter(cycle).items())
+
+
+def repetition(
+    sequence: Sequence[Hashable], needed: Callable[[list[Hashable], list[Hashable]], int]
+) -> tuple[int, int] | None:
+    """The smallest period of the sequence's end that lasts long enough, and from which index on it holds.
+
+    `needed` says how long that is for a cycle, given it and what came before all its repetitions.
+    """
+    backwards = sequence[::-1]
     alike = _alike_from(backwards)
-    for period in range(1, len(tokens) // 2 + 1):
-        needed = 2 * period if period < 3 else period
-        if alike[period] >= needed:
-            return period, len(tokens) - period - alike[period]
+    count = len(sequence)
+    smaller: list[int] = []
+    for period in range(1, count // 2 + 1):
+        lasts = period + alike[period]
+        if lasts < 2 * period or any(period % each == 0 and each + alike[each] >= period for each in smaller):
+            continue
+        smaller.append(period)
+        if lasts >= needed(list(sequence[count - period :]), list(sequence[: count - lasts])):
+            return period, count - lasts
     return None
 
 
-def _alike_from(tokens: Sequence[Token]) -> list[int]:
+def _alike_from(tokens: Sequence[Hashable]) -> list[int]:
     """For each index, how many tokens from it on are the same as from the beginning on (the Z function)."""
     count = len(tokens)
     alike = [0] * (count + 1)

@@ -118,6 +118,7 @@ class Recorder:
         self._finished: deque[_Finished] = deque(maxlen=KEPT_ITERATIONS)
         self._inside = False
         self._searching = False
+        self._followed = 0
         self._search_every, self._unsearched = _FIRST_SEARCH, 0
 
     # -- groups ------------------------------------------------------------------------------------------------------
@@ -169,9 +170,17 @@ class Recorder:
                 self._searching = True
                 self.completion.run(self._search)
             return
+        count = self._before_open + len(self._open)
+        if self._followed < count:
+            # One that was on its way here (held back by a hook) when a search found the pattern without it.
+            with self._lock:
+                self._catch_up(self._followed)
+            if not detector.following:
+                return
         last = self._last
         since_ns = monotonic_ns() if last is None else (last.completed_ns or last.submitted_ns)
-        boundaries = detector.follow((name, nbytes), self._before_open + len(self._open), since_ns)
+        boundaries = detector.follow((name, nbytes), count, since_ns)
+        self._followed = count + 1
         if boundaries is None:
             self._search_every, self._unsearched = _FIRST_SEARCH, 0
         elif boundaries:
@@ -184,9 +193,10 @@ class Recorder:
         with self._lock:
             history = self._history()
             if self._detector.needs_operations and not self._detector.following:
+                self._followed = history[-1].operations + 1 if history else 0
                 boundaries = self._detector.search(history)
                 self._cut(boundaries, monotonic_ns())
-                self._catch_up(history[-1].operations + 1 if history else 0)
+                self._catch_up(self._followed)
                 self._forget_excess()
             if self._detector.following:
                 self._search_every = _FIRST_SEARCH
@@ -205,6 +215,7 @@ class Recorder:
             )
             operations += 1
             self._cut(boundaries or (), monotonic_ns())
+        self._followed = operations
 
     def _history(self) -> list[Seen]:
         """The operations since the last boundary, as the detector wants to see them."""
@@ -325,6 +336,8 @@ class Recorder:
             now_ns = monotonic_ns()
             count = self._before_open + len(self._open)
             self._cut(self._detector.finish(self._history(), count, now_ns), now_ns)
+            # Groups may be made again, and the pattern that was found at the end go on.
+            self._followed = count
 
     def detection(self) -> Detection:
         """Which detector is in force, and what it has learned."""
