@@ -149,8 +149,8 @@ class Mesh:
     def sockets(self) -> tuple[GroupSocket, ...]:
         """The connections that are open, with their peers' ranks.
 
-        With TORCH_GLOO_LAZY_INIT=1 every rank must ask: of each connection only the rank that opened it knows the
-        other's rank, and waits here to be asked the same.
+        With TORCH_GLOO_LAZY_INIT=1 one that this rank accepted is missing until the rank that opened it has asked as
+        well: to wait for that would lock up with an operation in which that rank waits for this one.
         """
         connections = [each for each in self._all() if each.is_open]
         self._identify([each for each in connections if each.inode not in self._peer_ranks])
@@ -196,18 +196,10 @@ class Mesh:
         if not accepted:
             return
         self.store.wait(self._keys_of_all("looked"), self.timeout)
-        missing = [each for each in accepted if not self._is_identified(each)]
-        if missing and len(set(self._peer_ranks.values())) < self.size - 1:
-            self.store.wait([_opened(each.peer) for each in missing], self.timeout)
-            for each in missing:
-                self._is_identified(each)
-
-    def _is_identified(self, accepted: _Connection) -> bool:
-        key = _opened(accepted.peer)
-        if not self.store.check([key]):
-            return False
-        self._peer_ranks[accepted.inode] = int(self.store.get(key))
-        return True
+        for each in accepted:
+            key = _opened(each.peer)
+            if self.store.check([key]):
+                self._peer_ranks[each.inode] = int(self.store.get(key))
 
     def _keys_of_all(self, name: str) -> list[str]:
         return [f"{name}/{rank}" for rank in range(self.size)]

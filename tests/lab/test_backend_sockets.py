@@ -58,11 +58,10 @@ def put(control, *sockets, is_asked=True):
 
 
 def on_a_group(rank, ranks, directory, control):
-    gloo, mesh = group(tcp_store(directory, rank, ranks), "g", rank, ranks)
-    congestion.apply(mesh, Settings(control=control, control_asked=True, strict=True), rank)
-    found = [congestion_control(each.descriptor) for each in mesh.sockets()]
-    del gloo
-    return found
+    with tcp_store(directory, rank, ranks) as store:
+        _gloo, mesh = group(store, "g", rank, ranks)
+        congestion.apply(mesh, Settings(control=control, control_asked=True, strict=True), rank)
+        return [congestion_control(each.descriptor) for each in mesh.sockets()]
 
 
 def test_every_connection_of_a_group_is_put_under_mltcp(controls, tmp_path):

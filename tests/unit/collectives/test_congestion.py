@@ -16,7 +16,7 @@ from mltcp.ebpf.controls import CONTROLS, DEFAULT_CONTROL, MLTCP_CONTROLS, allow
 from mltcp.errors import NotAvailableError, UsageError
 from mltcp.tcp_info import congestion_control, set_congestion_control
 from tests.unit.collectives.ranks import run_ranks
-from tests.unit.collectives.test_sockets import group, tcp_store
+from tests.unit.collectives.test_sockets import all_seen, group, meet, tcp_store
 
 NOBODY = 65534
 ABSENT = next((name for name in ("mltcp_reno", "mltcp_cubic") if name not in available()), None)
@@ -61,25 +61,32 @@ def test_the_control_is_set_on_connections_that_come_with_the_first_operation(tm
 
 
 def lazy_ring(rank, ranks, directory):
-    gloo, mesh = group(tcp_store(directory, rank, ranks), "g", rank, ranks)
-    congestion.apply(mesh, asked("reno"), rank)
-    gloo.allreduce([torch.ones(1024)]).wait()
-    return [congestion_control(each.descriptor) for each in mesh.sockets()]
+    with tcp_store(directory, rank, ranks) as store:
+        gloo, mesh = group(store, "g", rank, ranks)
+        congestion.apply(mesh, asked("reno"), rank)
+        meet(store, "before", rank, ranks)
+        gloo.allreduce([torch.ones(1024)]).wait()
+        all_seen(mesh, store, "looked")
+        return in_force(mesh)
 
 
 def applied(rank, ranks, directory, settings, user, times=1):
     """(control before, after, what was said, what was raised), as an ordinary user if `user` says so."""
-    gloo, mesh = group(tcp_store(directory, rank, ranks), "g", rank, ranks)
-    before = [congestion_control(each.descriptor) for each in mesh.sockets()]
-    if user is not None and os.geteuid() == 0:
-        os.setgid(user)
-        os.setuid(user)
     said = io.StringIO()
     logging.getLogger("mltcp").addHandler(logging.StreamHandler(said))
-    raised = [attempt(mesh, settings, rank) for _ in range(times)]
-    after = [congestion_control(each.descriptor) for each in mesh.sockets()]
-    del gloo
-    return before, after, said.getvalue(), raised
+    with tcp_store(directory, rank, ranks) as store:
+        _gloo, mesh = group(store, "g", rank, ranks)
+        before = in_force(mesh)
+        if user is not None and os.geteuid() == 0:
+            os.setgid(user)
+            os.setuid(user)
+        raised = [attempt(mesh, settings, rank) for _ in range(times)]
+        return before, in_force(mesh), said.getvalue(), raised
+
+
+def in_force(mesh):
+    """The congestion control of each of a group's connections."""
+    return [congestion_control(each.descriptor) for each in mesh.sockets()]
 
 
 def attempt(mesh, settings, rank):
@@ -145,13 +152,12 @@ def test_the_default_is_mltcps_own_and_one_for_all():
 
 
 def on_a_connection_without_ecn(rank, ranks, directory, name):
-    gloo, mesh = group(tcp_store(directory, rank, ranks), "g", rank, ranks)
-    descriptor = mesh.sockets()[0].descriptor
-    set_congestion_control(descriptor, "reno")
-    failure = attempt(mesh, asked(name, strict=True), rank)
-    after = congestion_control(descriptor)
-    del gloo
-    return after, failure
+    with tcp_store(directory, rank, ranks) as store:
+        _gloo, mesh = group(store, "g", rank, ranks)
+        descriptor = mesh.sockets()[0].descriptor
+        set_congestion_control(descriptor, "reno")
+        failure = attempt(mesh, asked(name, strict=True), rank)
+        return congestion_control(descriptor), failure
 
 
 def test_a_control_that_needs_ecn_is_not_set_on_connections_without(tmp_path):

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 
 import pytest
@@ -18,14 +18,24 @@ TIMEOUT = timedelta(seconds=30)
 S = 4 << 20
 
 
+@contextmanager
 def tcp_store(directory, rank, ranks):
-    """A TCPStore, whose own connections must never be taken for a group's; the ranks learn its port from a file."""
+    """A TCPStore, whose own connections must never be taken for a group's; the ranks learn its port from a file.
+
+    All leave it together, so that nobody's groups are gone before all have looked at them.
+    """
     file = dist.FileStore(str(directory / "port"), ranks)
     if rank == 0:
         store = dist.TCPStore("127.0.0.1", 0, ranks, True, TIMEOUT, wait_for_workers=False)
         file.set("port", str(store.port))
-        return store
-    return dist.TCPStore("127.0.0.1", int(file.get("port")), ranks, False, TIMEOUT)
+    else:
+        store = dist.TCPStore("127.0.0.1", int(file.get("port")), ranks, False, TIMEOUT)
+    yield store
+    meet(store, "end", rank, ranks)
+    # The store goes with rank 0, so that one is the last.
+    store.set(f"left/{rank}", "")
+    if rank == 0:
+        store.wait([f"left/{each}" for each in range(ranks)], TIMEOUT)
 
 
 def group(store, name, rank, ranks, during=lambda: None):
@@ -79,12 +89,12 @@ def both_ends_agree(ranks, seen_by_rank):
 
 
 def two_groups_among_decoys(rank, ranks, directory):
-    store = tcp_store(directory, rank, ranks)
-    decoys = Decoys(store, rank, ranks)
-    decoys.connect()
-    kept = [group(store, name, rank, ranks, decoys.connect) for name in ("one", "two")]
-    decoys.connect()
-    return *(seen(mesh) for _, mesh in kept), len(list(tcp_sockets()))
+    with tcp_store(directory, rank, ranks) as store:
+        decoys = Decoys(store, rank, ranks)
+        decoys.connect()
+        kept = [group(store, name, rank, ranks, decoys.connect) for name in ("one", "two")]
+        decoys.connect()
+        return *(seen(mesh) for _, mesh in kept), len(list(tcp_sockets()))
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -99,18 +109,15 @@ def test_each_group_finds_its_own_connections_with_the_right_ranks(tmp_path, ran
 
 
 def beside_a_new_server(rank, ranks, directory):
-    store = tcp_store(directory, rank, ranks)
-    with ExitStack() as others:
+    with ExitStack() as others, tcp_store(directory, rank, ranks) as store:
 
         def serve():
             server = others.enter_context(socket.create_server(("127.0.0.1", 0)))
             others.enter_context(socket.create_connection(server.getsockname()))
             others.enter_context(server.accept()[0])
 
-        gloo, mesh = group(store, "g", rank, ranks, serve)
-        found = seen(mesh)
-        del gloo
-        return found
+        _gloo, mesh = group(store, "g", rank, ranks, serve)
+        return seen(mesh)
 
 
 def test_a_server_that_starts_meanwhile_and_its_clients_are_not_the_groups(tmp_path):
@@ -118,17 +125,13 @@ def test_a_server_that_starts_meanwhile_and_its_clients_are_not_the_groups(tmp_p
 
 
 def over_ipv6(rank, ranks, directory):
-    store = tcp_store(directory, rank, ranks)
     options = dist.ProcessGroupGloo._Options()
     options._timeout = TIMEOUT
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname="::1")]
-    prefixed = dist.PrefixStore("six", store)
-    with new_listeners() as listeners:
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname="::1")]
-        gloo = dist.ProcessGroupGloo(prefixed, rank, ranks, options)
-    found = seen(Mesh(prefixed, rank, ranks, listeners, TIMEOUT))
-    del gloo
-    return found
+    with tcp_store(directory, rank, ranks) as store:
+        with new_listeners() as listeners:
+            options._devices = [dist.ProcessGroupGloo.create_device(hostname="::1")]
+            _gloo = dist.ProcessGroupGloo(store, rank, ranks, options)
+        return seen(Mesh(store, rank, ranks, listeners, TIMEOUT))
 
 
 def test_ipv6(tmp_path):
@@ -142,11 +145,9 @@ def test_ipv6(tmp_path):
 
 
 def over_two_interfaces(rank, ranks, directory):
-    store = tcp_store(directory, rank, ranks)
-    gloo, mesh = group(store, "g", rank, ranks)
-    complete = mesh.complete, [peer for peer, _, _ in seen(mesh)]
-    del gloo
-    return complete
+    with tcp_store(directory, rank, ranks) as store:
+        _gloo, mesh = group(store, "g", rank, ranks)
+        return mesh.complete, [peer for peer, _, _ in seen(mesh)]
 
 
 def test_several_interfaces_make_several_connections_with_each_rank(tmp_path):
@@ -155,28 +156,46 @@ def test_several_interfaces_make_several_connections_with_each_rank(tmp_path):
     assert found == [(True, [1, 1, 2, 2]), (True, [0, 0, 2, 2]), (True, [0, 0, 1, 1])]
 
 
+def all_seen(mesh, store, name):
+    """What is seen once every rank has looked."""
+    mesh.sockets()
+    meet(store, name, mesh.rank, mesh.size)
+    return seen(mesh)
+
+
+def alone_in_asking(rank, ranks, directory):
+    with tcp_store(directory, rank, ranks) as store:
+        gloo, mesh = group(store, "g", rank, ranks)
+        gloo.allreduce([torch.ones(1)]).wait()
+        return len(mesh.sockets()) if rank == 0 else None
+
+
+def test_with_lazy_connections_a_rank_that_asks_alone_does_not_wait_for_others(tmp_path):
+    environment = {"TORCH_GLOO_LAZY_INIT": "1"}
+    assert run_ranks(alone_in_asking, 4, None, environment, 60, tmp_path)[0] <= 2
+
+
 def lazily(rank, ranks, directory):
-    store = tcp_store(directory, rank, ranks)
-    decoys = Decoys(store, rank, ranks)
-    gloo, mesh = group(store, "g", rank, ranks, decoys.connect)
-    told = []
-    mesh.when_found(told.extend)
-    before = seen(mesh), mesh.acked_bytes(), list(told)
-    gloo.allreduce([torch.ones(S // 4)]).wait()
-    ring = seen(mesh), counted(mesh), mesh.complete
-    meet(store, "ring", rank, ranks)
-    gloo.barrier().wait()
-    gloo.broadcast([torch.ones(1)]).wait()
-    gloo.alltoall_base(torch.ones(ranks), torch.ones(ranks), [], []).wait()
-    full = seen(mesh), mesh.complete
-    return before, ring, full, len(told) == len(set(told)) == ranks - 1
+    with tcp_store(directory, rank, ranks) as store:
+        decoys = Decoys(store, rank, ranks)
+        gloo, mesh = group(store, "g", rank, ranks, decoys.connect)
+        told = []
+        mesh.when_found(told.extend)
+        before = mesh.sockets(), mesh.acked_bytes(), list(told)
+        meet(store, "before", rank, ranks)
+        gloo.allreduce([torch.ones(S // 4)]).wait()
+        ring = all_seen(mesh, store, "ring"), counted(mesh), mesh.complete
+        meet(store, "counted", rank, ranks)
+        gloo.alltoall_base(torch.ones(ranks), torch.ones(ranks), [], []).wait()
+        full = all_seen(mesh, store, "full"), mesh.complete
+        return before, ring, full, len(told) == len(set(told)) == ranks - 1
 
 
 def test_with_lazy_connections_each_is_found_once_it_is_there(tmp_path):
     environment = {"TORCH_GLOO_LAZY_INIT": "1"}
     outcome = run_ranks(lazily, 4, None, environment, 60, tmp_path)
     for rank, (before, ring, _, each_was_told_once) in enumerate(outcome):
-        assert before == ([], 0, [])
+        assert before == ((), 0, [])
         # The ring of an all-reduce needs the two neighbours, and never the rank opposite.
         assert [peer for peer, _, _ in ring[0]] == sorted([(rank - 1) % 4, (rank + 1) % 4])
         assert ring[1] == pytest.approx(1.5 * S, rel=0.01)
@@ -187,16 +206,17 @@ def test_with_lazy_connections_each_is_found_once_it_is_there(tmp_path):
 
 
 def all_reduces_of_two_groups(rank, ranks, directory):
-    store = tcp_store(directory, rank, ranks)
-    gloo, mesh = group(store, "counted", rank, ranks)
-    other, _ = group(store, "other", rank, ranks)
-    before = counted(mesh)
-    # Nobody begins before everybody has counted.
-    meet(store, "before", rank, ranks)
-    gloo.allreduce([torch.ones(S // 4)]).wait()
-    after = counted(mesh)
-    other.allreduce([torch.ones(S // 4)]).wait()
-    return after - before, counted(mesh) - after
+    with tcp_store(directory, rank, ranks) as store:
+        gloo, mesh = group(store, "counted", rank, ranks)
+        other, _ = group(store, "other", rank, ranks)
+        before = counted(mesh)
+        # Nobody begins before everybody has counted.
+        meet(store, "before", rank, ranks)
+        gloo.allreduce([torch.ones(S // 4)]).wait()
+        meet(store, "after", rank, ranks)
+        after = counted(mesh)
+        other.allreduce([torch.ones(S // 4)]).wait()
+        return after - before, counted(mesh) - after
 
 
 def test_what_an_all_reduce_sends_is_counted_and_that_of_other_groups_is_not(tmp_path):
@@ -206,39 +226,37 @@ def test_what_an_all_reduce_sends_is_counted_and_that_of_other_groups_is_not(tmp
 
 
 def used_again(rank, ranks, directory):
-    store = tcp_store(directory, rank, ranks)
-    gloo, mesh = group(store, "g", rank, ranks)
-    descriptors = [each.descriptor for each in mesh.sockets()]
-    meet(store, "found", rank, ranks)
-    del gloo
-    closed = []
-    for descriptor in descriptors:
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(descriptor)
-        closed.append(mesh.acked_bytes())
-    server = socket.create_server(("127.0.0.1", 0))
-    other = socket.create_connection(server.getsockname())
-    for descriptor in descriptors:
-        os.dup2(other.fileno(), descriptor)
-        addresses(descriptor)
-    return closed, mesh.acked_bytes(), mesh.sockets()
+    with tcp_store(directory, rank, ranks) as store:
+        gloo, mesh = group(store, "g", rank, ranks)
+        descriptors = [each.descriptor for each in mesh.sockets()]
+        meet(store, "found", rank, ranks)
+        del gloo
+        for descriptor in descriptors:
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(descriptor)
+        closed = mesh.acked_bytes(), mesh.sockets()
+        server = socket.create_server(("127.0.0.1", 0))
+        other = socket.create_connection(server.getsockname())
+        for descriptor in descriptors:
+            os.dup2(other.fileno(), descriptor)
+            addresses(descriptor)
+        return closed, (mesh.acked_bytes(), mesh.sockets())
 
 
 def test_a_group_that_is_gone_has_no_connections_whoever_has_its_descriptors(tmp_path):
-    assert run_ranks(used_again, 3, None, None, 60, tmp_path) == [([None, None], None, ())] * 3
+    assert run_ranks(used_again, 3, None, None, 60, tmp_path) == [((None, ()), (None, ()))] * 3
 
 
 def at_one_store(rank, ranks, directory):
-    store = tcp_store(directory, rank, ranks)
     found = []
-    for turn in range(5):
-        with new_listeners() as listeners:
-            gloo = dist.ProcessGroupGloo(
-                dist.PrefixStore(f"gloo-{turn}", store), rank, ranks, timeout=TIMEOUT
-            )
-        mesh = Mesh(dist.PrefixStore("same", store), rank, ranks, listeners, TIMEOUT)
-        found.append(seen(mesh))
-        del gloo
+    with tcp_store(directory, rank, ranks) as store:
+        for turn in range(5):
+            prefixed = dist.PrefixStore(f"gloo-{turn}", store)
+            with new_listeners() as listeners:
+                gloo = dist.ProcessGroupGloo(prefixed, rank, ranks, timeout=TIMEOUT)
+            found.append(seen(Mesh(dist.PrefixStore("same", store), rank, ranks, listeners, TIMEOUT)))
+            meet(prefixed, "seen", rank, ranks)
+            del gloo
     return found
 
 
@@ -248,11 +266,10 @@ def test_an_earlier_group_at_the_same_store_does_not_mislead(tmp_path):
 
 
 def alone(rank, ranks, directory):
-    store = tcp_store(directory, rank, ranks)
-    if rank == 0:
-        with new_listeners() as listeners, pytest.raises(RuntimeError, match="timeout"):
-            Mesh(store, rank, ranks, listeners, timedelta(milliseconds=300))
-    meet(store, "done", rank, ranks)
+    with tcp_store(directory, rank, ranks) as store, new_listeners() as listeners:
+        if rank == 0:
+            with pytest.raises(RuntimeError, match="timeout"):
+                Mesh(store, rank, ranks, listeners, timedelta(milliseconds=300))
 
 
 def test_a_rank_that_does_not_come_is_the_stores_time_out(tmp_path):
