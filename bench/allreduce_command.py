@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import signal
@@ -31,6 +32,8 @@ examples:
 """
 _OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_LAUNCHER = "MLTCP_BENCH_LAUNCHER"
+_PR_SET_PDEATHSIG = 1
 _POLL_S = 0.05
 
 
@@ -120,6 +123,7 @@ def _be_a_rank(options: argparse.Namespace) -> int:
 
     from bench.allreduce import measure
 
+    _die_with_the_launcher()
     sweep = sweep_of(options)
     torch.set_num_threads(1)
     try:
@@ -139,6 +143,15 @@ def _be_a_rank(options: argparse.Namespace) -> int:
     sys.stderr.flush()
     # An orderly end would wait for groups whose peers may be gone.
     os._exit(status)
+
+
+def _die_with_the_launcher() -> None:
+    """A rank that was started here ends with its launcher, however that goes; torchrun sees to its own."""
+    launcher = os.environ.get(_LAUNCHER)
+    if launcher is not None:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != int(launcher):
+            os._exit(1)
 
 
 def _teller(step: Step | None) -> Callable[[str], None]:
@@ -200,7 +213,8 @@ def _launch(options: argparse.Namespace) -> int:
     ranks: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(options.ranks):
-            ranks.append(subprocess.Popen(arguments, env={**shared, "RANK": str(rank)}))
+            environment = {**shared, "RANK": str(rank), _LAUNCHER: str(os.getpid())}
+            ranks.append(subprocess.Popen(arguments, env=environment))
         return _wait(ranks)
     finally:
         for each in ranks:

@@ -7,7 +7,6 @@ before the thread comes to look is noticed up to `LINGER_S` late.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import threading
 import time
@@ -42,7 +41,7 @@ Task = Callable[[], None]
 class CompletionThread:
     """Waits for works in the order in which they are given, and runs small tasks between them.
 
-    The thread starts with the first item, is a daemon, and is asked to leave at the interpreter's exit.
+    The thread starts with the first item and is a daemon; whoever made this calls `close` before the interpreter ends.
     """
 
     def __init__(self) -> None:
@@ -92,7 +91,6 @@ class CompletionThread:
         """In a forked child: there is no thread, and what it was to do is the parent's."""
         self._thread = None
         self._items = deque()
-        atexit.unregister(self.close)
 
     def _rouse(self) -> None:
         self._asleep = False
@@ -101,9 +99,6 @@ class CompletionThread:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._loop, name="mltcp-completion", daemon=True)
                 self._thread.start()
-                # A thread that is inside torch when the interpreter ends would take the process down.
-                atexit.unregister(self.close)
-                atexit.register(self.close)
 
     def _loop(self) -> None:
         while True:

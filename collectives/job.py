@@ -46,18 +46,20 @@ class Job:
         if settings.profile is not None and rank == 0:
             self._file = ProfileFile(settings.profile)
             self.recorder.after_iteration = self._keep
-            self.recorder.after_failure = self._write
+            self.recorder.keep_now = self._write
             self._write()
         optimizer_steps.install(self.recorder.step)
         atexit.register(self.close)
         self._opened = True
 
     def close(self) -> None:
-        """Write what there is; called when the last group goes, and at the process's end."""
-        if self._opened:
-            self.recorder.finish()
-            self.recorder.completion.drain(WRITE_EVERY_S)
-            self._write()
+        """The process ends: write what there is, and end the completion thread.
+
+        A thread that is inside torch when the interpreter goes would take the process down with it.
+        """
+        self.recorder.finish()
+        self.recorder.completion.close()
+        self._write()
 
     def profile(self) -> Profile:
         """The job's profile on this rank as of now."""

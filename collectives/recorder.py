@@ -24,6 +24,9 @@ KEPT_ITERATIONS = 64
 KEPT_OPERATIONS = 1024
 """A job without recognisable iterations remembers this many operations of its last one."""
 
+LARGEST_ITERATION = 100_000
+"""Of an iteration that does not end (an evaluation after the last step) no more operations than this are kept."""
+
 _DRAIN_S = 1.0
 _FIRST_SEARCH = 6
 
@@ -105,7 +108,7 @@ class Recorder:
         self.on_iteration_end: HookList[Iteration] = HookList("on_iteration_end")
         self.completion = CompletionThread()
         self.after_iteration: Callable[[], None] | None = None
-        self.after_failure: Callable[[], None] | None = None
+        self.keep_now: Callable[[], None] | None = None
         self._groups: dict[GroupLabel, AckedBytes] = {}
         self._acked: dict[GroupLabel, int] = {}
         self._detector = IterationDetector()
@@ -150,6 +153,8 @@ class Recorder:
         submission = Submission(name, group, nbytes, root, monotonic_ns(), self.failed)
         self._open.append(submission)
         self._last = submission
+        if len(self._open) > LARGEST_ITERATION:
+            self._forget_excess(LARGEST_ITERATION // 2)
         return submission
 
     def watch(self, submission: Submission, work: AnyWork, by_polling: bool) -> None:
@@ -158,8 +163,8 @@ class Recorder:
 
     def failed(self) -> None:
         """An operation has failed: what is known so far should be kept."""
-        if self.after_failure:
-            self.completion.run(self.after_failure)
+        if self.keep_now:
+            self.completion.run(self.keep_now)
 
     def _consult(self, name: str, nbytes: int) -> None:
         """Ask the detector about an operation; a search takes long, and so is left to the completion thread."""
@@ -197,7 +202,8 @@ class Recorder:
                 boundaries = self._detector.search(history)
                 self._cut(boundaries, monotonic_ns())
                 self._catch_up(self._followed)
-                self._forget_excess()
+                if len(self._open) > 2 * KEPT_OPERATIONS:
+                    self._forget_excess(KEPT_OPERATIONS)
             if self._detector.following:
                 self._search_every = _FIRST_SEARCH
             else:
@@ -230,9 +236,10 @@ class Recorder:
             since_ns = each.completed_ns or each.submitted_ns
         return history
 
-    def _forget_excess(self) -> None:
-        if len(self._open) > 2 * KEPT_OPERATIONS:
-            excess = len(self._open) - KEPT_OPERATIONS
+    def _forget_excess(self, kept: int) -> None:
+        """Of the operations since the last boundary, remember only so many."""
+        with self._lock:
+            excess = max(0, len(self._open) - kept)
             del self._open[:excess]
             self._before_open += excess
 
@@ -338,6 +345,8 @@ class Recorder:
             self._cut(self._detector.finish(self._history(), count, now_ns), now_ns)
             # Groups may be made again, and the pattern that was found at the end go on.
             self._followed = count
+        if self.keep_now:
+            self.completion.run(self.keep_now)
 
     def detection(self) -> Detection:
         """Which detector is in force, and what it has learned."""
