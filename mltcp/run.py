@@ -39,7 +39,7 @@ def run(command: Command, job: Job, control: str, controls: Controls | None = No
     if control in CONTROLS and controls.load([control]):
         print(f"mltcp: loaded {control}", file=sys.stderr)
     with attached(job, control, controls) as place:
-        return _wait(_start(command.arguments, place.cgroup, account))
+        return _wait(_start(command.arguments, control, place.cgroup, account))
 
 
 def _account(user: str | None) -> pwd.struct_passwd | None:
@@ -51,7 +51,7 @@ def _account(user: str | None) -> pwd.struct_passwd | None:
         raise UsageError(f"unknown user {user!r}") from None
 
 
-def _start(arguments: tuple[str, ...], cgroup: Path, account: pwd.struct_passwd | None) -> int:
+def _start(arguments: tuple[str, ...], control: str, cgroup: Path, account: pwd.struct_passwd | None) -> int:
     child = os.fork()
     if child:
         return child
@@ -62,6 +62,8 @@ def _start(arguments: tuple[str, ...], cgroup: Path, account: pwd.struct_passwd 
             os.initgroups(account.pw_name, account.pw_gid)
             os.setgid(account.pw_gid)
             os.setuid(account.pw_uid)
+        # Or the torch backend would put its connections under its own default.
+        os.environ["MLTCP_CC"] = control
         os.execvp(arguments[0], arguments)
     except FileNotFoundError:
         print(f"mltcp: {arguments[0]}: command not found", file=sys.stderr)

@@ -41,7 +41,10 @@ def _suite() -> type[unittest.TestCase]:
     """The suite as a test case. It looks the backend's name up while it is imported, so this comes first."""
     backend = os.environ["BACKEND"]
     if backend != "gloo" or "MLTCP_WRAP" in os.environ:
-        import collectives  # noqa: F401 - registers the backend also where entry points are not loaded
+        # Registers the backend also where entry points are not loaded; and here, not once in each of a thousand ranks,
+        # is loaded what a first group needs.
+        import collectives.inner
+        import collectives.make  # noqa: F401
     for feature in ("gpu", "cuda", "ddp", "subgroup", "plugin"):
         DistTestCases.backend_feature[feature].add(backend)
     from torch.testing._internal.distributed import distributed_test as upstream

@@ -45,6 +45,8 @@ def connection(lab, client, server, congestion=b"reno"):
     address = next(host.address for host in lab.topology.hosts if host.name == server)
     with contextlib.closing(in_host(lab, server, socket.socket)) as listener:
         listener.settimeout(PATIENCE_S)
+        # A connection of a moment ago may still be in TIME_WAIT there.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, PORT))
         listener.listen()
         one = in_host(lab, client, socket.socket)

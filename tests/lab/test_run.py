@@ -34,6 +34,11 @@ def test_sockets_of_the_program_get_the_control_on_both_ends():
     assert job_cgroups() == []
 
 
+def test_the_torch_backend_is_told_to_keep_to_the_control():
+    done = mltcp("run", *RENO, "--", "sh", "-c", "echo $MLTCP_CC")
+    assert done.stdout.strip() == "reno"
+
+
 @pytest.mark.parametrize(("program", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 143)])
 def test_the_exit_status_is_the_programs(program, status):
     assert mltcp("run", *RENO, "--", "sh", "-c", program).returncode == status
