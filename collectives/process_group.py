@@ -18,6 +18,7 @@ from torch.distributed import ProcessGroup, Work
 
 from collectives.recorder import GroupLabel, Recorder, Submission
 from collectives.sockets import GroupSocket, Mesh
+from collectives.untraced import untraced
 
 Method = Callable[..., Any]
 
@@ -233,7 +234,7 @@ def _counted(name: str, method: str, payload: int = 0, rooted: bool = False) -> 
 
     operation.__name__ = method
     operation.__doc__ = f"Torch's {method}, counted."
-    return operation
+    return untraced(operation)
 
 
 def _point_to_point(name: str, method: str) -> Method:
@@ -247,7 +248,7 @@ def _point_to_point(name: str, method: str) -> Method:
 
     operation.__name__ = method
     operation.__doc__ = f"Torch's {method}, counted."
-    return operation
+    return untraced(operation)
 
 
 def _nbytes(tensors: Any) -> int:
