@@ -16,6 +16,7 @@ from bench.lab import namespaces
 from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.link_use import LinkUse
+from bench.lab.paced_host import paced_host
 from bench.lab.topology import dumbbell
 from bench.lab.wiring import INTERFACE
 from bench.policy import Policy
@@ -181,7 +182,12 @@ def _placed(
     for host in lab.topology.hosts_of(index):
         job = policy.job(f"{name}@{host.name}")
         cgroup = stack.enter_context(attached(job, policy.control, controls)).cgroup
-        places.append(RankPlace(lab.namespace(host.name), INTERFACE, host.address, cgroup))
+        namespace, daemon = lab.namespace(host.name), None
+        if policy.pacing is not None:
+            daemon = stack.enter_context(
+                paced_host(namespace, INTERFACE, contest.link.rate_bps, policy.pacing)
+            )
+        places.append(RankPlace(namespace, INTERFACE, host.address, cgroup, daemon))
     perturbation = None if policy.isolated else contest.perturbation
     spec = JobSpec(
         name,

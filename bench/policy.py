@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from bench.lab.paced_host import Pacing
 from bench.results import ISOLATED
 from mltcp.aggressiveness import Aggressiveness, Shape
 from mltcp.ebpf.controls import CONTROLS, MLTCP_CONTROLS, available
 from mltcp.ebpf.jobs import control_for
 from mltcp.ebpf.layout import Job, Start
 from mltcp.errors import UsageError
+from mltcp.pacing.rate_law import CONSTANTS
+
+PACED = ("dcqcn", "mltcp_dcqcn")
+"""Policies in which a daemon on every host sets the rates; the congestion control only keeps the connections full."""
+
+PACED_CONTROL = "reno"
+PACED_INTERVAL_S = 0.002
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A congestion control and, for ours, the law of its jobs.
+    """A congestion control and, for ours, the law of its jobs; or how every host's daemon paces them.
 
     ``isolated`` runs every job alone; it is the yardstick of the others.
     """
@@ -23,6 +31,7 @@ class Policy:
     name: str
     control: str
     law: Job
+    pacing: Pacing | None = None
 
     @property
     def isolated(self) -> bool:
@@ -44,20 +53,46 @@ def parse_policy(text: str, isolated_control: str) -> Policy:
         UsageError: an unknown policy or variation; the message names what is allowed.
     """
     base, _, variations = text.partition("@")
+    if base in PACED:
+        return _paced(base, variations, text)
     allowed = allowed_policies()
     if base not in allowed:
         raise UsageError(f"unknown policy {base!r}; choose from {', '.join(allowed)}")
     if variations and base not in MLTCP_CONTROLS:
-        raise UsageError(f"policy {text!r}: only {', '.join(MLTCP_CONTROLS)} have variations")
+        raise UsageError(f"policy {text!r}: only {', '.join([*MLTCP_CONTROLS, *PACED])} have variations")
     law = Job("", Aggressiveness(Shape.LINEAR))
     for variation in filter(None, variations.split(":")):
         law = _varied(law, variation, text)
     return Policy(text, control_for(isolated_control if base == ISOLATED else base), law)
 
 
+def _paced(law: str, variations: str, text: str) -> Policy:
+    """A policy of daemons. Its variations: base=CONTROL, interval=S, those of F, and the law's constants by name."""
+    control, interval_s = PACED_CONTROL, PACED_INTERVAL_S
+    job, constants = Job("", Aggressiveness(Shape.LINEAR)), []
+    for variation in filter(None, variations.split(":")):
+        field, _, value = variation.partition("=")
+        if field == "base":
+            control = control_for(value)
+        elif field == "interval":
+            interval_s = _number(value, field, text)
+        elif field in CONSTANTS:
+            constants.append((field, _number(value, field, text)))
+        else:
+            job = _varied(job, variation, text)
+    return Policy(text, control, job, Pacing(law, interval_s, job.aggressiveness, tuple(constants)))
+
+
+def _number(value: str, field: str, where: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise UsageError(f"policy {where!r}: {field} cannot be {value!r}; allowed: a number") from None
+
+
 def allowed_policies() -> list[str]:
     """The policies that can be run on this host."""
-    return list(dict.fromkeys([ISOLATED, *available(), "dctcp", *CONTROLS]))
+    return list(dict.fromkeys([ISOLATED, *available(), "dctcp", *CONTROLS, *PACED]))
 
 
 def _varied(law: Job, variation: str, where: str) -> Job:

@@ -11,10 +11,9 @@ queues mark instead of dropping, while the receiver reports no marks, and nobody
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterable
 
-from collectives.notices import say_once
+from collectives.notices import rank_on_host, say_once
 from collectives.settings import NO_CONTROL, Settings
 from collectives.sockets import Mesh
 from mltcp.ebpf.controls import CONTROLS, MLTCP_CONTROLS, allowed, available
@@ -53,7 +52,7 @@ def _set_all(descriptors: Iterable[int], settings: Settings, rank: int) -> None:
         return
     if settings.strict:
         raise NotAvailableError(f"mltcp: {obstacle}")
-    say_once("congestion", f"mltcp: {obstacle}; the job runs without it", _rank_on_host(rank))
+    say_once("congestion", f"mltcp: {obstacle}; the job runs without it", rank_on_host(rank))
 
 
 def _set(descriptor: int, settings: Settings) -> str | None:
@@ -91,9 +90,3 @@ def _missing(name: str, error: OSError) -> str:
             allow = f"mltcp load --allow-users {name}"
         return f"this user may not choose {name} (as root: {allow}; or start the job with mltcp run)"
     return f"cannot set {name}: {error.strerror}"
-
-
-def _rank_on_host(rank: int) -> int:
-    """What is missing on a host is for a rank on it to say, where the launcher tells which is the first."""
-    local = os.environ.get("LOCAL_RANK", "")
-    return int(local) if local.isdecimal() else rank

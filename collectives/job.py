@@ -9,14 +9,19 @@ from dataclasses import dataclass, field
 
 import torch.distributed as dist
 
-from collectives import optimizer_steps
+from collectives import daemon, optimizer_steps
 from collectives.demand import Profile, as_document, profile_of
+from collectives.notices import rank_on_host
 from collectives.profile_file import ProfileFile
 from collectives.recorder import Recorder
 from collectives.settings import Settings
+from mltcp.daemon.membership import Membership
 
 WRITE_EVERY_S = 1.0
 """The profile's file is at most this old, and newer after the first iterations and after a failure."""
+
+REPORT_EVERY_S = 0.25
+"""The daemon is told of an iteration at most so often."""
 
 _EARLY_ITERATIONS = 4
 
@@ -30,24 +35,29 @@ class Job:
     rank: int = 0
     ranks: int = 1
     backend: str = "gloo"
+    membership: Membership | None = None
     _file: ProfileFile | None = None
+    _reported_s: float = 0.0
     _written_s: float = 0.0
     _opened: bool = False
 
-    def open(self, settings: Settings, rank: int, ranks: int, backend: str) -> None:
-        """A process group is being made; the first one decides who this rank is.
+    def open(self, settings: Settings, rank: int, ranks: int, backend: str, store: dist.Store) -> None:
+        """A process group is being made; the first one decides who this rank is. `store` is where its ranks meet.
 
         Raises:
-            MltcpError: the profile's file cannot be written.
+            MltcpError: the profile's file cannot be written, or, under MLTCP_STRICT, the daemon refuses the job.
         """
         if self._opened:
             return
         self.settings, self.rank, self.ranks, self.backend = settings, rank, ranks, backend
         if settings.profile is not None and rank == 0:
             self._file = ProfileFile(settings.profile)
-            self.recorder.after_iteration = self._keep
             self.recorder.keep_now = self._write
             self._write()
+        self.membership = daemon.join(settings, store, rank, ranks)
+        reports = self.membership is not None and rank_on_host(rank) == 0
+        if reports or self._file is not None:
+            self.recorder.after_iteration = lambda: self._after_iteration(reports)
         optimizer_steps.install(self.recorder.step)
         atexit.register(self.close)
         self._opened = True
@@ -60,6 +70,8 @@ class Job:
         self.recorder.finish()
         self.recorder.completion.close()
         self._write()
+        if self.membership is not None:
+            self.membership.close()
 
     def profile(self) -> Profile:
         """The job's profile on this rank as of now."""
@@ -74,9 +86,22 @@ class Job:
             count=recorder.count,
         )
 
-    def _keep(self) -> None:
-        """On the completion thread: bring the file up to date, not more often than need be."""
+    def _after_iteration(self, reports: bool) -> None:
+        """On the completion thread: bring the file and the daemon up to date."""
         now_s = time.monotonic()
+        if self._file is not None:
+            self._keep(now_s)
+        if reports and now_s - self._reported_s >= REPORT_EVERY_S:
+            self._reported_s = now_s
+            self._report()
+
+    def _report(self) -> None:
+        last = self.recorder.last_iteration()
+        if last is not None and self.membership is not None:
+            self.membership.report(last.number, last.duration_s, last.sent_bytes)
+
+    def _keep(self, now_s: float) -> None:
+        """Bring the file up to date, not more often than need be."""
         early = self.recorder.count <= _EARLY_ITERATIONS
         if early or now_s - self._written_s >= WRITE_EVERY_S:
             self._written_s = now_s
@@ -102,6 +127,8 @@ def _forget_in_child() -> None:
         optimizer_steps.uninstall()
         _job.recorder.completion.forget()
         atexit.unregister(_job.close)
+        if _job.membership is not None:
+            _job.membership.close()
     _job = Job()
 
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed import distributed_c10d as c10d
 
-from collectives import congestion, job
+from collectives import congestion, daemon, job
 from collectives.process_group import MltcpProcessGroup
 from collectives.settings import Settings
 from collectives.sockets import Listeners, Mesh, new_listeners
@@ -33,10 +33,13 @@ def make_group(
         return None
     own = job.current()
     rank, ranks = job.own_rank(inner.rank())
-    own.open(settings, rank, ranks if ranks > 0 else inner.size(), inner.name())
+    own.open(settings, rank, ranks if ranks > 0 else inner.size(), inner.name(), inner.get_group_store())
     mesh = _mesh(inner, listeners, timeout)
     if mesh is not None:
-        congestion.apply(mesh, settings, rank)
+        if own.membership is not None:
+            daemon.pass_flows(mesh, own.membership, rank)
+        if not daemon.sets_control(own.membership):
+            congestion.apply(mesh, settings, rank)
     return MltcpProcessGroup(inner, name or inner.name(), own.recorder, mesh)
 
 

@@ -17,4 +17,13 @@ def say_once(key: str, message: str, rank: int = 0) -> None:
             _log.warning("%s", message)
 
 
+def rank_on_host(rank: int) -> int:
+    """Which rank of those on its host this is, where the launcher tells; else the rank in the job.
+
+    What concerns a host is for the first rank on it to say.
+    """
+    local = os.environ.get("LOCAL_RANK", "")
+    return int(local) if local.isdecimal() else rank
+
+
 os.register_at_fork(after_in_child=_said.clear)

@@ -361,6 +361,12 @@ class Recorder:
             finished = tuple(self._finished)
         return tuple(each.record() for each in finished)
 
+    def last_iteration(self) -> Iteration | None:
+        """The last finished iteration, if there is one."""
+        with self._lock:
+            finished = self._finished[-1] if self._finished else None
+        return None if finished is None else finished.record()
+
     @property
     def count(self) -> int:
         """How many iterations have finished."""

@@ -141,6 +141,17 @@ class IterationTracker:
             self._forget()
         return record
 
+    def observe_interval(self, from_ns: int, to_ns: int, acked: int) -> IterationRecord | None:
+        """Count what was acknowledged at times unknown between two readings of a counter.
+
+        A pause is only what lies between intervals in which something was; without `acked` nothing is noted.
+        """
+        if acked == 0:
+            return None
+        record = self.observe(from_ns, acked)
+        self.last_ns = max(self.last_ns, to_ns)
+        return record
+
     def _after_pause(self, pause_ns: int, now_ns: int) -> IterationRecord | None:
         if self.gap_given:
             if pause_ns <= self.gap_ns:

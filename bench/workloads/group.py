@@ -8,13 +8,15 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from bench.workloads.place import RankPlace
 from collectives.backend import register
 from collectives.settings import NO_CONTROL
+from mltcp.daemon.client import ENVIRONMENT, NO_DAEMON
 
 TIMEOUT = timedelta(seconds=60)
 
 
-def join_group(store_file: Path, rank: int, ranks: int, interface: str) -> None:
+def join_group(store_file: Path, rank: int, ranks: int, place: RankPlace, job: str) -> None:
     """Become a rank of the group that meets at `store_file`, for the rest of this process's life.
 
     There is no way out but the process's end. With torch 2.13, where DistributedDataParallel holds a
@@ -22,7 +24,9 @@ def join_group(store_file: Path, rank: int, ranks: int, interface: str) -> None:
     threads, one of which may wait for that lock: about one training in fifty never came back from leaving its
     group.
     """
-    os.environ["GLOO_SOCKET_IFNAME"] = interface
+    os.environ["GLOO_SOCKET_IFNAME"] = place.interface
+    os.environ["MLTCP_JOB"] = job
+    os.environ[ENVIRONMENT] = NO_DAEMON if place.daemon is None else os.fspath(place.daemon)
     # The control that is compared is set on the job's cgroup, from the first SYN on.
     os.environ["MLTCP_CC"] = NO_CONTROL
     register()

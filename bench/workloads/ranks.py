@@ -74,7 +74,7 @@ def _take_part(connection: Connection, spec: JobSpec, rank: int, place: RankPlac
     # Imported here, as the launcher imports this module too and needs no torch.
     from bench.workloads.group import join_group, warm_up
 
-    join_group(store, rank, spec.ranks, place.interface)
+    join_group(store, rank, spec.ranks, place, spec.name)
     workload = _workload(spec, rank)
     warm_up(spec.warmup)
     _check_addresses(place, tcp_flows())

@@ -7,12 +7,16 @@
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
+#define SOL_SOCKET 1
+#define SO_PRIORITY 12
+#define SO_MARK 36
 #define IPPROTO_TCP 6
 #define TCP_CONGESTION 13
 #define CONTROL_NAME_BYTES 16
 
 struct attachment {
 	__u32 job;
+	__u32 mark; /* and priority: the class of a paced job, 0 if it is not */
 	char control[CONTROL_NAME_BYTES];
 };
 
@@ -30,17 +34,36 @@ static __always_inline void tag(struct bpf_sock_ops *context)
 		flow->job = attachment.job;
 }
 
+/* Without a filter for priorities, with one for marks: see mltcp/pacing/htb.py. */
+static __always_inline void classify(struct bpf_sock_ops *context)
+{
+	__u32 class = attachment.mark;
+
+	if (!class)
+		return;
+	bpf_setsockopt(context, SOL_SOCKET, SO_PRIORITY, &class, sizeof(class));
+	bpf_setsockopt(context, SOL_SOCKET, SO_MARK, &class, sizeof(class));
+}
+
+static __always_inline void control(struct bpf_sock_ops *context)
+{
+	if (attachment.control[0])
+		bpf_setsockopt(context, IPPROTO_TCP, TCP_CONGESTION, (void *)attachment.control, CONTROL_NAME_BYTES);
+}
+
 SEC("sockops")
 int mltcp_attach(struct bpf_sock_ops *context)
 {
 	switch (context->op) {
-	case BPF_SOCK_OPS_TCP_CONNECT_CB:         /* before the SYN: whether to ask for ECN hangs on the control */
-	case BPF_SOCK_OPS_TCP_LISTEN_CB:          /* before the SYN-ACK, for the same reason */
+	case BPF_SOCK_OPS_TCP_LISTEN_CB: /* before the SYN-ACK: whether to agree to ECN hangs on the control */
+		control(context);
+		break;
+	case BPF_SOCK_OPS_TCP_CONNECT_CB:         /* before the SYN, for the same reason */
 	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:  /* again, in case the program chose a control of its own in between */
 	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
-		if (context->op != BPF_SOCK_OPS_TCP_LISTEN_CB)
-			tag(context);
-		bpf_setsockopt(context, IPPROTO_TCP, TCP_CONGESTION, (void *)attachment.control, CONTROL_NAME_BYTES);
+		tag(context);
+		classify(context);
+		control(context);
 	}
 	return 1;
 }

@@ -18,7 +18,7 @@ from mltcp.ebpf.libbpf import BpfError, BpfMap, BpfObject
 from mltcp.ebpf.mounts import cgroup_root
 from mltcp.errors import MltcpError, UsageError
 
-_ATTACHMENT = struct.Struct("=I16s")
+_ATTACHMENT = struct.Struct("=II16s")
 _KEY = struct.Struct("=I")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,30}")
 _ONLY_IF_NEW = 1
@@ -32,6 +32,15 @@ class Attached:
     number: int
     name: str
     cgroup: Path
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What a cgroup's sockets get: the job's number in the kernel, its control, and its mark (0 or empty: none)."""
+
+    number: int
+    control: str
+    mark: int = 0
 
 
 def check_name(name: str) -> str:
@@ -58,10 +67,10 @@ def attached(job: Job, control: str, controls: Controls | None = None) -> Iterat
         raise UsageError(f"unknown congestion control {control!r}; choose from {', '.join(available())}")
     remove_stale(controls)
     ours = controls.takes_jobs(control)
-    number = _enter_job(job, controls) if ours else 0
-    path = _make_cgroup(job.name)
+    number = enter_job(job, controls) if ours else 0
+    path = make_cgroup(job.name)
     try:
-        with _attached_program(number, control, path, controls):
+        with attached_program(Membership(number, control), path, controls):
             yield Attached(number, job.name, path)
     finally:
         _remove_cgroup(path)
@@ -69,7 +78,12 @@ def attached(job: Job, control: str, controls: Controls | None = None) -> Iterat
             _leave_job(number, controls)
 
 
-def _enter_job(job: Job, controls: Controls) -> int:
+def enter_job(job: Job, controls: Controls) -> int:
+    """Put a job, owned by this process, into the kernel's map; returns its number there.
+
+    Raises:
+        MltcpError: there is no room, or what is loaded is of another version.
+    """
     value = replace(job, owner=os.getpid()).pack()
     with controls.shared_map("mltcp_jobs") as jobs:
         _check_layout(jobs)
@@ -101,7 +115,8 @@ def _leave_job(number: int, controls: Controls) -> None:
         jobs.delete(_KEY.pack(number))
 
 
-def _make_cgroup(name: str) -> Path:
+def make_cgroup(name: str) -> Path:
+    """A cgroup for a job of this process."""
     path = cgroup_root() / CGROUP / f"{name}:{os.getpid()}:{time.monotonic_ns()}"
     path.mkdir(parents=True)
     return path
@@ -123,6 +138,19 @@ def _remove_cgroup(path: Path) -> None:
         path.parent.rmdir()
 
 
+def try_to_remove_cgroup(path: Path) -> bool:
+    """Remove the cgroup of a job that is over, unless processes are still leaving it; whether it is gone."""
+    try:
+        for pid in (path / "cgroup.procs").read_text().split():
+            _move_to_root(pid)
+        path.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
 def _move_to_root(pid: str) -> None:
     try:
         (cgroup_root() / "cgroup.procs").write_text(pid)
@@ -133,10 +161,12 @@ def _move_to_root(pid: str) -> None:
 
 
 @contextmanager
-def _attached_program(number: int, control: str, cgroup: Path, controls: Controls) -> Iterator[None]:
+def attached_program(membership: Membership, cgroup: Path, controls: Controls) -> Iterator[None]:
+    """While the context lasts, every TCP socket that is opened in the cgroup becomes a flow of the job."""
     with BpfObject.open(build.compiled(SOURCES / "attach.bpf.c")) as program:
-        program.set_initial(".rodata", _ATTACHMENT.pack(number, control.encode()))
-        if number:
+        values = (membership.number, membership.mark, membership.control.encode())
+        program.set_initial(".rodata", _ATTACHMENT.pack(*values))
+        if membership.number:
             with controls.shared_map("mltcp_flows") as flows:
                 program.reuse("mltcp_flows", flows)
         program.load()

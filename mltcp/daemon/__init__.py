@@ -1,0 +1,1 @@
+"""mltcpd: the one privileged part of a host, and its client."""
