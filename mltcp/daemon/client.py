@@ -177,9 +177,16 @@ class Client:
         self.ask("stop", number=number)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The iterations of this user's jobs as they finish, until the daemon is gone; call it once."""
+        """The iterations of this user's jobs as they finish, from now on and until the daemon is gone.
+
+        Each has `job` (its number), `name`, `number` (of the iteration), `duration_s` and `sent_bytes`. The connection
+        is for nothing else from then on.
+        """
         self.ask("subscribe")
         self._socket.settimeout(None)
+        return self._packets()
+
+    def _packets(self) -> Iterator[dict[str, Any]]:
         while (packet := self._receive()) is not None:
             yield packet
 

@@ -9,6 +9,7 @@ from mltcp.aggressiveness import Aggressiveness
 from mltcp.daemon.iteration_times import IterationTimes
 from mltcp.daemon.protocol import DeniedError
 from mltcp.daemon.server import Connection, Peer
+from mltcp.daemon.status import JobStatus
 from mltcp.errors import NotAvailableError, UsageError
 from mltcp.pacing.feedback import FlowKey, Sample
 
@@ -158,6 +159,6 @@ class Jobs:
         return self._by_number.get(number)
 
 
-def may_see(job: Job, peer: Peer) -> bool:
+def may_see(job: Job | JobStatus, peer: Peer) -> bool:
     """Whether a peer may see a job in detail, change it and stop it: its owner and root."""
     return peer.is_root or peer.uid == job.uid

@@ -69,11 +69,7 @@ class Reading:
     def seen_by(self, peer: Peer) -> DaemonStatus:
         """What a peer may know."""
         everything = self.all()
-        seen = []
-        for status in everything.jobs:
-            job = self._host.jobs.by_number(status.number)
-            own = job is not None and may_see(job, peer)
-            seen.append(status if own else _of_a_stranger(status))
+        seen = (each if may_see(each, peer) else _of_a_stranger(each) for each in everything.jobs)
         return replace(everything, jobs=tuple(seen))
 
     def _measure(self, now_s: float) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 from mltcp.aggressiveness import Aggressiveness, Shape
 from mltcp.daemon.flows import PassedFlow, passed_flow
 from mltcp.daemon.host import Host
-from mltcp.daemon.jobs import KERNEL, MOST_FLOWS_PER_JOB, NONE, TC, Job
+from mltcp.daemon.jobs import KERNEL, MOST_FLOWS_PER_JOB, NONE, TC, Job, may_see
 from mltcp.daemon.paced import MARK
 from mltcp.daemon.protocol import Fields
 from mltcp.daemon.reading import Reading
-from mltcp.daemon.server import Connection, Peer
+from mltcp.daemon.server import Connection, Peer, Server
 from mltcp.ebpf.controls import CONTROLS, available
 from mltcp.errors import NotAvailableError, UsageError
 
@@ -190,6 +190,13 @@ class Requests:
     def _subscribe(self, connection: Connection, _: Fields, __: Sequence[int]) -> Iterable[Reply]:
         connection.subscribed = True
         return [{}]
+
+
+def tell(server: Server, job: Job, event: Mapping[str, Any]) -> None:
+    """Send a finished iteration of a job to those who subscribed and may know of it."""
+    for connection in server.subscribers():
+        if may_see(job, connection.peer):
+            connection.send({"event": "iteration", "job": job.number, "name": job.name, **event})
 
 
 def _aggressiveness(fields: Fields, former: Aggressiveness) -> Aggressiveness:

@@ -130,13 +130,16 @@ class Connection:
             return
         descriptors = _descriptors(ancillary)
         try:
-            if packet:
-                self._server.handle(self, packet, flags, descriptors)
-            else:
-                self._server.drop(self)
+            replies = self._server.handle(self, packet, flags, descriptors) if packet else None
         finally:
+            # Before the reply: whoever has it may rely on holding the only copies.
             for descriptor in descriptors:
                 os.close(descriptor)
+        if replies is None:
+            self._server.drop(self)
+            return
+        for reply in replies:
+            self.send(reply)
 
     def close(self) -> None:
         """Close it; a second time does nothing."""
@@ -263,22 +266,24 @@ class Server:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def handle(self, connection: Connection, packet: bytes, flags: int, descriptors: Sequence[int]) -> None:
-        """Have a packet handled, and answer it."""
+    def handle(
+        self, connection: Connection, packet: bytes, flags: int, descriptors: Sequence[int]
+    ) -> list[Mapping[str, Any]]:
+        """Have a packet handled; returns the replies."""
         self._count(connection)
         try:
             if flags & socket.MSG_TRUNC or len(packet) > MOST_BYTES:
                 raise UsageError(f"a message of more than {MOST_BYTES} bytes: no more are allowed")
             if flags & socket.MSG_CTRUNC:
                 raise UsageError(f"more than {MOST_DESCRIPTORS} descriptors: no more are allowed")
-            for reply in self._handler.handle(connection, decode(packet), descriptors):
-                connection.send({"ok": True, **reply})
+            replies = self._handler.handle(connection, decode(packet), descriptors)
+            return [{"ok": True, **reply} for reply in replies]
         except MltcpError as error:
-            connection.send(error_reply(error))
+            return [error_reply(error)]
         except Exception as error:
             # A fault of ours must not take down what all jobs of the host hang on.
             _log.exception("a request of %s failed", connection.peer)
-            connection.send(error_reply(MltcpError(f"the daemon failed: {error!r}")))
+            return [error_reply(MltcpError(f"the daemon failed: {error!r}"))]
 
     def _count(self, connection: Connection) -> None:
         uid = connection.peer.uid

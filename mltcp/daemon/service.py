@@ -16,12 +16,11 @@ from mltcp.daemon.attachments import Attachments
 from mltcp.daemon.changes import ControlChange
 from mltcp.daemon.configuration import Configuration
 from mltcp.daemon.host import Host
-from mltcp.daemon.jobs import Job, may_see
 from mltcp.daemon.journal import Journal
 from mltcp.daemon.kernel import open_kernel_jobs
 from mltcp.daemon.paced import Pacer
 from mltcp.daemon.reading import Reading
-from mltcp.daemon.requests import Requests
+from mltcp.daemon.requests import Requests, tell
 from mltcp.daemon.restore import restore
 from mltcp.daemon.server import Server
 from mltcp.ebpf.controls import Controls, require_root
@@ -84,7 +83,7 @@ class _Daemon:
             attachments=Attachments(controls),
             default_control=configuration.default_control,
             aggressiveness=configuration.aggressiveness,
-            listener=self._tell,
+            listener=lambda job, event: tell(self._server, job, event),
         )
         self._host.attachments.numbers = self._host
         if pacer is not None:
@@ -167,11 +166,6 @@ class _Daemon:
     def _count(self) -> None:
         self._host.count()
         self._reading.all()
-
-    def _tell(self, job: Job, event: dict[str, Any]) -> None:
-        for connection in self._server.subscribers():
-            if may_see(job, connection.peer):
-                connection.send({"event": "iteration", "job": job.number, "name": job.name, **event})
 
     def close(self) -> None:
         """End everything but what the journal undoes."""

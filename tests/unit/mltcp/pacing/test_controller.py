@@ -1,0 +1,167 @@
+"""The control loop on counters that a test gives it."""
+
+import socket
+
+import pytest
+
+from mltcp.aggressiveness import Aggressiveness
+from mltcp.iteration import IterationTracker
+from mltcp.pacing.controller import PacingController
+from mltcp.pacing.feedback import FlowKey, Sample
+from mltcp.pacing.rate_law import Constants
+
+LINE = 1e9
+STEP_NS = 2_000_000
+TOTAL = 1_000_000
+GAP_NS = 20_000_000
+
+
+class Counters:
+    """The counters of flows, as the kernel would tell them."""
+
+    def __init__(self):
+        self.samples = {}
+        self.forgotten = []
+
+    def sample(self, flows):
+        return [self.samples.get(flow) for flow in flows]
+
+    def forget(self, flow):
+        self.forgotten.append(flow)
+
+    def grow(self, flow, acked=0, marked=0, retransmits=0):
+        before = self.samples[flow]
+        self.samples[flow] = Sample(
+            before.acked_bytes + acked,
+            before.delivered + 1,
+            (before.delivered_ce + marked) & 0xFFFFFFFF,
+            before.retransmits + retransmits,
+        )
+
+
+def flow(number):
+    return FlowKey(socket.AF_INET, ("10.0.0.1", number), ("10.0.0.2", 1), number)
+
+
+class Loop:
+    def __init__(self, mltcp=True, jobs=1, flows=1, total=TOTAL, gap_ns=GAP_NS):
+        self.counters = Counters()
+        self.controller = PacingController(self.counters, LINE, mltcp, Constants(start_rate=1.0))
+        self.now_ns = 10**9
+        self.flows = {}
+        for number in range(jobs):
+            self.controller.add_job(number, Aggressiveness(), IterationTracker(total, gap_ns))
+            self.flows[number] = [flow(100 * number + each) for each in range(flows)]
+            for each in self.flows[number]:
+                self.counters.samples[each] = Sample(0, 0, 0, 0)
+            self.controller.add_flows(number, self.flows[number])
+        self.tick()
+
+    def tick(self, times=1):
+        changed = {}
+        for _ in range(times):
+            self.now_ns += STEP_NS
+            rates, self.gone = self.controller.tick(self.now_ns)
+            changed |= rates
+        return changed
+
+    def job(self, number=0):
+        return self.controller.jobs[number]
+
+
+def test_bytes_of_all_flows_make_the_jobs_ratio():
+    loop = Loop(flows=2)
+    loop.counters.grow(loop.flows[0][0], acked=TOTAL // 4)
+    loop.counters.grow(loop.flows[0][1], acked=TOTAL // 4)
+    loop.tick()
+    assert loop.job().bytes_ratio == 0.5
+    assert loop.job().factor == pytest.approx(0.5 * 1.75 + 0.25)
+
+
+def test_what_a_flow_had_sent_before_it_came_does_not_count():
+    loop = Loop()
+    late = flow(77)
+    loop.counters.samples[late] = Sample(10**9, 5, 3, 2)
+    loop.controller.add_flows(0, [late])
+    loop.tick()
+    assert (loop.job().acked_bytes, loop.job().marks, loop.job().retransmits) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("sign", ["marked", "retransmits"])
+def test_a_mark_or_a_retransmission_lowers_the_rate(sign):
+    loop = Loop()
+    loop.counters.grow(loop.flows[0][0], acked=1000, **{sign: 1})
+    assert loop.tick() == {0: 0.5}
+
+
+def test_counters_that_wrap_around_count_on():
+    loop = Loop()
+    first = loop.flows[0][0]
+    loop.counters.samples[first] = Sample(0, 0, 0xFFFFFFFF, 0)
+    loop.controller.jobs[0].flows[first] = loop.counters.samples[first]
+    loop.counters.grow(first, marked=1)
+    loop.tick()
+    assert loop.job().marks == 1
+
+
+def test_an_unchanged_rate_is_not_reported():
+    loop = Loop()
+    loop.counters.grow(loop.flows[0][0], acked=1000)
+    assert loop.tick() == {}
+
+
+def test_after_the_gap_the_rate_is_set_for_the_next_iterations_first_bytes():
+    loop = Loop()
+    loop.counters.grow(loop.flows[0][0], acked=TOTAL)
+    loop.tick()
+    quiet_ticks = GAP_NS // STEP_NS
+    assert loop.tick(quiet_ticks) == {}
+    assert loop.tick() == {0: 0.25}  # F(0) of the line rate
+    assert loop.tick(50) == {}  # and stays there until the job sends
+    loop.counters.grow(loop.flows[0][0], acked=1000)
+    assert loop.tick()[0] == pytest.approx((0.25 + 1) / 2)
+    assert [record.bytes for record in loop.job().finished] == [TOTAL]
+
+
+def test_plain_dcqcn_recovers_in_the_pause_and_knows_no_f():
+    loop = Loop(mltcp=False)
+    loop.counters.grow(loop.flows[0][0], acked=TOTAL, marked=1)
+    assert loop.tick() == {0: 0.5}
+    loop.tick(40)
+    assert loop.job().law.current_bps > 0.99 * LINE
+    assert loop.job().factor == 1.0
+
+
+def test_flows_that_are_gone_are_told_and_forgotten():
+    loop = Loop(flows=2)
+    lost, kept = loop.flows[0]
+    del loop.counters.samples[lost]
+    loop.tick()
+    assert loop.gone == [lost]
+    assert list(loop.job().flows) == [kept]
+    assert lost in loop.counters.forgotten
+
+
+def test_jobs_do_not_mix():
+    loop = Loop(jobs=3, flows=2)
+    loop.counters.grow(loop.flows[1][0], acked=5000, marked=2)
+    assert loop.tick()[1] == 0.5
+    assert [loop.job(number).acked_bytes for number in range(3)] == [0, 5000, 0]
+
+
+def test_sampling_makes_no_pauses():
+    """With intervals of 10 ms, bytes in every one of them are one iteration, not many of 10 ms each."""
+    tracker = IterationTracker()
+    now_ns = 10**9
+    records = []
+    for _ in range(6):
+        for _ in range(12):  # 120 ms of sending
+            records.append(tracker.observe_interval(now_ns, now_ns + 10_000_000, 10_000))
+            now_ns += 10_000_000
+        for _ in range(20):  # 200 ms of silence
+            records.append(tracker.observe_interval(now_ns, now_ns + 10_000_000, 0))
+            now_ns += 10_000_000
+    found = [record for record in records if record is not None]
+    assert [record.bytes for record in found] == [120_000] * 5
+    assert tracker.recognised
+    assert tracker.total_bytes == 120_000
