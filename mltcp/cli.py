@@ -1,4 +1,4 @@
-"""The ``mltcp`` command: probe | load | unload | status | run."""
+"""The ``mltcp`` command: probe | load | unload | status | run | daemon | restore."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.table import Table
 
 from mltcp import probe as probing
 from mltcp.aggressiveness import DEFAULT_INTERCEPT, DEFAULT_SLOPE, Aggressiveness, Shape
+from mltcp.daemon import command as daemon_command
 from mltcp.ebpf.controls import CONTROLS, DEFAULT_CONTROL, MLTCP_CONTROLS, Controls, require_root
 from mltcp.ebpf.layout import Flow, Job, Start, Tracker
 from mltcp.errors import MltcpError, UsageError
@@ -27,6 +28,7 @@ examples:
   mltcp run --job bert -- torchrun train.py    every TCP connection of this program becomes a flow of the job bert
   mltcp status                                 controls, jobs, flows, bytes_ratio, what was learned
   mltcp unload                                 leave nothing behind
+  mltcp daemon --interface eth0                pace the jobs of this host with tc
 """
 
 
@@ -59,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     status = commands.add_parser("status", help="show controls, jobs and flows")
     status.add_argument("--json", action="store_true", help="one JSON document")
     _add_run(commands.add_parser("run", help="run a program with its TCP connections under MLTCP"))
+    daemon_command.add_parsers(commands)
     return parser
 
 
@@ -266,7 +269,15 @@ def _job(options: argparse.Namespace, arguments: Sequence[str]) -> Job:
     )
 
 
-_COMMANDS = {"probe": _probe, "load": _load, "unload": _unload, "status": _status, "run": _run}
+_COMMANDS = {
+    "probe": _probe,
+    "load": _load,
+    "unload": _unload,
+    "status": _status,
+    "run": _run,
+    "daemon": daemon_command.execute_daemon,
+    "restore": daemon_command.execute_restore,
+}
 
 
 if __name__ == "__main__":

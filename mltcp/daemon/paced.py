@@ -29,7 +29,10 @@ class Tree(Protocol):
     """What is on an interface: :class:`mltcp.pacing.htb.HtbTree`."""
 
     interface: str
-    line_rate_bps: int
+
+    @property
+    def line_rate_bps(self) -> int:
+        """Of the interface."""
 
     def install(self) -> None:
         """Put the tree there, or take over the one that a former daemon left."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from mltcp.daemon import metrics, privileges
+from mltcp.daemon import privileges
 from mltcp.daemon.attachments import Attachments
 from mltcp.daemon.changes import ControlChange
 from mltcp.daemon.configuration import Configuration
@@ -29,7 +29,6 @@ from mltcp.errors import MltcpError
 from mltcp.pacing.controller import PacingController
 from mltcp.pacing.feedback import SocketDiagnosis
 from mltcp.pacing.htb import HtbTree
-from mltcp.pacing.rate_law import Constants
 
 _log = logging.getLogger("mltcp.daemon")
 
@@ -71,7 +70,7 @@ def _restore_leftovers(journal: Journal, configuration: Configuration) -> None:
 class _Daemon:
     def __init__(self, configuration: Configuration, journal: Journal) -> None:
         self._configuration = configuration
-        self._metrics: metrics.Server | None = None
+        self._metrics: Any = None
         controls = Controls()
         self._load(controls, configuration.controls, journal)
         remove_stale(controls)
@@ -132,7 +131,7 @@ class _Daemon:
             diagnosis,
             max(tree.line_rate_bps for tree in trees),
             mltcp=configuration.law == MLTCP_LAW,
-            constants=Constants(**configuration.constants),
+            constants=configuration.constants,
         )
         return Pacer(trees, controller, diagnosis)
 
@@ -148,6 +147,8 @@ class _Daemon:
         privileges.drop()
         self._reading.all()
         if self._configuration.metrics is not None:
+            from mltcp.daemon import metrics  # its library is needed for nothing else
+
             self._metrics = metrics.serve(self._configuration.metrics, self._reading.latest)
         if self._host.pacer is not None:
             _Periodic(loop, self._configuration.interval_s, self._host.tick).start()

@@ -1,0 +1,80 @@
+"""``mltcp daemon`` and ``mltcp restore`` as commands."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from mltcp.daemon import log
+from mltcp.daemon.configuration import Configuration, load
+from mltcp.daemon.journal import JOURNAL, Journal
+from mltcp.daemon.restore import restore
+from mltcp.ebpf.controls import require_root
+
+CONFIGURATION = Path("/etc/mltcp/mltcpd.toml")
+
+_EXAMPLES = """\
+examples:
+  mltcp daemon                                         eBPF congestion controls for the jobs of this host
+  mltcp daemon --interface eth0                        no eBPF: jobs are paced by tc on eth0
+  mltcp daemon --interface eth0 --metrics 127.0.0.1:9464
+  mltcp daemon --config mltcpd.toml                    see docs/daemon.md for its fields
+"""
+
+
+def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add both to the commands."""
+    daemon = commands.add_parser(
+        "daemon",
+        help="serve the jobs of this host, as its one privileged part",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    daemon.add_argument(
+        "--interface", action="append", default=[], metavar="IF", help="pace jobs here; may be repeated"
+    )
+    daemon.add_argument(
+        "--config", type=Path, metavar="FILE", help=f"(default {CONFIGURATION}, if it is there)"
+    )
+    daemon.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there")
+    daemon.add_argument(
+        "--replace-qdisc",
+        action="store_true",
+        help="also where somebody chose what is there; it is put back in the end",
+    )
+    daemon.add_argument("--socket", type=Path, metavar="PATH", help="listen there")
+    undo = commands.add_parser(
+        "restore", help="undo what a daemon that was killed has left; a running one does so itself"
+    )
+    undo.add_argument("--journal", type=Path, default=JOURNAL, metavar="FILE", help=f"(default {JOURNAL})")
+
+
+def execute_daemon(options: argparse.Namespace) -> int:
+    """Run the daemon until it is told to end; returns the exit status."""
+    configuration = _configuration(options.config).with_overrides(
+        interfaces=options.interface,
+        metrics=options.metrics,
+        replace_qdisc=options.replace_qdisc,
+        socket=options.socket,
+    )
+    from mltcp.daemon.service import serve  # not for those who only ask for help
+
+    log.configure(sys.stderr)
+    serve(configuration)
+    return 0
+
+
+def execute_restore(options: argparse.Namespace) -> int:
+    """Undo what the journal says is changed; returns the exit status."""
+    require_root("mltcp restore")
+    with Journal.locked(options.journal) as journal:
+        lines = restore(journal)
+        print("\n".join(lines) or "nothing is changed")
+        return 1 if journal.pending() else 0
+
+
+def _configuration(path: Path | None) -> Configuration:
+    if path is not None:
+        return load(path)
+    return load(CONFIGURATION) if CONFIGURATION.exists() else Configuration()

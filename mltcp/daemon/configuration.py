@@ -1,0 +1,303 @@
+"""The daemon's configuration file: TOML, each field checked, each fault told with its file, line and field."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from mltcp.aggressiveness import Aggressiveness, Shape
+from mltcp.daemon import protocol
+from mltcp.daemon.journal import JOURNAL
+from mltcp.ebpf.controls import CONTROLS, DEFAULT_CONTROL, MLTCP_CONTROLS
+from mltcp.errors import UsageError
+from mltcp.pacing.rate_law import CONSTANTS, Constants
+
+LAWS = ("mltcp_dcqcn", "dcqcn")
+MODES = ("tc", "off")
+DEFAULT_INTERVAL_S = 0.005
+SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.0005, 0.01
+LOWEST_RATE_BPS, HIGHEST_RATE_BPS = 1_000_000, 400_000_000_000
+
+_INTERFACE = re.compile(r"[^\s/]{1,15}")
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(|k|m|g)bit", re.IGNORECASE)
+_RATE_UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:]+):(\d{1,5})")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What the daemon is to do.
+
+    Attributes:
+        socket: where it listens.
+        group: whose members may connect.
+        interfaces: those that jobs are paced on.
+        asked_controls: see `controls`.
+        default_control: of jobs which ask for none, where nothing is paced.
+        metrics: HOST:PORT for Prometheus; None: nowhere.
+        replace_qdisc: whether a queueing discipline that somebody chose may be replaced.
+        journal: where what it changes on the host is noted.
+        pacing: ``tc`` or ``off``.
+        law: ``mltcp_dcqcn`` or ``dcqcn``.
+        interval_s: of control.
+        line_rate_bps: of the interfaces; None: what they say.
+        constants: of the rate law.
+        aggressiveness: F of jobs that say nothing of it.
+    """
+
+    socket: Path = protocol.SOCKET
+    group: str = "mltcp"
+    interfaces: tuple[str, ...] = ()
+    asked_controls: tuple[str, ...] | None = None
+    default_control: str = DEFAULT_CONTROL
+    metrics: str | None = None
+    replace_qdisc: bool = False
+    journal: Path = JOURNAL
+    pacing: str = "off"
+    law: str = LAWS[0]
+    interval_s: float = DEFAULT_INTERVAL_S
+    line_rate_bps: int | None = None
+    constants: Constants = field(default_factory=lambda: _constants({}, DEFAULT_INTERVAL_S))
+    aggressiveness: Aggressiveness = field(default_factory=Aggressiveness)
+
+    @property
+    def controls(self) -> tuple[str, ...]:
+        """The eBPF congestion controls that it loads: if nobody says, all of MLTCP's, or none where it paces."""
+        if self.asked_controls is not None:
+            return self.asked_controls
+        return MLTCP_CONTROLS if self.pacing == "off" else ()
+
+    def with_overrides(
+        self,
+        interfaces: Sequence[str] = (),
+        metrics: str | None = None,
+        replace_qdisc: bool = False,
+        socket: Path | None = None,
+    ) -> Self:
+        """With what was said on the command line, which counts more.
+
+        Raises:
+            UsageError: an interface or address cannot be.
+        """
+        changed = self
+        if interfaces:
+            names = _interfaces(list(interfaces))
+            changed = replace(changed, interfaces=names, pacing="tc")
+        if metrics is not None:
+            changed = replace(changed, metrics=_address(metrics))
+        if replace_qdisc:
+            changed = replace(changed, replace_qdisc=True)
+        return changed if socket is None else replace(changed, socket=socket)
+
+
+def load(path: Path) -> Configuration:
+    """The configuration in a file.
+
+    Raises:
+        UsageError: it cannot be read, or something in it cannot be; one line, which says where and what is allowed.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or 'it is no text'}") from None
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: {_told(error)}") from None
+    return _Reader(path, text).configuration(document)
+
+
+def _told(error: Exception) -> str:
+    """A syntax error with its line first, as all faults are told."""
+    found = re.search(r" \(at line (\d+), column (\d+)\)$", str(error))
+    text = " ".join(str(error).split())
+    return f"line {found[1]}: {text[: text.rfind(' (at line')]}" if found else text
+
+
+class _Reader:
+    """Turns a document into a configuration; knows where in the file each field is."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self._path = path
+        self._lines = text.split("\n")
+
+    def configuration(self, document: dict[str, Any]) -> Configuration:
+        values = self._table("", document, _FIELDS, ("pacing", "function"))
+        pacing = self._table("pacing", document.get("pacing", {}), _PACING, ("constants",))
+        function = self._table("function", document.get("function", {}), _FUNCTION)
+        interval_s = pacing.pop("interval_s", DEFAULT_INTERVAL_S)
+        constants = self._constants(document.get("pacing", {}), interval_s)
+        pacing.setdefault("pacing", "tc" if values.get("interfaces") else "off")
+        if pacing["pacing"] == "tc" and not values.get("interfaces"):
+            raise self._fault("pacing", "mode", "'tc' needs interfaces: name some, or choose off")
+        law = self._checked("function", "slope", lambda given: Aggressiveness(**given), function)
+        return Configuration(
+            **values, **pacing, interval_s=interval_s, constants=constants, aggressiveness=law
+        )
+
+    def _constants(self, pacing: Any, interval_s: float) -> Constants:
+        table = pacing.get("constants", {}) if isinstance(pacing, dict) else {}
+        checks = {name: (name, _between(low, high)) for name, (low, high) in CONSTANTS.items()}
+        return _constants(self._table("pacing.constants", table, checks), interval_s)
+
+    def _table(
+        self, section: str, table: Any, fields: Mapping[str, tuple[str, Check]], tables: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        if not isinstance(table, dict):
+            raise self._fault("", section, f"cannot be {table!r}: a table, [{section}], is allowed")
+        values = {}
+        for name, value in table.items():
+            if name in tables:
+                continue
+            if name not in fields:
+                allowed = ", ".join([*fields, *(f"[{each}]" for each in tables)])
+                raise self._fault(section, name, f"is no field: {allowed} are allowed")
+            target, check = fields[name]
+            values[target] = self._checked(section, name, check, value)
+        return values
+
+    def _checked(self, section: str, name: str, check: Check, value: Any) -> Any:
+        try:
+            return check(value)
+        except UsageError as error:
+            raise self._fault(section, name, str(error)) from None
+
+    def _fault(self, section: str, name: str, what: str) -> UsageError:
+        dotted = f"{section}.{name}" if section else name
+        line = self._line_of(section, name)
+        return UsageError(" ".join(f"{self._path}: line {line}: {dotted} {what}".split()))
+
+    def _line_of(self, section: str, name: str) -> int:
+        """Where a field is, or else its section; 1 if it is in no line of its own."""
+        current, of_section = "", 1
+        for number, line in enumerate(self._lines, 1):
+            header = re.match(r"\s*\[\[?\s*([^\]]+?)\s*\]", line)
+            if header:
+                current = header[1]
+                if current in (section, f"{section}.{name}".lstrip(".")):
+                    of_section = number
+                continue
+            key = re.match(r"""\s*["']?([\w.-]+)["']?\s*[=.]""", line)
+            if key is None:
+                continue
+            dotted = f"{current}.{key[1]}".lstrip(".")
+            if dotted == f"{section}.{name}".lstrip("."):
+                return number
+            if section and dotted == section:
+                of_section = number
+        return of_section
+
+
+Check = Callable[[Any], Any]
+
+
+def _constants(given: Mapping[str, float], interval_s: float) -> Constants:
+    """The timers of the law are the control interval, if nobody says otherwise: each interval is one step of it."""
+    values: dict[str, Any] = {"timer": interval_s, "alpha_timer": interval_s, **given}
+    return Constants(**values)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"cannot be {value!r}: a text is allowed")
+    return value
+
+
+def _path(value: Any) -> Path:
+    if not _text(value).startswith("/") or "\0" in value:
+        raise UsageError(f"cannot be {value!r}: an absolute path is allowed")
+    return Path(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise UsageError(f"cannot be {value!r}: true or false is allowed")
+    return value
+
+
+def _one_of(allowed: Sequence[str]) -> Check:
+    def check(value: Any) -> str:
+        if value not in allowed:
+            raise UsageError(f"cannot be {value!r}: {', '.join(allowed)} are allowed")
+        return str(value)
+
+    return check
+
+
+def _between(low: float, high: float) -> Check:
+    def check(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise UsageError(f"cannot be {value!r}: a number, {low:g} to {high:g}, is allowed")
+        return float(value)
+
+    return check
+
+
+def _several(check: Check, what: str) -> Check:
+    def checked(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise UsageError(f"cannot be {value!r}: a list of {what} is allowed")
+        found = tuple(check(each) for each in value)
+        for each in found:
+            if found.count(each) > 1:
+                raise UsageError(f"has {each!r} twice: once is allowed")
+        return found
+
+    return checked
+
+
+def _interface(value: Any) -> str:
+    if not isinstance(value, str) or not _INTERFACE.fullmatch(value) or value in (".", ".."):
+        raise UsageError(f"cannot be {value!r}: a name of 1 to 15 characters, no / and no blank, is allowed")
+    return value
+
+
+def _address(value: Any) -> str:
+    found = _ADDRESS.fullmatch(value) if isinstance(value, str) else None
+    if found is None or not 0 < int(found[2]) < 65536:
+        raise UsageError(f"metrics cannot be {value!r}: HOST:PORT is allowed, such as 127.0.0.1:9464")
+    return str(value)
+
+
+def parse_rate_bps(value: Any) -> int:
+    """A rate such as ``25gbit``, in bits per second.
+
+    Raises:
+        UsageError: it is none, or out of range.
+    """
+    found = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
+    rate_bps = round(float(found[1]) * _RATE_UNITS[found[2].lower()]) if found else 0
+    if not LOWEST_RATE_BPS <= rate_bps <= HIGHEST_RATE_BPS:
+        raise UsageError(f"cannot be {value!r}: a rate from 1mbit to 400gbit is allowed, such as 25gbit")
+    return rate_bps
+
+
+_interfaces = _several(_interface, "interfaces")
+
+_FIELDS: dict[str, tuple[str, Check]] = {
+    "socket": ("socket", _path),
+    "group": ("group", _text),
+    "interfaces": ("interfaces", _interfaces),
+    "controls": ("asked_controls", _several(_one_of(tuple(CONTROLS)), "controls")),
+    "default_control": ("default_control", _one_of(MLTCP_CONTROLS)),
+    "metrics": ("metrics", _address),
+    "replace_qdisc": ("replace_qdisc", _flag),
+    "journal": ("journal", _path),
+}
+
+_PACING: dict[str, tuple[str, Check]] = {
+    "mode": ("pacing", _one_of(MODES)),
+    "law": ("law", _one_of(LAWS)),
+    "interval": ("interval_s", _between(SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S)),
+    "line_rate": ("line_rate_bps", parse_rate_bps),
+}
+
+_FUNCTION: dict[str, tuple[str, Check]] = {
+    "shape": ("shape", lambda value: Shape.from_name(str(value))),
+    "slope": ("slope", _between(0, 64)),
+    "intercept": ("intercept", _between(0, 64)),
+}

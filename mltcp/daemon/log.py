@@ -1,0 +1,32 @@
+"""How the daemon logs: one line for each action, whatever names users have chosen."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TextIO
+
+_PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+
+
+def configure(stream: TextIO) -> None:
+    """Log to a stream; where that is the journal of systemd, in its form (sd-daemon(3)), which has its own times."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_OneLine(for_journal="JOURNAL_STREAM" in os.environ))
+    logger = logging.getLogger("mltcp.daemon")
+    logger.handlers[:] = [handler]
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+class _OneLine(logging.Formatter):
+    def __init__(self, for_journal: bool) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+        self._for_journal = for_journal
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = record.getMessage() if self._for_journal else super().format(record)
+        if self._for_journal and record.exc_info:
+            text += " " + self.formatException(record.exc_info)
+        line = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+        return f"<{_PRIORITY.get(record.levelno, 6)}>{line}" if self._for_journal else line

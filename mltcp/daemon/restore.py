@@ -1,0 +1,46 @@
+"""Undoes what the journal says is changed: at the daemon's end, at its next start, and by ``mltcp restore``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from mltcp.daemon.changes import ControlChange, QdiscChange
+from mltcp.daemon.journal import Entry, Journal
+from mltcp.errors import MltcpError
+
+
+def restore(
+    journal: Journal, keep_interfaces: Collection[str] = (), keep_controls: Collection[str] = ()
+) -> list[str]:
+    """Undo every change that is not undone yet, the last first; returns a line for each, with what and why.
+
+    What somebody else has changed since is left alone, and not tried again.
+
+    Args:
+        journal: of the changes.
+        keep_interfaces, keep_controls: what a daemon that is starting would do again at once: it takes it over.
+    """
+    lines = []
+    for entry in journal.pending():
+        if not _is_kept(entry, keep_interfaces, keep_controls):
+            lines.append(_undo(journal, entry))
+    return lines
+
+
+def _is_kept(entry: Entry, interfaces: Collection[str], controls: Collection[str]) -> bool:
+    change = entry.change
+    if isinstance(change, QdiscChange):
+        return change.interface in interfaces
+    return isinstance(change, ControlChange) and change.name in controls
+
+
+def _undo(journal: Journal, entry: Entry) -> str:
+    try:
+        outcome = entry.change.undo()
+    except MltcpError as error:
+        return f"{entry.change}: not undone: {error}"
+    if outcome.undone:
+        journal.undone(entry.number, outcome.why)
+        return f"{entry.change}: {outcome.why}"
+    journal.undone(entry.number, f"left alone: {outcome.why}")
+    return f"{entry.change}: left alone: {outcome.why}"
