@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench import allreduce_command, bulk_command, contend_command
+from bench import allreduce_command, bulk_command, contend_command, perf_command
 from bench.lab.signals import exit_on_sigterm
 from mltcp.errors import MltcpError, UsageError
 
@@ -14,12 +14,13 @@ from mltcp.errors import MltcpError, UsageError
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mltcp-bench",
-        description="Benchmarks of congestion controls for training jobs, in a lab on this machine.",
+        description="Benchmarks of congestion controls for training jobs, in a lab on this machine and between hosts.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     contend_command.add_parser(commands)
     bulk_command.add_parser(commands)
     allreduce_command.add_parser(commands)
+    perf_command.add_parser(commands)
     return parser
 
 

@@ -21,6 +21,7 @@ TCP_ESTABLISHED = 1
 # shorter one.
 _OPTIONS = 5
 _OPTION_ECN = 8
+_SND_CWND = (80, "=I")
 _TOTAL_RETRANS = (100, "=I")
 _BYTES_ACKED = (120, "=Q")
 _DELIVERED = (192, "=I")
@@ -44,6 +45,7 @@ class TcpInfo:
     state: int
     ecn: bool
     retransmits: int
+    cwnd_segments: int
     acked_bytes: int | None
     delivered_segments: int | None
     delivered_ce_segments: int | None
@@ -92,6 +94,7 @@ def tcp_info(descriptor: int) -> TcpInfo | None:
         state=info[0],
         ecn=bool(info[_OPTIONS] & _OPTION_ECN),
         retransmits=_field(info, *_TOTAL_RETRANS) or 0,
+        cwnd_segments=_field(info, *_SND_CWND) or 0,
         acked_bytes=_field(info, *_BYTES_ACKED),
         delivered_segments=_field(info, *_DELIVERED),
         delivered_ce_segments=_field(info, *_DELIVERED_CE),

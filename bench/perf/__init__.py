@@ -1,0 +1,1 @@
+"""``mltcp-bench perf``: the traffic of a training job, or plain bulk, between two real hosts."""

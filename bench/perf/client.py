@@ -1,0 +1,159 @@
+"""``mltcp-bench perf -c``: runs a test against a server."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.perf import messages, side
+from bench.perf.intervals import Interval, Meter
+from bench.perf.job import registered
+from bench.perf.messages import GREETING, PeerError
+from bench.perf.plan import Plan
+from bench.perf.traffic import Direction
+from mltcp.errors import MltcpError, UsageError
+
+CONNECT_S = 10.0
+RESULTS_S = 30.0
+
+OnInterval = Callable[[list[Interval]], None]
+
+
+@dataclass
+class Outcome:
+    """What a test has come to; `interrupted` if a person ended it, and the server's side is then missing."""
+
+    plan: Plan
+    server: str
+    daemon: str = ""
+    server_daemon: str = ""
+    client: list[dict[str, Any]] = field(default_factory=list)
+    remote: list[dict[str, Any]] = field(default_factory=list)
+    intervals: list[list[Interval]] = field(default_factory=list)
+    interrupted: bool = False
+
+
+def run(
+    plan: Plan,
+    host: str,
+    port: int,
+    every_s: float,
+    omit: int,
+    on_interval: OnInterval,
+    on_start: Callable[[Outcome], None],
+) -> Outcome:
+    """Run a test; `on_interval` gets the flows' intervals every `every_s` seconds.
+
+    Args:
+        omit: so many seconds of bulk, or iterations, stay out of the summary.
+
+    Raises:
+        UsageError: this host or the server has no such congestion control.
+        MltcpError: the server does not answer, refuses, or is gone; a flow breaks off.
+    """
+    outcome = Outcome(plan, f"{host} port {port}")
+    with _connected(plan, host, port) as (control, connections):
+        every = [each for several in connections.values() for each in several]
+        with registered(plan.job, plan.control, every) as outcome.daemon:
+            reply = _checked(messages.receive(control))
+            outcome.server_daemon = str(reply.get("daemon", ""))
+            on_start(outcome)
+            moving = side.directions(plan, connections, is_client=True)
+            try:
+                _move(moving, every_s, lambda found: _note(outcome, found, on_interval))
+                control.settimeout(RESULTS_S)
+                outcome.remote = list(_checked(messages.receive(control))["reports"])
+            except KeyboardInterrupt:
+                outcome.interrupted = True
+                for direction in moving:
+                    direction.stop()
+            skip = omit if plan.buckets else 0
+            outcome.client = [side.report(direction, skip) for direction in moving]
+            for report in outcome.remote:
+                report["iteration_s"] = report["iteration_s"][skip:]
+    if not outcome.interrupted:
+        _raise_errors(outcome)
+    return outcome
+
+
+def _note(outcome: Outcome, found: list[Interval], on_interval: OnInterval) -> None:
+    outcome.intervals.append(found)
+    on_interval(found)
+
+
+def _move(moving: list[Direction], every_s: float, on_interval: OnInterval) -> None:
+    for direction in moving:
+        direction.start()
+    meter = Meter(moving)
+    due_s = time.monotonic() + every_s
+    while not all(direction.join(0.0) for direction in moving):
+        for direction in moving:
+            direction.join(max(0.0, due_s - time.monotonic()))
+        if time.monotonic() >= due_s:
+            on_interval(meter.read())
+            due_s += every_s
+    if meter.has_more():
+        on_interval(meter.read())
+
+
+def _raise_errors(outcome: Outcome) -> None:
+    for whose, reports in (("", outcome.client), ("the server's side: ", outcome.remote)):
+        for report in reports:
+            if report["error"]:
+                raise MltcpError(f"{whose}{report['direction']} {report['error']}")
+
+
+@contextmanager
+def _connected(plan: Plan, host: str, port: int) -> Iterator[tuple[socket.socket, side.Connections]]:
+    """The control connection, and the data connections of every direction."""
+    with ExitStack() as stack:
+        control = stack.enter_context(_connect(host, port, ""))
+        messages.send(control, {"greeting": GREETING, "plan": plan.document()})
+        token = _checked(messages.receive(control))["token"]
+        connections: dict[str, list[socket.socket]] = {}
+        stack.callback(side.close, connections)
+        for name in plan.directions:
+            connections[name] = []
+            for flow in range(plan.flows):
+                connection = _connect(host, port, plan.control)
+                connections[name].append(connection)
+                greeting = {"greeting": GREETING, "token": token, "direction": name, "flow": flow}
+                messages.send(connection, greeting)
+                connection.settimeout(None)
+        yield control, connections
+
+
+def _connect(host: str, port: int, control: str) -> socket.socket:
+    """A connection under a congestion control from its first packet on: whether it asks for ECN hangs on that."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise UsageError(f"{host}: {error.strerror or error}") from None
+    failure: OSError | None = None
+    for family, kind, protocol, _, address in found:
+        connection = socket.socket(family, kind, protocol)
+        try:
+            side.set_control(connection, control)
+            connection.settimeout(CONNECT_S)
+            connection.connect(address)
+            return connection
+        except OSError as error:
+            failure = error
+            connection.close()
+        except UsageError:
+            connection.close()
+            raise
+    raise MltcpError(
+        f"no mltcp-bench perf answers at {host} port {port}: {failure and (failure.strerror or failure)} "
+        "(on that host: mltcp-bench perf -s)"
+    )
+
+
+def _checked(reply: dict[str, Any]) -> dict[str, Any]:
+    if not reply.get("ok"):
+        raise PeerError(f"the server refuses: {reply.get('error')}")
+    return reply

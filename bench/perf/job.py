@@ -1,0 +1,39 @@
+"""Makes a test's connections flows of a job, where the host has a daemon."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from mltcp.daemon.client import Client, NoDaemonError, Registration
+from mltcp.errors import MltcpError
+
+
+@contextmanager
+def registered(job: str, control: str, connections: Sequence[socket.socket]) -> Iterator[str]:
+    """While the context lasts, the connections are the job's; yields what the daemon made of it, or why it did not.
+
+    An empty job name asks no daemon.
+    """
+    if not job:
+        yield ""
+        return
+    try:
+        client = Client()
+    except NoDaemonError as error:
+        yield str(error)
+        return
+    with client:
+        try:
+            made = client.register(Registration(job, f"perf-{os.getpid()}", control=control or "default"))
+            refused = client.add_flows([each.fileno() for each in connections])
+        except MltcpError as error:
+            yield str(error)
+            return
+        if refused:
+            yield f"mltcpd does not take {len(refused)} of {len(connections)} flows: {refused[0].why}"
+        else:
+            by = {"kernel": f"under {made.control}", "tc": "paced", "none": "only watched"}[made.how]
+            yield f"job {made.number} of mltcpd, {by}"

@@ -1,0 +1,117 @@
+"""What a test is to do, as the client tells the server, and as both check it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from mltcp.errors import UsageError
+
+PORT = 5301
+MOST_FLOWS = 128
+LONGEST_S = 86_400.0
+MOST_BYTES = 1 << 44
+MOST_BUCKETS = 1024
+
+UP, DOWN = "up", "down"
+"""From the client to the server, and back."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A part of an iteration's bytes, and when it is ready, in seconds after the iteration's start."""
+
+    ready_s: float
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A test.
+
+    Attributes:
+        directions: ``up``, ``down``, or both.
+        flows: connections in each direction.
+        buckets: of an iteration; empty: bulk, without iterations.
+        iterations: how many; 0: until the time is over.
+        seconds: for how long; an iteration that has begun is finished. 0: no limit of time.
+        total_bytes: of bulk, in each direction; 0: no limit.
+        control: the congestion control of both sides; empty: the hosts' own.
+        job: the job's name, for the daemons; empty: none.
+    """
+
+    directions: tuple[str, ...] = (UP,)
+    flows: int = 1
+    buckets: tuple[Bucket, ...] = ()
+    iterations: int = 0
+    seconds: float = 10.0
+    total_bytes: int = 0
+    control: str = ""
+    job: str = ""
+
+    def __post_init__(self) -> None:
+        _within("flows", self.flows, 1, MOST_FLOWS)
+        _within("iterations", self.iterations, 0, 1 << 32)
+        _within("seconds", self.seconds, 0, LONGEST_S)
+        _within("total_bytes", self.total_bytes, 0, MOST_BYTES)
+        _within("buckets", len(self.buckets), 0, MOST_BUCKETS)
+        for bucket in self.buckets:
+            _within("a bucket's time", bucket.ready_s, 0, LONGEST_S)
+            _within("a bucket's bytes", bucket.size_bytes, 1, MOST_BYTES)
+        if (
+            self.buckets
+            and min(sum(each.size_bytes for each in self.shares(n)) for n in range(self.flows)) < 1
+        ):
+            raise UsageError(
+                f"{self.iteration_bytes} bytes an iteration over {self.flows} flows: at least one for each"
+            )
+        if not self.directions or any(each not in (UP, DOWN) for each in self.directions):
+            raise UsageError(f"directions {self.directions}: {UP}, {DOWN} or both are allowed")
+
+    @property
+    def iteration_bytes(self) -> int:
+        """What is sent in an iteration, over all flows of a direction."""
+        return sum(bucket.size_bytes for bucket in self.buckets)
+
+    def shares(self, flow: int) -> tuple[Bucket, ...]:
+        """An iteration as one flow has it."""
+        return tuple(Bucket(each.ready_s, _share(each.size_bytes, self.flows, flow)) for each in self.buckets)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_document(cls, document: Any) -> Self:
+        """From JSON.
+
+        Raises:
+            UsageError: it is no plan.
+        """
+        if not isinstance(document, Mapping):
+            raise UsageError("a plan is a JSON object")
+        try:
+            fields = {name: document[name] for name in cls.__dataclass_fields__}
+            fields["directions"] = tuple(str(each) for each in fields["directions"])
+            fields["buckets"] = tuple(
+                Bucket(float(each["ready_s"]), int(each["size_bytes"])) for each in fields["buckets"]
+            )
+            for name in ("flows", "iterations", "total_bytes"):
+                fields[name] = int(fields[name])
+            fields["seconds"] = float(fields["seconds"])
+            fields["control"], fields["job"] = str(fields["control"])[:15], str(fields["job"])[:31]
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise UsageError(f"the plan cannot be read: {error!r}") from None
+        return cls(**fields)
+
+
+def _share(size_bytes: int, flows: int, flow: int) -> int:
+    return size_bytes * (flow + 1) // flows - size_bytes * flow // flows
+
+
+def _within(name: str, value: float, low: float, high: float) -> None:
+    if not (math.isfinite(value) and low <= value <= high):
+        raise UsageError(f"{name} {value}: {low:g} to {high:g} is allowed")

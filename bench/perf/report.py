@@ -1,0 +1,168 @@
+"""How a test is shown: lines as iperf3 has them, or JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from bench.perf.client import Outcome
+from bench.perf.intervals import Interval
+from bench.perf.plan import UP
+
+SCHEMA = 1
+_UNITS = ("", "K", "M", "G", "T")
+
+
+def header(with_iterations: bool) -> str:
+    """The line above the intervals."""
+    line = "[ ID]        Interval         Transfer     Bitrate          Retr  Cwnd  Marks"
+    return line + ("  Iteration   Ratio" if with_iterations else "")
+
+
+def line(interval: Interval, with_iterations: bool) -> str:
+    """One interval."""
+    name = "SUM" if interval.flow is None else f"{interval.flow + 1:3d}"
+    role = "TX" if interval.sends else "RX"
+    text = (
+        f"[{name:>3}][{role}] {interval.start_s:7.2f}-{interval.end_s:<7.2f} s  "
+        f"{_amount(interval.moved_bytes, 1024)}B  {_amount(interval.bits_per_second, 1000)}bit/s  {_or_dash(interval.retransmits, 4)}  "
+        f"{_or_dash(interval.cwnd_segments, 4)}  {_or_dash(interval.marks, 5)}"
+    )
+    if not with_iterations:
+        return text
+    took = "        -" if interval.iteration_s is None else f"{interval.iteration_s:7.4f} s"
+    ratio = "    -" if interval.bytes_ratio is None else f"{interval.bytes_ratio:5.2f}"
+    return f"{text}  {took}   {ratio}"
+
+
+def summary(outcome: Outcome, omit: int) -> dict[str, Any]:
+    """The end of a test, as JSON: for each direction the sender's side, the receiver's, and its iterations."""
+    found = []
+    for name in outcome.plan.directions:
+        sides = [each for each in [*outcome.client, *outcome.remote] if each["direction"] == name]
+        sender = next((each for each in sides if each["sends"]), None)
+        receiver = next((each for each in sides if not each["sends"]), None)
+        omitted = 0 if outcome.plan.buckets else omit
+        found.append(
+            {
+                "direction": name,
+                "sender": _side(sender),
+                "receiver": _side(receiver),
+                "after_omitted": _after(outcome, name, omitted) if omitted else None,
+                "iterations": iteration_summary(sender["iteration_s"]) if sender else None,
+            }
+        )
+    return {
+        "interrupted": outcome.interrupted,
+        "directions": found,
+        "control_client": _controls(outcome.client),
+        "control_server": _controls(outcome.remote),
+        "daemon_client": outcome.daemon,
+        "daemon_server": outcome.server_daemon,
+    }
+
+
+def iteration_summary(times_s: Sequence[float]) -> dict[str, Any] | None:
+    """Mean, median and 99th percentile (the nearest rank) of iteration times; None without any."""
+    if not times_s:
+        return None
+    ordered = sorted(times_s)
+    return {
+        "count": len(ordered),
+        "mean_s": sum(ordered) / len(ordered),
+        "p50_s": _percentile(ordered, 0.50),
+        "p99_s": _percentile(ordered, 0.99),
+    }
+
+
+def _percentile(ordered: Sequence[float], share: float) -> float:
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def _side(report: dict[str, Any] | None) -> dict[str, Any] | None:
+    if report is None:
+        return None
+    rate = report["bytes"] * 8 / report["seconds"] if report["seconds"] else 0.0
+    kept = {name: report[name] for name in ("bytes", "seconds", "retransmits", "marks")}
+    if not report["sends"]:
+        kept["retransmits"] = kept["marks"] = None
+    return {**kept, "bits_per_second": rate}
+
+
+def _after(outcome: Outcome, name: str, omit_s: float) -> dict[str, Any] | None:
+    """Bulk without its first seconds, from the client's intervals."""
+    kept = [
+        each
+        for interval in outcome.intervals
+        for each in interval
+        if each.direction == name and each.flow is not None and each.start_s >= omit_s - 0.05
+    ]
+    if not kept:
+        return None
+    moved = sum(each.moved_bytes for each in kept)
+    seconds = max(each.end_s for each in kept) - min(each.start_s for each in kept)
+    return {"bytes": moved, "seconds": seconds, "bits_per_second": moved * 8 / seconds}
+
+
+def _controls(reports: Sequence[dict[str, Any]]) -> list[str]:
+    """What was really in use on a side, read from its connections at the end."""
+    return sorted({control for report in reports for control in report["controls"]})
+
+
+def summary_lines(outcome: Outcome, omit: int) -> list[str]:
+    """The end of a test, for a person."""
+    document = summary(outcome, omit)
+    lines = ["- " * 40]
+    for direction in document["directions"]:
+        way = "client to server" if direction["direction"] == UP else "server to client"
+        for role in ("sender", "receiver"):
+            if direction[role]:
+                lines.append(_side_line(way, role, direction[role]))
+        if direction["after_omitted"]:
+            lines.append(_side_line(way, f"after the first {omit} s", direction["after_omitted"]))
+        times = direction["iterations"]
+        if times:
+            left_out = f" (the first {omit} left out)" if omit else ""
+            lines.append(
+                f"{way}: {times['count']} iterations{left_out}: mean {times['mean_s']:.4f} s, "
+                f"p50 {times['p50_s']:.4f} s, p99 {times['p99_s']:.4f} s"
+            )
+    for where in ("client", "server"):
+        used = ", ".join(document[f"control_{where}"]) or "not known"
+        daemon = document[f"daemon_{where}"]
+        lines.append(f"congestion control of the {where}: {used}" + (f" ({daemon})" if daemon else ""))
+    if document["interrupted"]:
+        lines.append("interrupted: the server's side is missing")
+    return lines
+
+
+def _side_line(way: str, role: str, side: dict[str, Any]) -> str:
+    text = (
+        f"{way}: {role}: {_amount(side['bytes'], 1024).strip()}B in {side['seconds']:.2f} s, "
+        f"{_amount(side['bits_per_second'], 1000).strip()}bit/s"
+    )
+    if side.get("retransmits") is not None:
+        text += f", {side['retransmits']} retransmissions"
+    if side.get("marks") is not None:
+        text += f", {side['marks']} marks"
+    return text
+
+
+def interval_document(interval: Sequence[Interval]) -> list[dict[str, Any]]:
+    """An interval as JSON."""
+    return [dataclasses.asdict(each) for each in interval]
+
+
+def _amount(value: float, base: int) -> str:
+    """A number with a unit, of a fixed width; as in iperf3, bytes count by 1024 and bits by 1000."""
+    for unit in _UNITS[:-1]:
+        if value < base:
+            return f"{value:6.4g} {unit}" if unit else f"{value:6.4g}  "
+        value /= base
+    return f"{value:6.4g} {_UNITS[-1]}"
+
+
+def _or_dash(value: int | None, width: int) -> str:
+    return f"{'-' if value is None else value:>{width}}"

@@ -1,0 +1,57 @@
+"""The process of one test on the server's side; its connections are inherited."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+
+from bench.perf import messages, side
+from bench.perf.job import registered
+from bench.perf.plan import Plan
+from mltcp.errors import MltcpError
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the test that the server describes; returns the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends it
+    given = json.loads(arguments[0])
+    plan = Plan.from_document(given["plan"])
+    control = socket.socket(fileno=given["control"])
+    connections = {
+        name: [socket.socket(fileno=each) for each in several] for name, several in given["data"].items()
+    }
+    for each in [control, *(each for several in connections.values() for each in several)]:
+        each.settimeout(None)
+    try:
+        _serve(plan, control, connections)
+    except MltcpError:
+        return 1  # the client has gone, and knows why
+    return 0
+
+
+def _serve(plan: Plan, control: socket.socket, connections: side.Connections) -> None:
+    every = [each for several in connections.values() for each in several]
+    with registered(plan.job, plan.control, every) as daemon:
+        moving = side.directions(plan, connections, is_client=False)
+        threading.Thread(target=_end_with_the_client, args=(control,), daemon=True).start()
+        messages.send(control, {"ok": True, "start": True, "daemon": daemon})
+        for direction in moving:
+            direction.start()
+        for direction in moving:
+            direction.join()
+        messages.send(control, {"ok": True, "reports": [side.report(each) for each in moving]})
+
+
+def _end_with_the_client(control: socket.socket) -> None:
+    """The client says nothing more on this connection: if it ends, the client has."""
+    if control.recv(1, socket.MSG_PEEK) == b"":
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

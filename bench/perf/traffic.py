@@ -1,0 +1,237 @@
+"""The data connections of one direction: threads that send, or receive, and what they have counted.
+
+A thread spends its time in the kernel, where it holds no lock of Python's: one flow is as fast as iperf3's, which moves
+blocks of the same size.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from bench.perf.plan import Plan
+from mltcp.tcp_info import congestion_control, tcp_info
+
+BLOCK_BYTES = 128 << 10
+_RECEIVED = b"\1"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The counters of one flow at one time, since it was opened; None where the kernel does not say."""
+
+    at_s: float
+    moved_bytes: int
+    retransmits: int
+    cwnd_segments: int
+    marks: int | None
+
+
+@dataclass(frozen=True)
+class IterationTime:
+    """When an iteration began and ended (CLOCK_MONOTONIC): its end is when all of it had been received."""
+
+    start_s: float
+    end_s: float
+
+    @property
+    def duration_s(self) -> float:
+        """How long it took, computing included."""
+        return self.end_s - self.start_s
+
+
+class Flow:
+    """One data connection, and how many bytes of the test went over it."""
+
+    def __init__(self, connection: socket.socket, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.moved_bytes = 0
+        self.error: str | None = None
+        self.control = ""
+        self._last: Reading | None = None
+
+    def read(self) -> Reading:
+        """The counters now; the last ones once the connection is closed."""
+        info = tcp_info(self.connection.fileno())
+        if info is None:
+            return self._last or Reading(time.monotonic(), self.moved_bytes, 0, 0, None)
+        self.control = congestion_control(self.connection.fileno())
+        self._last = Reading(
+            time.monotonic(),
+            self.moved_bytes,
+            info.retransmits,
+            info.cwnd_segments,
+            info.delivered_ce_segments,
+        )
+        return self._last
+
+
+class Direction:
+    """All flows of one direction on this side.
+
+    Args:
+        plan: of the test.
+        name: ``up`` or ``down``.
+        connections: in the order of the flows.
+    """
+
+    def __init__(self, plan: Plan, name: str, connections: Sequence[socket.socket]) -> None:
+        self.plan = plan
+        self.name = name
+        self.flows = [Flow(connection, number) for number, connection in enumerate(connections)]
+        self.iterations: list[IterationTime] = []
+        self.began_s = self.ended_s = 0.0
+        self._threads: list[threading.Thread] = []
+        self._stopping = False
+
+    def start(self) -> None:
+        """Begin to move bytes."""
+        self.began_s = time.monotonic()
+        self._threads = [threading.Thread(target=self._run, args=(flow,), daemon=True) for flow in self.flows]
+        for thread in self._threads:
+            thread.start()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait until all is done; returns whether it is."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(None if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def stop(self) -> None:
+        """Give up: what is under way is cut off."""
+        self._stopping = True
+        for flow in self.flows:
+            with suppress(OSError):
+                flow.connection.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def error(self) -> str | None:
+        """What went wrong, if something did."""
+        return next((flow.error for flow in self.flows if flow.error), None)
+
+    @property
+    def bytes_ratio(self) -> float | None:
+        """How far the present iteration is; None for bulk."""
+        return None
+
+    def _run(self, flow: Flow) -> None:
+        try:
+            self._move(flow)
+        except OSError as error:
+            if not self._stopping:
+                flow.error = f"flow {flow.number}: {error.strerror or error}"
+        except threading.BrokenBarrierError:
+            pass  # another flow's error has been noted
+        flow.read()
+        self.ended_s = time.monotonic()
+
+    def _move(self, flow: Flow) -> None:
+        raise NotImplementedError
+
+
+class Sending(Direction):
+    """The side that sends: it drives the iterations."""
+
+    def __init__(self, plan: Plan, name: str, connections: Sequence[socket.socket]) -> None:
+        super().__init__(plan, name, connections)
+        self._block = memoryview(bytes(BLOCK_BYTES))
+        self._barrier = threading.Barrier(len(self.flows), action=self._iteration_ended)
+        self._iteration_start_s = 0.0
+        self._before_iteration = 0
+        self._over = False
+
+    def start(self) -> None:
+        """Begin: the first iteration's compute phase, or the bytes."""
+        self._iteration_start_s = time.monotonic()
+        super().start()
+
+    def stop(self) -> None:
+        """Give up."""
+        super().stop()
+        self._barrier.abort()
+
+    @property
+    def bytes_ratio(self) -> float | None:
+        """How much of the present iteration has been handed to the kernel."""
+        if not self.plan.buckets:
+            return None
+        moved = sum(flow.moved_bytes for flow in self.flows) - self._before_iteration
+        return min(1.0, max(0.0, moved / self.plan.iteration_bytes))
+
+    def _move(self, flow: Flow) -> None:
+        try:
+            if self.plan.buckets:
+                self._iterate(flow)
+            else:
+                self._bulk(flow)
+        except OSError:
+            self._barrier.abort()
+            raise
+        flow.connection.shutdown(socket.SHUT_WR)
+        # The receiver closes when it has read all: until then the kernel still has counters to tell.
+        while flow.connection.recv(1):
+            pass
+
+    def _bulk(self, flow: Flow) -> None:
+        end_s = self.began_s + self.plan.seconds if self.plan.seconds else float("inf")
+        left = self.plan.total_bytes // len(self.flows) if self.plan.total_bytes else 1 << 62
+        while left > 0 and time.monotonic() < end_s and not self._stopping:
+            sent = flow.connection.send(self._block[:left])
+            flow.moved_bytes += sent
+            left -= sent
+
+    def _iterate(self, flow: Flow) -> None:
+        buckets = self.plan.shares(flow.number)
+        while not self._over:
+            start_s = self._iteration_start_s
+            for bucket in buckets:
+                _sleep_until(start_s + bucket.ready_s)
+                self._send(flow, bucket.size_bytes)
+            if flow.connection.recv(1) != _RECEIVED:
+                raise OSError("the receiver is gone")
+            self._barrier.wait()
+
+    def _send(self, flow: Flow, size: int) -> None:
+        while size:
+            sent = flow.connection.send(self._block[:size])
+            flow.moved_bytes += sent
+            size -= sent
+
+    def _iteration_ended(self) -> None:
+        """By the last flow of an iteration, while the others wait."""
+        now_s = time.monotonic()
+        self.iterations.append(IterationTime(self._iteration_start_s, now_s))
+        self._iteration_start_s = now_s
+        self._before_iteration = sum(flow.moved_bytes for flow in self.flows)
+        count_over = self.plan.iterations and len(self.iterations) >= self.plan.iterations
+        time_over = self.plan.seconds and now_s - self.began_s >= self.plan.seconds
+        self._over = bool(count_over or time_over)
+
+
+class Receiving(Direction):
+    """The side that receives: it tells the sender when it has all of an iteration."""
+
+    def _move(self, flow: Flow) -> None:
+        buffer = bytearray(BLOCK_BYTES)
+        share = sum(bucket.size_bytes for bucket in self.plan.shares(flow.number))
+        missing = share
+        while received := flow.connection.recv_into(buffer):
+            flow.moved_bytes += received
+            missing -= received
+            if self.plan.buckets and missing <= 0:
+                flow.connection.sendall(_RECEIVED)
+                missing += share
+        flow.read()
+        flow.connection.close()
+
+
+def _sleep_until(deadline_s: float) -> None:
+    remaining_s = deadline_s - time.monotonic()
+    if remaining_s > 0:
+        time.sleep(remaining_s)

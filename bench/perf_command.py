@@ -1,0 +1,221 @@
+"""``mltcp-bench perf`` as a command: its arguments, the test they ask for, and how it is shown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections.abc import Sequence
+
+from bench.perf import report
+from bench.perf.client import Outcome, run
+from bench.perf.intervals import Interval
+from bench.perf.plan import DOWN, PORT, UP, Bucket, Plan
+from bench.perf.server import Server
+from bench.workloads.profile import load
+from mltcp.ebpf.jobs import check_name
+from mltcp.errors import UsageError
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)b?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+_EXAMPLES = """\
+examples:
+  mltcp-bench perf -s                                              on one host
+  mltcp-bench perf -c HOST -t 10                                   on another: bulk, as iperf3
+  mltcp-bench perf -c HOST --bytes 100M --compute 0.2 -C mltcp_cubic --iterations 50
+  mltcp-bench perf -c HOST --profile vgg16 --iterations 20 --omit 5 --json
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``perf`` to the commands."""
+    command = commands.add_parser(
+        "perf",
+        help="the traffic of a training job, or bulk, between two hosts, in the habits of iperf3",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    role = command.add_mutually_exclusive_group(required=True)
+    role.add_argument("-s", "--server", action="store_true", help="serve tests, several at once")
+    role.add_argument("-c", "--client", metavar="HOST", help="run a test against the server there")
+    command.add_argument("-p", "--port", type=int, default=PORT, help=f"(default {PORT})")
+    command.add_argument("-B", "--bind", metavar="ADDRESS", help="server: listen there only")
+    command.add_argument("-1", "--one-off", action="store_true", help="server: end after one test")
+    command.add_argument("-t", "--time", type=float, metavar="S", help="seconds to send (default 10)")
+    command.add_argument("--iterations", type=int, metavar="N", help="so many iterations instead of a time")
+    command.add_argument("-i", "--interval", type=float, default=1.0, metavar="S", help="(default 1)")
+    command.add_argument("-P", "--parallel", type=int, default=1, metavar="FLOWS", help="(default 1)")
+    command.add_argument("-C", "--congestion", default="", metavar="NAME", help="control of both sides")
+    command.add_argument(
+        "--bytes",
+        metavar="N",
+        help="of an iteration, over all flows; without --compute: of the whole test (K, M, G: 1024)",
+    )
+    command.add_argument("--compute", type=float, metavar="S", help="silence before each iteration's bytes")
+    command.add_argument(
+        "--profile", metavar="FILE", help="iterations of a DNN profile, by name or JSON file"
+    )
+    command.add_argument("-R", "--reverse", action="store_true", help="the server sends")
+    command.add_argument("--bidir", action="store_true", help="both send")
+    command.add_argument(
+        "--omit", type=int, default=0, metavar="N", help="leave out N seconds, or iterations, in the summary"
+    )
+    command.add_argument(
+        "--job", default="", metavar="NAME", help="the flows are this job's at mltcpd, on both hosts"
+    )
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON document at the end")
+    form.add_argument("--json-stream", action="store_true", help="one JSON object per line, as it happens")
+    command.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Serve, or run a test; returns the exit status."""
+    if not 0 < options.port < 65536:
+        raise UsageError(f"--port {options.port}: 1 to 65535 is allowed")
+    return _serve(options) if options.server else _test(options)
+
+
+# -- server ------------------------------------------------------------------------------------------------------------
+
+
+def _serve(options: argparse.Namespace) -> int:
+    server = Server(options.bind, options.port, lambda text: print(text, flush=True))
+    print(f"mltcp-bench perf: listening on port {server.port}", flush=True)
+    try:
+        server.serve(1 if options.one_off else None)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+# -- client ------------------------------------------------------------------------------------------------------------
+
+
+def _test(options: argparse.Namespace) -> int:
+    plan = plan_of(options)
+    shown = _Stream(plan, options) if options.json or options.json_stream else _Lines(plan, options)
+    outcome = run(
+        plan, options.client, options.port, options.interval, options.omit, shown.interval, shown.start
+    )
+    shown.end(outcome)
+    return 130 if outcome.interrupted else 0
+
+
+def plan_of(options: argparse.Namespace) -> Plan:
+    """The test that the arguments ask for; UsageError names what is wrong with them."""
+    _check(options)
+    buckets = _buckets(options)
+    size = _size(options.bytes) if options.bytes is not None and not buckets else 0
+    limited = options.iterations is not None or size > 0
+    seconds = options.time if options.time is not None else (0.0 if limited else 10.0)
+    if options.bidir:
+        directions: tuple[str, ...] = (UP, DOWN)
+    else:
+        directions = (DOWN,) if options.reverse else (UP,)
+    return Plan(
+        directions=directions,
+        flows=options.parallel,
+        buckets=buckets,
+        iterations=options.iterations or 0,
+        seconds=seconds,
+        total_bytes=size,
+        control=options.congestion,
+        job=check_name(options.job) if options.job else "",
+    )
+
+
+def _check(options: argparse.Namespace) -> None:
+    has_iterations = options.compute is not None or options.profile is not None
+    if options.time is not None and options.iterations is not None:
+        raise UsageError("--time with --iterations: one of them is allowed")
+    if options.time is not None and not 0 < options.time <= 86400:
+        raise UsageError(f"--time {options.time:g}: more than 0 and at most 86400 seconds are allowed")
+    if options.iterations is not None and (options.iterations < 1 or not has_iterations):
+        raise UsageError("--iterations: at least 1, and with --bytes and --compute, or --profile")
+    if not 0.05 <= options.interval <= 3600:
+        raise UsageError(f"--interval {options.interval:g}: 0.05 to 3600 seconds are allowed")
+    if options.compute is not None and (options.compute < 0 or options.bytes is None or options.profile):
+        raise UsageError("--compute: 0 seconds or more, with --bytes and without --profile")
+    if options.profile and options.bytes is not None:
+        raise UsageError("--profile with --bytes: one of them is allowed")
+    if options.reverse and options.bidir:
+        raise UsageError("--reverse with --bidir: one of them is allowed")
+    if options.omit < 0:
+        raise UsageError(f"--omit {options.omit}: 0 or more is allowed")
+
+
+def _buckets(options: argparse.Namespace) -> tuple[Bucket, ...]:
+    if options.profile:
+        profile = load(options.profile)
+        return tuple(
+            Bucket(ready_s, round(size))
+            for ready_s, size in zip(profile.ready_s(), profile.buckets_bytes, strict=True)
+        )
+    if options.compute is not None:
+        return (Bucket(options.compute, _size(options.bytes)),)
+    return ()
+
+
+def _size(text: str) -> int:
+    found = _SIZE.fullmatch(text)
+    size = int(float(found[1]) * 1024 ** _POWERS[found[2].lower()]) if found else 0
+    if size < 1:
+        raise UsageError(f"--bytes {text!r}: a number of bytes, such as 500000, 100M or 1G, is allowed")
+    return size
+
+
+class _Lines:
+    """For a person."""
+
+    def __init__(self, plan: Plan, options: argparse.Namespace) -> None:
+        self._with_iterations = bool(plan.buckets)
+        self._omit = options.omit
+
+    def start(self, outcome: Outcome) -> None:
+        print(f"connected to {outcome.server}")
+        print(report.header(self._with_iterations), flush=True)
+
+    def interval(self, found: Sequence[Interval]) -> None:
+        for each in found:
+            print(report.line(each, self._with_iterations), flush=True)
+
+    def end(self, outcome: Outcome) -> None:
+        print("\n".join(report.summary_lines(outcome, self._omit)))
+
+
+class _Stream:
+    """For programs: a document at the end, or an object per line."""
+
+    def __init__(self, plan: Plan, options: argparse.Namespace) -> None:
+        self._plan = plan
+        self._omit = options.omit
+        self._streams = options.json_stream
+        self._start: dict[str, object] = {}
+
+    def start(self, outcome: Outcome) -> None:
+        self._start = {
+            "server": outcome.server,
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "plan": self._plan.document(),
+        }
+        self._tell("start", self._start)
+
+    def interval(self, found: Sequence[Interval]) -> None:
+        self._tell("interval", report.interval_document(found))
+
+    def end(self, outcome: Outcome) -> None:
+        end = report.summary(outcome, self._omit)
+        self._tell("end", end)
+        if not self._streams:
+            intervals = [report.interval_document(each) for each in outcome.intervals]
+            document = {"schema": report.SCHEMA, "start": self._start, "intervals": intervals, "end": end}
+            json.dump(document, sys.stdout, allow_nan=False)
+            print()
+
+    def _tell(self, event: str, data: object) -> None:
+        if self._streams:
+            print(json.dumps({"schema": report.SCHEMA, "event": event, "data": data}), flush=True)
