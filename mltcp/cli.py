@@ -1,4 +1,4 @@
-"""The ``mltcp`` command: probe | load | unload | status | run | daemon | restore."""
+"""The ``mltcp`` command: probe | load | unload | status | run | daemon | top | restore."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from rich.table import Table
 from mltcp import probe as probing
 from mltcp.aggressiveness import DEFAULT_INTERCEPT, DEFAULT_SLOPE, Aggressiveness, Shape
 from mltcp.daemon import command as daemon_command
+from mltcp.daemon import top
+from mltcp.daemon.client import Client, NoDaemonError
+from mltcp.daemon.status import DaemonStatus
 from mltcp.ebpf.controls import CONTROLS, DEFAULT_CONTROL, MLTCP_CONTROLS, Controls, require_root
 from mltcp.ebpf.layout import Flow, Job, Start, Tracker
 from mltcp.errors import MltcpError, UsageError
@@ -29,6 +32,7 @@ examples:
   mltcp status                                 controls, jobs, flows, bytes_ratio, what was learned
   mltcp unload                                 leave nothing behind
   mltcp daemon --interface eth0                pace the jobs of this host with tc
+  mltcp top                                    watch them
 """
 
 
@@ -62,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--json", action="store_true", help="one JSON document")
     _add_run(commands.add_parser("run", help="run a program with its TCP connections under MLTCP"))
     daemon_command.add_parsers(commands)
+    top.add_parser(commands)
     return parser
 
 
@@ -161,8 +166,29 @@ def _unload(options: argparse.Namespace) -> int:
     return 0
 
 
+def _ask_daemon() -> DaemonStatus:
+    with Client() as client:
+        return client.status()
+
+
+def _daemon_status() -> DaemonStatus | None:
+    try:
+        return _ask_daemon()
+    except NoDaemonError:
+        return None
+
+
 def _status(options: argparse.Namespace) -> int:
-    require_root("reading the controls")
+    daemon = _daemon_status()
+    if daemon is not None and os.geteuid() != 0:
+        # The kernel tells its own side to root only; the daemon tells everybody what is his.
+        print(
+            json.dumps({"schema": 1, "daemon": daemon.document()}, indent=2)
+            if options.json
+            else _shown(daemon)
+        )
+        return 0
+    require_root("reading the controls without a daemon")
     controls = Controls()
     states = [controls.registration(name) for name in CONTROLS]
     loaded = any(one.state == "loaded" for one in states)
@@ -170,15 +196,30 @@ def _status(options: argparse.Namespace) -> int:
     flows = controls.flows() if loaded else []
     if options.json:
         print(
-            json.dumps(_status_document([dataclasses.asdict(one) for one in states], jobs, flows), indent=2)
+            json.dumps(
+                {
+                    **_status_document([dataclasses.asdict(one) for one in states], jobs, flows),
+                    "daemon": None if daemon is None else daemon.document(),
+                },
+                indent=2,
+            )
         )
         return 0
+    print("daemon: none" if daemon is None else _shown(daemon))
     print("controls: " + ", ".join(f"{one.name} {one.state}" for one in states))
     if jobs:
         _print_jobs(jobs)
     if flows:
         _print_flows(jobs, flows)
     return 0
+
+
+def _shown(daemon: DaemonStatus) -> str:
+    """The daemon's jobs as `mltcp top` has them."""
+    console = Console(highlight=False)
+    with console.capture() as shown:
+        console.print(top.screen(daemon, "job", console.width))
+    return shown.get().rstrip()
 
 
 def _status_document(
@@ -277,6 +318,7 @@ _COMMANDS = {
     "run": _run,
     "daemon": daemon_command.execute_daemon,
     "restore": daemon_command.execute_restore,
+    "top": lambda options: top.execute(options, _ask_daemon),
 }
 
 

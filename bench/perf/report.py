@@ -25,10 +25,10 @@ def line(interval: Interval, with_iterations: bool) -> str:
     """One interval."""
     name = "SUM" if interval.flow is None else f"{interval.flow + 1:3d}"
     role = "TX" if interval.sends else "RX"
+    moved, rate = _amount(interval.moved_bytes, 1024), _amount(interval.bits_per_second, 1000)
     text = (
-        f"[{name:>3}][{role}] {interval.start_s:7.2f}-{interval.end_s:<7.2f} s  "
-        f"{_amount(interval.moved_bytes, 1024)}B  {_amount(interval.bits_per_second, 1000)}bit/s  {_or_dash(interval.retransmits, 4)}  "
-        f"{_or_dash(interval.cwnd_segments, 4)}  {_or_dash(interval.marks, 5)}"
+        f"[{name:>3}][{role}] {interval.start_s:7.2f}-{interval.end_s:<7.2f} s  {moved}B  {rate}bit/s  "
+        f"{_or_dash(interval.retransmits, 4)}  {_or_dash(interval.cwnd_segments, 4)}  {_or_dash(interval.marks, 5)}"
     )
     if not with_iterations:
         return text

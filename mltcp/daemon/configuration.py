@@ -18,7 +18,7 @@ from mltcp.pacing.rate_law import CONSTANTS, Constants
 
 LAWS = ("mltcp_dcqcn", "dcqcn")
 MODES = ("tc", "off")
-DEFAULT_INTERVAL_S = 0.005
+DEFAULT_INTERVAL_S = 0.002
 SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.0005, 0.01
 LOWEST_RATE_BPS, HIGHEST_RATE_BPS = 1_000_000, 400_000_000_000
 

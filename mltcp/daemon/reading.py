@@ -73,7 +73,8 @@ class Reading:
         return replace(everything, jobs=tuple(seen))
 
     def _measure(self, now_s: float) -> None:
-        if now_s - self._costed_s < COST_OVER_S and self._made is not None:
+        waited_s = now_s - self._costed_s
+        if waited_s < (COST_OVER_S if self._costed_s > self._began_s else 1.0):
             return
         cpu_s, wall_s = time.process_time(), max(1e-3, now_s - self._costed_s)
         self._daemon_cpu = (cpu_s - self._cpu_before_s) / wall_s

@@ -147,9 +147,9 @@ class _Daemon:
         privileges.drop()
         self._reading.all()
         if self._configuration.metrics is not None:
-            from mltcp.daemon import metrics  # its library is needed for nothing else
+            from mltcp.daemon.metrics import serve as serve_metrics  # its library is needed for nothing else
 
-            self._metrics = metrics.serve(self._configuration.metrics, self._reading.latest)
+            self._metrics = serve_metrics(self._configuration.metrics, self._reading.latest)
         if self._host.pacer is not None:
             _Periodic(loop, self._configuration.interval_s, self._host.tick).start()
         _Periodic(loop, LOOK_S, self._host.look).start()

@@ -24,7 +24,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from mltcp.daemon.changes import QdiscChange
 from mltcp.daemon.journal import Journal
 from mltcp.errors import MltcpError, NotAvailableError
-from mltcp.pacing.qdiscs import HANDLE, Root, Saved, class_handles, root_of
+from mltcp.pacing.qdiscs import HANDLE, Root, Saved, class_handles, remove_root, root_of
 from mltcp.pacing.tc_messages import QUANTUM_BYTES, TcSocket, burst_bytes
 
 T = TypeVar("T")
@@ -119,15 +119,16 @@ class HtbTree:
                 f"{self.interface} has {root}, which is not the kernel's default: remove it, name another interface, "
                 "or allow it to be replaced (--replace-qdisc)"
             )
-        if class_handles(root.index):
+        if not root.can_be_saved:
             raise NotAvailableError(
-                f"{self.interface} has {root} with classes, which could not be put back: remove it first"
+                f"{self.interface} has {root} with classes or other parts, which could not be put back: "
+                "remove it first"
             )
         return root.saved()
 
     def _build(self, route: Any, root: Root, replace: bool) -> None:
         if replace:
-            route.tc("del", index=root.index, root=True)
+            remove_root(root.index)
         route.tc("add", "htb", index=root.index, handle=HANDLE, default=OTHERS)
         self._add_classes(route, root.index)
 

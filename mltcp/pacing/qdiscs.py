@@ -7,18 +7,42 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mltcp.errors import MltcpError
 
 HANDLE = 0x6D6C0000
 """Of our trees: "ml"."""
 
+SAVEABLE = frozenset(
+    [
+        "bfifo",
+        "cake",
+        "choke",
+        "codel",
+        "fq",
+        "fq_codel",
+        "fq_pie",
+        "gred",
+        "hhf",
+        "netem",
+        "pfifo",
+        "pfifo_fast",
+        "pie",
+        "red",
+        "sfb",
+        "sfq",
+        "tbf",
+    ]
+)
+"""Kinds that are all in their options: what is put back with them is what was there."""
+
 _NEW, _DELETE, _GET, _GET_CLASSES = 36, 37, 38, 42
 _REQUEST, _ACK, _DUMP, _CREATE, _REPLACE = 0x1, 0x4, 0x300, 0x400, 0x100
 _ERROR, _DONE = 2, 3
 _KIND, _OPTIONS = 1, 2
 _ROOT = 0xFFFFFFFF
+_INGRESS = 0xFFFF0000
 _HEADER = struct.Struct("=IHHII")
 _TC = struct.Struct("=BxxxiIII")
 _ATTRIBUTE = struct.Struct("=HH")
@@ -43,6 +67,7 @@ class Root:
     kind: str
     handle: int
     options: bytes
+    has_children: bool = False
 
     @property
     def is_ours(self) -> bool:
@@ -53,6 +78,11 @@ class Root:
     def is_default(self) -> bool:
         """Whether the kernel attached it, not a person or program."""
         return self.handle == 0
+
+    @property
+    def can_be_saved(self) -> bool:
+        """Whether it could be put back as it was: not with classes, or other disciplines in it."""
+        return self.kind in SAVEABLE and not self.has_children
 
     def saved(self) -> Saved:
         """As the journal keeps it."""
@@ -68,13 +98,18 @@ def root_of(interface: str) -> Root | None:
         index = socket.if_nametoindex(interface)
     except OSError:
         return None
+    root, children = None, False
     for body in _asked(_GET, _DUMP, _TC.pack(socket.AF_UNSPEC, index, 0, 0, 0)):
         _, found, handle, parent, _ = _TC.unpack_from(body)
-        if found == index and parent == _ROOT:
+        if found != index:
+            continue
+        if parent == _ROOT:
             attributes = dict(_attributes(body))
             kind = attributes.get(_KIND, b"").rstrip(b"\0").decode()
-            return Root(index, kind, handle, attributes.get(_OPTIONS, b""))
-    return Root(index, "noqueue", 0, b"")
+            root = Root(index, kind, handle, attributes.get(_OPTIONS, b""))
+        elif handle and parent < _INGRESS:
+            children = True  # one with a handle was made by somebody
+    return Root(index, "noqueue", 0, b"") if root is None else replace(root, has_children=children)
 
 
 def class_handles(index: int) -> list[int]:

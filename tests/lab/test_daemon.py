@@ -1,0 +1,318 @@
+"""The daemon on a real kernel: what it changes, what it puts back, and that training goes on whatever becomes of it."""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.lab import namespaces
+from bench.lab.lab import Lab
+from bench.lab.link import Link
+from bench.lab.topology import dumbbell
+from bench.lab.wiring import INTERFACE
+from bench.workloads.job import JobSpec
+from bench.workloads.launch import PlacedJob, run_jobs
+from bench.workloads.place import RankPlace
+from bench.workloads.profile import Profile
+from mltcp.daemon.client import Client, Registration
+from mltcp.daemon.membership import Membership
+from mltcp.ebpf.mounts import BPFFS
+from mltcp.tcp_info import congestion_control
+from tests.lab.daemon_load import connections, load
+from tests.lab.daemons import daemon_in, namespace_with_link
+
+pytestmark = pytest.mark.lab
+
+PACED = 'interfaces = ["eth0"]\n[pacing]\nline_rate = "1gbit"\n'
+KILLS = int(os.environ.get("MLTCP_TEST_KILLS", "6"))
+MARK = 0x6D6C0000
+
+
+@pytest.fixture
+def namespace():
+    with namespace_with_link() as name:
+        yield name
+
+
+def tc(namespace, *arguments):
+    return namespaces.inside(
+        namespace,
+        lambda: subprocess.run(["tc", *arguments], capture_output=True, text=True, check=True).stdout,
+    )
+
+
+def host_state(namespace):
+    """Everything of the host that a daemon may change, as text."""
+    shown = [tc(namespace, kind, "show", *where) for kind, where in TC_KINDS]
+    pins = sorted(str(path) for path in BPFFS.rglob("*"))
+    sysctls = [path.read_text() for path in SYSCTLS]
+    return "\n".join([*shown, *pins, *sysctls])
+
+
+TC_KINDS = [("qdisc", ()), ("class", ("dev", "eth0")), ("filter", ("dev", "eth0"))]
+SYSCTLS = [Path(f"/proc/sys/net/ipv4/tcp_{name}_congestion_control") for name in ("allowed", "available")]
+
+
+def until(condition, seconds=10.0):
+    deadline_s = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+# -- start and end -----------------------------------------------------------------------------------------------------
+
+
+def test_the_host_is_as_before_after_a_clean_end(namespace):
+    before = host_state(namespace)
+    with daemon_in(namespace, PACED) as daemon:
+        assert host_state(namespace) != before
+        with Client(daemon.socket) as client:
+            client.register(Registration("bert"))
+        assert daemon.stop() == 0
+    assert host_state(namespace) == before
+
+
+def test_controls_that_it_loads_are_gone_after_its_end_and_those_that_were_there_are_not(namespace):
+    before = host_state(namespace)
+    with daemon_in(namespace) as daemon:
+        assert "mltcp_cubic" in Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text()
+        assert daemon.stop() == 0
+    assert host_state(namespace) == before
+
+
+def test_a_killed_daemon_is_cleaned_up_after_by_restore(namespace):
+    before = host_state(namespace)
+    with daemon_in(namespace, 'controls = ["mltcp_reno"]\n' + PACED) as daemon:
+        daemon.stop(signal.SIGKILL)
+        assert host_state(namespace) != before
+        done = namespaces.inside(
+            namespace,
+            lambda: subprocess.run(
+                ["mltcp", "restore", "--journal", str(daemon.journal)], capture_output=True, text=True
+            ),
+        )
+        assert done.returncode == 0, done.stderr
+        assert "the tree on eth0: removed; the kernel's default is back" in done.stdout
+        assert "mltcp_reno: unloaded" in done.stdout
+    assert host_state(namespace) == before
+
+
+def test_the_second_daemon_says_so_and_ends(namespace):
+    with daemon_in(namespace, PACED) as daemon:
+        first = daemon.process
+        second = daemon.start(answers=False)
+        assert second.wait(20) == 1
+        daemon.process = first
+        assert f"mltcpd is running already (pid {first.pid})" in daemon.log
+        with Client(daemon.socket) as client:
+            assert client.status().pid == first.pid
+
+
+def test_it_keeps_three_capabilities(namespace):
+    with daemon_in(namespace) as daemon:
+        until(lambda: "listening" in daemon.log)
+        for task in Path(f"/proc/{daemon.pid}/task").iterdir():
+            status = (task / "status").read_text()
+            held = {
+                line.split()[0]: int(line.split()[1], 16) for line in status.splitlines() if line[:3] == "Cap"
+            }
+            assert held["CapEff:"] == held["CapPrm:"] == held["CapBnd:"] == 1 << 12 | 1 << 38 | 1 << 39
+
+
+# -- other people's queueing disciplines -------------------------------------------------------------------------------
+
+
+TBF = (
+    "qdisc",
+    "add",
+    "dev",
+    "eth0",
+    "root",
+    "handle",
+    "7:",
+    "tbf",
+    "rate",
+    "1gbit",
+    "burst",
+    "64kb",
+    "limit",
+    "1mb",
+)
+
+
+def test_a_qdisc_that_somebody_chose_is_not_replaced(namespace):
+    tc(namespace, *TBF)
+    before = host_state(namespace)
+    with pytest.raises(AssertionError, match=r"eth0 has qdisc tbf 7:, which is not the kernel's default"):
+        with daemon_in(namespace, PACED):
+            pass
+    assert host_state(namespace) == before
+
+
+def test_a_replaced_qdisc_is_put_back_to_the_letter(namespace):
+    tc(namespace, *TBF)
+    before = host_state(namespace)
+    with daemon_in(namespace, "replace_qdisc = true\n" + PACED) as daemon:
+        assert "tbf" not in tc(namespace, "qdisc", "show", "dev", "eth0")
+        daemon.stop()
+    assert host_state(namespace) == before
+
+
+def test_what_somebody_else_has_put_there_since_is_left_alone_and_reported(namespace):
+    with daemon_in(namespace, PACED) as daemon:
+        tc(namespace, "qdisc", "del", "dev", "eth0", "root")
+        tc(namespace, *TBF)
+        until(lambda: "someone has changed its tree: it is left alone" in daemon.log)
+        theirs = tc(namespace, "qdisc", "show", "dev", "eth0")
+        assert daemon.stop() == 0
+        assert "left alone: someone has put qdisc tbf 7: there since" in daemon.log
+    assert tc(namespace, "qdisc", "show", "dev", "eth0") == theirs
+
+
+def test_an_interface_that_goes_and_comes_back_is_paced_again(namespace):
+    with daemon_in(namespace, PACED) as daemon, Client(daemon.socket) as client:
+        number = client.register(Registration("bert")).number
+        namespaces.netlink(namespace, lambda route: route.link("del", ifname="eth0"))
+        until(lambda: "eth0: the interface or its tree is gone; its jobs run unpaced" in daemon.log)
+        namespaces.netlink(
+            namespace, lambda route: route.link("add", ifname="eth0", kind="veth", peer={"ifname": "eth1"})
+        )
+        until(lambda: "its tree is installed, 1 jobs in it" in daemon.log)
+        assert f"class htb 6d6c:{number:x} " in tc(namespace, "class", "show", "dev", "eth0")
+        assert daemon.stop() == 0
+
+
+# -- flows -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_passed_connection_is_in_its_jobs_class(namespace):
+    with daemon_in(namespace, PACED) as daemon:
+
+        def act():
+            with connections(1) as [(ours, _)], Client(daemon.socket) as client:
+                number = client.register(Registration("bert")).number
+                assert client.add_flows([ours.fileno()]) == ()
+                priority = ours.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY)
+                mark = ours.getsockopt(socket.SOL_SOCKET, socket.SO_MARK)
+                return number, priority, mark
+
+        number, priority, mark = namespaces.inside(namespace, act)
+        assert priority == mark == MARK | number
+
+
+def test_a_connection_of_another_namespace_is_refused_where_jobs_are_paced(namespace):
+    with (
+        daemon_in(namespace, PACED) as daemon,
+        connections(1) as [(ours, _)],
+        Client(daemon.socket) as client,
+    ):
+        client.register(Registration("bert"))
+        (refused,) = client.add_flows([ours.fileno()])
+        assert "its network namespace is not that of the paced interfaces" in refused.why
+
+
+def test_a_marked_connection_that_was_never_passed_is_found(namespace):
+    with daemon_in(namespace, PACED) as daemon:
+
+        def act():
+            with connections(1) as [(ours, _)], Client(daemon.socket) as client:
+                number = client.register(Registration("bert")).number
+                ours.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, MARK | number)
+                until(lambda: [job.flows for job in client.status().jobs] == [1])
+
+        namespaces.inside(namespace, act)
+        assert "because it carries the job's mark" in daemon.log
+
+
+def test_under_ebpf_a_passed_connection_is_tagged_and_counted_by_the_kernel(namespace):
+    with daemon_in(namespace) as daemon, connections(1) as [(ours, theirs)], Client(daemon.socket) as client:
+        registered = client.register(
+            Registration("bert", control="mltcp_reno", total_bytes=10_000, gap_s=0.05)
+        )
+        assert registered.how == "kernel"
+        assert client.add_flows([ours.fileno()]) == ()
+        assert congestion_control(ours.fileno()) == "mltcp_reno"
+        ours.sendall(b"x" * 5_000)
+        theirs.recv(5_000, socket.MSG_WAITALL)
+        until(lambda: client.iteration()["bytes_ratio"] == 0.5)
+        assert client.iteration()["factor"] == pytest.approx(1.75 * 0.5 + 0.25, abs=0.001)
+
+
+def test_a_job_and_its_flows_come_back_to_a_daemon_that_comes_back(namespace):
+    with daemon_in(namespace) as daemon, connections(2) as pairs:
+        membership = Membership(Registration("bert", "x", control="mltcp_reno"), daemon.socket)
+        try:
+            assert membership.add([ours.fileno() for ours, _ in pairs]) == ()
+            daemon.stop(signal.SIGKILL)
+            until(lambda: not membership.is_member)
+            daemon.start()
+            until(lambda: membership.is_member)
+            with Client(daemon.socket) as client:
+                until(lambda: [(job.job, job.flows) for job in client.status().jobs] == [("bert", 2)])
+        finally:
+            membership.close()
+
+
+# -- training goes on --------------------------------------------------------------------------------------------------
+
+
+def test_training_goes_on_while_the_daemon_is_killed_again_and_again():
+    """Every sum of the job is checked, so that a byte lost anywhere would end it."""
+    source = random.Random(1)
+    link = Link(300_000_000, 300_000, 40_000)
+    with Lab(dumbbell(1, 2, link)) as lab:
+        hosts = lab.topology.hosts_of(0)
+        place = lab.namespace(hosts[0].name)
+        before = host_state(place)
+        with daemon_in(place, PACED) as daemon:
+            outcome = []
+            job = threading.Thread(target=lambda: outcome.append(_train(lab, hosts, daemon.socket)))
+            job.start()
+            for _ in range(KILLS):
+                time.sleep(source.uniform(0.0, 0.8))
+                daemon.stop(signal.SIGKILL)
+                time.sleep(source.uniform(0.0, 0.2))
+                daemon.start()
+            job.join()
+            assert daemon.stop() == 0
+        assert outcome, "the training broke off"
+        assert len(outcome[0][0].iterations) == _iterations()
+        assert host_state(place) == before
+
+
+def _iterations():
+    return 8 + 10 * KILLS
+
+
+def _train(lab, hosts, daemon):
+    profile = Profile("kills", 0.05, 0.0, (1_000_000,))
+    places = [
+        RankPlace(lab.namespace(host.name), INTERFACE, host.address, None, daemon if number == 0 else None)
+        for number, host in enumerate(hosts)
+    ]
+    spec = JobSpec("kills", profile, 2, _iterations(), 0, 1)
+    return run_jobs([PlacedJob(spec, tuple(places))], [0.0], lambda *_: None)
+
+
+# -- what it costs -----------------------------------------------------------------------------------------------------
+
+
+def test_two_hundred_jobs_of_eight_flows():
+    found = load("", 200, 8, seconds=3.0, moving=True)
+    assert found["jobs_seen"] == 200
+    assert found["cpu_share"] < 0.10
+    assert found["resident_mb"] < 100
+    assert found["mean_flow_ms"] < 1.0
+
+
+def test_ten_jobs_of_eight_flows_paced_every_ten_milliseconds():
+    found = load(PACED + "interval = 0.01\n", 10, 8, seconds=3.0, moving=True)
+    assert found["jobs_seen"] == 10
+    assert found["cpu_share"] < 0.25
