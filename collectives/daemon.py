@@ -12,7 +12,7 @@ from torch.distributed import PrefixStore, Store
 from collectives.notices import rank_on_host, say_once
 from collectives.settings import Settings
 from collectives.sockets import Mesh
-from mltcp.daemon.client import NoDaemonError, Registration
+from mltcp.daemon.client import INSTANCE, NoDaemonError, Registration
 from mltcp.daemon.membership import Membership
 from mltcp.errors import MltcpError, NotAvailableError
 
@@ -74,6 +74,8 @@ def _name(text: str) -> str:
 
 def _instance(store: Store, rank: int) -> str:
     """What all processes of this run, and none of another, call it; made by the first to ask."""
+    if given := os.environ.get(INSTANCE):
+        return given
     own = PrefixStore(_KEYS, store)
     launched = os.environ.get("TORCHELASTIC_RUN_ID", "")
     token = f"{launched[:32]}-{secrets.token_hex(4)}".lstrip("-")

@@ -16,6 +16,7 @@ from collectives.profile_file import ProfileFile
 from collectives.recorder import Recorder
 from collectives.settings import Settings
 from mltcp.daemon.membership import Membership
+from mltcp.pacing.sockets import SocketPacer
 
 WRITE_EVERY_S = 1.0
 """The profile's file is at most this old, and newer after the first iterations and after a failure."""
@@ -36,6 +37,7 @@ class Job:
     ranks: int = 1
     backend: str = "gloo"
     membership: Membership | None = None
+    pacer: SocketPacer | None = None
     _file: ProfileFile | None = None
     _reported_s: float = 0.0
     _written_s: float = 0.0
@@ -55,6 +57,8 @@ class Job:
             self.recorder.keep_now = self._write
             self._write()
         self.membership = daemon.join(settings, store, rank, ranks)
+        if settings.pace is not None:
+            self.pacer = SocketPacer(settings.pace.line_rate_bps, settings.pace.mltcp)
         reports = self.membership is not None and rank_on_host(rank) == 0
         if reports or self._file is not None:
             self.recorder.after_iteration = lambda: self._after_iteration(reports)
@@ -70,6 +74,8 @@ class Job:
         self.recorder.finish()
         self.recorder.completion.close()
         self._write()
+        if self.pacer is not None:
+            self.pacer.close()
         if self.membership is not None:
             self.membership.close()
 

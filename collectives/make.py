@@ -38,7 +38,9 @@ def make_group(
     if mesh is not None:
         if own.membership is not None:
             daemon.pass_flows(mesh, own.membership, rank)
-        if not daemon.sets_control(own.membership):
+        if own.pacer is not None:
+            mesh.when_found(own.pacer.add)
+        elif not daemon.sets_control(own.membership):
             congestion.apply(mesh, settings, rank)
     return MltcpProcessGroup(inner, name or inner.name(), own.recorder, mesh)
 

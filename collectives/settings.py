@@ -10,11 +10,21 @@ from pathlib import Path
 
 from mltcp.ebpf.controls import DEFAULT_CONTROL
 from mltcp.errors import UsageError
+from mltcp.pacing.rates import parse_rate_bps
 
 WRAPPABLE = ("gloo", "nccl")
 NO_CONTROL = "none"
+LAWS = ("mltcp_dcqcn", "dcqcn")
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("", "0", "false", "no", "off")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How connections are paced by their own sockets: the network's line rate, and whether F acts."""
+
+    line_rate_bps: int
+    mltcp: bool = True
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,7 @@ class Settings:
         strict: whether what is missing on the host is an error (MLTCP_STRICT).
         profile: the file that the job's demand profile is written to, if any (MLTCP_PROFILE).
         job: the job's name (MLTCP_JOB; else the program's).
+        pace: how this process paces its own connections, if it does (MLTCP_PACE).
     """
 
     wrap: frozenset[str] = frozenset()
@@ -36,6 +47,7 @@ class Settings:
     strict: bool = False
     profile: Path | None = None
     job: str = "job"
+    pace: Pace | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -53,6 +65,7 @@ class Settings:
             strict=_flag("MLTCP_STRICT", environment.get("MLTCP_STRICT", "")),
             profile=Path(profile) if profile else None,
             job=environment.get("MLTCP_JOB") or Path(sys.argv[0] or "job").stem,
+            pace=_pace(environment.get("MLTCP_PACE", "")),
         )
 
 
@@ -64,6 +77,19 @@ def _wrapped(text: str) -> frozenset[str]:
                 f"MLTCP_WRAP={text}: {name!r} cannot be wrapped; choose from {', '.join(WRAPPABLE)}"
             )
     return names
+
+
+def _pace(text: str) -> Pace | None:
+    """``25gbit``, or ``25gbit,dcqcn`` for the law without F."""
+    if not text.strip():
+        return None
+    rate, comma, law = text.strip().partition(",")
+    if comma and law not in LAWS:
+        raise UsageError(f"MLTCP_PACE={text}: unknown law {law!r}; choose from {', '.join(LAWS)}")
+    try:
+        return Pace(parse_rate_bps(rate), law != "dcqcn")
+    except UsageError as error:
+        raise UsageError(f"MLTCP_PACE {error}") from None
 
 
 def _flag(name: str, value: str) -> bool:

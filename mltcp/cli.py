@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -17,12 +18,13 @@ from mltcp import probe as probing
 from mltcp.aggressiveness import DEFAULT_INTERCEPT, DEFAULT_SLOPE, Aggressiveness, Shape
 from mltcp.daemon import command as daemon_command
 from mltcp.daemon import top
-from mltcp.daemon.client import Client, NoDaemonError
+from mltcp.daemon.client import Client, NoDaemonError, Registration
 from mltcp.daemon.status import DaemonStatus
 from mltcp.ebpf.controls import CONTROLS, DEFAULT_CONTROL, MLTCP_CONTROLS, Controls, require_root
+from mltcp.ebpf.jobs import check_name
 from mltcp.ebpf.layout import Flow, Job, Start, Tracker
 from mltcp.errors import MltcpError, UsageError
-from mltcp.run import Command, run
+from mltcp.run import Command, run, run_in_job_of_daemon
 
 _EXAMPLES = """\
 examples:
@@ -74,9 +76,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--job", metavar="NAME", help="the job's name (default: the program's name and pid)")
     parser.add_argument(
         "--cc",
-        default=DEFAULT_CONTROL,
         metavar="NAME",
-        help=f"congestion control (default {DEFAULT_CONTROL})",
+        help=f"congestion control (default {DEFAULT_CONTROL}, or what the daemon has)",
     )
     parser.add_argument(
         "--total-bytes", type=int, metavar="N", help="bytes this host sends per iteration (default: learned)"
@@ -288,7 +289,33 @@ def _run(options: argparse.Namespace) -> int:
     arguments = options.arguments[1:] if options.arguments[:1] == ["--"] else options.arguments
     if not arguments:
         raise UsageError("nothing to run: mltcp run [options] -- COMMAND ...")
-    return run(Command(tuple(arguments), options.user), _job(options, arguments), options.cc)
+    command, job = Command(tuple(arguments), options.user), _job(options, arguments)
+    try:
+        client = Client()
+    except NoDaemonError:
+        return run(command, job, options.cc or DEFAULT_CONTROL)
+    with client:
+        return run_in_job_of_daemon(command, client, _registration(options, job))
+
+
+def _registration(options: argparse.Namespace, job: Job) -> Registration:
+    """The job as the daemon is told of it."""
+    if options.start != Job.start.name.lower() or options.decrease != Job.decrease:
+        raise UsageError(
+            "--start and --decrease: they are for hosts without a daemon (MLTCP_DAEMON=none, as root)"
+        )
+    law = job.aggressiveness
+    return Registration(
+        job=check_name(job.name),
+        instance=f"run-{os.getpid()}-{time.monotonic_ns()}",
+        control=options.cc or "default",
+        function=law.shape.label,
+        slope=law.slope,
+        intercept=law.intercept,
+        total_bytes=options.total_bytes or 0,
+        gap_s=options.gap or 0.0,
+        attach=True,
+    )
 
 
 def _job(options: argparse.Namespace, arguments: Sequence[str]) -> Job:

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from mltcp.daemon.client import INSTANCE, Client, Registration
 from mltcp.ebpf.controls import CONTROLS, Controls, require_root
 from mltcp.ebpf.jobs import attached, check_name
 from mltcp.ebpf.layout import Job
@@ -42,6 +43,20 @@ def run(command: Command, job: Job, control: str, controls: Controls | None = No
         return _wait(_start(command.arguments, control, place.cgroup, account))
 
 
+def run_in_job_of_daemon(command: Command, client: Client, registration: Registration) -> int:
+    """Run a command as a job of the daemon's, which needs no privilege; returns its exit status.
+
+    This process stays the job's member while the command runs, and it and all it starts are in the job's cgroup.
+
+    Raises:
+        UsageError, NotAvailableError: the daemon does not take the job.
+    """
+    account = _account(command.user)
+    made = client.register(registration)
+    os.environ["MLTCP_JOB"], os.environ[INSTANCE] = registration.job, registration.instance
+    return _wait(_start(command.arguments, made.control, None, account))
+
+
 def _account(user: str | None) -> pwd.struct_passwd | None:
     if user is None:
         return None
@@ -51,13 +66,17 @@ def _account(user: str | None) -> pwd.struct_passwd | None:
         raise UsageError(f"unknown user {user!r}") from None
 
 
-def _start(arguments: tuple[str, ...], control: str, cgroup: Path, account: pwd.struct_passwd | None) -> int:
+def _start(
+    arguments: tuple[str, ...], control: str, cgroup: Path | None, account: pwd.struct_passwd | None
+) -> int:
+    """Start the command; `cgroup` is where it goes first, if it is not there already."""
     child = os.fork()
     if child:
         return child
     try:
         # joined before exec: not one socket of the program is opened outside the cgroup
-        (cgroup / "cgroup.procs").write_text(str(os.getpid()))
+        if cgroup is not None:
+            (cgroup / "cgroup.procs").write_text(str(os.getpid()))
         if account is not None:
             os.initgroups(account.pw_name, account.pw_gid)
             os.setgid(account.pw_gid)

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 TCP_ESTABLISHED = 1
+_SO_MAX_PACING_RATE = 47
 
 # Offsets into struct tcp_info (include/uapi/linux/tcp.h). The struct only ever grows, and an older kernel returns a
 # shorter one.
@@ -115,6 +116,12 @@ def set_congestion_control(descriptor: int, name: str) -> None:
     value = name.encode()
     level, option = socket.IPPROTO_TCP, socket.TCP_CONGESTION
     _check(_libc.setsockopt(descriptor, level, option, value, ctypes.c_uint32(len(value))))
+
+
+def set_max_pacing_rate(descriptor: int, bytes_per_s: int) -> None:
+    """Let a socket send no faster; raises OSError if there is no such socket."""
+    value = struct.pack("=Q", bytes_per_s)
+    _check(_libc.setsockopt(descriptor, socket.SOL_SOCKET, _SO_MAX_PACING_RATE, value, ctypes.c_uint32(8)))
 
 
 def _number(descriptor: int, option: int) -> int:

@@ -110,6 +110,8 @@ def _raise_errors(outcome: Outcome) -> None:
 @contextmanager
 def _connected(plan: Plan, host: str, port: int) -> Iterator[tuple[socket.socket, side.Connections]]:
     """The control connection, and the data connections of every direction."""
+    with socket.socket() as probe:
+        side.set_control(probe, plan.control)  # what this host has not is said before the server is asked
     with ExitStack() as stack:
         control = stack.enter_context(_connect(host, port, ""))
         messages.send(control, {"greeting": GREETING, "plan": plan.document()})

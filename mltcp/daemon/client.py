@@ -22,6 +22,9 @@ ENVIRONMENT = "MLTCP_DAEMON"
 
 NO_DAEMON = "none"
 
+INSTANCE = "MLTCP_JOB_INSTANCE"
+"""The variable by which `mltcp run` tells what it starts which registration it belongs to."""
+
 
 class NoDaemonError(NotAvailableError):
     """No daemon answers."""

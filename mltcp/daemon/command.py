@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 from mltcp.daemon import log
@@ -20,6 +23,7 @@ examples:
   mltcp daemon --interface eth0                        no eBPF: jobs are paced by tc on eth0
   mltcp daemon --interface eth0 --metrics 127.0.0.1:9464
   mltcp daemon --config mltcpd.toml                    see docs/daemon.md for its fields
+  mltcp daemon --unit > /etc/systemd/system/mltcpd.service
 """
 
 
@@ -43,6 +47,9 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         action="store_true",
         help="also where somebody chose what is there; it is put back in the end",
     )
+    daemon.add_argument(
+        "--unit", action="store_true", help="print a systemd unit that runs this program, and end"
+    )
     daemon.add_argument("--socket", type=Path, metavar="PATH", help="listen there")
     undo = commands.add_parser(
         "restore", help="undo what a daemon that was killed has left; a running one does so itself"
@@ -52,6 +59,9 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def execute_daemon(options: argparse.Namespace) -> int:
     """Run the daemon until it is told to end; returns the exit status."""
+    if options.unit:
+        print(unit(), end="")
+        return 0
     configuration = _configuration(options.config).with_overrides(
         interfaces=options.interface,
         metrics=options.metrics,
@@ -63,6 +73,12 @@ def execute_daemon(options: argparse.Namespace) -> int:
     log.configure(sys.stderr)
     serve(configuration)
     return 0
+
+
+def unit() -> str:
+    """A systemd unit for this installation."""
+    program = shutil.which("mltcp") or os.path.abspath(sys.argv[0])
+    return (files("mltcp.daemon") / "mltcpd.service").read_text().replace("@MLTCP@", program)
 
 
 def execute_restore(options: argparse.Namespace) -> int:

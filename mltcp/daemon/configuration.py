@@ -15,16 +15,14 @@ from mltcp.daemon.journal import JOURNAL
 from mltcp.ebpf.controls import CONTROLS, DEFAULT_CONTROL, MLTCP_CONTROLS
 from mltcp.errors import UsageError
 from mltcp.pacing.rate_law import CONSTANTS, Constants
+from mltcp.pacing.rates import parse_rate_bps
 
 LAWS = ("mltcp_dcqcn", "dcqcn")
 MODES = ("tc", "off")
 DEFAULT_INTERVAL_S = 0.002
 SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.0005, 0.01
-LOWEST_RATE_BPS, HIGHEST_RATE_BPS = 1_000_000, 400_000_000_000
 
 _INTERFACE = re.compile(r"[^\s/]{1,15}")
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(|k|m|g)bit", re.IGNORECASE)
-_RATE_UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:]+):(\d{1,5})")
 
 
@@ -261,19 +259,6 @@ def _address(value: Any) -> str:
     if found is None or not 0 < int(found[2]) < 65536:
         raise UsageError(f"metrics cannot be {value!r}: HOST:PORT is allowed, such as 127.0.0.1:9464")
     return str(value)
-
-
-def parse_rate_bps(value: Any) -> int:
-    """A rate such as ``25gbit``, in bits per second.
-
-    Raises:
-        UsageError: it is none, or out of range.
-    """
-    found = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
-    rate_bps = round(float(found[1]) * _RATE_UNITS[found[2].lower()]) if found else 0
-    if not LOWEST_RATE_BPS <= rate_bps <= HIGHEST_RATE_BPS:
-        raise UsageError(f"cannot be {value!r}: a rate from 1mbit to 400gbit is allowed, such as 25gbit")
-    return rate_bps
 
 
 _interfaces = _several(_interface, "interfaces")

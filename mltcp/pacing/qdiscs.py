@@ -15,25 +15,8 @@ HANDLE = 0x6D6C0000
 """Of our trees: "ml"."""
 
 SAVEABLE = frozenset(
-    [
-        "bfifo",
-        "cake",
-        "choke",
-        "codel",
-        "fq",
-        "fq_codel",
-        "fq_pie",
-        "gred",
-        "hhf",
-        "netem",
-        "pfifo",
-        "pfifo_fast",
-        "pie",
-        "red",
-        "sfb",
-        "sfq",
-        "tbf",
-    ]
+    {"bfifo", "cake", "choke", "codel", "fq", "fq_codel", "fq_pie", "gred", "hhf"}
+    | {"netem", "pfifo", "pfifo_fast", "pie", "red", "sfb", "sfq", "tbf"}
 )
 """Kinds that are all in their options: what is put back with them is what was there."""
 

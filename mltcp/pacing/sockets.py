@@ -1,0 +1,113 @@
+"""Pacing by the sockets themselves (SO_MAX_PACING_RATE), for whoever may not touch tc: it needs no privilege.
+
+It runs in the process whose connections they are, on a thread of its own: only their owner can set their rates without
+holding them open. Each connection follows the law for itself, as a queue pair does in DCQCN's paper, with its own
+bytes_ratio.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+
+from mltcp.aggressiveness import Aggressiveness
+from mltcp.iteration import IterationTracker
+from mltcp.pacing.controller import PacingController
+from mltcp.pacing.feedback import FlowKey, Sample
+from mltcp.pacing.rate_law import Constants
+from mltcp.tcp_info import inode, set_max_pacing_rate, tcp_info
+
+INTERVAL_S = 0.002
+
+
+class _OwnSockets:
+    """Samples of this process's connections: a flow is known by its descriptor and inode."""
+
+    def sample(self, flows: list[FlowKey]) -> list[Sample | None]:
+        return [_sample(flow) for flow in flows]
+
+    def forget(self, flow: FlowKey) -> None:
+        """Nothing is kept."""
+
+
+class SocketPacer:
+    """Paces connections of this process until it is closed.
+
+    Args:
+        line_rate_bps: of the network: what a connection begins with, and never exceeds.
+        mltcp: whether F acts; without it this is plain DCQCN.
+        interval_s: of control.
+    """
+
+    def __init__(self, line_rate_bps: int, mltcp: bool = True, interval_s: float = INTERVAL_S) -> None:
+        self._line_rate_bps = line_rate_bps
+        self._interval_s = interval_s
+        constants = Constants(timer=interval_s, alpha_timer=interval_s)
+        self._controller = PacingController(_OwnSockets(), line_rate_bps, mltcp, constants)
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, descriptors: Iterable[int]) -> None:
+        """Pace these connections too, as long as they are open."""
+        with self._lock:
+            for descriptor in descriptors:
+                with suppress(OSError):
+                    key = FlowKey(socket.AF_UNSPEC, ("", descriptor), ("", 0), inode(descriptor))
+                    set_max_pacing_rate(descriptor, self._line_rate_bps // 8)
+                    self._controller.add_job(descriptor, Aggressiveness(), IterationTracker())
+                    self._controller.add_flows(descriptor, [key])
+            if self._thread is None and self._controller.jobs:
+                self._thread = threading.Thread(target=self._run, name="mltcp-pacing", daemon=True)
+                self._thread.start()
+
+    def rates_bps(self) -> dict[int, float]:
+        """The rate of every connection, by descriptor."""
+        with self._lock:
+            return {each: share * self._line_rate_bps for each, share in self._controller.rates().items()}
+
+    def close(self) -> None:
+        """Pace no more: what is still open runs at the line rate."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+        for descriptor, job in self._controller.jobs.items():
+            if any(_sample(flow) for flow in job.flows):
+                with suppress(OSError):
+                    set_max_pacing_rate(descriptor, self._line_rate_bps // 8)
+
+    def _run(self) -> None:
+        due_s = time.monotonic()
+        while not self._ended.wait(max(0.0, due_s - time.monotonic())):
+            due_s = max(due_s + self._interval_s, time.monotonic())
+            with self._lock:
+                self._tick()
+
+    def _tick(self) -> None:
+        changed, gone = self._controller.tick(time.monotonic_ns())
+        for flow in gone:
+            self._controller.remove_job(flow.local[1])
+        for descriptor, share in changed.items():
+            job = self._controller.jobs.get(descriptor)
+            # It may have been closed since, and its number be another's: then nothing is set.
+            if job is not None and any(_sample(flow) for flow in job.flows):
+                with suppress(OSError):
+                    set_max_pacing_rate(descriptor, round(share * self._line_rate_bps / 8))
+
+
+def _sample(flow: FlowKey) -> Sample | None:
+    descriptor = flow.local[1]
+    try:
+        if inode(descriptor) != flow.cookie:
+            return None
+    except OSError:
+        return None
+    info = tcp_info(descriptor)
+    if info is None:
+        return None
+    return Sample(
+        info.acked_bytes or 0, info.delivered_segments or 0, info.delivered_ce_segments or 0, info.retransmits
+    )

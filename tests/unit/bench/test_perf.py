@@ -1,0 +1,314 @@
+"""`mltcp-bench perf` on loopback: real connections, what is measured, and who misbehaves."""
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.perf import messages
+from bench.perf.plan import DOWN, UP, Bucket, Plan
+from bench.perf.report import iteration_summary
+from mltcp.errors import UsageError
+
+BENCH = [sys.executable, "-m", "bench.cli", "perf"]
+
+
+@contextmanager
+def serving(*arguments):
+    """A server on a port of its own; yields the process and the port."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [*BENCH, "-s", "-p", str(port), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # As from a terminal: a shell's background jobs would ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        assert "listening on port" in process.stdout.readline()
+        yield process, port
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def port():
+    with serving() as (_, number):
+        yield number
+
+
+def client(port, *arguments, host="127.0.0.1"):
+    return subprocess.run(
+        [*BENCH, "-c", host, "-p", str(port), *arguments], capture_output=True, text=True, timeout=60
+    )
+
+
+def document(port, *arguments, **options):
+    done = client(port, *arguments, "--json", **options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+# -- what is measured --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_what_is_sent_is_received(port, host):
+    end = document(port, "--bytes", "50M", "-P", "2", host=host)["end"]
+    (direction,) = end["directions"]
+    assert direction["sender"]["bytes"] == direction["receiver"]["bytes"] == 50 * 1024**2
+    assert direction["iterations"] is None
+    assert end["control_client"] == end["control_server"] != []
+
+
+def test_iterations_take_at_least_their_compute_phase_and_are_all_counted(port):
+    found = document(
+        port, "--bytes", "1M", "--compute", "0.02", "--iterations", "12", "--omit", "2", "-P", "3"
+    )
+    (direction,) = found["end"]["directions"]
+    times = direction["iterations"]
+    assert times["count"] == 10
+    assert 0.02 <= times["p50_s"] <= times["p99_s"]
+    assert direction["receiver"]["bytes"] == 12 * 1024**2
+
+
+@pytest.mark.parametrize(("flag", "directions"), [("-R", [DOWN]), ("--bidir", [UP, DOWN])])
+def test_the_server_sends_too(port, flag, directions):
+    found = document(port, "--bytes", "1M", "--compute", "0.01", "--iterations", "5", flag)["end"][
+        "directions"
+    ]
+    assert [each["direction"] for each in found] == directions
+    for each in found:
+        assert each["receiver"]["bytes"] == 5 * 1024**2
+        assert each["iterations"]["count"] == 5
+        assert each["sender"]["retransmits"] is not None
+        assert each["receiver"]["retransmits"] is None
+
+
+def test_the_control_that_is_asked_for_is_what_both_sides_really_use(port):
+    end = document(port, "--bytes", "1M", "-C", "reno")["end"]
+    assert (end["control_client"], end["control_server"]) == (["reno"], ["reno"])
+
+
+def test_a_profile_sends_its_buckets(port, tmp_path):
+    profile = {
+        "name": "tiny",
+        "source": "made",
+        "forward_s": 0.01,
+        "backward_s": 0.02,
+        "buckets_bytes": [4000, 6000],
+    }
+    (tmp_path / "tiny.json").write_text(json.dumps(profile))
+    (direction,) = document(port, "--profile", str(tmp_path / "tiny.json"), "--iterations", "4")["end"][
+        "directions"
+    ]
+    assert direction["receiver"]["bytes"] == 4 * 10_000
+    assert direction["iterations"]["p50_s"] >= 0.03
+
+
+def test_intervals_and_their_sums_add_up(port):
+    found = document(port, "-t", "0.5", "-i", "0.1", "-P", "2")
+    sent = found["end"]["directions"][0]["sender"]["bytes"]
+    flows = [each for interval in found["intervals"] for each in interval if each["flow"] is not None]
+    sums = [each for interval in found["intervals"] for each in interval if each["flow"] is None]
+    assert len(sums) >= 4
+    assert sum(each["moved_bytes"] for each in flows) == sum(each["moved_bytes"] for each in sums)
+    assert sum(each["moved_bytes"] for each in flows) == pytest.approx(sent, rel=0.05)
+
+
+def test_a_stream_is_one_object_a_line(port):
+    done = client(port, "-t", "0.3", "-i", "0.1", "--json-stream")
+    events = [json.loads(line)["event"] for line in done.stdout.splitlines()]
+    assert (events[0], events[-1]) == ("start", "end")
+    assert set(events[1:-1]) == {"interval"}
+
+
+def test_a_person_gets_lines_as_iperf3_has_them(port):
+    done = client(port, "--bytes", "1M", "--compute", "0.01", "--iterations", "3", "-P", "2", "-i", "0.05")
+    assert "[ ID]        Interval" in done.stdout
+    assert "[SUM][TX]" in done.stdout
+    assert "client to server: 3 iterations: mean 0.0" in done.stdout
+    assert "congestion control of the server: " in done.stdout
+
+
+def test_several_clients_at_once(port):
+    outcomes = []
+    threads = [
+        threading.Thread(target=lambda: outcomes.append(document(port, "--bytes", "20M", "-P", "2")))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [each["end"]["directions"][0]["receiver"]["bytes"] for each in outcomes] == [20 * 1024**2] * 3
+
+
+# -- who misbehaves ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "first_bytes",
+    [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x02{}", b"\xff\xff\xff\xff", b"\0\0\0\0", b"\0\0\0\x04nope", b""],
+)
+def test_strangers_are_refused_and_the_server_goes_on(port, first_bytes):
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
+        with suppress(OSError):  # it may have been refused already
+            stranger.sendall(first_bytes)
+            stranger.shutdown(socket.SHUT_WR)
+            while stranger.recv(1000):
+                pass
+    assert client(port, "--bytes", "100K").returncode == 0
+
+
+def test_a_data_connection_of_no_test_is_refused(port):
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
+        greeting = {"greeting": messages.GREETING, "token": "0" * 32, "direction": UP, "flow": 0}
+        stranger.sendall(messages.pack(greeting))
+        assert messages.receive(stranger) == {"ok": False, "error": "it belongs to no test"}
+
+
+def test_a_client_that_vanishes_leaves_no_process():
+    with serving() as (server, port):
+        process = subprocess.Popen(
+            [*BENCH, "-c", "127.0.0.1", "-p", str(port), "-t", "60"], stdout=subprocess.DEVNULL
+        )
+        _until(lambda: _children(server.pid))
+        process.kill()
+        process.wait()
+        _until(lambda: not _children(server.pid))
+
+
+def _children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return file.read().split()
+
+
+def _until(condition):
+    deadline_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def test_a_server_that_vanishes_is_said_in_one_line():
+    with serving() as (server, port):
+        process = subprocess.Popen(
+            [*BENCH, "-c", "127.0.0.1", "-p", str(port), "-t", "60"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        _until(lambda: _children(server.pid))
+        for child in _children(server.pid):
+            os.kill(int(child), signal.SIGKILL)
+        _, told = process.communicate(timeout=30)
+        assert process.returncode == 1
+        assert len(told.splitlines()) == 1
+
+
+def test_an_interrupt_shows_what_there_is():
+    with serving() as (server, port):
+        process = subprocess.Popen(
+            [*BENCH, "-c", "127.0.0.1", "-p", str(port), "-t", "60", "-i", "0.1"],
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        while "[TX]" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        shown, _ = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert "client to server: sender:" in shown
+        assert "interrupted: the server's side is missing" in shown
+        server.send_signal(signal.SIGINT)
+        assert server.wait(20) == 130
+
+
+def test_no_server_is_one_line():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    done = client(port, "-t", "1")
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        f"mltcp-bench: no mltcp-bench perf answers at 127.0.0.1 port {port}: Connection refused"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["-t", "1", "--iterations", "2"], "one of them is allowed"),
+        (["--iterations", "2"], "--iterations: at least 1, and with --bytes and --compute"),
+        (["--compute", "1"], "--compute: 0 seconds or more, with --bytes"),
+        (["--bytes", "much"], "--bytes 'much': a number of bytes"),
+        (["-P", "1000"], "flows 1000: 1 to 128 is allowed"),
+        (["-R", "--bidir"], "--reverse with --bidir"),
+        (["-i", "0"], "--interval 0: 0.05 to 3600"),
+        (["--job", "a b"], "job name 'a b'"),
+        (["-C", "nonsense"], "congestion control 'nonsense': No such file or directory; this host has reno"),
+        (["--profile", "nosuch"], "unknown profile 'nosuch'"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_status_two(port, arguments, expected):
+    done = client(port, *arguments)
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+# -- plans and summaries -----------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 128), st.lists(st.integers(128, 10**9), min_size=1, max_size=5))
+def test_flows_share_every_bucket_to_the_byte(flows, sizes):
+    plan = Plan(flows=flows, buckets=tuple(Bucket(0.1, size) for size in sizes))
+    shares = [plan.shares(flow) for flow in range(flows)]
+    for at, size in enumerate(sizes):
+        parts = [share[at].size_bytes for share in shares]
+        assert sum(parts) == size
+        assert max(parts) - min(parts) <= 1
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text() | st.integers(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(ANY_JSON)
+def test_what_is_no_plan_is_refused(document):
+    with pytest.raises(UsageError):
+        Plan.from_document(document)
+
+
+def test_a_plan_comes_back_from_json_as_it_was():
+    plan = Plan((UP, DOWN), 3, (Bucket(0.1, 1000), Bucket(0.2, 3)), 7, 0.0, 0, "reno", "bert")
+    assert Plan.from_document(json.loads(json.dumps(plan.document()))) == plan
+
+
+def test_a_message_longer_than_any_of_ours_is_refused_by_its_length():
+    with pytest.raises(messages.PeerError):
+        messages.length_of(struct.pack("!I", messages.MOST_BYTES + 1))
+
+
+def test_percentiles_are_the_nearest_rank():
+    summary = iteration_summary([number / 100 for number in range(1, 101)])
+    assert (summary["p50_s"], summary["p99_s"], summary["count"]) == (0.5, 0.99, 100)
+    assert iteration_summary([2.0])["p99_s"] == 2.0
+    assert iteration_summary([]) is None

@@ -1,0 +1,145 @@
+"""The configuration file: what is in it, and that every fault is told with its file, line and field."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mltcp.aggressiveness import Shape
+from mltcp.daemon.configuration import Configuration, load
+from mltcp.ebpf.controls import MLTCP_CONTROLS
+from mltcp.errors import UsageError
+from mltcp.pacing.rates import parse_rate_bps
+
+FULL = """\
+socket = "/run/other.sock"
+group = "trainers"
+interfaces = ["eth0", "ib0"]
+controls = ["mltcp_cubic"]
+default_control = "mltcp_reno"
+metrics = "[::1]:9464"
+replace_qdisc = true
+journal = "/var/tmp/journal"
+
+[pacing]
+mode = "tc"
+law = "dcqcn"
+interval = 0.005
+line_rate = "25gbit"
+
+[pacing.constants]
+alpha_gain = 0.25
+fast_recovery_steps = 3
+
+[function]
+shape = "quadratic"
+slope = 1.5
+intercept = 0.5
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text):
+        path = tmp_path / "mltcpd.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_every_field_arrives(file):
+    found = load(file(FULL))
+    assert (found.socket, found.group) == (Path("/run/other.sock"), "trainers")
+    assert found.interfaces == ("eth0", "ib0")
+    assert (found.controls, found.default_control) == (("mltcp_cubic",), "mltcp_reno")
+    assert (found.metrics, found.replace_qdisc) == ("[::1]:9464", True)
+    assert (found.pacing, found.law, found.interval_s) == ("tc", "dcqcn", 0.005)
+    assert found.line_rate_bps == 25_000_000_000
+    assert (found.constants.alpha_gain, found.constants.fast_recovery_steps) == (0.25, 3)
+    assert found.constants.timer == 0.005  # one step of the law each interval, unless it is said
+    assert found.aggressiveness.shape is Shape.QUADRATIC
+
+
+def test_an_empty_file_is_the_default(file):
+    assert load(file("")) == Configuration()
+
+
+def test_naming_an_interface_means_pacing_and_no_ebpf(file):
+    found = load(file('interfaces = ["eth0"]\n'))
+    assert (found.pacing, found.controls) == ("tc", ())
+    assert Configuration().controls == MLTCP_CONTROLS
+    assert Configuration().with_overrides(interfaces=["eth1"]).interfaces == ("eth1",)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        ("socket = 3\n", 1, "socket cannot be 3: a text is allowed"),
+        ('\nsocket = "run"\n', 2, "socket cannot be 'run': an absolute path is allowed"),
+        ('interfaces = "eth0"\n', 1, "interfaces cannot be 'eth0': a list of interfaces is allowed"),
+        ('interfaces = ["a/b"]\n', 1, "interfaces cannot be 'a/b': a name of 1 to 15 characters"),
+        ('interfaces = ["eth0", "eth0"]\n', 1, "interfaces has 'eth0' twice: once is allowed"),
+        ('controls = ["bbr"]\n', 1, "controls cannot be 'bbr': mltcp_reno, mltcp_cubic"),
+        ('metrics = "9464"\n', 1, "metrics cannot be '9464': HOST:PORT is allowed"),
+        ("replace_qdisc = 1\n", 1, "replace_qdisc cannot be 1: true or false is allowed"),
+        ("colour = 1\n", 1, "colour is no field: socket, group"),
+        ("[pace]\n", 1, "pace is no field: socket, group"),
+        ('[pacing]\n\nmode = "fast"\n', 3, "pacing.mode cannot be 'fast': tc, off are allowed"),
+        ('[pacing]\nmode = "tc"\n', 2, "pacing.mode 'tc' needs interfaces"),
+        ("[pacing]\ninterval = 1\n", 2, "pacing.interval cannot be 1: a number, 0.0005 to 0.01, is allowed"),
+        ("[pacing]\ninterval = nan\n", 2, "pacing.interval cannot be nan"),
+        ('[pacing]\nline_rate = "10"\n', 2, "pacing.line_rate cannot be '10': a rate from 1mbit to 400gbit"),
+        ("# a\n[pacing.constants]\nbeta = 1\n", 3, "pacing.constants.beta is no field: alpha_gain,"),
+        ("[pacing.constants]\nalpha_gain = 2\n", 2, "pacing.constants.alpha_gain cannot be 2: a number"),
+        ("pacing.constants.timer = true\n", 1, "pacing.constants.timer cannot be True"),
+        ("pacing = 1\n", 1, "pacing cannot be 1: a table, [pacing], is allowed"),
+        ('[function]\nshape = "cubic"\n', 2, "function.shape unknown function 'cubic': allowed are one"),
+        ("[function]\nintercept = 0\n", 1, "intercept 0.0 is out of range"),
+        ("socket = \n", 1, "Invalid value"),
+        ('[pacing]\n[pacing]\n', 2, "Cannot declare"),
+    ],
+)  # fmt: skip
+def test_a_fault_is_one_line_with_file_line_field_and_what_is_allowed(file, text, line, what):
+    path = file(text)
+    with pytest.raises(UsageError) as raised:
+        load(path)
+    told = str(raised.value)
+    assert told.startswith(f"{path}: line {line}: "), told
+    assert what in told
+    assert "\n" not in told
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(UsageError, match=r"nosuch.toml: No such file"):
+        load(tmp_path / "nosuch.toml")
+
+
+TEXTS = st.text(alphabet=st.sampled_from(list("[]=\"\n .#'abceghinoprstu_0123456789,{}\x00é")), max_size=120)
+
+
+@given(TEXTS | st.sampled_from(FULL.splitlines()).flatmap(lambda line: TEXTS.map(lambda text: line + text)))
+def test_any_text_loads_or_is_refused_in_one_line(tmp_path_factory, text):
+    path = tmp_path_factory.getbasetemp() / "any.toml"
+    path.write_text(text)
+    told = str(path)
+    try:
+        load(path)
+    except UsageError as error:
+        told = str(error)
+    assert told.startswith(str(path))
+    assert "\n" not in told
+
+
+@pytest.mark.parametrize(
+    ("text", "rate_bps"), [("1mbit", 10**6), ("2.5 Gbit", 25 * 10**8), ("400gbit", 4 * 10**11)]
+)
+def test_rates(text, rate_bps):
+    assert parse_rate_bps(text) == rate_bps
+
+
+@pytest.mark.parametrize("text", ["401gbit", "999kbit", "fast", "-1mbit", 7, ""])
+def test_rates_that_cannot_be(text):
+    with pytest.raises(UsageError, match="a rate from 1mbit to 400gbit is allowed"):
+        parse_rate_bps(text)

@@ -1,0 +1,121 @@
+"""The journal on disk: what is in it before a change is made, and what a crash or a reboot leaves."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mltcp.daemon.changes import ControlChange, QdiscChange, change_from, document_of
+from mltcp.daemon.journal import Journal
+from mltcp.daemon.restore import restore
+from mltcp.errors import MltcpError
+from mltcp.pacing.qdiscs import Saved
+
+CONTROL = ControlChange("mltcp_reno", "/sys/fs/bpf/mltcp")
+QDISC = QdiscChange("eth0", 3, Saved("tbf", 0x70000, "0011ff"))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "journal"
+
+
+def test_a_change_is_on_disk_before_it_is_made(path):
+    with Journal.locked(path) as journal:
+        number = journal.record(CONTROL)
+        (line,) = path.read_text().splitlines()
+        assert json.loads(line)["change"] == {
+            "kind": "control",
+            "name": "mltcp_reno",
+            "root": "/sys/fs/bpf/mltcp",
+        }
+        journal.undone(number, "unloaded")
+        assert journal.pending() == []
+
+
+def test_what_is_pending_outlives_the_daemon_and_is_undone_last_first(path):
+    with Journal.locked(path) as journal:
+        journal.record(CONTROL)
+        journal.undone(journal.record(QdiscChange("eth1", 4)), "gone")
+        journal.record(QDISC)
+    with Journal.locked(path) as journal:
+        assert [entry.change for entry in journal.pending()] == [QDISC, CONTROL]
+
+
+def test_numbers_go_on_so_that_an_old_undoing_touches_no_new_change(path):
+    with Journal.locked(path) as journal:
+        first = journal.record(CONTROL)
+    with Journal.locked(path) as journal:
+        assert journal.record(QDISC) > first
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+def test_a_line_that_a_crash_cut_off_says_nothing(path, cut):
+    with Journal.locked(path) as journal:
+        journal.record(QDISC)
+        journal.record(CONTROL)
+    text = path.read_text()
+    path.write_text(text[:-cut])
+    with Journal.locked(path) as journal:
+        assert [entry.change for entry in journal.pending()] == [QDISC]
+
+
+def test_changes_of_another_boot_are_passed_over(path):
+    with Journal.locked(path) as journal:
+        journal.record(QDISC)
+    path.write_text(path.read_text().replace('"boot": "', '"boot": "x'))
+    with Journal.locked(path) as journal:
+        assert journal.pending() == []
+
+
+def test_a_journal_that_lives_is_not_given_to_a_second(path):
+    with Journal.locked(path):
+        program = (
+            "import sys; from pathlib import Path; from mltcp.daemon.journal import Journal\n"
+            f"with Journal.locked(Path({str(path)!r})): pass"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert f"MltcpError: mltcpd is running already (pid {os.getpid()})" in done.stderr
+
+
+def test_a_foreign_line_is_refused_and_left(path):
+    path.write_text("hello\n")
+    with pytest.raises(MltcpError, match="has a line that is none of ours"):
+        with Journal.locked(path):
+            pass
+    assert path.read_text() == "hello\n"
+
+
+def test_an_interface_that_is_gone_needs_no_undoing(path):
+    with Journal.locked(path) as journal:
+        journal.record(QdiscChange("nosuchif0", 999999))
+        assert restore(journal) == [
+            "the tree on nosuchif0: the interface is gone, and its tree with it",
+        ]
+        assert journal.pending() == []
+
+
+def test_what_a_new_daemon_takes_over_stays_pending(path):
+    with Journal.locked(path) as journal:
+        journal.record(QdiscChange("nosuchif0", 999999))
+        assert restore(journal, keep_interfaces=["nosuchif0"]) == []
+        assert len(journal.pending()) == 1
+
+
+@given(
+    st.one_of(
+        st.builds(ControlChange, st.text(), st.text()),
+        st.builds(
+            QdiscChange,
+            st.text(),
+            st.integers(),
+            st.none() | st.builds(Saved, st.text(), st.integers(), st.text()),
+        ),
+    )
+)
+def test_a_change_comes_back_from_json_as_it_was(change):
+    assert change_from(json.loads(json.dumps(document_of(change)))) == change

@@ -1,0 +1,141 @@
+"""`mltcp top`: what is in the table, at any width, and what a stranger's job shows."""
+
+import argparse
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from mltcp.daemon.status import DaemonStatus, InterfaceStatus, JobStatus
+from mltcp.daemon.top import COLUMNS, add_parser, execute, fitting, headline, screen
+from mltcp.errors import MltcpError, UsageError
+
+
+def job(number=16, name="bert", **changes):
+    values = {
+        "number": number, "user": "alice", "ranks": 8, "flows": 64, "how": "tc", "job": name, "uid": 1000,
+        "factor": 1.5, "bytes_ratio": 0.7, "iterations": 120, "iteration_s": 0.4, "typical_iteration_s": 0.41,
+        "best_iteration_s": 0.39, "slowdown": 1.051, "bytes_per_s": 1.25e8, "rate_bps": 2.5e10,
+        "retransmits": 3, "marks": 12345, "total_bytes": 10**8, "gap_s": 0.05,
+    }  # fmt: skip
+    return JobStatus(**{**values, **changes})
+
+
+def status(*jobs, **changes):
+    values = {
+        "pid": 42, "version": 1, "uptime_s": 3700.0, "pacing": "tc", "law": "mltcp_dcqcn", "interval_s": 0.002,
+        "control_cpu": 0.05, "daemon_cpu": 0.07, "connections": 8, "controls": (),
+        "interfaces": (InterfaceStatus("eth0", "paced", 25 * 10**9),), "jobs": jobs,
+    }  # fmt: skip
+    return DaemonStatus(**{**values, **changes})
+
+
+def drawn(shown, width):
+    console = Console(width=width, file=io.StringIO(), highlight=False)
+    console.print(shown)
+    return console.file.getvalue()
+
+
+def options(*arguments):
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    return parser.parse_args(["top", *arguments])
+
+
+def test_a_job_is_one_line_with_all_its_columns():
+    lines = drawn(screen(status(job()), "job", 200), 200).splitlines()
+    assert len(lines) == 3
+    assert [column.name for column in COLUMNS] == lines[1].split()
+    for expected in ("bert", "alice", "tc", "1.50", "███████░░░", "0.400 s", "0.410 s", "1.051", "125 MB/s"):
+        assert expected in lines[2]
+    assert "25 Gbit/s" in lines[2]
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 120, 200])
+@pytest.mark.parametrize("count", [0, 1, 12, 200])
+def test_nothing_is_wrapped_at_any_width(width, count):
+    jobs = [job(16 + number, f"job-{number}") for number in range(count)]
+    lines = drawn(screen(status(*jobs), "job", width), width).splitlines()
+    assert len(lines) == (2 + count if count else 2)
+    assert all(len(line) <= width for line in lines)
+
+
+def test_a_narrow_terminal_keeps_the_most_important_columns():
+    assert [column.name for column in fitting(200)] == [column.name for column in COLUMNS]
+    narrow = [column.name for column in fitting(60)]
+    assert narrow[0] == "job"
+    assert {"F", "now", "slowdown"} <= set(narrow)
+    assert "iterations" not in narrow
+
+
+def test_a_strangers_job_shows_only_what_it_tells():
+    stranger = JobStatus(17, "bob", 4, 32, "kernel", detail=False)
+    line = drawn(screen(status(stranger), "job", 200), 200).splitlines()[2]
+    assert line.split() == ["bob", "4", "32"]
+
+
+def test_jobs_are_sorted_by_any_column_and_strangers_last():
+    jobs = [
+        job(16, "b", slowdown=1.0),
+        job(17, "a", slowdown=2.0),
+        JobStatus(18, "bob", 1, 1, "tc", detail=False),
+    ]
+    by_name = drawn(screen(status(*jobs), "job", 200), 200).splitlines()[2:]
+    by_slowdown = drawn(screen(status(*jobs), "slowdown", 200), 200).splitlines()[2:]
+    assert [line.split()[0] for line in by_name] == ["a", "b", "bob"]
+    assert [line.split()[0] for line in by_slowdown] == ["b", "a", "bob"]
+
+
+def test_the_headline_says_what_the_daemon_does():
+    assert headline(status(job())) == (
+        "mltcpd 42, up 1 h, 1 jobs, 7.0 % CPU; mltcp_dcqcn every 2 ms (5.0 % CPU) on eth0 paced"
+    )
+    eBPF = status(pacing="off", interfaces=(), controls=("mltcp_cubic",))
+    assert headline(eBPF).endswith("0 jobs, 7.0 % CPU; mltcp_cubic")
+
+
+def test_every_column_is_described(capsys):
+    assert execute(options("--describe"), lambda: pytest.fail("nothing is read")) == 0
+    described = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in described] == [column.name for column in COLUMNS]
+
+
+def test_json_is_the_status_document_and_comes_back_as_it_was(capsys):
+    told = status(job(), JobStatus(17, "bob", 4, 32, "kernel", detail=False))
+    assert execute(options("--json"), lambda: told) == 0
+    assert DaemonStatus.from_document(json.loads(capsys.readouterr().out)) == told
+
+
+def test_fields_of_a_later_version_are_passed_over_and_missing_ones_refused():
+    document = status(job()).document()
+    document["jobs"][0]["colour"] = "red"
+    assert DaemonStatus.from_document({**document, "later": 1}).jobs[0].job == "bert"
+    del document["pid"]
+    with pytest.raises(MltcpError, match="cannot be read"):
+        DaemonStatus.from_document(document)
+
+
+def test_a_pipe_gets_the_table_once(capsys):
+    assert execute(options(), lambda: status(job())) == 0
+    assert capsys.readouterr().out.count("bert") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--sort", "colour"], "unknown column 'colour'; choose from job, user"),
+        (["--interval", "0"], "0.1 to 3600"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, expected):
+    with pytest.raises(UsageError, match=expected):
+        execute(options(*arguments), status)
+
+
+@given(st.text(max_size=40), st.text(max_size=20))
+def test_names_cannot_draw_anything_but_themselves(name, user):
+    lines = drawn(screen(status(job(name="[red]" + name, user=user)), "job", 120), 120)
+    assert "[red]" in lines
