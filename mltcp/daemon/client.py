@@ -92,6 +92,7 @@ class Client:
 
     Raises:
         NoDaemonError: none answers there.
+        NotAvailableError: this user may not connect to it.
     """
 
     def __init__(self, path: Path | None = None, timeout_s: float = 5.0) -> None:
@@ -102,6 +103,11 @@ class Client:
         self._socket.settimeout(timeout_s)
         try:
             self._socket.connect(os.fspath(path))
+        except PermissionError:
+            self._socket.close()
+            raise NotAvailableError(
+                f"mltcpd listens at {path}, but only members of that socket's group may connect to it"
+            ) from None
         except OSError as error:
             self._socket.close()
             raise NoDaemonError(f"no mltcpd answers at {path}: {error.strerror or error}") from None

@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 import sys
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from mltcp.daemon.configuration import Configuration, load
 from mltcp.daemon.journal import JOURNAL, Journal
 from mltcp.daemon.restore import restore
 from mltcp.ebpf.controls import require_root
+from mltcp.ebpf.jobs import remove_parent_cgroup
+from mltcp.errors import MltcpError
 
 CONFIGURATION = Path("/etc/mltcp/mltcpd.toml")
 
@@ -86,6 +89,8 @@ def execute_restore(options: argparse.Namespace) -> int:
     require_root("mltcp restore")
     with Journal.locked(options.journal) as journal:
         lines = restore(journal)
+        with suppress(MltcpError):
+            remove_parent_cgroup()
         print("\n".join(lines) or "nothing is changed")
         return 1 if journal.pending() else 0
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from mltcp.aggressiveness import Aggressiveness, Shape
+from mltcp.aggressiveness import LARGEST_FACTOR, SMALLEST_INTERCEPT, Aggressiveness, Shape
 from mltcp.daemon import protocol
 from mltcp.daemon.journal import JOURNAL
+from mltcp.daemon.toml_lines import line_of
 from mltcp.ebpf.controls import CONTROLS, DEFAULT_CONTROL, MLTCP_CONTROLS
 from mltcp.errors import UsageError
 from mltcp.pacing.rate_law import CONSTANTS, Constants
@@ -24,6 +25,8 @@ SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.0005, 0.01
 
 _INTERFACE = re.compile(r"[^\s/]{1,15}")
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:]+):(\d{1,5})")
+_LONGEST_SOCKET_BYTES = 107
+"""What fits into an address of a Unix socket; source: unix(7)."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +86,10 @@ class Configuration:
         """
         changed = self
         if interfaces:
-            names = _interfaces(list(interfaces))
+            names = _argument("--interface", _interfaces, list(interfaces))
             changed = replace(changed, interfaces=names, pacing="tc")
         if metrics is not None:
-            changed = replace(changed, metrics=_address(metrics))
+            changed = replace(changed, metrics=_argument("--metrics", _address, metrics))
         if replace_qdisc:
             changed = replace(changed, replace_qdisc=True)
         return changed if socket is None else replace(changed, socket=socket)
@@ -98,22 +101,36 @@ def load(path: Path) -> Configuration:
     Raises:
         UsageError: it cannot be read, or something in it cannot be; one line, which says where and what is allowed.
     """
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or 'it is no text'}") from None
+    text = _text_of(path)
     try:
         document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: {_told(error)}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: {_told(error, text)}") from None
+    except (ValueError, RecursionError):
+        raise UsageError(f"{path}: a number in it is too long, or it is nested too deeply") from None
     return _Reader(path, text).configuration(document)
 
 
-def _told(error: Exception) -> str:
+def _text_of(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    try:
+        return content.decode().replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        found = f"byte 0x{content[error.start]:02x}"
+        raise UsageError(f"{path}: line {line}: {found} is no text: UTF-8 is allowed") from None
+
+
+def _told(error: tomllib.TOMLDecodeError, text: str) -> str:
     """A syntax error with its line first, as all faults are told."""
-    found = re.search(r" \(at line (\d+), column (\d+)\)$", str(error))
-    text = " ".join(str(error).split())
-    return f"line {found[1]}: {text[: text.rfind(' (at line')]}" if found else text
+    told = " ".join(str(error).split())
+    found = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", told)
+    if found is None:
+        return told
+    return f"line {found[2] or len(text.splitlines())}: {found[1]}"
 
 
 class _Reader:
@@ -121,76 +138,79 @@ class _Reader:
 
     def __init__(self, path: Path, text: str) -> None:
         self._path = path
-        self._lines = text.split("\n")
+        self._text = text
 
     def configuration(self, document: dict[str, Any]) -> Configuration:
-        values = self._table("", document, _FIELDS, ("pacing", "function"))
-        pacing = self._table("pacing", document.get("pacing", {}), _PACING, ("constants",))
-        function = self._table("function", document.get("function", {}), _FUNCTION)
+        values = self._table([], document, _FIELDS, ("pacing", "function"))
+        pacing = self._table(["pacing"], document.get("pacing", {}), _PACING, ("constants",))
+        function = self._table(["function"], document.get("function", {}), _FUNCTION)
         interval_s = pacing.pop("interval_s", DEFAULT_INTERVAL_S)
         constants = self._constants(document.get("pacing", {}), interval_s)
         pacing.setdefault("pacing", "tc" if values.get("interfaces") else "off")
         if pacing["pacing"] == "tc" and not values.get("interfaces"):
-            raise self._fault("pacing", "mode", "'tc' needs interfaces: name some, or choose off")
-        law = self._checked("function", "slope", lambda given: Aggressiveness(**given), function)
+            raise self._fault(["pacing", "mode"], "'tc' needs interfaces: name some, or choose off")
+        law = self._checked(["function"], lambda given: Aggressiveness(**given), function)
         return Configuration(
             **values, **pacing, interval_s=interval_s, constants=constants, aggressiveness=law
         )
 
     def _constants(self, pacing: Any, interval_s: float) -> Constants:
         table = pacing.get("constants", {}) if isinstance(pacing, dict) else {}
-        checks = {name: (name, _between(low, high)) for name, (low, high) in CONSTANTS.items()}
-        return _constants(self._table("pacing.constants", table, checks), interval_s)
+        checks = {name: (name, _constant(name)) for name in CONSTANTS}
+        return _constants(self._table(["pacing", "constants"], table, checks), interval_s)
 
     def _table(
-        self, section: str, table: Any, fields: Mapping[str, tuple[str, Check]], tables: Sequence[str] = ()
+        self,
+        path: Sequence[str],
+        table: Any,
+        fields: Mapping[str, tuple[str, Check]],
+        tables: Sequence[str] = (),
     ) -> dict[str, Any]:
         if not isinstance(table, dict):
-            raise self._fault("", section, f"cannot be {table!r}: a table, [{section}], is allowed")
+            raise self._fault(path, f"cannot be {_shown(table)}: a table, [{'.'.join(path)}], is allowed")
         values = {}
         for name, value in table.items():
             if name in tables:
                 continue
             if name not in fields:
                 allowed = ", ".join([*fields, *(f"[{each}]" for each in tables)])
-                raise self._fault(section, name, f"is no field: {allowed} are allowed")
+                raise self._fault([*path, name], f"is no field: {allowed} are allowed")
             target, check = fields[name]
-            values[target] = self._checked(section, name, check, value)
+            values[target] = self._checked([*path, name], check, value)
         return values
 
-    def _checked(self, section: str, name: str, check: Check, value: Any) -> Any:
+    def _checked(self, path: Sequence[str], check: Check, value: Any) -> Any:
         try:
             return check(value)
         except UsageError as error:
-            raise self._fault(section, name, str(error)) from None
+            raise self._fault(path, str(error)) from None
 
-    def _fault(self, section: str, name: str, what: str) -> UsageError:
-        dotted = f"{section}.{name}" if section else name
-        line = self._line_of(section, name)
-        return UsageError(" ".join(f"{self._path}: line {line}: {dotted} {what}".split()))
-
-    def _line_of(self, section: str, name: str) -> int:
-        """Where a field is, or else its section; 1 if it is in no line of its own."""
-        current, of_section = "", 1
-        for number, line in enumerate(self._lines, 1):
-            header = re.match(r"\s*\[\[?\s*([^\]]+?)\s*\]", line)
-            if header:
-                current = header[1]
-                if current in (section, f"{section}.{name}".lstrip(".")):
-                    of_section = number
-                continue
-            key = re.match(r"""\s*["']?([\w.-]+)["']?\s*[=.]""", line)
-            if key is None:
-                continue
-            dotted = f"{current}.{key[1]}".lstrip(".")
-            if dotted == f"{section}.{name}".lstrip("."):
-                return number
-            if section and dotted == section:
-                of_section = number
-        return of_section
+    def _fault(self, path: Sequence[str], what: str) -> UsageError:
+        dotted = ".".join(_key(each) for each in path)
+        return UsageError(f"{self._path}: line {line_of(self._text, path)}: {dotted} {what}")
 
 
 Check = Callable[[Any], Any]
+
+
+def _argument(name: str, check: Check, value: Any) -> Any:
+    try:
+        return check(value)
+    except UsageError as error:
+        raise UsageError(f"{name} {error}") from None
+
+
+def _shown(value: Any) -> str:
+    """A value on one line, and not more of it than one can read."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of more digits than Python shows
+        text = "what it is"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _shown(name)
 
 
 def _constants(given: Mapping[str, float], interval_s: float) -> Constants:
@@ -199,28 +219,48 @@ def _constants(given: Mapping[str, float], interval_s: float) -> Constants:
     return Constants(**values)
 
 
+def _constant(name: str) -> Check:
+    between = _between(*CONSTANTS[name])
+    if name != "fast_recovery_steps":
+        return between
+
+    def whole(value: Any) -> int:
+        if not isinstance(value, int) or between(value) != value:
+            raise UsageError(f"cannot be {_shown(value)}: a whole number is allowed")
+        return value
+
+    return whole
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise UsageError(f"cannot be {value!r}: a text is allowed")
+        raise UsageError(f"cannot be {_shown(value)}: a text is allowed")
     return value
 
 
 def _path(value: Any) -> Path:
     if not _text(value).startswith("/") or "\0" in value:
-        raise UsageError(f"cannot be {value!r}: an absolute path is allowed")
+        raise UsageError(f"cannot be {_shown(value)}: an absolute path is allowed")
     return Path(value)
+
+
+def _socket_path(value: Any) -> Path:
+    path = _path(value)
+    if len(bytes(path)) > _LONGEST_SOCKET_BYTES:
+        raise UsageError(f"cannot be {_shown(value)}: {_LONGEST_SOCKET_BYTES} bytes are allowed")
+    return path
 
 
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise UsageError(f"cannot be {value!r}: true or false is allowed")
+        raise UsageError(f"cannot be {_shown(value)}: true or false is allowed")
     return value
 
 
 def _one_of(allowed: Sequence[str]) -> Check:
     def check(value: Any) -> str:
         if value not in allowed:
-            raise UsageError(f"cannot be {value!r}: {', '.join(allowed)} are allowed")
+            raise UsageError(f"cannot be {_shown(value)}: {', '.join(allowed)} are allowed")
         return str(value)
 
     return check
@@ -229,7 +269,7 @@ def _one_of(allowed: Sequence[str]) -> Check:
 def _between(low: float, high: float) -> Check:
     def check(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise UsageError(f"cannot be {value!r}: a number, {low:g} to {high:g}, is allowed")
+            raise UsageError(f"cannot be {_shown(value)}: a number, {low:g} to {high:g}, is allowed")
         return float(value)
 
     return check
@@ -238,11 +278,11 @@ def _between(low: float, high: float) -> Check:
 def _several(check: Check, what: str) -> Check:
     def checked(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list):
-            raise UsageError(f"cannot be {value!r}: a list of {what} is allowed")
+            raise UsageError(f"cannot be {_shown(value)}: a list of {what} is allowed")
         found = tuple(check(each) for each in value)
         for each in found:
             if found.count(each) > 1:
-                raise UsageError(f"has {each!r} twice: once is allowed")
+                raise UsageError(f"has {_shown(each)} twice: once is allowed")
         return found
 
     return checked
@@ -250,21 +290,28 @@ def _several(check: Check, what: str) -> Check:
 
 def _interface(value: Any) -> str:
     if not isinstance(value, str) or not _INTERFACE.fullmatch(value) or value in (".", ".."):
-        raise UsageError(f"cannot be {value!r}: a name of 1 to 15 characters, no / and no blank, is allowed")
+        raise UsageError(
+            f"cannot be {_shown(value)}: a name of 1 to 15 characters, no / and no blank, is allowed"
+        )
     return value
 
 
 def _address(value: Any) -> str:
     found = _ADDRESS.fullmatch(value) if isinstance(value, str) else None
     if found is None or not 0 < int(found[2]) < 65536:
-        raise UsageError(f"metrics cannot be {value!r}: HOST:PORT is allowed, such as 127.0.0.1:9464")
+        raise UsageError(f"cannot be {_shown(value)}: HOST:PORT is allowed, such as 127.0.0.1:9464")
     return str(value)
+
+
+def _shape(value: Any) -> Shape:
+    labels = tuple(shape.label for shape in Shape)
+    return Shape.from_name(_one_of(labels)(value))
 
 
 _interfaces = _several(_interface, "interfaces")
 
 _FIELDS: dict[str, tuple[str, Check]] = {
-    "socket": ("socket", _path),
+    "socket": ("socket", _socket_path),
     "group": ("group", _text),
     "interfaces": ("interfaces", _interfaces),
     "controls": ("asked_controls", _several(_one_of(tuple(CONTROLS)), "controls")),
@@ -282,7 +329,7 @@ _PACING: dict[str, tuple[str, Check]] = {
 }
 
 _FUNCTION: dict[str, tuple[str, Check]] = {
-    "shape": ("shape", lambda value: Shape.from_name(str(value))),
-    "slope": ("slope", _between(0, 64)),
-    "intercept": ("intercept", _between(0, 64)),
+    "shape": ("shape", _shape),
+    "slope": ("slope", _between(0, LARGEST_FACTOR)),
+    "intercept": ("intercept", _between(SMALLEST_INTERCEPT, LARGEST_FACTOR)),
 }

@@ -12,11 +12,21 @@ _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERRO
 def configure(stream: TextIO) -> None:
     """Log to a stream; where that is the journal of systemd, in its form (sd-daemon(3)), which has its own times."""
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(_OneLine(for_journal="JOURNAL_STREAM" in os.environ))
+    handler.setFormatter(_OneLine(for_journal=_is_journal(stream)))
     logger = logging.getLogger("mltcp.daemon")
     logger.handlers[:] = [handler]
     logger.setLevel(logging.INFO)
     logger.propagate = False
+
+
+def _is_journal(stream: TextIO) -> bool:
+    """Whether systemd connected this stream to its journal; source: JOURNAL_STREAM in systemd.exec(5)."""
+    try:
+        status = os.fstat(stream.fileno())
+    except OSError:  # it is no file
+        return False
+    # Who is started from a unit inherits the variable, also where the stream has been directed elsewhere.
+    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
 class _OneLine(logging.Formatter):

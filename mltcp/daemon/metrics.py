@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mltcp.daemon.status import DaemonStatus, InterfaceStatus, JobStatus
-from mltcp.errors import MltcpError, NotAvailableError
+from mltcp.errors import MltcpError, NotAvailableError, UsageError
 
 try:
     from prometheus_client import CollectorRegistry, start_http_server
@@ -94,9 +94,12 @@ def serve(address: str, snapshot: Snapshot) -> Server:
     """Serve metrics at HOST:PORT, from a thread that asks `snapshot` for each scrape.
 
     Raises:
+        UsageError: that is no address.
         MltcpError: nothing can listen there.
     """
     host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"metrics cannot be served at {address!r}: HOST:PORT is allowed")
     registry = CollectorRegistry()
     registry.register(_Collector(snapshot))
     try:
@@ -140,8 +143,13 @@ def _families(
 
 
 def _of_job(job: JobStatus) -> tuple[str, ...]:
-    return job.job, job.instance, job.user, job.how
+    return _text(job.job), _text(job.instance), _text(job.user), job.how
 
 
 def _of_interface(interface: InterfaceStatus) -> tuple[str, ...]:
-    return (interface.name,)
+    return (_text(interface.name),)
+
+
+def _text(value: str) -> str:
+    """As UTF-8 has it: a lone surrogate, which JSON lets a user send, would fail the whole scrape."""
+    return value.encode(errors="backslashreplace").decode()

@@ -24,7 +24,7 @@ from mltcp.daemon.requests import Requests, tell
 from mltcp.daemon.restore import restore
 from mltcp.daemon.server import Server
 from mltcp.ebpf.controls import Controls, require_root
-from mltcp.ebpf.jobs import remove_stale
+from mltcp.ebpf.jobs import make_parent_cgroup, remove_stale
 from mltcp.errors import MltcpError
 from mltcp.pacing.controller import PacingController
 from mltcp.pacing.feedback import SocketDiagnosis
@@ -144,6 +144,10 @@ class _Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, number, stopped)
         self._server.listen(loop)
+        with suppress(
+            MltcpError, OSError
+        ):  # without cgroups v2 no process can be attached, and all else works
+            make_parent_cgroup()
         privileges.drop()
         self._reading.all()
         if self._configuration.metrics is not None:

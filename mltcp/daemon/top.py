@@ -9,26 +9,33 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from mltcp.daemon.status import DaemonStatus, JobStatus
+from mltcp.daemon.status import DaemonStatus, InterfaceStatus, JobStatus
 from mltcp.errors import MltcpError, UsageError
 
 Read = Callable[[], DaemonStatus]
 
 _BAR = 10
 _DASH = "-"
+_WIDEST_TEXT = 31  # the longest name of a job
+_GAP = 2
+_WRONG = {
+    "absent": "there is no such interface now",
+    "left alone": "jobs are not paced there: someone else changed its queueing discipline",
+}
 
 
 @dataclass(frozen=True)
 class Column:
     """A column: its head, what it says, what is in it, and by what it is sorted.
 
-    Those with the largest `rank` are dropped first where the terminal is narrow; `width` is what a column takes.
+    Those with the largest `rank` are dropped first where the terminal is narrow; `width` is the least that a column
+    takes. Numbers, at the right, take what they need; of words, at the left, the end is left out.
     """
 
     name: str
@@ -50,7 +57,7 @@ def _amount(value: float | None, unit: str) -> str:
     if value is None:
         return _DASH
     for prefix in ("", "k", "M", "G"):
-        if abs(value) < 1000:
+        if abs(value) < 999.5:  # what rounds to 1000 is 1 of the next
             return f"{value:.3g} {prefix}{unit}"
         value /= 1000
     return f"{value:.3g} T{unit}"
@@ -64,7 +71,7 @@ def _bar(ratio: float) -> str:
 COLUMNS = (
     Column(
         "job",
-        "the job's name; empty if it is somebody else's",
+        "the job's name; of somebody else's only whose it is, if there is no room for the column user",
         lambda j: j.job,
         lambda j: j.job,
         14,
@@ -84,7 +91,7 @@ COLUMNS = (
     Column(
         "by",
         "what controls it: the eBPF congestion control, tc (its class is paced), or none",
-        lambda j: j.control if j.how == "kernel" else j.how,
+        lambda j: j.control if j.how == "kernel" and j.control else j.how,
         lambda j: j.how,
         11,
         3,
@@ -214,7 +221,8 @@ def _watch(status: DaemonStatus, read: Read, options: argparse.Namespace) -> Non
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(screen(status, options.sort, console.width, trouble), refresh=True)
+                shown = screen(status, options.sort, console.width, trouble, console.height)
+                live.update(shown, refresh=True)
                 time.sleep(options.interval)
                 try:
                     status, seen_s, trouble = read(), time.monotonic(), ""
@@ -224,13 +232,26 @@ def _watch(status: DaemonStatus, read: Read, options: argparse.Namespace) -> Non
         return
 
 
-def screen(status: DaemonStatus, sort: str, width: int, trouble: str = "") -> RenderableType:
-    """All that is shown: a line on the daemon, and its jobs."""
+def screen(
+    status: DaemonStatus, sort: str, width: int, trouble: str = "", height: int | None = None
+) -> RenderableType:
+    """All that is shown: a line on the daemon, what is wrong, and its jobs, or those that the height has room for."""
     parts: list[RenderableType] = [Text(headline(status), style="bold", overflow="ellipsis", no_wrap=True)]
-    if trouble:
-        parts.append(Text(trouble, style="red"))
-    parts.append(table_of(status.jobs, sort, width) if status.jobs else Text("no jobs"))
-    return Group(*parts)
+    wrong = [_wrong_with(each) for each in status.interfaces if each.state in _WRONG]
+    for line in [*wrong, *([trouble] if trouble else [])]:
+        parts.append(Text(line, style="red", overflow="ellipsis", no_wrap=True))
+    if not status.jobs:
+        return Group(*parts, Text("no jobs"))
+    room = None if height is None else max(1, height - len(parts) - 1)
+    jobs = _sorted(status.jobs, sort)
+    if room is None or len(jobs) <= room:
+        return Group(*parts, table_of(jobs, width))
+    shown = jobs[: max(1, room - 1)]
+    return Group(*parts, table_of(shown, width), Text(f"and {len(jobs) - len(shown)} more", style="dim"))
+
+
+def _wrong_with(interface: InterfaceStatus) -> str:
+    return f"{_plain(interface.name)} {interface.state}: {_WRONG[interface.state]}"
 
 
 def headline(status: DaemonStatus) -> str:
@@ -246,32 +267,62 @@ def headline(status: DaemonStatus) -> str:
     return text
 
 
-def table_of(jobs: Sequence[JobStatus], sort: str, width: int) -> Table:
+def _sorted(jobs: Sequence[JobStatus], sort: str) -> list[JobStatus]:
+    key = next(column.key for column in COLUMNS if column.name == sort)
+    return sorted(jobs, key=lambda job: (not job.detail, key(job), job.number))
+
+
+def table_of(jobs: Sequence[JobStatus], width: int) -> Table:
     """The jobs, in as many columns as the width has room for."""
-    columns = fitting(width)
+    columns = fitting(width, jobs)
+    widths = _widths(columns, jobs, width)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:
         table.add_column(
-            column.name, justify="right" if column.right else "left", no_wrap=True, min_width=column.width
+            column.name, justify="right" if column.right else "left", no_wrap=True, width=widths[column.name]
         )
-    key = next(column.key for column in COLUMNS if column.name == sort)
-    for job in sorted(jobs, key=lambda job: (not job.detail, key(job), job.number)):
-        table.add_row(*(_cell(column, job) for column in columns), style=_style(job))
+    for job in jobs:
+        cells = [_cell(column, job) for column in columns]
+        if not job.detail and all(column.name != "user" for column in columns):
+            cells[0] = f"({_plain(job.user)})"
+        table.add_row(*(Text(cell) for cell in cells), style=_style(job))
     return table
 
 
-def fitting(width: int) -> list[Column]:
-    """The columns that a terminal of this width has room for, the most important ones."""
+def fitting(width: int, jobs: Sequence[JobStatus] = ()) -> list[Column]:
+    """The columns that a terminal of this width has room for with these jobs, the most important ones."""
     kept = list(COLUMNS)
-    while len(kept) > 1 and sum(column.width + 2 for column in kept) > width:
+    least = {column.name: _least(column, jobs) for column in COLUMNS}
+    while len(kept) > 1 and sum(least[column.name] + _GAP for column in kept) - _GAP > width:
         kept.remove(max(reversed(kept), key=lambda column: column.rank))
     return kept
 
 
+def _least(column: Column, jobs: Sequence[JobStatus]) -> int:
+    """Of a number no digit may be missing."""
+    return max([column.width, *(len(_cell(column, job)) for job in jobs if column.right)])
+
+
+def _widths(columns: Sequence[Column], jobs: Sequence[JobStatus], width: int) -> dict[str, int]:
+    """What each column gets: words get what is left, as far as they need it."""
+    widths = {column.name: _least(column, jobs) for column in columns}
+    left = width - sum(each + _GAP for each in widths.values()) + _GAP
+    for column in columns:
+        if not column.right:
+            wanted = max((cell_len(_cell(column, job)) for job in jobs), default=0)
+            more = max(0, min(left, min(wanted, _WIDEST_TEXT) - widths[column.name]))
+            widths[column.name] += more
+            left -= more
+    return widths
+
+
 def _cell(column: Column, job: JobStatus) -> str:
-    if job.detail or column.name in _TOLD_BY_ALL:
-        return escape(column.cell(job)[: max(column.width, 20)])
-    return ""
+    return _plain(column.cell(job)) if job.detail or column.name in _TOLD_BY_ALL else ""
+
+
+def _plain(text: str) -> str:
+    """Without what would move the cursor, or end the line."""
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def _style(job: JobStatus) -> str:
@@ -283,5 +334,5 @@ def _style(job: JobStatus) -> str:
 def _duration(seconds: float) -> str:
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
+            return f"{seconds // size:.0f} {unit}"
     return f"{seconds:.0f} s"

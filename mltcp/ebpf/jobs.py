@@ -115,6 +115,17 @@ def _leave_job(number: int, controls: Controls) -> None:
         jobs.delete(_KEY.pack(number))
 
 
+def make_parent_cgroup() -> None:
+    """The cgroup in which those of jobs are: making it takes more privilege than making one in it."""
+    (cgroup_root() / CGROUP).mkdir(exist_ok=True)
+
+
+def remove_parent_cgroup() -> None:
+    """Remove it, if no job is in it."""
+    with suppress(OSError):
+        (cgroup_root() / CGROUP).rmdir()
+
+
 def make_cgroup(name: str) -> Path:
     """A cgroup for a job of this process."""
     path = cgroup_root() / CGROUP / f"{name}:{os.getpid()}:{time.monotonic_ns()}"

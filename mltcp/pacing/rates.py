@@ -19,7 +19,8 @@ def parse_rate_bps(value: Any) -> int:
         UsageError: it is none, or out of range.
     """
     found = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
-    rate_bps = round(float(found[1]) * _UNITS[found[2].lower()]) if found else 0
+    rate_bps = float(found[1]) * _UNITS[found[2].lower()] if found else 0.0
     if not LOWEST_BPS <= rate_bps <= HIGHEST_BPS:
-        raise UsageError(f"cannot be {value!r}: a rate from 1mbit to 400gbit is allowed, such as 25gbit")
-    return rate_bps
+        shown = f"{value!r:.60}"
+        raise UsageError(f"cannot be {shown}: a rate from 1mbit to 400gbit is allowed, such as 25gbit")
+    return round(rate_bps)

@@ -37,7 +37,7 @@ _LARGEST_U32 = 0xFFFFFFFF
 
 QUANTUM_BYTES = 60_000
 _LONGEST_FRAME_BYTES = 1600
-_BURST_S = 0.0002
+_BURST_S = 0.0005
 """A class may send what its rate allows in so long at once: more than a timer is late, less than a switch's queue."""
 
 _PSCHED_NS = 64

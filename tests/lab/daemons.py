@@ -48,7 +48,9 @@ class Daemon:
         self.journal = self.directory / "journal"
         self._log = self.directory / "log"
         self._configuration = self.directory / "mltcpd.toml"
-        text = f'socket = "{self.socket}"\njournal = "{self.journal}"\ngroup = "root"\n{configuration}'
+        text = (
+            f'socket = "{self.socket}"\njournal = "{self.journal}"\ngroup = "no-such-group"\n{configuration}'
+        )
         self._configuration.write_text(text)
         self.process = None
 

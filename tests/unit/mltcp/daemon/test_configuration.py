@@ -95,9 +95,19 @@ def test_naming_an_interface_means_pacing_and_no_ebpf(file):
         ("[pacing.constants]\nalpha_gain = 2\n", 2, "pacing.constants.alpha_gain cannot be 2: a number"),
         ("pacing.constants.timer = true\n", 1, "pacing.constants.timer cannot be True"),
         ("pacing = 1\n", 1, "pacing cannot be 1: a table, [pacing], is allowed"),
-        ('[function]\nshape = "cubic"\n', 2, "function.shape unknown function 'cubic': allowed are one"),
-        ("[function]\nintercept = 0\n", 1, "intercept 0.0 is out of range"),
+        ('[function]\nshape = "cubic"\n', 2, "function.shape cannot be 'cubic': one, linear,"),
+        ("[function]\nshape = 3\n", 2, "function.shape cannot be 3: one, linear,"),
+        ("[function]\nintercept = 0\n", 2, "function.intercept cannot be 0: a number, 1.52588e-05 to 64"),
+        ("[function]\nslope = 40\nintercept = 40\n", 1, "function slope + intercept = 80.0 is out of range"),
+        ("[pacing.constants]\nfast_recovery_steps = 2.5\n", 2, "pacing.constants.fast_recovery_steps cannot be 2.5: a"),
+        ("[pacing.constants]\nfast_recovery_steps = 101\n", 2, "pacing.constants.fast_recovery_steps cannot be 101: a"),
+        ("\npacing = { constants = { beta = 1 } }\n", 2, "pacing.constants.beta is no field"),
+        ("[pacing]\n[[pacing.constants]]\n", 2, "pacing.constants cannot be [{}]: a table"),
+        (f'socket = "/{"a" * 107}"\n', 1, "socket cannot be '/aaa"),
+        ('\n"a\\u001b\\nb" = 1\n', 2, r"'a\x1b\nb' is no field"),
+        (f"\ngroup = 0x{'f' * 5000}\n", 2, "group cannot be what it is: a text is allowed"),
         ("socket = \n", 1, "Invalid value"),
+        ('\nsocket = "abc', 2, "Unterminated string"),
         ('[pacing]\n[pacing]\n', 2, "Cannot declare"),
     ],
 )  # fmt: skip
@@ -106,9 +116,36 @@ def test_a_fault_is_one_line_with_file_line_field_and_what_is_allowed(file, text
     with pytest.raises(UsageError) as raised:
         load(path)
     told = str(raised.value)
-    assert told.startswith(f"{path}: line {line}: "), told
-    assert what in told
+    assert told.startswith(f"{path}: line {line}: {what}"), told
     assert "\n" not in told
+
+
+@pytest.mark.parametrize("text", ["x = " + "1" * 5000, "x = " + "[" * 5000])
+def test_what_the_parser_cannot_hold_is_refused_too(file, text):
+    with pytest.raises(
+        UsageError, match=r"mltcpd.toml: a number in it is too long, or it is nested too deeply$"
+    ):
+        load(file(text))
+
+
+def test_a_byte_that_is_no_text_is_told_with_its_line(tmp_path):
+    path = tmp_path / "mltcpd.toml"
+    path.write_bytes(b'group = "a"\n\n# caf\xe9\n')
+    with pytest.raises(UsageError, match=r"mltcpd.toml: line 3: byte 0xe9 is no text: UTF-8 is allowed$"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"interfaces": ["a/b"]}, "--interface cannot be 'a/b': a name of"),
+        ({"interfaces": ["a", "a"]}, "--interface has 'a' twice"),
+        ({"metrics": "9464"}, "--metrics cannot be '9464': HOST:PORT"),
+    ],
+)
+def test_arguments_that_cannot_be_are_named(given, told):
+    with pytest.raises(UsageError, match=f"^{told}"):
+        Configuration().with_overrides(**given)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
@@ -119,10 +156,13 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 TEXTS = st.text(alphabet=st.sampled_from(list("[]=\"\n .#'abceghinoprstu_0123456789,{}\x00é")), max_size=120)
 
 
-@given(TEXTS | st.sampled_from(FULL.splitlines()).flatmap(lambda line: TEXTS.map(lambda text: line + text)))
-def test_any_text_loads_or_is_refused_in_one_line(tmp_path_factory, text):
+CHANGED = st.tuples(st.sampled_from(FULL.splitlines()), TEXTS).map("".join)
+
+
+@given((TEXTS | CHANGED | st.text()).map(lambda text: text.encode(errors="ignore")) | st.binary())
+def test_any_content_loads_or_is_refused_in_one_line(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "any.toml"
-    path.write_text(text)
+    path.write_bytes(content)
     told = str(path)
     try:
         load(path)
@@ -139,7 +179,7 @@ def test_rates(text, rate_bps):
     assert parse_rate_bps(text) == rate_bps
 
 
-@pytest.mark.parametrize("text", ["401gbit", "999kbit", "fast", "-1mbit", 7, ""])
+@pytest.mark.parametrize("text", ["401gbit", "9" * 400 + "gbit", "999kbit", "fast", "-1mbit", 7, ""])
 def test_rates_that_cannot_be(text):
     with pytest.raises(UsageError, match="a rate from 1mbit to 400gbit is allowed"):
         parse_rate_bps(text)

@@ -1,5 +1,6 @@
 """The metrics as a scrape sees them, and their documentation."""
 
+import json
 import re
 import urllib.request
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mltcp.daemon.metrics import DAEMON_METRICS, INTERFACE_METRICS, JOB_METRICS, serve
-from mltcp.errors import MltcpError
+from mltcp.errors import MltcpError, UsageError
 from tests.unit.mltcp.daemon.test_top import job, status
 
 DOCS = Path(__file__).parents[4] / "docs" / "daemon.md"
@@ -46,6 +47,21 @@ def test_a_scrape_has_every_metric_of_every_job():
 def test_names_that_users_choose_break_nothing():
     name = 'a"b\\c\nd{}'
     assert scraped(status(job(name=name)))["mltcp_job_flows", name].value == 64
+
+
+def test_what_json_lets_a_user_send_fails_no_scrape():
+    instance = json.loads(r'"a\ud800b"')
+    assert (
+        scraped(status(job(instance=instance)))["mltcp_job_flows", "bert"].labels["instance"] == r"a\ud800b"
+    )
+
+
+@pytest.mark.parametrize(
+    "address", ["9464", "127.0.0.1", ":9464", "127.0.0.1:http", "127.0.0.1:70000", "[::1]:-1"]
+)
+def test_what_is_no_address_is_said_in_one_line(address):
+    with pytest.raises(UsageError, match=r"metrics cannot be served at .*: HOST:PORT is allowed$"):
+        serve(address, status)
 
 
 def test_a_port_that_is_taken_is_said_in_one_line():

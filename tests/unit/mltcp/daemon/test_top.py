@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from mltcp.daemon.status import DaemonStatus, InterfaceStatus, JobStatus
-from mltcp.daemon.top import COLUMNS, add_parser, execute, fitting, headline, screen
+from mltcp.daemon.top import COLUMNS, _amount, add_parser, execute, fitting, headline, screen
 from mltcp.errors import MltcpError, UsageError
 
 
@@ -74,7 +74,58 @@ def test_a_narrow_terminal_keeps_the_most_important_columns():
 def test_a_strangers_job_shows_only_what_it_tells():
     stranger = JobStatus(17, "bob", 4, 32, "kernel", detail=False)
     line = drawn(screen(status(stranger), "job", 200), 200).splitlines()[2]
-    assert line.split() == ["bob", "4", "32"]
+    assert line.split() == ["bob", "4", "32", "kernel"]
+
+
+def test_a_strangers_job_says_whose_it_is_where_there_is_no_column_for_it():
+    stranger = JobStatus(17, "bob", 4, 32, "kernel", detail=False)
+    assert "user" not in [column.name for column in fitting(80)]
+    assert drawn(screen(status(stranger), "job", 80), 80).splitlines()[2].split() == ["(bob)", "kernel"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 160, 200])
+def test_no_digit_is_cut_off_whatever_the_names_and_numbers(width):
+    name = "pretraining-of-a-large-model-"
+    jobs = [job(16 + n, f"{name}{n}", user="x" * 30, retransmits=7**n) for n in range(14)]
+    lines = drawn(screen(status(*jobs), "ranks", width), width).splitlines()
+    heads = lines[1].split()
+    assert len(lines) == 16
+    for line, each in zip(lines[2:], jobs, strict=True):
+        assert "1.051" in line.split()
+        assert (str(each.retransmits) in line.split()) is ("retrans" in heads)
+        assert ("12.3 k" in line) is ("marks" in heads)
+
+
+def test_a_name_that_is_too_long_is_seen_to_be():
+    line = drawn(screen(status(job(name="a" * 31)), "job", 80), 80).splitlines()[2]
+    assert line.split()[0].endswith("a…")
+    assert drawn(screen(status(job(name="a" * 31)), "job", 200), 200).splitlines()[2].split()[0] == "a" * 31
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0, "0 B/s"), (999.4, "999 B/s"), (999.6, "1 kB/s"), (999.7e6, "1 GB/s"), (2e15, "2e+03 TB/s")],
+)
+def test_amounts(value, shown):
+    assert _amount(value, "B/s") == shown
+
+
+@pytest.mark.parametrize(
+    ("height", "rows", "more"), [(24, 21, "and 179 more"), (202, 200, ""), (201, 198, "and 2 more")]
+)
+def test_what_a_screen_has_no_room_for_is_counted(height, rows, more):
+    jobs = [job(16 + number, f"job-{number}") for number in range(200)]
+    lines = drawn(screen(status(*jobs), "job", 80, height=height), 80).splitlines()
+    assert len([line for line in lines if line.startswith("job-")]) == rows
+    assert len(lines) <= height
+    assert (lines[-1] == more) is bool(more)
+
+
+def test_an_interface_that_is_not_paced_is_told_at_any_width():
+    told = status(interfaces=(InterfaceStatus("eth0", "paced"), InterfaceStatus("ib0", "left alone")))
+    lines = drawn(screen(told, "job", 60), 60).splitlines()
+    assert lines[1].startswith("ib0 left alone: jobs are not paced there")
+    assert not any(line.startswith("eth0") for line in lines)
 
 
 def test_jobs_are_sorted_by_any_column_and_strangers_last():
@@ -137,5 +188,7 @@ def test_bad_arguments_are_named(arguments, expected):
 
 @given(st.text(max_size=40), st.text(max_size=20))
 def test_names_cannot_draw_anything_but_themselves(name, user):
-    lines = drawn(screen(status(job(name="[red]" + name, user=user)), "job", 120), 120)
-    assert "[red]" in lines
+    text = drawn(screen(status(job(name="[red]" + name, user=user)), "job", 120), 120)
+    assert "[red]" in text
+    assert len(text.split("\n")) == 4
+    assert text.replace("\n", "").isprintable()

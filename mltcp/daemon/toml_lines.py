@@ -1,0 +1,52 @@
+"""Where in a TOML text a field is: the parser of the standard library does not keep it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from typing import Any
+
+
+def line_of(text: str, path: Sequence[str]) -> int:
+    """The line (from 1) on which a field's statement begins.
+
+    Args:
+        text: one that parses.
+        path: the field's keys, outermost first. If it is not there: the line of what it would be in, or else 1.
+    """
+    for depth in range(len(path), 0, -1):
+        line = _line(text, path[:depth])
+        if line is not None:
+            return line
+    return 1
+
+
+def _line(text: str, path: Sequence[str]) -> int | None:
+    # Each statement is parsed below its table's header alone: strings, quotes and dots are the parser's concern.
+    header, statement, began = "", "", 1
+    for number, line in enumerate(text.split("\n"), 1):
+        statement += line + "\n"
+        document = _parsed(header + statement)
+        if document is None:
+            continue  # it goes on in the next line
+        if _has(document, path):
+            return began
+        if statement.lstrip().startswith("["):
+            header = statement
+        statement, began = "", number + 1
+    return None
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        return tomllib.loads(text)
+    except ValueError:
+        return None
+
+
+def _has(document: Any, path: Sequence[str]) -> bool:
+    for key in path:
+        if not isinstance(document, dict) or key not in document:
+            return False
+        document = document[key]
+    return True
