@@ -182,12 +182,14 @@ def _placed(
     for host in lab.topology.hosts_of(index):
         job = policy.job(f"{name}@{host.name}")
         cgroup = stack.enter_context(attached(job, policy.control, controls)).cgroup
-        namespace, daemon = lab.namespace(host.name), None
-        if policy.pacing is not None:
+        namespace, daemon, pace = lab.namespace(host.name), None, None
+        if policy.pacing is not None and policy.pacing.by_socket:
+            pace = f"{contest.link.rate_bps}bit,{policy.pacing.law}"
+        elif policy.pacing is not None:
             daemon = stack.enter_context(
                 paced_host(namespace, INTERFACE, contest.link.rate_bps, policy.pacing)
             )
-        places.append(RankPlace(namespace, INTERFACE, host.address, cgroup, daemon))
+        places.append(RankPlace(namespace, INTERFACE, host.address, cgroup, daemon, pace))
     perturbation = None if policy.isolated else contest.perturbation
     spec = JobSpec(
         name,

@@ -67,20 +67,26 @@ def parse_policy(text: str, isolated_control: str) -> Policy:
 
 
 def _paced(law: str, variations: str, text: str) -> Policy:
-    """A policy of daemons. Its variations: base=CONTROL, interval=S, those of F, and the law's constants by name."""
+    """A policy of pacing. Its variations: base=CONTROL, interval=S, by=socket (without a daemon), those of F, and the
+    law's constants by their names.
+    """
     control, interval_s = PACED_CONTROL, PACED_INTERVAL_S
-    job, constants = Job("", Aggressiveness(Shape.LINEAR)), []
+    job, constants, by_socket = Job("", Aggressiveness(Shape.LINEAR)), [], False
     for variation in filter(None, variations.split(":")):
         field, _, value = variation.partition("=")
         if field == "base":
             control = control_for(value)
         elif field == "interval":
             interval_s = _number(value, field, text)
+        elif variation == "by=socket":
+            by_socket = True
         elif field in CONSTANTS:
             constants.append((field, _number(value, field, text)))
         else:
             job = _varied(job, variation, text)
-    return Policy(text, control, job, Pacing(law, interval_s, job.aggressiveness, tuple(constants)))
+    return Policy(
+        text, control, job, Pacing(law, interval_s, job.aggressiveness, tuple(constants), by_socket)
+    )
 
 
 def _number(value: str, field: str, where: str) -> float:

@@ -24,12 +24,16 @@ _END_S = 10.0
 
 @dataclass(frozen=True)
 class Pacing:
-    """How a daemon is to pace: the rate law, its control interval, F, and constants other than the defaults."""
+    """How a daemon is to pace: the rate law, its control interval, F, and constants other than the defaults.
+
+    With `by_socket`, no daemon does: the ranks pace their own connections.
+    """
 
     law: str
     interval_s: float
     aggressiveness: Aggressiveness
     constants: tuple[tuple[str, float], ...] = ()
+    by_socket: bool = False
 
 
 @contextmanager

@@ -13,8 +13,8 @@ NAMESPACES = Path("/run/netns")
 
 @dataclass(frozen=True)
 class RankPlace:
-    """A named network namespace (None: the caller's), interface and address in it, a cgroup v2 directory, and the
-    socket of the daemon there (None: none is asked).
+    """A named network namespace (None: the caller's), interface and address in it, a cgroup v2 directory, the socket
+    of the daemon there (None: none is asked), and what MLTCP_PACE is set to.
 
     The address is what the rank's connections must turn out to be bound to. Raises UsageError for an
     interface with a name of one letter, which Gloo ignores.
@@ -25,6 +25,7 @@ class RankPlace:
     address: str
     cgroup: Path | None = None
     daemon: Path | None = None
+    pace: str | None = None
 
     def __post_init__(self) -> None:
         if len(self.interface) < 2:

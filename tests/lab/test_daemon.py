@@ -5,6 +5,7 @@ import random
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -95,7 +96,9 @@ def test_a_killed_daemon_is_cleaned_up_after_by_restore(namespace):
         done = namespaces.inside(
             namespace,
             lambda: subprocess.run(
-                ["mltcp", "restore", "--journal", str(daemon.journal)], capture_output=True, text=True
+                [sys.executable, "-m", "mltcp.cli", "restore", "--journal", str(daemon.journal)],
+                capture_output=True,
+                text=True,
             ),
         )
         assert done.returncode == 0, done.stderr
