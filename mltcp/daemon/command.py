@@ -65,7 +65,7 @@ def execute_daemon(options: argparse.Namespace) -> int:
     if options.unit:
         print(unit(), end="")
         return 0
-    configuration = _configuration(options.config).with_overrides(
+    configuration = _configuration(options.config, bool(options.interface)).with_overrides(
         interfaces=options.interface,
         metrics=options.metrics,
         replace_qdisc=options.replace_qdisc,
@@ -95,7 +95,7 @@ def execute_restore(options: argparse.Namespace) -> int:
         return 1 if journal.pending() else 0
 
 
-def _configuration(path: Path | None) -> Configuration:
+def _configuration(path: Path | None, interfaces_follow: bool) -> Configuration:
     if path is not None:
-        return load(path)
-    return load(CONFIGURATION) if CONFIGURATION.exists() else Configuration()
+        return load(path, interfaces_follow)
+    return load(CONFIGURATION, interfaces_follow) if CONFIGURATION.exists() else Configuration()

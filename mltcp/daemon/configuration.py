@@ -95,8 +95,8 @@ class Configuration:
         return changed if socket is None else replace(changed, socket=socket)
 
 
-def load(path: Path) -> Configuration:
-    """The configuration in a file.
+def load(path: Path, interfaces_follow: bool = False) -> Configuration:
+    """The configuration in a file; `interfaces_follow` where the command line is going to name some.
 
     Raises:
         UsageError: it cannot be read, or something in it cannot be; one line, which says where and what is allowed.
@@ -108,7 +108,7 @@ def load(path: Path) -> Configuration:
         raise UsageError(f"{path}: {_told(error, text)}") from None
     except (ValueError, RecursionError):
         raise UsageError(f"{path}: a number in it is too long, or it is nested too deeply") from None
-    return _Reader(path, text).configuration(document)
+    return _Reader(path, text, interfaces_follow).configuration(document)
 
 
 def _text_of(path: Path) -> str:
@@ -136,9 +136,10 @@ def _told(error: tomllib.TOMLDecodeError, text: str) -> str:
 class _Reader:
     """Turns a document into a configuration; knows where in the file each field is."""
 
-    def __init__(self, path: Path, text: str) -> None:
+    def __init__(self, path: Path, text: str, interfaces_follow: bool) -> None:
         self._path = path
         self._text = text
+        self._interfaces_follow = interfaces_follow
 
     def configuration(self, document: dict[str, Any]) -> Configuration:
         values = self._table([], document, _FIELDS, ("pacing", "function"))
@@ -147,7 +148,7 @@ class _Reader:
         interval_s = pacing.pop("interval_s", DEFAULT_INTERVAL_S)
         constants = self._constants(document.get("pacing", {}), interval_s)
         pacing.setdefault("pacing", "tc" if values.get("interfaces") else "off")
-        if pacing["pacing"] == "tc" and not values.get("interfaces"):
+        if pacing["pacing"] == "tc" and not (values.get("interfaces") or self._interfaces_follow):
             raise self._fault(["pacing", "mode"], "'tc' needs interfaces: name some, or choose off")
         law = self._checked(["function"], lambda given: Aggressiveness(**given), function)
         return Configuration(

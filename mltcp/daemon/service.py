@@ -85,6 +85,9 @@ class _Daemon:
             listener=lambda job, event: tell(self._server, job, event),
         )
         self._host.attachments.numbers = self._host
+        default = configuration.default_control
+        if pacer is None and controls.loaded() and not controls.takes_jobs(default):
+            _log.warning("%s, the default of jobs, is not loaded: they have to ask for another", default)
         if pacer is not None:
             self._host.jobs.begin_after(pacer.largest_left)
         self._reading = Reading(

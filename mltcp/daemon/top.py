@@ -268,8 +268,15 @@ def headline(status: DaemonStatus) -> str:
 
 
 def _sorted(jobs: Sequence[JobStatus], sort: str) -> list[JobStatus]:
+    """By a column, strangers last; numbers with the largest first, which is what a full screen must show."""
     key = next(column.key for column in COLUMNS if column.name == sort)
-    return sorted(jobs, key=lambda job: (not job.detail, key(job), job.number))
+
+    def place(job: JobStatus) -> tuple[bool, float, str, int]:
+        value = key(job)
+        number, text = (0.0, value) if isinstance(value, str) else (-value, "")
+        return not job.detail, number, text, job.number
+
+    return sorted(jobs, key=place)
 
 
 def table_of(jobs: Sequence[JobStatus], width: int) -> Table:

@@ -148,6 +148,11 @@ def test_arguments_that_cannot_be_are_named(given, told):
         Configuration().with_overrides(**given)
 
 
+def test_interfaces_may_come_from_the_command_line(file):
+    path = file('[pacing]\nmode = "tc"\n')
+    assert load(path, interfaces_follow=True).with_overrides(interfaces=["eth0"]).interfaces == ("eth0",)
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"nosuch.toml: No such file"):
         load(tmp_path / "nosuch.toml")

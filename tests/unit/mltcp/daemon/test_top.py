@@ -137,7 +137,7 @@ def test_jobs_are_sorted_by_any_column_and_strangers_last():
     by_name = drawn(screen(status(*jobs), "job", 200), 200).splitlines()[2:]
     by_slowdown = drawn(screen(status(*jobs), "slowdown", 200), 200).splitlines()[2:]
     assert [line.split()[0] for line in by_name] == ["a", "b", "bob"]
-    assert [line.split()[0] for line in by_slowdown] == ["b", "a", "bob"]
+    assert [line.split()[0] for line in by_slowdown] == ["a", "b", "bob"]
 
 
 def test_the_headline_says_what_the_daemon_does():
