@@ -190,11 +190,13 @@ class Pacer:
         )
 
     def _fill(self, tree: Tree) -> None:
-        """Give a tree the classes that it lacks."""
+        """Give a tree the classes that it lacks, and all of them the rates in force."""
         there = tree.classes()
-        for number, share in self._controller.rates().items():
+        rates = {number: share * tree.line_rate_bps for number, share in self._controller.rates().items()}
+        for number, rate_bps in rates.items():
             if number not in there:
-                tree.add_class(number, share * tree.line_rate_bps)
+                tree.add_class(number, rate_bps)
+        tree.change_rates(rates)
 
     def states(self) -> list[tuple[str, str, int]]:
         """Each interface's name, state and line rate."""

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+import mltcp
 from mltcp.daemon import protocol
 from mltcp.daemon.client import Client, NoDaemonError, Registration
 from mltcp.daemon.protocol import MOST_BYTES, DeniedError
@@ -390,3 +391,17 @@ def test_a_daemon_that_goes_away_is_noticed(tmp_path):
     with pytest.raises(NoDaemonError, match=r"closed the connection|is gone"):
         client.status()
     client.close()
+
+
+def test_the_client_needs_nothing_but_the_standard_library():
+    program = (
+        "import sys; import mltcp.daemon.client, mltcp.daemon.membership\n"
+        "foreign = {name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names\n"
+        "print(sorted(name for name in foreign if not name.startswith('__')))"
+    )
+    done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, cwd=_root())
+    assert done.stdout.strip() == "['mltcp']", done.stderr
+
+
+def _root():
+    return os.path.dirname(os.path.dirname(mltcp.__file__))
