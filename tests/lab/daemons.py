@@ -10,7 +10,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.lab import namespaces
+from bench.lab import namespaces, sysctls
 from mltcp.daemon.client import Client, NoDaemonError
 
 START_S = 20.0
@@ -22,6 +22,8 @@ def namespace_with_link():
     name = f"mltcptest-{secrets.token_hex(3)}"
     namespaces.create(name)
     try:
+        # No packets but the test's: IPv6 would look for routers.
+        namespaces.inside(name, lambda: sysctls.apply(sysctls.for_switch()))
         namespaces.netlink(name, _make_link)
         yield name
     finally:

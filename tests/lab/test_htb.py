@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from bench.lab import namespaces
+from bench.lab import namespaces, sysctls
 from mltcp.daemon.journal import Journal
 from mltcp.errors import MltcpError
 from mltcp.pacing.htb import OTHERS, HtbTree
@@ -25,6 +25,8 @@ def namespace():
     name = f"mltcptest-htb{threading.get_native_id()}"
     namespaces.create(name)
     try:
+        # No packets but the test's: IPv6 would look for routers.
+        namespaces.inside(name, lambda: sysctls.apply(sysctls.for_switch()))
         namespaces.netlink(name, _make_link)
         yield name
     finally:
