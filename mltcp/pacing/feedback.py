@@ -15,25 +15,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mltcp.errors import MltcpError, NotAvailableError
+from mltcp.pacing import netlink
 from mltcp.tcp_info import TCP_ESTABLISHED, Address
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
-_REQUEST, _DUMP = 0x1, 0x300
-_ERROR, _DONE = 2, 3
 _INFO, _MARK, _BYTECODE, _MARK_CONDITION = 2, 15, 1, 10
 _WANT_INFO = 1 << (_INFO - 1)
 _RECEIVE_BUFFER_BYTES = 4 << 20
-_MOST_BYTES = 1 << 16
 
-_HEADER = struct.Struct("=IHHII")
 _REQ = struct.Struct("=BBBBI")
 _ID = struct.Struct("!HH16s16s")
 _REST = struct.Struct("=IQ")
-_ATTRIBUTE = struct.Struct("=HH")
-_ERRNO = struct.Struct("=i")
 _MARK_FILTER = struct.Struct("=BBHII")
-_REQUEST_BYTES = _HEADER.size + _REQ.size + _ID.size + _REST.size
 _MESSAGE_BYTES = 72
 _STATE, _ID_AT = 1, 4
 
@@ -69,11 +63,11 @@ class FlowKey:
 
     def request(self, number: int) -> bytes:
         """The message that asks for it; `number` comes back with the reply."""
-        header = _HEADER.pack(_REQUEST_BYTES, _SOCK_DIAG_BY_FAMILY, _REQUEST, number, 0)
         wanted = _REQ.pack(self.family, socket.IPPROTO_TCP, _WANT_INFO, 0, 0xFFFFFFFF)
         ports = _ID.pack(self.local[1], self.remote[1], _packed(self.local[0]), _packed(self.remote[0]))
         # The kernel splits the cookie into its lower and its upper half, in this order.
-        return header + wanted + ports + _REST.pack(0, self.cookie)
+        body = wanted + ports + _REST.pack(0, self.cookie)
+        return netlink.message(_SOCK_DIAG_BY_FAMILY, 0, body, number)
 
 
 class SocketDiagnosis:
@@ -120,11 +114,11 @@ class SocketDiagnosis:
         self._socket.send(b"".join(self._request(number, flow) for number, flow in enumerate(flows)))
         missing = len(flows)
         while missing:
-            buffer = self._socket.recv(_MOST_BYTES)
-            for kind, number, start, end in _messages(buffer):
+            buffer = self._socket.recv(netlink.MOST_BYTES)
+            for kind, number, start, end in netlink.messages(buffer):
                 missing -= 1
-                if kind == _ERROR:
-                    _check(_ERRNO.unpack_from(buffer, start)[0])
+                if kind == netlink.ERROR:
+                    _check(netlink.error_in(buffer, start))
                 else:
                     samples[number] = _sample_in(buffer, start, end)
         return samples
@@ -148,14 +142,21 @@ class SocketDiagnosis:
     def _dumped(self) -> list[tuple[FlowKey, int]]:
         found: list[tuple[FlowKey, int]] = []
         while True:
-            buffer = self._socket.recv(_MOST_BYTES)
-            for kind, _, start, end in _messages(buffer):
-                if kind == _DONE:
+            buffer = self._socket.recv(netlink.MOST_BYTES)
+            for kind, _, start, end in netlink.messages(buffer):
+                if kind == netlink.DONE:
                     return found
-                if kind == _ERROR:
-                    _check(_ERRNO.unpack_from(buffer, start)[0])
+                if kind == netlink.ERROR:
+                    _check(netlink.error_in(buffer, start))
                     return found
-                mark = next((at for name, at, _ in _attributes(buffer, start, end) if name == _MARK), None)
+                mark = next(
+                    (
+                        at
+                        for name, at, _ in netlink.attributes(buffer, start + _MESSAGE_BYTES, end)
+                        if name == _MARK
+                    ),
+                    None,
+                )
                 if mark is not None:
                     found.append((_key_in(buffer, start), _U32.unpack_from(buffer, mark)[0]))
 
@@ -163,36 +164,14 @@ class SocketDiagnosis:
 def _dump_request(family: int, mark: int, mask: int) -> bytes:
     # One condition; where it does not hold, the jump leads beyond the program's end, which means no.
     size = _MARK_FILTER.size
-    condition = _ATTRIBUTE.pack(4 + size, _BYTECODE) + _MARK_FILTER.pack(
-        _MARK_CONDITION, size, size + 4, mark, mask
-    )
+    condition = netlink.attribute(_BYTECODE, _MARK_FILTER.pack(_MARK_CONDITION, size, size + 4, mark, mask))
     body = _REQ.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << TCP_ESTABLISHED) + bytes(48) + condition
-    return _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST | _DUMP, 0, 0) + body
-
-
-def _messages(buffer: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """The kind, number, and body (from, to) of every message in a buffer."""
-    at = 0
-    while at + _HEADER.size <= len(buffer):
-        length, kind, _, number, _ = _HEADER.unpack_from(buffer, at)
-        yield kind, number, at + _HEADER.size, at + length
-        at += (length + 3) & ~3
-
-
-def _attributes(buffer: bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The number and value (from, to) of every attribute behind an inet_diag_msg."""
-    at = start + _MESSAGE_BYTES
-    while at + 4 <= end:
-        length, number = _ATTRIBUTE.unpack_from(buffer, at)
-        if length < 4:
-            return
-        yield number, at + 4, at + length
-        at += (length + 3) & ~3
+    return netlink.message(_SOCK_DIAG_BY_FAMILY, netlink.DUMP, body)
 
 
 def _sample_in(buffer: bytes, start: int, end: int) -> Sample | None:
     # Not open any more, and kept by the kernel for a while: nothing is sent on it.
-    for number, at, to in _attributes(buffer, start, end):
+    for number, at, to in netlink.attributes(buffer, start + _MESSAGE_BYTES, end):
         if number == _INFO and to - at >= _DELIVERED_AT + 8:
             delivered, delivered_ce = _DELIVERED.unpack_from(buffer, at + _DELIVERED_AT)
             return Sample(
@@ -220,5 +199,5 @@ def _packed(host: str) -> bytes:
 
 
 def _check(number: int) -> None:
-    if number not in (0, -errno.ENOENT, -errno.ESTALE):
-        raise MltcpError(f"sock_diag: {errno.errorcode.get(-number, number)}")
+    if number not in (0, errno.ENOENT, errno.ESTALE):
+        raise MltcpError(f"sock_diag: {errno.errorcode.get(number, number)}")

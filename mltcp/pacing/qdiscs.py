@@ -6,10 +6,10 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mltcp.errors import MltcpError
+from mltcp.pacing import netlink
 
 HANDLE = 0x6D6C0000
 """Of our trees: "ml"."""
@@ -21,16 +21,10 @@ SAVEABLE = frozenset(
 """Kinds that are all in their options: what is put back with them is what was there."""
 
 _NEW, _DELETE, _GET, _GET_CLASSES = 36, 37, 38, 42
-_REQUEST, _ACK, _DUMP, _CREATE, _REPLACE = 0x1, 0x4, 0x300, 0x400, 0x100
-_ERROR, _DONE = 2, 3
 _KIND, _OPTIONS = 1, 2
 _ROOT = 0xFFFFFFFF
 _INGRESS = 0xFFFF0000
-_HEADER = struct.Struct("=IHHII")
 _TC = struct.Struct("=BxxxiIII")
-_ATTRIBUTE = struct.Struct("=HH")
-_ERRNO = struct.Struct("=i")
-_MOST_BYTES = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -82,12 +76,14 @@ def root_of(interface: str) -> Root | None:
     except OSError:
         return None
     root, children = None, False
-    for body in _asked(_GET, _DUMP, _TC.pack(socket.AF_UNSPEC, index, 0, 0, 0)):
+    for body in _asked(_GET, netlink.DUMP, _TC.pack(socket.AF_UNSPEC, index, 0, 0, 0)):
         _, found, handle, parent, _ = _TC.unpack_from(body)
         if found != index:
             continue
         if parent == _ROOT:
-            attributes = dict(_attributes(body))
+            attributes = {
+                number: body[at:to] for number, at, to in netlink.attributes(body, _TC.size, len(body))
+            }
             kind = attributes.get(_KIND, b"").rstrip(b"\0").decode()
             root = Root(index, kind, handle, attributes.get(_OPTIONS, b""))
         elif handle and parent < _INGRESS:
@@ -98,21 +94,21 @@ def root_of(interface: str) -> Root | None:
 def class_handles(index: int) -> list[int]:
     """The handles of all classes of an interface."""
     request = _TC.pack(socket.AF_UNSPEC, index, 0, 0, 0)
-    return [_TC.unpack_from(body)[2] for body in _asked(_GET_CLASSES, _DUMP, request)]
+    return [_TC.unpack_from(body)[2] for body in _asked(_GET_CLASSES, netlink.DUMP, request)]
 
 
 def remove_root(index: int) -> None:
     """Remove the root queueing discipline, with all under it; the kernel attaches its default."""
-    _asked(_DELETE, _ACK, _TC.pack(socket.AF_UNSPEC, index, 0, _ROOT, 0))
+    _asked(_DELETE, netlink.ACK, _TC.pack(socket.AF_UNSPEC, index, 0, _ROOT, 0))
 
 
 def put_back(index: int, saved: Saved) -> None:
     """Make what was saved the root again."""
     body = _TC.pack(socket.AF_UNSPEC, index, saved.handle, _ROOT, 0)
-    body += _attribute(_KIND, saved.kind.encode() + b"\0")
+    body += netlink.attribute(_KIND, saved.kind.encode() + b"\0")
     if saved.options:
-        body += _attribute(_OPTIONS, bytes.fromhex(saved.options))
-    _asked(_NEW, _ACK | _CREATE | _REPLACE, body)
+        body += netlink.attribute(_OPTIONS, bytes.fromhex(saved.options))
+    _asked(_NEW, netlink.ACK | netlink.CREATE | netlink.REPLACE, body)
 
 
 def _asked(kind: int, flags: int, body: bytes) -> list[bytes]:
@@ -123,39 +119,17 @@ def _asked(kind: int, flags: int, body: bytes) -> list[bytes]:
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as route:
         route.bind((0, 0))
-        route.send(_HEADER.pack(_HEADER.size + len(body), kind, _REQUEST | flags, 1, 0) + body)
+        route.send(netlink.message(kind, flags, body))
         found: list[bytes] = []
         while True:
-            buffer = route.recv(_MOST_BYTES)
-            for answer, content in _messages(buffer):
-                if answer == _ERROR:
-                    _check(-_ERRNO.unpack_from(content)[0])
+            buffer = route.recv(netlink.MOST_BYTES)
+            for answer, _, start, end in netlink.messages(buffer):
+                if answer == netlink.ERROR:
+                    _check(netlink.error_in(buffer, start))
                     return found
-                if answer == _DONE:
+                if answer == netlink.DONE:
                     return found
-                found.append(content)
-
-
-def _messages(buffer: bytes) -> Iterator[tuple[int, bytes]]:
-    at = 0
-    while at + _HEADER.size <= len(buffer):
-        length, kind, *_ = _HEADER.unpack_from(buffer, at)
-        yield kind, buffer[at + _HEADER.size : at + length]
-        at += (length + 3) & ~3
-
-
-def _attributes(body: bytes) -> Iterator[tuple[int, bytes]]:
-    at = _TC.size
-    while at + _ATTRIBUTE.size <= len(body):
-        length, number = _ATTRIBUTE.unpack_from(body, at)
-        if length < _ATTRIBUTE.size:
-            return
-        yield number & 0x3FFF, body[at + _ATTRIBUTE.size : at + length]
-        at += (length + 3) & ~3
-
-
-def _attribute(number: int, value: bytes) -> bytes:
-    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), number) + value + bytes(-len(value) % 4)
+                found.append(buffer[start:end])
 
 
 def _check(number: int) -> None:

@@ -14,25 +14,20 @@ import struct
 from collections.abc import Mapping
 
 from mltcp.errors import MltcpError
+from mltcp.pacing import netlink
 
 _RTM_NEWTCLASS, _RTM_NEWTFILTER = 40, 44
-_REQUEST, _ACK, _CREATE, _EXCLUSIVE = 0x1, 0x4, 0x400, 0x200
-_NLMSG_ERROR = 2
-_KIND, _OPTIONS, _NESTED = 1, 2, 0x8000
+_KIND, _OPTIONS = 1, 2
 _HTB_PARMS, _HTB_RATE64, _HTB_CEIL64 = 1, 6, 7
 _BPF_OPS_LEN, _BPF_OPS = 4, 5
 _LINKLAYER_ETHERNET = 1
 _ETH_P_ALL = 0x0003
 
-_HEADER = struct.Struct("=IHHII")
 _TC = struct.Struct("=BxxxiIII")
-_ATTRIBUTE = struct.Struct("=HH")
 _RATE_SPEC = struct.Struct("=BBHhHI")
 _HTB_TAIL = struct.Struct("=IIIII")
 _U16, _U64 = struct.Struct("=H"), struct.Struct("=Q")
 _BPF_INSTRUCTION = struct.Struct("=HBBI")
-_ERRNO = struct.Struct("=i")
-_MOST_BYTES = 1 << 16
 _LARGEST_U32 = 0xFFFFFFFF
 
 QUANTUM_BYTES = 60_000
@@ -78,24 +73,25 @@ class TcSocket:
     def add_mark_classifier(self, index: int, parent: int, mark: int, mask: int) -> None:
         """Send every packet whose mark is `mark` under `mask` to the class whose handle its whole mark is."""
         program = _mark_program(mark, mask)
-        options = _attribute(_BPF_OPS_LEN, _U16.pack(len(program))) + _attribute(_BPF_OPS, b"".join(program))
+        options = netlink.attribute(_BPF_OPS_LEN, _U16.pack(len(program))) + netlink.attribute(
+            _BPF_OPS, b"".join(program)
+        )
         info = 1 << 16 | socket.htons(_ETH_P_ALL)
         body = _TC.pack(socket.AF_UNSPEC, index, 0, parent, info)
-        body += _attribute(_KIND, b"bpf\0") + _attribute(_OPTIONS | _NESTED, options)
-        self._request([_message(_RTM_NEWTFILTER, _CREATE | _EXCLUSIVE, body)])
+        body += netlink.attribute(_KIND, b"bpf\0") + netlink.attribute(_OPTIONS | netlink.NESTED, options)
+        self._request(
+            [netlink.message(_RTM_NEWTFILTER, netlink.ACK | netlink.CREATE | netlink.EXCLUSIVE, body)]
+        )
 
     def _request(self, messages: list[bytes]) -> None:
         self._socket.send(b"".join(messages))
         waiting, worst = len(messages), 0
         while waiting:
-            buffer = self._socket.recv(_MOST_BYTES)
-            at = 0
-            while at < len(buffer):
-                length, kind, *_ = _HEADER.unpack_from(buffer, at)
-                if kind == _NLMSG_ERROR:
+            buffer = self._socket.recv(netlink.MOST_BYTES)
+            for kind, _, start, _ in netlink.messages(buffer):
+                if kind == netlink.ERROR:
                     waiting -= 1
-                    worst = worst or -_ERRNO.unpack_from(buffer, at + _HEADER.size)[0]
-                at += (length + 3) & ~3
+                    worst = worst or netlink.error_in(buffer, start)
         if worst in (errno.ENOENT, errno.ENODEV, errno.EINVAL):
             raise ClassGoneError(f"traffic control: {os.strerror(worst)}: the class or its interface is gone")
         if worst:
@@ -107,12 +103,14 @@ def _class_change(index: int, parent: int, handle: int, rate_bps: float) -> byte
     burst = max(1, int(burst_bytes(rate_bps) / rate * 1e9 / _PSCHED_NS))
     # The kernel makes its own tables of rates for Ethernet: none have to come with the request.
     spec = _RATE_SPEC.pack(0, _LINKLAYER_ETHERNET, 0, 0, 0, min(rate, _LARGEST_U32))
-    options = _attribute(_HTB_PARMS, spec + spec + _HTB_TAIL.pack(burst, burst, QUANTUM_BYTES, 0, 0))
+    options = netlink.attribute(_HTB_PARMS, spec + spec + _HTB_TAIL.pack(burst, burst, QUANTUM_BYTES, 0, 0))
     if rate > _LARGEST_U32:
-        options += _attribute(_HTB_RATE64, _U64.pack(rate)) + _attribute(_HTB_CEIL64, _U64.pack(rate))
+        options += netlink.attribute(_HTB_RATE64, _U64.pack(rate)) + netlink.attribute(
+            _HTB_CEIL64, _U64.pack(rate)
+        )
     body = _TC.pack(socket.AF_UNSPEC, index, handle, parent, 0)
-    body += _attribute(_KIND, b"htb\0") + _attribute(_OPTIONS | _NESTED, options)
-    return _message(_RTM_NEWTCLASS, 0, body)
+    body += netlink.attribute(_KIND, b"htb\0") + netlink.attribute(_OPTIONS | netlink.NESTED, options)
+    return netlink.message(_RTM_NEWTCLASS, netlink.ACK, body)
 
 
 def _mark_program(mark: int, mask: int) -> list[bytes]:
@@ -127,11 +125,3 @@ def _mark_program(mark: int, mask: int) -> list[bytes]:
         _BPF_INSTRUCTION.pack(0x16, 0, 0, 0),  # return A
         _BPF_INSTRUCTION.pack(0x06, 0, 0, 0),  # return 0
     ]
-
-
-def _message(kind: int, flags: int, body: bytes) -> bytes:
-    return _HEADER.pack(_HEADER.size + len(body), kind, _REQUEST | _ACK | flags, 0, 0) + body
-
-
-def _attribute(number: int, value: bytes) -> bytes:
-    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), number) + value + bytes(-len(value) % 4)

@@ -1,0 +1,53 @@
+"""Netlink messages as bytes: headers and attributes (include/uapi/linux/netlink.h)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+HEADER = struct.Struct("=IHHII")
+ERRNO = struct.Struct("=i")
+_ATTRIBUTE = struct.Struct("=HH")
+
+REQUEST, ACK, DUMP, CREATE, EXCLUSIVE, REPLACE = 0x1, 0x4, 0x300, 0x400, 0x200, 0x100
+ERROR, DONE = 2, 3
+NESTED = 0x8000
+_TYPE_MASK = 0x3FFF
+
+MOST_BYTES = 1 << 17
+"""As much as the kernel ever puts into one answer."""
+
+
+def message(kind: int, flags: int, body: bytes, number: int = 0) -> bytes:
+    """A request; `number` comes back with its answers."""
+    return HEADER.pack(HEADER.size + len(body), kind, REQUEST | flags, number, 0) + body
+
+
+def messages(buffer: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """The kind, number, and body (from, to) of every message in what was received."""
+    at = 0
+    while at + HEADER.size <= len(buffer):
+        length, kind, _, number, _ = HEADER.unpack_from(buffer, at)
+        yield kind, number, at + HEADER.size, at + length
+        at += (length + 3) & ~3
+
+
+def error_in(buffer: bytes, start: int) -> int:
+    """The error number (positive, 0: none) in the body of an ERROR message."""
+    return -int(ERRNO.unpack_from(buffer, start)[0])
+
+
+def attribute(number: int, value: bytes) -> bytes:
+    """An attribute, padded."""
+    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), number) + value + bytes(-len(value) % 4)
+
+
+def attributes(buffer: bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The number and value (from, to) of every attribute in a part of what was received."""
+    at = start
+    while at + _ATTRIBUTE.size <= end:
+        length, number = _ATTRIBUTE.unpack_from(buffer, at)
+        if length < _ATTRIBUTE.size:
+            return
+        yield number & _TYPE_MASK, at + _ATTRIBUTE.size, at + length
+        at += (length + 3) & ~3
