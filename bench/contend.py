@@ -15,7 +15,7 @@ from bench import results
 from bench.lab import namespaces
 from bench.lab.lab import Lab
 from bench.lab.link import Link
-from bench.lab.link_use import LinkUse
+from bench.lab.link_use import DirectionUse, LinkUse
 from bench.lab.paced_host import paced_host
 from bench.lab.topology import dumbbell
 from bench.lab.wiring import INTERFACE
@@ -236,6 +236,7 @@ def _policy_run(
         drops=sum(use.drops for _, use in uses),
         utilization=_utilization(measured, uses),
         link_use=_link_use(contest, policy, uses, measured),
+        sole_utilization=sole_utilization([use.directions[0] for _, use in uses], uses[0][1].bin_ns),
     )
 
 
@@ -259,6 +260,34 @@ def _utilization(measured: Sequence[JobResult], uses: Sequence[tuple[Sequence[in
         carried = sum(sum(bins[first:last]) for bins in direction.bytes_by_job.values())
         shares.append(carried * 8e9 / (direction.rate_bps * max(1, last - first) * use.bin_ns))
     return sum(shares) / len(shares)
+
+
+_SENDS, _SILENT = 0.05, 0.01
+_SHORTEST_BINS = 5
+
+
+def sole_utilization(directions: Sequence[DirectionUse], bin_ns: int) -> float | None:
+    """The share of the link's rate that is carried while exactly one job sends; None where that is never for long.
+
+    Bins count that lie within such a time: not the first and the last of it, which it fills in part.
+    """
+    shares: list[float] = []
+    for direction in directions:
+        full = direction.rate_bps * bin_ns / 8e9
+        run: list[float] = []
+        for bins in zip(*direction.bytes_by_job.values(), strict=True):
+            carried = sorted(count / full for count in bins)
+            if carried[-1] > _SENDS and sum(carried[:-1]) < _SILENT:
+                run.append(carried[-1])
+                continue
+            shares += _inner(run)
+            run = []
+        shares += _inner(run)
+    return sum(shares) / len(shares) if shares else None
+
+
+def _inner(run: Sequence[float]) -> Sequence[float]:
+    return run[1:-1] if len(run) >= _SHORTEST_BINS else ()
 
 
 def _link_use(

@@ -52,7 +52,10 @@ class LinkUse:
 
 @dataclass(frozen=True)
 class PolicyRun:
-    """One repeat of one policy. `utilization` is a share of the link's rate, from 0 to 1."""
+    """One repeat of one policy. `utilization` is a share of the link's rate, from 0 to 1.
+
+    `sole_utilization` is that share while exactly one job sends; None if that never was for long.
+    """
 
     policy: str
     jobs: tuple[JobRun, ...]
@@ -61,6 +64,7 @@ class PolicyRun:
     drops: int
     utilization: float
     link_use: LinkUse | None = None
+    sole_utilization: float | None = None
 
     def __post_init__(self) -> None:
         names = [job.job for job in self.jobs]
@@ -84,6 +88,7 @@ class Figures:
     ecn_marks: int
     drops: int
     utilization: float
+    sole_utilization: float | None = None
 
 
 @dataclass(frozen=True)
@@ -198,6 +203,7 @@ def figures_of(run: PolicyRun, isolated_s: Mapping[str, float]) -> Figures:
         ecn_marks=run.ecn_marks,
         drops=run.drops,
         utilization=run.utilization,
+        sole_utilization=run.sole_utilization,
     )
 
 
