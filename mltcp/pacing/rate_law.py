@@ -20,7 +20,7 @@ CONSTANTS: dict[str, tuple[float, float]] = {
     "alpha_timer": (0.0001, 1.0),
     "byte_counter": (0.0, 100.0),
     "minimum_rate": (0.000001, 1.0),
-    "start_rate": (0.000001, 1.0),
+    "start_rate": (0.000001, 64.0),
 }
 """What may be set, and from where to where. Rates are shares of the line rate, so that one set serves 100 Mbit/s and
 400 Gbit/s; times are seconds; `byte_counter` is in seconds at line rate."""
@@ -42,7 +42,7 @@ class Constants:
         alpha_timer: K, after how long without a mark alpha decays by one step.
         byte_counter: B, the other increase event; 0: none.
         minimum_rate: no rate falls below this.
-        start_rate: R_C at an iteration's first bytes; MLTCP multiplies it by F(0), as the increase.
+        start_rate: R_C at an iteration's first bytes, which MLTCP multiplies by F(0); at most the line rate comes of it.
     """
 
     alpha_gain: float = 1 / 32
