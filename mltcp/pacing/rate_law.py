@@ -42,7 +42,7 @@ class Constants:
         alpha_timer: K, after how long without a mark alpha decays by one step.
         byte_counter: B, the other increase event; 0: none.
         minimum_rate: no rate falls below this.
-        start_rate: R_C at an iteration's first bytes, which MLTCP multiplies by F(0); at most the line rate comes of it.
+        start_rate: R_C at an iteration's first bytes, times F(0) under MLTCP; never more than the line rate.
     """
 
     alpha_gain: float = 1 / 32
