@@ -49,7 +49,7 @@ def started(arguments):
 
 
 def test_one_document_with_every_policy():
-    policies = "isolated,cubic,mltcp_reno@quadratic,dctcp"
+    policies = "isolated,cubic,mltcp_reno@quadratic,dctcp,mltcp_dcqcn,dcqcn@by=socket"
     before = Controls().loaded()
     done = subprocess.run(
         [*CONTEND, *SHORT, "--jobs", "vgg16,train", "--policies", policies, "--iterations", "6", "--json"],
