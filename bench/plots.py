@@ -36,13 +36,14 @@ LEFT_IN, RIGHT_IN, TOP_IN, BOTTOM_IN, GAP_IN = 0.85, 0.2, 1.05, 0.6, 0.42
 SHOWN_ITERATIONS = 4
 SAME_TIME = 1.02
 ROUND_STEPS = [1, 2, 5, 10]
+NAME_SIZE, LONGEST_NAME = 11, 21
 # A job counts as sending in a bin that holds more than this share of the fullest one; lone packets do not.
 SENDING_SHARE = 0.05
 
 # Any: newer type stubs of matplotlib list the names that are allowed, older ones do not.
 STYLE: Any = {
     "font.size": 10.5,
-    "axes.titlesize": 11,
+    "axes.titlesize": NAME_SIZE,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": MUTED,
@@ -110,8 +111,8 @@ def link_use_figure(result: ContendResult) -> Figure:
         start, end = _excerpt(use, window_s, at_end=False), _excerpt(use, window_s, at_end=True)
         _draw_link_use(row[0], use, start, 0.0, colours)
         _draw_link_use(row[1], use, end, -window_s, colours)
-        row[0].set_title(f"{policy.policy}, start", loc="left")
-        row[1].set_title(f"{policy.policy}, end", loc="left")
+        _name(row[0], f"{policy.policy}, start")
+        _name(row[1], f"{policy.policy}, end")
     _share_limits([ax for row in axes for ax in row], x=False)
     for row in axes:
         row[0].set_xlim(0, window_s)
@@ -247,7 +248,7 @@ def _draw_iterations(ax: Axes, policy: PolicyResult, result: ContendResult, colo
         ax.axhline(time_s, color=colour, linewidth=1.1, linestyle=(0, (4, 3)))
     for job in policy.middle_run.jobs:
         ax.plot(range(1, len(job.iteration_s) + 1), job.iteration_s, color=colours[job.job], linewidth=1.6)
-    ax.set_title(policy.policy, loc="left")
+    _name(ax, policy.policy)
     ax.grid(axis="y")
     ax.margins(y=0.12)
     ax.yaxis.set_major_locator(MaxNLocator(4, steps=ROUND_STEPS))
@@ -282,6 +283,11 @@ def _draw_distribution(ax: Axes, policies: Sequence[PolicyResult], result: Conte
         ax.ecdf(slowdowns, color=_policy_colour(result, policy.policy), linewidth=2)
     ax.yaxis.set_major_formatter(PercentFormatter(1))
     ax.grid()
+
+
+def _name(ax: Axes, text: str) -> None:
+    """A panel's title; a long one is smaller, so that it does not run into the note at the right."""
+    ax.set_title(text, loc="left", fontsize=NAME_SIZE * min(1.0, LONGEST_NAME / len(text)))
 
 
 def _note(ax: Axes, text: str) -> None:
