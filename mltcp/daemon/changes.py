@@ -6,6 +6,7 @@ Nothing is undone that somebody else has changed since: it is left alone, and re
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,18 +37,31 @@ class QdiscChange:
 
     def undo(self) -> Outcome:
         """Put back what was there."""
-        now = qdiscs.root_of(self.interface)
-        if now is None or now.index != self.index:
+        now = self._now()
+        if now is None:
             return Outcome(True, "the interface is gone, and its tree with it")
         if not now.is_ours:
-            if now.handle == 0:
-                return Outcome(True, "it is not there any more")
-            return Outcome(False, f"someone has put {now} there since")
-        qdiscs.remove_root(self.index)
+            return self._without_ours(now)
         if self.former is None:
+            qdiscs.remove_root(self.index)
             return Outcome(True, "removed; the kernel's default is back")
+        # In one step: killed between two, nobody would know that the former one is still to be put back.
         qdiscs.put_back(self.index, self.former)
         return Outcome(True, f"removed; {self.former.kind} is back")
+
+    def _now(self) -> qdiscs.Root | None:
+        """What is there, whatever the interface is called meanwhile."""
+        try:
+            return qdiscs.root_of(socket.if_indextoname(self.index))
+        except OSError:
+            return None
+
+    def _without_ours(self, now: qdiscs.Root) -> Outcome:
+        if now.is_default:
+            return Outcome(True, "it is not there any more")
+        if self.former is not None and now.saved() == self.former:
+            return Outcome(True, f"{now} is there, as before")
+        return Outcome(False, f"someone has put {now} there since")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 from mltcp.daemon.changes import Change, change_from, document_of
@@ -69,16 +70,27 @@ class Journal:
             yield cls(path)
 
     def record(self, change: Change) -> int:
-        """Note a change that is about to be made; returns its number. It is on disk when this returns."""
+        """Note a change that is about to be made; returns its number. It is on disk when this returns.
+
+        Raises:
+            MltcpError: it cannot be written; the change must not be made then.
+        """
         number, self._next = self._next, self._next + 1
         self._append({"number": number, "boot": self._boot, "change": document_of(change)})
         self._pending[number] = change
         return number
 
     def undone(self, number: int, how: str) -> None:
-        """Note what has become of a change."""
-        if self._pending.pop(number, None) is not None:
-            self._append({"undone": number, "how": how})
+        """Note what has become of a change.
+
+        Raises:
+            MltcpError: it cannot be written; the next start finds the change undone already.
+        """
+        if self._pending.pop(number, None) is None:
+            return
+        self._append({"undone": number, "how": how})
+        if not self._pending:
+            self._rewrite()  # so that it does not grow with the days that a daemon runs
 
     def pending(self) -> list[Entry]:
         """The changes that are not undone, the last first."""
@@ -112,18 +124,36 @@ class Journal:
             {"number": number, "boot": self._boot, "change": document_of(change)}
             for number, change in sorted(self._pending.items())
         ]
-        with open(scratch, "w") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(self._path)
-        _sync_directory(self._path.parent)
+        with self._writing():
+            with open(scratch, "w") as file:
+                file.writelines(json.dumps(line) + "\n" for line in lines)
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(self._path)
+            _sync_directory(self._path.parent)
 
     def _append(self, line: dict[str, object]) -> None:
-        with open(self._path, "a") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        with self._writing(), open(self._path, "ab", buffering=0) as file:
+            end = file.tell()
+            try:
+                _write_all(file, (json.dumps(line) + "\n").encode())
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(end)  # half a line would spoil the next one
+                raise
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise MltcpError(f"the journal {self._path} cannot be written: {error.strerror}") from None
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    """A full disk takes a part first, and says what is wrong at the next attempt."""
+    while data:
+        data = data[file.write(data) :]
 
 
 def _sync_directory(path: Path) -> None:

@@ -35,12 +35,14 @@ def _is_kept(entry: Entry, interfaces: Collection[str], controls: Collection[str
 
 
 def _undo(journal: Journal, entry: Entry) -> str:
+    # Whatever becomes of one change, the others are undone too.
     try:
         outcome = entry.change.undo()
-    except MltcpError as error:
+    except (MltcpError, OSError) as error:
         return f"{entry.change}: not undone: {error}"
-    if outcome.undone:
-        journal.undone(entry.number, outcome.why)
-        return f"{entry.change}: {outcome.why}"
-    journal.undone(entry.number, f"left alone: {outcome.why}")
-    return f"{entry.change}: left alone: {outcome.why}"
+    how = outcome.why if outcome.undone else f"left alone: {outcome.why}"
+    try:
+        journal.undone(entry.number, how)
+    except MltcpError as error:
+        how += f" (not noted: {error})"
+    return f"{entry.change}: {how}"

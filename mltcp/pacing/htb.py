@@ -24,7 +24,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from mltcp.daemon.changes import QdiscChange
 from mltcp.daemon.journal import Journal
 from mltcp.errors import MltcpError, NotAvailableError
-from mltcp.pacing.qdiscs import HANDLE, Root, Saved, class_handles, remove_root, root_of
+from mltcp.pacing.qdiscs import HANDLE, Root, Saved, class_handles, root_of
 from mltcp.pacing.tc_messages import QUANTUM_BYTES, TcSocket, burst_bytes
 
 T = TypeVar("T")
@@ -37,6 +37,9 @@ UNKNOWN_LINE_RATE_BPS = 100_000_000_000
 """Where an interface does not say how fast it is: too much is corrected by marks, too little would never be noticed."""
 
 OTHERS_SHARE = 0.1
+OTHERS_QUEUE_PACKETS = 1000
+"""At least; more if the interface's own is longer. Where that is 0, HTB would make a queue that takes nothing."""
+
 QUEUE_PACKETS = 10_000
 """A job's class drops nothing that TCP sends: that queues a few packets a flow below a class, not thousands."""
 
@@ -71,12 +74,18 @@ class HtbTree:
         self._journal = journal
         self._replace = replace
         self._index: int | None = None
+        self._line_rate_bps: int | None = None
         self._tc = TcSocket()
 
     @property
     def line_rate_bps(self) -> int:
-        """As it was given, or as the interface says."""
-        return self._asked_rate_bps or interface_rate_bps(self.interface) or UNKNOWN_LINE_RATE_BPS
+        """As it was given, or as the interface said when it was last looked at (:meth:`state`)."""
+        # Not asked here: that takes long with some network cards, and this is needed for every job in every interval.
+        return self._line_rate_bps or self._find_line_rate_bps()
+
+    def _find_line_rate_bps(self) -> int:
+        said_bps = self._asked_rate_bps or interface_rate_bps(self.interface)
+        return said_bps or self._line_rate_bps or UNKNOWN_LINE_RATE_BPS
 
     # -- the tree ----------------------------------------------------------------------------------------------------
 
@@ -89,16 +98,19 @@ class HtbTree:
         root = root_of(self.interface)
         if root is None:
             raise NotAvailableError(f"there is no interface {self.interface}")
+        self._line_rate_bps = self._find_line_rate_bps()
         if root.is_ours and self._in_journal(root.index):
             self._index = root.index
             self._complete()
             return
         former = self._replaceable(root)
-        number = self._journal.record(QdiscChange(self.interface, root.index, former))
+        change = QdiscChange(self.interface, root.index, former)
+        number = self._journal.record(change)
         try:
-            _with_route(lambda route: self._build(route, root, former is not None))
+            _with_route(lambda route: self._build(route, root.index, former is not None))
         except MltcpError:
-            self._journal.undone(number, "it could not be made")
+            # The root may be there, though not what belongs into it.
+            self._journal.undone(number, f"it could not be made: {change.undo().why}")
             raise
         self._index = root.index
         self._classify_marks()
@@ -126,23 +138,23 @@ class HtbTree:
             )
         return root.saved()
 
-    def _build(self, route: Any, root: Root, replace: bool) -> None:
-        if replace:
-            remove_root(root.index)
-        route.tc("add", "htb", index=root.index, handle=HANDLE, default=OTHERS)
-        self._add_classes(route, root.index)
+    def _build(self, route: Any, index: int, replace: bool) -> None:
+        # In one step: killed between two, nobody would know that the former one is still to be put back.
+        command = "replace" if replace else "add"
+        route.tc(command, "htb", index=index, handle=HANDLE, default=OTHERS)
+        self._put_own_classes(route, index)
 
-    def _add_classes(self, route: Any, index: int) -> None:
+    def _put_own_classes(self, route: Any, index: int) -> None:
+        """Our own two, with the line rate of now; what they have queued stays queued."""
         line_rate_bps = self.line_rate_bps
-        _add_class(route, index, TOP, HANDLE, line_rate_bps, line_rate_bps)
-        _add_class(route, index, OTHERS, HANDLE | TOP, line_rate_bps * OTHERS_SHARE, line_rate_bps)
+        _put_class(route, index, TOP, HANDLE, line_rate_bps, line_rate_bps)
+        _put_class(route, index, OTHERS, HANDLE | TOP, line_rate_bps * OTHERS_SHARE, line_rate_bps)
+        _put_missing_queues(route, index)
 
     def _complete(self) -> None:
-        """A daemon that was killed may have left half a tree."""
-        assert self._index is not None
-        index, there = self._index, set(class_handles(self._index))
-        if HANDLE | OTHERS not in there:
-            _with_route(lambda route: self._add_classes(route, index))
+        """A daemon that was killed may have left half a tree, or had another line rate."""
+        index = self._there()
+        _with_route(lambda route: self._put_own_classes(route, index))
         self._classify_marks()
 
     def _classify_marks(self) -> None:
@@ -159,8 +171,18 @@ class HtbTree:
         if root is None or root.is_default:
             return ABSENT
         if root.is_ours and root.index == self._index:
+            self._follow_line_rate(root.index)
             return PACED
         return ABSENT if root.is_ours else LEFT_ALONE
+
+    def _follow_line_rate(self, index: int) -> None:
+        """A link that has come up, or was negotiated anew, says another rate."""
+        now_bps = self._find_line_rate_bps()
+        if now_bps == self._line_rate_bps:
+            return
+        self._line_rate_bps = now_bps
+        _with_route(lambda route: self._put_own_classes(route, index))
+        _log.info("%s: line rate %.0f Mbit/s, because its link says so now", self.interface, now_bps / 1e6)
 
     def remove(self) -> None:
         """Undo the tree, unless someone has changed it since."""
@@ -188,8 +210,8 @@ class HtbTree:
             return
 
         def add(route: Any) -> None:
-            _add_class(route, index, minor, HANDLE | TOP, rate_bps, rate_bps)
-            route.tc("add", "pfifo", index=index, parent=HANDLE | minor, limit=QUEUE_PACKETS)
+            _put_class(route, index, minor, HANDLE | TOP, rate_bps, rate_bps)
+            _put_queue(route, index, minor, QUEUE_PACKETS)
 
         _with_route(add)
 
@@ -237,9 +259,10 @@ def interface_rate_bps(interface: str) -> int | None:
     return megabits * 1_000_000 if megabits > 0 else None
 
 
-def _add_class(route: Any, index: int, minor: int, parent: int, rate_bps: float, ceiling_bps: float) -> None:
+def _put_class(route: Any, index: int, minor: int, parent: int, rate_bps: float, ceiling_bps: float) -> None:
+    """Make a class, or give the one that is there these rates."""
     route.tc(
-        "add-class",
+        "replace-class",
         "htb",
         index=index,
         handle=HANDLE | minor,
@@ -250,6 +273,21 @@ def _add_class(route: Any, index: int, minor: int, parent: int, rate_bps: float,
         cburst=burst_bytes(ceiling_bps),
         quantum=QUANTUM_BYTES,
     )
+
+
+def _put_queue(route: Any, index: int, minor: int, packets: int) -> None:
+    route.tc("add", "pfifo", index=index, parent=HANDLE | minor, limit=packets)
+
+
+def _put_missing_queues(route: Any, index: int) -> None:
+    """A queue for every class without one: one just made, or left so by a daemon that was killed."""
+    (link,) = route.get_links(index)
+    others_packets = max(OTHERS_QUEUE_PACKETS, link.get_attr("IFLA_TXQLEN") or 0)
+    with_queue = {qdisc["parent"] for qdisc in route.get_qdiscs(index=index)}
+    for handle in class_handles(index):
+        minor = handle & 0xFFFF
+        if minor != TOP and handle not in with_queue:
+            _put_queue(route, index, minor, QUEUE_PACKETS if minor >= FIRST_JOB else others_packets)
 
 
 def _statistics(message: Any) -> ClassStatistics:

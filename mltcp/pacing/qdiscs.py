@@ -15,13 +15,16 @@ HANDLE = 0x6D6C0000
 """Of our trees: "ml"."""
 
 SAVEABLE = frozenset(
-    {"bfifo", "cake", "choke", "codel", "fq", "fq_codel", "fq_pie", "gred", "hhf"}
-    | {"netem", "pfifo", "pfifo_fast", "pie", "red", "sfb", "sfq", "tbf"}
+    {"bfifo", "cake", "codel", "fq", "fq_codel", "fq_pie", "hhf"}
+    | {"pfifo", "pfifo_fast", "pie", "sfb", "sfq", "tbf"}
 )
-"""Kinds that are all in their options: what is put back with them is what was there."""
+"""Kinds that are all in their options: what is put back with them is what was there.
 
-_NEW, _DELETE, _GET, _GET_CLASSES = 36, 37, 38, 42
-_KIND, _OPTIONS = 1, 2
+Not those with tables that the kernel does not give back: red, choke, gred (TCA_RED_STAB), netem (TCA_NETEM_DELAY_DIST).
+"""
+
+_NEW, _DELETE, _GET, _GET_CLASSES, _GET_FILTERS = 36, 37, 38, 42, 46
+_KIND, _OPTIONS, _SIZE_TABLE = 1, 2, 8
 _ROOT = 0xFFFFFFFF
 _INGRESS = 0xFFFF0000
 _TC = struct.Struct("=BxxxiIII")
@@ -86,9 +89,16 @@ def root_of(interface: str) -> Root | None:
             }
             kind = attributes.get(_KIND, b"").rstrip(b"\0").decode()
             root = Root(index, kind, handle, attributes.get(_OPTIONS, b""))
+            children = children or _SIZE_TABLE in attributes or _has_filters(index, handle)
         elif handle and parent < _INGRESS:
             children = True  # one with a handle was made by somebody
     return Root(index, "noqueue", 0, b"") if root is None else replace(root, has_children=children)
+
+
+def _has_filters(index: int, handle: int) -> bool:
+    """Whether somebody attached filters to the root; the kernel's default, whose handle is 0, has none."""
+    request = _TC.pack(socket.AF_UNSPEC, index, 0, handle, 0)
+    return handle not in (0, HANDLE) and bool(_asked(_GET_FILTERS, netlink.DUMP, request))
 
 
 def class_handles(index: int) -> list[int]:
@@ -103,7 +113,7 @@ def remove_root(index: int) -> None:
 
 
 def put_back(index: int, saved: Saved) -> None:
-    """Make what was saved the root again."""
+    """Make what was saved the root again, in one step: what is there goes when the other comes."""
     body = _TC.pack(socket.AF_UNSPEC, index, saved.handle, _ROOT, 0)
     body += netlink.attribute(_KIND, saved.kind.encode() + b"\0")
     if saved.options:

@@ -20,6 +20,7 @@ _RTM_NEWTCLASS, _RTM_NEWTFILTER = 40, 44
 _KIND, _OPTIONS = 1, 2
 _HTB_PARMS, _HTB_RATE64, _HTB_CEIL64 = 1, 6, 7
 _BPF_OPS_LEN, _BPF_OPS = 4, 5
+_CLASSIFIER = 1
 _LINKLAYER_ETHERNET = 1
 _ETH_P_ALL = 0x0003
 
@@ -77,7 +78,8 @@ class TcSocket:
             _BPF_OPS, b"".join(program)
         )
         info = 1 << 16 | socket.htons(_ETH_P_ALL)
-        body = _TC.pack(socket.AF_UNSPEC, index, 0, parent, info)
+        # With a handle, so that a second one is refused: without, the kernel would put it beside the first.
+        body = _TC.pack(socket.AF_UNSPEC, index, _CLASSIFIER, parent, info)
         body += netlink.attribute(_KIND, b"bpf\0") + netlink.attribute(_OPTIONS | netlink.NESTED, options)
         self._request(
             [netlink.message(_RTM_NEWTFILTER, netlink.ACK | netlink.CREATE | netlink.EXCLUSIVE, body)]

@@ -2,8 +2,11 @@
 
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import given
@@ -88,6 +91,54 @@ def test_a_foreign_line_is_refused_and_left(path):
         with Journal.locked(path):
             pass
     assert path.read_text() == "hello\n"
+
+
+@contextmanager
+def files_no_larger_than(size):
+    """What a disk is like that is full: a write is cut off, the next one fails."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_on_a_full_disk_nothing_is_noted_and_the_journal_stays_whole(path):
+    with Journal.locked(path) as journal:
+        journal.record(CONTROL)
+        before = path.read_bytes()
+        with files_no_larger_than(len(before) + 20):
+            with pytest.raises(MltcpError, match=r"the journal .* cannot be written: File too large"):
+                journal.record(QDISC)
+        assert path.read_bytes() == before
+        journal.record(QDISC)
+    with Journal.locked(path) as journal:
+        assert [entry.change for entry in journal.pending()] == [QDISC, CONTROL]
+
+
+def test_what_is_undone_is_told_even_if_it_cannot_be_noted(path):
+    with Journal.locked(path) as journal:
+        journal.record(QdiscChange("nosuchif0", 999999))
+        journal.record(QdiscChange("nosuchif1", 999998))
+        with files_no_larger_than(path.stat().st_size):
+            lines = restore(journal)
+    assert [line.split(":")[0] for line in lines] == ["the tree on nosuchif1", "the tree on nosuchif0"]
+    assert all("(not noted: the journal" in line for line in lines)
+    with Journal.locked(path) as journal:
+        assert len(journal.pending()) == 2
+
+
+def test_it_does_not_grow_with_the_days(path):
+    with Journal.locked(path) as journal:
+        numbers = []
+        for _ in range(50):
+            numbers.append(journal.record(QDISC))
+            journal.undone(numbers[-1], "gone")
+        assert path.read_text() == ""
+        assert numbers == sorted(set(numbers))
 
 
 def test_an_interface_that_is_gone_needs_no_undoing(path):
