@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
 import re
 import sys
 import time
@@ -20,6 +22,24 @@ from mltcp.errors import UsageError
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+# Of each role: its options, with what they are when they are not given.
+_OF_THE_SERVER = {"-B": ("bind", None), "-1": ("one_off", False)}
+_OF_THE_CLIENT = {
+    "-t": ("time", None),
+    "--iterations": ("iterations", None),
+    "-i": ("interval", 1.0),
+    "-P": ("parallel", 1),
+    "-C": ("congestion", ""),
+    "--bytes": ("bytes", None),
+    "--compute": ("compute", None),
+    "--profile": ("profile", None),
+    "-R": ("reverse", False),
+    "--bidir": ("bidir", False),
+    "--omit": ("omit", 0),
+    "--job": ("job", ""),
+    "--json-stream": ("json_stream", False),
+}
 
 _EXAMPLES = """\
 examples:
@@ -41,7 +61,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     role = command.add_mutually_exclusive_group(required=True)
     role.add_argument("-s", "--server", action="store_true", help="serve tests, several at once")
     role.add_argument("-c", "--client", metavar="HOST", help="run a test against the server there")
-    command.add_argument("-p", "--port", type=int, default=PORT, help=f"(default {PORT})")
+    command.add_argument("-p", "--port", type=int, default=PORT, help=f"(default {PORT}; iperf3's is 5201)")
     command.add_argument("-B", "--bind", metavar="ADDRESS", help="server: listen there only")
     command.add_argument("-1", "--one-off", action="store_true", help="server: end after one test")
     command.add_argument("-t", "--time", type=float, metavar="S", help="seconds to send (default 10)")
@@ -67,7 +87,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--job", default="", metavar="NAME", help="the flows are this job's at mltcpd, on both hosts"
     )
     form = command.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one JSON document at the end")
+    form.add_argument(
+        "--json", action="store_true", help="one JSON document at the end; server: its lines as JSON"
+    )
     form.add_argument("--json-stream", action="store_true", help="one JSON object per line, as it happens")
     command.set_defaults(execute=execute)
 
@@ -76,20 +98,47 @@ def execute(options: argparse.Namespace) -> int:
     """Serve, or run a test; returns the exit status."""
     if not 0 < options.port < 65536:
         raise UsageError(f"--port {options.port}: 1 to 65535 is allowed")
-    return _serve(options) if options.server else _test(options)
+    _check_role(options)
+    try:
+        return _serve(options) if options.server else _test(options)
+    except BrokenPipeError:
+        # Whoever read the lines has gone, as `head` does; nor is there anybody for what is still buffered.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _check_role(options: argparse.Namespace) -> None:
+    """What is of the other side is refused, not left unheeded."""
+    role, others = ("-s", _OF_THE_CLIENT) if options.server else ("-c", _OF_THE_SERVER)
+    given = [name for name, (attribute, default) in others.items() if getattr(options, attribute) != default]
+    if given:
+        raise UsageError(f"{given[0]} with {role}: it is an option of {'-c' if options.server else '-s'}")
 
 
 # -- server ------------------------------------------------------------------------------------------------------------
 
 
 def _serve(options: argparse.Namespace) -> int:
-    server = Server(options.bind, options.port, lambda text: print(text, flush=True))
-    print(f"mltcp-bench perf: listening on port {server.port}", flush=True)
+    say = _say_json if options.json else _say
+    server = Server(options.bind, options.port, say)
+    say(f"mltcp-bench perf: listening on port {server.port}")
     try:
         server.serve(1 if options.one_off else None)
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _say_json(text: str) -> None:
+    print(json.dumps({"schema": report.SCHEMA, "time": _now(), "message": text}), flush=True)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 # -- client ------------------------------------------------------------------------------------------------------------
@@ -98,9 +147,13 @@ def _serve(options: argparse.Namespace) -> int:
 def _test(options: argparse.Namespace) -> int:
     plan = plan_of(options)
     shown = _Stream(plan, options) if options.json or options.json_stream else _Lines(plan, options)
-    outcome = run(
-        plan, options.client, options.port, options.interval, options.omit, shown.interval, shown.start
-    )
+    try:
+        outcome = run(
+            plan, options.client, options.port, options.interval, options.omit, shown.interval, shown.start
+        )
+    except KeyboardInterrupt:
+        print("mltcp-bench: interrupted before the test began", file=sys.stderr)
+        return 130
     shown.end(outcome)
     return 130 if outcome.interrupted else 0
 
@@ -146,6 +199,10 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("--reverse with --bidir: one of them is allowed")
     if options.omit < 0:
         raise UsageError(f"--omit {options.omit}: 0 or more is allowed")
+    if options.iterations is not None and options.omit >= options.iterations:
+        raise UsageError(f"--omit {options.omit}: fewer than the {options.iterations} iterations are allowed")
+    if not has_iterations and options.bytes is None and options.omit >= (options.time or 10.0):
+        raise UsageError(f"--omit {options.omit}: less than the {options.time or 10:g} seconds is allowed")
 
 
 def _buckets(options: argparse.Namespace) -> tuple[Bucket, ...]:
@@ -162,26 +219,26 @@ def _buckets(options: argparse.Namespace) -> tuple[Bucket, ...]:
 
 def _size(text: str) -> int:
     found = _SIZE.fullmatch(text)
-    size = int(float(found[1]) * 1024 ** _POWERS[found[2].lower()]) if found else 0
-    if size < 1:
+    size = float(found[1]) * 1024 ** _POWERS[found[2].lower()] if found else 0.0
+    if not 1 <= size < math.inf:
         raise UsageError(f"--bytes {text!r}: a number of bytes, such as 500000, 100M or 1G, is allowed")
-    return size
+    return int(size)
 
 
 class _Lines:
     """For a person."""
 
     def __init__(self, plan: Plan, options: argparse.Namespace) -> None:
-        self._with_iterations = bool(plan.buckets)
+        self._shape = bool(plan.buckets), len(plan.directions) > 1
         self._omit = options.omit
 
     def start(self, outcome: Outcome) -> None:
         print(f"connected to {outcome.server}")
-        print(report.header(self._with_iterations), flush=True)
+        print(report.header(*self._shape), flush=True)
 
     def interval(self, found: Sequence[Interval]) -> None:
         for each in found:
-            print(report.line(each, self._with_iterations), flush=True)
+            print(report.line(each, *self._shape), flush=True)
 
     def end(self, outcome: Outcome) -> None:
         print("\n".join(report.summary_lines(outcome, self._omit)))
@@ -199,7 +256,7 @@ class _Stream:
     def start(self, outcome: Outcome) -> None:
         self._start = {
             "server": outcome.server,
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "time": _now(),
             "plan": self._plan.document(),
         }
         self._tell("start", self._start)

@@ -64,9 +64,10 @@ def run(
             on_start(outcome)
             moving = side.directions(plan, connections, is_client=True)
             try:
-                _move(moving, every_s, lambda found: _note(outcome, found, on_interval))
+                edge_s = 0 if plan.buckets else omit
+                _move(moving, every_s, edge_s, lambda found: _note(outcome, found, on_interval))
                 control.settimeout(RESULTS_S)
-                outcome.remote = list(_checked(messages.receive(control))["reports"])
+                outcome.remote = _reports(control)
             except KeyboardInterrupt:
                 outcome.interrupted = True
                 for direction in moving:
@@ -85,17 +86,39 @@ def _note(outcome: Outcome, found: list[Interval], on_interval: OnInterval) -> N
     on_interval(found)
 
 
-def _move(moving: list[Direction], every_s: float, on_interval: OnInterval) -> None:
+def _reports(control: socket.socket) -> list[dict[str, Any]]:
+    """What the server reports, put together again from its messages."""
+    times_s: dict[str, list[float]] = {}
+    while "reports" not in (message := _checked(messages.receive(control))):
+        try:
+            times_s.setdefault(message["direction"], []).extend(map(float, message["iteration_s"]))
+        except (KeyError, TypeError, ValueError):
+            raise _nonsense() from None
+    try:
+        return [
+            {**each, "iteration_s": times_s.get(each["direction"], []) if each["sends"] else []}
+            for each in message["reports"]
+        ]
+    except (KeyError, TypeError):
+        raise _nonsense() from None
+
+
+def _move(moving: list[Direction], every_s: float, edge_s: float, on_interval: OnInterval) -> None:
+    """Until all is moved; one interval ends at `edge_s` (if it is not 0), whatever `every_s` is."""
+    meter = Meter(moving)
     for direction in moving:
         direction.start()
-    meter = Meter(moving)
-    due_s = time.monotonic() + every_s
+    began_s = time.monotonic()
+    edges = [began_s + edge_s] if edge_s else []
+    due_s = began_s + every_s
     while not all(direction.join(0.0) for direction in moving):
+        next_s = min([due_s, *edges])
         for direction in moving:
-            direction.join(max(0.0, due_s - time.monotonic()))
-        if time.monotonic() >= due_s:
+            direction.join(max(0.0, next_s - time.monotonic()))
+        if time.monotonic() >= next_s:
             on_interval(meter.read())
-            due_s += every_s
+            edges = [each for each in edges if each > next_s]
+            due_s += every_s if next_s == due_s else 0.0
     if meter.has_more():
         on_interval(meter.read())
 
@@ -115,7 +138,9 @@ def _connected(plan: Plan, host: str, port: int) -> Iterator[tuple[socket.socket
     with ExitStack() as stack:
         control = stack.enter_context(_connect(host, port, ""))
         messages.send(control, {"greeting": GREETING, "plan": plan.document()})
-        token = _checked(messages.receive(control))["token"]
+        token = _checked(messages.receive(control)).get("token")
+        if not isinstance(token, str):
+            raise _nonsense()
         connections: dict[str, list[socket.socket]] = {}
         stack.callback(side.close, connections)
         for name in plan.directions:
@@ -142,6 +167,7 @@ def _connect(host: str, port: int, control: str) -> socket.socket:
             side.set_control(connection, control)
             connection.settimeout(CONNECT_S)
             connection.connect(address)
+            side.notice_loss(connection)
             return connection
         except OSError as error:
             failure = error
@@ -153,6 +179,10 @@ def _connect(host: str, port: int, control: str) -> socket.socket:
         f"no mltcp-bench perf answers at {host} port {port}: {failure and (failure.strerror or failure)} "
         "(on that host: mltcp-bench perf -s)"
     )
+
+
+def _nonsense() -> PeerError:
+    return PeerError("the other side is no mltcp-bench perf of this version: its answer makes no sense")
 
 
 def _checked(reply: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.perf.traffic import Direction, Flow, Reading, Sending
+from bench.perf.traffic import Direction, Flow, IterationTime, Reading, Sending
 
 
 @dataclass(frozen=True)
@@ -42,25 +42,26 @@ class Meter:
         self._began_s = min(reading.at_s for reading in self._before.values())
 
     def has_more(self) -> bool:
-        """Whether anything has moved since the last reading."""
-        return any(flow.moved_bytes != before.moved_bytes for flow, before in self._before.items())
+        """Whether anything has moved, or an iteration has ended, since the last reading."""
+        moved = any(flow.moved_bytes != before.moved_bytes for flow, before in self._before.items())
+        return moved or any(len(each.iterations) > self._iterations[each.name] for each in self._directions)
 
     def read(self) -> list[Interval]:
         """What has happened since the last reading: each flow, and the sum of a direction of several."""
         found: list[Interval] = []
         for direction in self._directions:
-            flows = [self._flow(direction, flow) for flow in direction.flows]
+            ended = direction.iterations[self._iterations[direction.name] :]
+            flows = [self._flow(direction, flow, ended) for flow in direction.flows]
             found += flows
             if len(flows) > 1:
                 found.append(_sum(flows))
-            self._iterations[direction.name] = len(direction.iterations)
+            self._iterations[direction.name] += len(ended)
         return found
 
-    def _flow(self, direction: Direction, flow: Flow) -> Interval:
+    def _flow(self, direction: Direction, flow: Flow, ended: Sequence[IterationTime]) -> Interval:
         before, now = self._before[flow], flow.read()
         self._before[flow] = now
         sends = isinstance(direction, Sending)
-        ended = direction.iterations[self._iterations[direction.name] :]
         elapsed_s = max(1e-9, now.at_s - before.at_s)
         moved = now.moved_bytes - before.moved_bytes
         return Interval(

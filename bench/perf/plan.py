@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from mltcp.ebpf.jobs import check_name
 from mltcp.errors import UsageError
 
 PORT = 5301
@@ -15,6 +16,7 @@ MOST_FLOWS = 128
 LONGEST_S = 86_400.0
 MOST_BYTES = 1 << 44
 MOST_BUCKETS = 1024
+_MOST_OF_A_COMPLAINT = 200
 
 UP, DOWN = "up", "down"
 """From the client to the server, and back."""
@@ -70,6 +72,8 @@ class Plan:
             )
         if not self.directions or any(each not in (UP, DOWN) for each in self.directions):
             raise UsageError(f"directions {self.directions}: {UP}, {DOWN} or both are allowed")
+        if self.job:
+            check_name(self.job)
 
     @property
     def iteration_bytes(self) -> int:
@@ -79,6 +83,10 @@ class Plan:
     def shares(self, flow: int) -> tuple[Bucket, ...]:
         """An iteration as one flow has it."""
         return tuple(Bucket(each.ready_s, _share(each.size_bytes, self.flows, flow)) for each in self.buckets)
+
+    def bulk_share(self, flow: int) -> int:
+        """Of `total_bytes`, what one flow sends."""
+        return _share(self.total_bytes, self.flows, flow)
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
@@ -102,9 +110,10 @@ class Plan:
             for name in ("flows", "iterations", "total_bytes"):
                 fields[name] = int(fields[name])
             fields["seconds"] = float(fields["seconds"])
-            fields["control"], fields["job"] = str(fields["control"])[:15], str(fields["job"])[:31]
+            fields["control"], fields["job"] = str(fields["control"])[:15], str(fields["job"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise UsageError(f"the plan cannot be read: {error!r}") from None
+            why = repr(error)[:_MOST_OF_A_COMPLAINT]
+            raise UsageError(f"the plan cannot be read: {why}") from None
         return cls(**fields)
 
 

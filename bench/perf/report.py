@@ -15,19 +15,20 @@ SCHEMA = 1
 _UNITS = ("", "K", "M", "G", "T")
 
 
-def header(with_iterations: bool) -> str:
-    """The line above the intervals."""
-    line = "[ ID]        Interval         Transfer     Bitrate          Retr  Cwnd  Marks"
+def header(with_iterations: bool, with_roles: bool) -> str:
+    """The line above the intervals; roles are told apart where both sides send."""
+    roles = "[Role]" if with_roles else ""
+    line = f"[ ID]{roles}    Interval         Transfer     Bitrate          Retr  Cwnd  Marks"
     return line + ("  Iteration   Ratio" if with_iterations else "")
 
 
-def line(interval: Interval, with_iterations: bool) -> str:
+def line(interval: Interval, with_iterations: bool, with_roles: bool) -> str:
     """One interval."""
     name = "SUM" if interval.flow is None else f"{interval.flow + 1:3d}"
-    role = "TX" if interval.sends else "RX"
+    role = ("[TX-C]" if interval.sends else "[RX-C]") if with_roles else ""
     moved, rate = _amount(interval.moved_bytes, 1024), _amount(interval.bits_per_second, 1000)
     text = (
-        f"[{name:>3}][{role}] {interval.start_s:7.2f}-{interval.end_s:<7.2f} s  {moved}B  {rate}bit/s  "
+        f"[{name:>3}]{role} {interval.start_s:7.2f}-{interval.end_s:<7.2f} s  {moved}B  {rate}bit/s  "
         f"{_or_dash(interval.retransmits, 4)}  {_or_dash(interval.cwnd_segments, 4)}  {_or_dash(interval.marks, 5)}"
     )
     if not with_iterations:
@@ -44,6 +45,7 @@ def summary(outcome: Outcome, omit: int) -> dict[str, Any]:
         sides = [each for each in [*outcome.client, *outcome.remote] if each["direction"] == name]
         sender = next((each for each in sides if each["sends"]), None)
         receiver = next((each for each in sides if not each["sends"]), None)
+        timed = sender or receiver
         omitted = 0 if outcome.plan.buckets else omit
         found.append(
             {
@@ -51,7 +53,7 @@ def summary(outcome: Outcome, omit: int) -> dict[str, Any]:
                 "sender": _side(sender),
                 "receiver": _side(receiver),
                 "after_omitted": _after(outcome, name, omitted) if omitted else None,
-                "iterations": iteration_summary(sender["iteration_s"]) if sender else None,
+                "iterations": iteration_summary(timed["iteration_s"]) if timed else None,
             }
         )
     return {
@@ -85,7 +87,7 @@ def _side(report: dict[str, Any] | None) -> dict[str, Any] | None:
     if report is None:
         return None
     rate = report["bytes"] * 8 / report["seconds"] if report["seconds"] else 0.0
-    kept = {name: report[name] for name in ("bytes", "seconds", "retransmits", "marks")}
+    kept = {name: report[name] for name in ("bytes", "seconds", "retransmits", "marks", "ecn")}
     if not report["sends"]:
         kept["retransmits"] = kept["marks"] = None
     return {**kept, "bits_per_second": rate}
@@ -103,7 +105,18 @@ def _after(outcome: Outcome, name: str, omit_s: float) -> dict[str, Any] | None:
         return None
     moved = sum(each.moved_bytes for each in kept)
     seconds = max(each.end_s for each in kept) - min(each.start_s for each in kept)
-    return {"bytes": moved, "seconds": seconds, "bits_per_second": moved * 8 / seconds}
+    return {
+        "bytes": moved,
+        "seconds": seconds,
+        "retransmits": _total([each.retransmits for each in kept]),
+        "marks": _total([each.marks for each in kept]),
+        "bits_per_second": moved * 8 / seconds,
+    }
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    known = [each for each in counts if each is not None]
+    return sum(known) if known else None
 
 
 def _controls(reports: Sequence[dict[str, Any]]) -> list[str]:

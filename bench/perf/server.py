@@ -22,8 +22,9 @@ from typing import Any
 from bench.perf import messages
 from bench.perf.messages import GREETING, HEADER_BYTES, PeerError
 from bench.perf.plan import Plan
-from bench.perf.side import Connections, set_control
+from bench.perf.side import Connections, needs_ecn, notice_loss, set_control
 from mltcp.errors import MltcpError, UsageError
+from mltcp.tcp_info import congestion_control
 
 MOST_TESTS = 32
 MOST_GREETING = 512
@@ -50,6 +51,7 @@ class _Test:
     control: socket.socket
     address: str
     since_s: float
+    asks_for_ecn: bool
     data: dict[tuple[str, int], socket.socket] = field(default_factory=dict)
 
     @property
@@ -77,6 +79,8 @@ class Server:
     def __init__(self, address: str | None, port: int, say: Say) -> None:
         self._say = say
         self._listener = _listener(address, port)
+        self._host_control = congestion_control(self._listener.fileno())
+        self._lent: set[str] = set()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._newcomers: dict[int, _Newcomer] = {}
@@ -119,11 +123,13 @@ class Server:
     # -- newcomers ---------------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        with suppress(OSError):
+        with suppress(OSError, UsageError):
             connection, address = self._listener.accept()
             if len(self._newcomers) >= MOST_GREETING:
                 connection.close()
                 return
+            if congestion_control(connection.fileno()) in self._lent:
+                set_control(connection, self._host_control)
             connection.setblocking(False)
             newcomer = _Newcomer(connection, _shown(address), time.monotonic())
             self._newcomers[connection.fileno()] = newcomer
@@ -154,6 +160,7 @@ class Server:
         self._forget(newcomer)
         newcomer.connection.setblocking(True)
         newcomer.connection.settimeout(PATIENCE_S)
+        notice_loss(newcomer.connection)
         if "plan" in message:
             self._begin(newcomer, Plan.from_document(message["plan"]))
         else:
@@ -164,8 +171,35 @@ class Server:
             raise UsageError(f"the server has {MOST_TESTS} tests under way, which is the most: try later")
         set_control(newcomer.connection, plan.control)  # the client is told before it opens the rest
         token = secrets.token_hex(16)
-        messages.send(newcomer.connection, {"ok": True, "token": token})
-        self._tests[token] = _Test(plan, newcomer.connection, newcomer.address, time.monotonic())
+        asks_for_ecn = bool(plan.control) and needs_ecn(plan.control)
+        self._tests[token] = _Test(
+            plan, newcomer.connection, newcomer.address, time.monotonic(), asks_for_ecn
+        )
+        self._listen_for_ecn()
+        try:
+            messages.send(newcomer.connection, {"ok": True, "token": token})
+        except PeerError:
+            self._take(token)
+            raise
+
+    def _take(self, token: str) -> _Test:
+        """A test that is coming no longer."""
+        test = self._tests.pop(token)
+        self._listen_for_ecn()
+        return test
+
+    def _listen_for_ecn(self) -> None:
+        """Answer those who ask for ECN, while a test is coming whose control needs it.
+
+        A connection has ECN only if the listener agrees before there is a socket to set anything on. It agrees under
+        any control that needs ECN itself, and does not thereby offer it to others.
+        """
+        asking = (test.plan.control for test in self._tests.values() if test.asks_for_ecn)
+        needed = next(asking, self._host_control)
+        if congestion_control(self._listener.fileno()) != needed:
+            self._lent |= {needed} - {self._host_control}
+            with suppress(UsageError):  # unloaded meanwhile: its test fails by itself
+                set_control(self._listener, needed)
 
     def _join(self, newcomer: _Newcomer, message: dict[str, Any]) -> None:
         test = self._tests.get(str(message.get("token")))
@@ -199,7 +233,7 @@ class Server:
             self._abandon(token, f"not all of its connections came within {PATIENCE_S:g} s")
 
     def _abandon(self, token: str, why: str | None) -> None:
-        test = self._tests.pop(token)
+        test = self._take(token)
         if why:
             self._say(f"{test.address}: given up: {why}")
         for connection in [test.control, *test.data.values()]:
@@ -209,7 +243,7 @@ class Server:
 
     def _start(self, token: str) -> None:
         """In a process of its own: tests at the same time would hold each other up in one."""
-        test = self._tests.pop(token)
+        test = self._take(token)
         connections = test.connections()
         descriptors = {name: [each.fileno() for each in several] for name, several in connections.items()}
         passed = [test.control.fileno(), *(each for several in descriptors.values() for each in several)]
@@ -233,8 +267,9 @@ class Server:
 
 def _listener(address: str | None, port: int) -> socket.socket:
     try:
-        if address is None:
+        if address is None and socket.has_dualstack_ipv6():
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=256)
+        address = address or ""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         return socket.create_server((address, port), family=family, backlog=256)
     except OSError as error:

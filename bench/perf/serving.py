@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 from bench.perf import messages, side
 from bench.perf.job import registered
@@ -44,13 +45,16 @@ def _serve(plan: Plan, control: socket.socket, connections: side.Connections) ->
             direction.start()
         for direction in moving:
             direction.join()
-        messages.send(control, {"ok": True, "reports": [side.report(each) for each in moving]})
+        for message in side.report_messages([side.report(each) for each in moving]):
+            messages.send(control, message)
 
 
 def _end_with_the_client(control: socket.socket) -> None:
     """The client says nothing more on this connection: if it ends, the client has."""
-    if control.recv(1, socket.MSG_PEEK) == b"":
-        os._exit(1)
+    with suppress(OSError):
+        if control.recv(1, socket.MSG_PEEK) != b"":
+            return
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -53,22 +53,32 @@ class Flow:
         self.moved_bytes = 0
         self.error: str | None = None
         self.control = ""
+        self.ecn = False
         self._last: Reading | None = None
+        self._lock = threading.Lock()
 
     def read(self) -> Reading:
         """The counters now; the last ones once the connection is closed."""
-        info = tcp_info(self.connection.fileno())
-        if info is None:
-            return self._last or Reading(time.monotonic(), self.moved_bytes, 0, 0, None)
-        self.control = congestion_control(self.connection.fileno())
-        self._last = Reading(
-            time.monotonic(),
-            self.moved_bytes,
-            info.retransmits,
-            info.cwnd_segments,
-            info.delivered_ce_segments,
-        )
-        return self._last
+        with self._lock:
+            info = tcp_info(self.connection.fileno())
+            if info is None:
+                return self._last or Reading(time.monotonic(), self.moved_bytes, 0, 0, None)
+            self.control = congestion_control(self.connection.fileno())
+            self.ecn = info.ecn
+            self._last = Reading(
+                time.monotonic(),
+                self.moved_bytes,
+                info.retransmits,
+                info.cwnd_segments,
+                info.delivered_ce_segments,
+            )
+            return self._last
+
+    def close(self) -> None:
+        """Close the connection, when nobody is reading its counters; `read` has the last ones from then on."""
+        self.read()
+        with self._lock:
+            self.connection.close()
 
 
 class Direction:
@@ -87,11 +97,12 @@ class Direction:
         self.iterations: list[IterationTime] = []
         self.began_s = self.ended_s = 0.0
         self._threads: list[threading.Thread] = []
+        self._iteration_start_s = 0.0
         self._stopping = False
 
     def start(self) -> None:
         """Begin to move bytes."""
-        self.began_s = time.monotonic()
+        self.began_s = self._iteration_start_s = time.monotonic()
         self._threads = [threading.Thread(target=self._run, args=(flow,), daemon=True) for flow in self.flows]
         for thread in self._threads:
             thread.start()
@@ -117,8 +128,13 @@ class Direction:
 
     @property
     def bytes_ratio(self) -> float | None:
-        """How far the present iteration is; None for bulk."""
-        return None
+        """How much of the present iteration this side has handed to the kernel, or received; None for bulk."""
+        if not self.plan.buckets:
+            return None
+        # No byte of an iteration is on its way before all of the one before it has been received.
+        before = len(self.iterations) * self.plan.iteration_bytes
+        moved = sum(flow.moved_bytes for flow in self.flows) - before
+        return min(1.0, max(0.0, moved / self.plan.iteration_bytes))
 
     def _run(self, flow: Flow) -> None:
         try:
@@ -131,6 +147,11 @@ class Direction:
         flow.read()
         self.ended_s = time.monotonic()
 
+    def _iteration_ended(self) -> None:
+        now_s = time.monotonic()
+        self.iterations.append(IterationTime(self._iteration_start_s, now_s))
+        self._iteration_start_s = now_s
+
     def _move(self, flow: Flow) -> None:
         raise NotImplementedError
 
@@ -141,28 +162,14 @@ class Sending(Direction):
     def __init__(self, plan: Plan, name: str, connections: Sequence[socket.socket]) -> None:
         super().__init__(plan, name, connections)
         self._block = memoryview(bytes(BLOCK_BYTES))
+        # The last flow of an iteration ends it, while the others wait.
         self._barrier = threading.Barrier(len(self.flows), action=self._iteration_ended)
-        self._iteration_start_s = 0.0
-        self._before_iteration = 0
         self._over = False
-
-    def start(self) -> None:
-        """Begin: the first iteration's compute phase, or the bytes."""
-        self._iteration_start_s = time.monotonic()
-        super().start()
 
     def stop(self) -> None:
         """Give up."""
         super().stop()
         self._barrier.abort()
-
-    @property
-    def bytes_ratio(self) -> float | None:
-        """How much of the present iteration has been handed to the kernel."""
-        if not self.plan.buckets:
-            return None
-        moved = sum(flow.moved_bytes for flow in self.flows) - self._before_iteration
-        return min(1.0, max(0.0, moved / self.plan.iteration_bytes))
 
     def _move(self, flow: Flow) -> None:
         try:
@@ -180,7 +187,7 @@ class Sending(Direction):
 
     def _bulk(self, flow: Flow) -> None:
         end_s = self.began_s + self.plan.seconds if self.plan.seconds else float("inf")
-        left = self.plan.total_bytes // len(self.flows) if self.plan.total_bytes else 1 << 62
+        left = self.plan.bulk_share(flow.number) if self.plan.total_bytes else 1 << 62
         while left > 0 and time.monotonic() < end_s and not self._stopping:
             sent = flow.connection.send(self._block[:left])
             flow.moved_bytes += sent
@@ -204,18 +211,22 @@ class Sending(Direction):
             size -= sent
 
     def _iteration_ended(self) -> None:
-        """By the last flow of an iteration, while the others wait."""
-        now_s = time.monotonic()
-        self.iterations.append(IterationTime(self._iteration_start_s, now_s))
-        self._iteration_start_s = now_s
-        self._before_iteration = sum(flow.moved_bytes for flow in self.flows)
+        super()._iteration_ended()
         count_over = self.plan.iterations and len(self.iterations) >= self.plan.iterations
-        time_over = self.plan.seconds and now_s - self.began_s >= self.plan.seconds
+        time_over = self.plan.seconds and self._iteration_start_s - self.began_s >= self.plan.seconds
         self._over = bool(count_over or time_over)
 
 
 class Receiving(Direction):
-    """The side that receives: it tells the sender when it has all of an iteration."""
+    """The side that receives: it tells the sender when it has all of an iteration.
+
+    Its iteration times begin when it has received the one before; they are what a client shows while the server sends.
+    """
+
+    def __init__(self, plan: Plan, name: str, connections: Sequence[socket.socket]) -> None:
+        super().__init__(plan, name, connections)
+        self._lock = threading.Lock()
+        self._flows_through = 0
 
     def _move(self, flow: Flow) -> None:
         buffer = bytearray(BLOCK_BYTES)
@@ -225,10 +236,17 @@ class Receiving(Direction):
             flow.moved_bytes += received
             missing -= received
             if self.plan.buckets and missing <= 0:
+                # Noted first: the sender may begin the next iteration as soon as it has been told.
+                self._flow_is_through()
                 flow.connection.sendall(_RECEIVED)
                 missing += share
-        flow.read()
-        flow.connection.close()
+        flow.close()
+
+    def _flow_is_through(self) -> None:
+        with self._lock:
+            self._flows_through += 1
+            if self._flows_through % len(self.flows) == 0:
+                self._iteration_ended()
 
 
 def _sleep_until(deadline_s: float) -> None:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.cli import main
 from bench.perf import messages
 from bench.perf.plan import DOWN, UP, Bucket, Plan
 from bench.perf.report import iteration_summary
@@ -127,7 +128,43 @@ def test_intervals_and_their_sums_add_up(port):
     sums = [each for interval in found["intervals"] for each in interval if each["flow"] is None]
     assert len(sums) >= 4
     assert sum(each["moved_bytes"] for each in flows) == sum(each["moved_bytes"] for each in sums)
-    assert sum(each["moved_bytes"] for each in flows) == pytest.approx(sent, rel=0.05)
+    assert sum(each["moved_bytes"] for each in flows) == sent
+
+
+@pytest.mark.parametrize("flag", ["-R", "--bidir"])
+def test_every_iteration_is_in_one_interval_whoever_sends(port, flag):
+    found = document(
+        port, "--bytes", "100K", "--compute", "0.01", "--iterations", "20", "-P", "3", "-i", "0.05", flag
+    )
+    for way in (each["direction"] for each in found["end"]["directions"]):
+        sums = [
+            each
+            for part in found["intervals"]
+            for each in part
+            if (each["direction"], each["flow"]) == (way, None)
+        ]
+        assert sum(each["iterations"] for each in sums) == 20
+        assert all(0 <= each["bytes_ratio"] <= 1 for each in sums)
+
+
+def test_a_long_test_of_the_server_comes_back_in_full(port):
+    """Its iteration times are more than one message may hold."""
+    (direction,) = document(port, "-R", "--bytes", "1", "--compute", "0", "--iterations", "6000")["end"][
+        "directions"
+    ]
+    assert direction["iterations"]["count"] == 6000
+
+
+def test_no_byte_is_lost_between_the_flows_of_a_bulk_test(port):
+    (direction,) = document(port, "--bytes", "100", "-P", "3")["end"]["directions"]
+    assert direction["sender"]["bytes"] == direction["receiver"]["bytes"] == 100
+
+
+def test_the_omitted_seconds_end_where_an_interval_ends(port):
+    found = document(port, "-t", "1.2", "-i", "10", "--omit", "1")
+    after = found["end"]["directions"][0]["after_omitted"]
+    assert len(found["intervals"]) == 2
+    assert after["bytes"] == found["intervals"][1][0]["moved_bytes"] > 0
 
 
 def test_a_stream_is_one_object_a_line(port):
@@ -139,10 +176,30 @@ def test_a_stream_is_one_object_a_line(port):
 
 def test_a_person_gets_lines_as_iperf3_has_them(port):
     done = client(port, "--bytes", "1M", "--compute", "0.01", "--iterations", "3", "-P", "2", "-i", "0.05")
-    assert "[ ID]        Interval" in done.stdout
-    assert "[SUM][TX]" in done.stdout
+    assert "[ ID]    Interval" in done.stdout
+    assert "[SUM] " in done.stdout
     assert "client to server: 3 iterations: mean 0.0" in done.stdout
     assert "congestion control of the server: " in done.stdout
+
+
+def test_roles_are_told_apart_where_both_sides_send(port):
+    done = client(port, "--bytes", "1M", "--bidir")
+    assert "[  1][TX-C] " in done.stdout
+    assert "[  1][RX-C] " in done.stdout
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure_to_report(port):
+    process = subprocess.Popen(
+        [*BENCH, "-c", "127.0.0.1", "-p", str(port), "-t", "30", "-i", "0.05"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert "connected" in process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(20) == 1
 
 
 def test_several_clients_at_once(port):
@@ -229,7 +286,7 @@ def test_an_interrupt_shows_what_there_is():
             text=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
-        while "[TX]" not in process.stdout.readline():
+        while not process.stdout.readline().startswith("[  1]"):
             pass
         process.send_signal(signal.SIGINT)
         shown, _ = process.communicate(timeout=30)
@@ -260,16 +317,60 @@ def test_no_server_is_one_line():
         (["-P", "1000"], "flows 1000: 1 to 128 is allowed"),
         (["-R", "--bidir"], "--reverse with --bidir"),
         (["-i", "0"], "--interval 0: 0.05 to 3600"),
+        (["--bytes", "9" * 400], "a number of bytes"),
+        (["-B", "127.0.0.1"], "-B with -c: it is an option of -s"),
+        (["-t", "2", "--omit", "2"], "--omit 2: less than the 2 seconds"),
+        (
+            ["--bytes", "1K", "--compute", "0", "--iterations", "3", "--omit", "3"],
+            "fewer than the 3 iterations",
+        ),
         (["--job", "a b"], "job name 'a b'"),
         (["-C", "nonsense"], "congestion control 'nonsense': No such file or directory; this host has reno"),
         (["--profile", "nosuch"], "unknown profile 'nosuch'"),
     ],
 )
-def test_bad_usage_is_one_line_and_exit_status_two(port, arguments, expected):
-    done = client(port, *arguments)
-    assert done.returncode == 2
-    assert expected in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_bad_usage_is_one_line_and_exit_status_two(arguments, expected, capsys):
+    assert main(["perf", "-c", "127.0.0.1", *arguments]) == 2
+    told = capsys.readouterr().err
+    assert expected in told
+    assert len(told.splitlines()) == 1
+
+
+def test_options_of_the_client_are_refused_to_the_server(capsys):
+    assert main(["perf", "-s", "-P", "2"]) == 2
+    assert capsys.readouterr().err == "mltcp-bench: -P with -s: it is an option of -c\n"
+
+
+def test_the_servers_lines_are_json_where_that_is_asked_for():
+    with serving("--json", "-1") as (server, number):
+        assert client(number, "--bytes", "1K").returncode == 0
+        said = [json.loads(line)["message"] for line in server.stdout]
+    assert [each.partition(": ")[2] for each in said] == ["test begins: 1 x 1 flows", "test ended"]
+
+
+def test_a_strangers_job_name_does_not_get_into_the_log():
+    document = Plan(job="bert").document() | {"job": "bert\nforged line"}
+    with pytest.raises(UsageError, match="job name"):
+        Plan.from_document(document)
+
+
+@pytest.mark.parametrize("answer", [{"ok": True}, {"ok": True, "token": 7}, {"ok": False}, {}])
+def test_an_answer_without_sense_is_one_line(answer):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        process = subprocess.Popen(
+            [*BENCH, "-c", "127.0.0.1", "-p", str(listener.getsockname()[1])],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        listener.settimeout(20)
+        connection, _ = listener.accept()
+        with connection:
+            messages.receive(connection)
+            messages.send(connection, answer)
+            _, told = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert len(told.splitlines()) == 1
 
 
 # -- plans and summaries -----------------------------------------------------------------------------------------------
@@ -295,6 +396,12 @@ ANY_JSON = st.recursive(
 def test_what_is_no_plan_is_refused(document):
     with pytest.raises(UsageError):
         Plan.from_document(document)
+
+
+@given(st.integers(1, 128), st.integers(1, 10**9))
+def test_flows_share_bulk_to_the_byte(flows, size):
+    plan = Plan(flows=flows, total_bytes=size)
+    assert sum(plan.bulk_share(flow) for flow in range(flows)) == size
 
 
 def test_a_plan_comes_back_from_json_as_it_was():
