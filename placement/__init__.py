@@ -1,5 +1,1 @@
-"""Where jobs run and when: placement policies (LWF-k, Cassini) and their contention model.
-
-This room is reserved: the package fixes the import rules of the project (it may not import torch, nor touch the sockets
-of jobs), and holds no policy yet.
-"""
+"""Where jobs run and when: the cluster, what sharing its links costs, the policies, and a simulator to compare them."""

@@ -1,0 +1,129 @@
+"""What a simulation comes to."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """A job from arrival to end; seconds.
+
+    `jct_s` is the sum of all the others but `contention_s`, which is a part of `communication_s`.
+
+    Attributes:
+        job_id: its number in the trace.
+        arrival_s: A_k.
+        start_s: when it was placed.
+        end_s: F_k.
+        queue_s: from arrival until it was placed.
+        compute_s: its iterations, each as long as its slowest worker computes.
+        gpu_wait_s: while workers waited for GPUs that others used.
+        link_wait_s: while it was ready to communicate and was not let, or was stopped.
+        communication_s: while its all-reduces ran.
+        contention_s: how much longer these took than alone.
+        gpus: the numbers of its GPUs.
+    """
+
+    job_id: int
+    arrival_s: float
+    start_s: float
+    end_s: float
+    queue_s: float
+    compute_s: float
+    gpu_wait_s: float
+    link_wait_s: float
+    communication_s: float
+    contention_s: float
+    gpus: tuple[int, ...] = ()
+
+    @property
+    def jct_s(self) -> float:
+        """The job completion time, F_k - A_k."""
+        return self.end_s - self.arrival_s
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        names = ("job_id", "arrival_s", "start_s", "end_s", "jct_s", "queue_s", "compute_s", "gpu_wait_s")
+        more = ("link_wait_s", "communication_s", "contention_s")
+        return {name: getattr(self, name) for name in (*names, *more)} | {"gpus": list(self.gpus)}
+
+
+@dataclass(frozen=True)
+class Use:
+    """How busy the GPUs and links were over time.
+
+    Attributes:
+        width_s: of an interval; the first begins at 0.
+        gpus: per GPU and interval, the share of the time in which it computed.
+        links: per link and interval, the share of the time in which anything was sent.
+    """
+
+    width_s: float
+    gpus: Sequence[Sequence[float]] = field(repr=False)
+    links: Sequence[Sequence[float]] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A simulation of a whole trace.
+
+    Attributes:
+        jobs: in the order of their numbers.
+        makespan_s: from 0 until the last job ended.
+        average_gpu_utilization: busy time over the makespan, mean of all GPUs.
+        events: how many things happened (ends of tasks, arrivals).
+        wall_s: what the simulation took.
+        use: over time, if it was asked for.
+    """
+
+    jobs: tuple[JobOutcome, ...]
+    makespan_s: float
+    average_gpu_utilization: float
+    events: int
+    wall_s: float
+    use: Use | None = None
+
+    @cached_property
+    def jcts_s(self) -> list[float]:
+        """Every job's completion time, the shortest first."""
+        return sorted(job.jct_s for job in self.jobs)
+
+    @property
+    def average_jct_s(self) -> float:
+        """Eq. 6 over the number of jobs."""
+        return statistics.fmean(self.jcts_s)
+
+    @property
+    def median_jct_s(self) -> float:
+        """Half of the jobs are faster."""
+        return self.quantile_s(0.5)
+
+    @property
+    def p95_jct_s(self) -> float:
+        """19 of 20 jobs are faster."""
+        return self.quantile_s(0.95)
+
+    def quantile_s(self, share: float) -> float:
+        """That of the completion times, linear between them."""
+        position = share * (len(self.jcts_s) - 1)
+        low = int(position)
+        high = min(low + 1, len(self.jcts_s) - 1)
+        return self.jcts_s[low] + (position - low) * (self.jcts_s[high] - self.jcts_s[low])
+
+    def document(self) -> dict[str, Any]:
+        """As JSON: the contract of `mltcp-placement simulate --json`."""
+        names = ("average_jct_s", "median_jct_s", "p95_jct_s", "average_gpu_utilization", "makespan_s")
+        return {
+            "schema": SCHEMA,
+            **{name: getattr(self, name) for name in names},
+            "jobs": [job.document() for job in self.jobs],
+            "events": self.events,
+            "wall_s": self.wall_s,
+        }
