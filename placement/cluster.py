@@ -146,13 +146,13 @@ class Cluster:
         chosen = dict.fromkeys(servers)
         below: dict[int, int] = {}
         for number in chosen:
-            for link in self._ways[number]:
+            for link in self.ways[number]:
                 below[link] = below.get(link, 0) + 1
         return tuple(sorted(link for link, count in below.items() if count < len(chosen)))
 
     @cached_property
-    def _ways(self) -> list[tuple[int, ...]]:
-        """Of each server, the links from it up to the root."""
+    def ways(self) -> list[tuple[int, ...]]:
+        """Of each server, the numbers of the links from it up to the root."""
         numbers = {link.name: number for number, link in enumerate(self.links)}
         above = {each.name: each.above for each in self.switches}
         ways = []

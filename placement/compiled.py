@@ -1,0 +1,58 @@
+"""Compilation to machine code, kept for the next run as long as no source of this package has changed.
+
+numba looks only at the file of a function to see whether what it kept is still right; but machine code holds, inlined,
+what other files of this package define. So everything is kept in a folder that is named after all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar, cast
+
+from numba import config, njit
+
+_Function = TypeVar("_Function", bound=Callable)
+
+
+def _sources_digest() -> str:
+    digest = hashlib.sha256()
+    root = Path(__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        source = path.read_bytes()
+        if b"compiled" in source:  # its functions are, or its constants go into some
+            digest.update(str(path.relative_to(root)).encode() + source)
+    return digest.hexdigest()[:16]
+
+
+def _folder() -> str:
+    given = os.environ.get("NUMBA_CACHE_DIR")
+    base = given or os.path.join(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "mltcp")
+    return os.path.join(base, f"placement-{_sources_digest()}")
+
+
+_FOLDER = _folder()
+
+
+def compiled(function: _Function) -> _Function:
+    """Compile when first called, once for a machine and this version of the package.
+
+    The function may not make arrays: numba then counts no references, which would take more time than all the rest.
+    """
+    return _compiled(function, allocates=False)
+
+
+def compiled_with_arrays(function: _Function) -> _Function:
+    """As `compiled`, for a function that makes arrays."""
+    return _compiled(function, allocates=True)
+
+
+def _compiled(function: _Function, allocates: bool) -> _Function:
+    before = config.CACHE_DIR
+    config.CACHE_DIR = _FOLDER
+    try:
+        return cast(_Function, njit(cache=True, error_model="numpy", _nrt=allocates)(function))
+    finally:
+        config.CACHE_DIR = before

@@ -1,0 +1,108 @@
+"""Arrivals, and placing jobs onto GPUs (Algorithm 3, lines 6 to 13)."""
+
+from __future__ import annotations
+
+from placement.compiled import compiled
+from placement.policies.choice import choose
+from placement.simulator.compute import begin_iteration
+from placement.simulator.world import World
+from placement.state import QUEUED
+
+
+@compiled
+def arrive(world: World, number: int) -> None:
+    """A job joins the queue, which is in the order of SRSF."""
+    core = world.core[0]
+    service = world.jobs[number].service_left
+    hole = core.queued
+    while hole > 0:
+        other = world.queue[hole - 1]
+        if (world.jobs[other].service_left, other) <= (service, number):
+            break
+        world.queue[hole] = other
+        hole -= 1
+    world.queue[hole] = number
+    world.jobs[number].state = QUEUED
+    core.queued += 1
+    core.must_place = 1
+
+
+@compiled
+def place_queue(world: World, rule: int, kappa: int, random: int, now: int) -> None:
+    """Place every job that fits; the others are passed over, and stay."""
+    core = world.core[0]
+    kept = 0
+    for position in range(core.queued):
+        number = world.queue[position]
+        if _has_room(world, number) and choose(
+            rule, kappa, world.jobs, world.gpus, world.servers, number, world.chosen
+        ):
+            _place(world, number, now)
+        else:
+            world.queue[kept] = number
+            kept += 1
+    core.queued = kept
+    core.must_place = 0
+
+
+@compiled
+def _has_room(world: World, number: int) -> bool:
+    for size in range(len(world.memories)):
+        if world.memories[size] == world.jobs[number].memory:
+            return world.roomy[size] >= world.jobs[number].gpus
+    return False
+
+
+@compiled
+def _place(world: World, number: int, now: int) -> None:
+    job = world.jobs[number]
+    job.started = now
+    _use_links(world, number)
+    workload = job.compute * job.iterations_left
+    if job.places:
+        workload += job.transfer * job.iterations_left
+    for index in range(job.gpus):
+        _host(world, number, job.first_worker + index, world.chosen[index], workload)
+    begin_iteration(world, number, now)
+
+
+@compiled
+def _host(world: World, number: int, worker: int, gpu: int, workload: int) -> None:
+    job, record = world.jobs[number], world.gpus[gpu]
+    model = job.model
+    job.slowest = max(job.slowest, world.forward[model, record.kind] + world.backward[model, record.kind])
+    world.workers[worker].job = number
+    world.workers[worker].gpu = gpu
+    world.hosted[gpu, record.workers] = worker
+    record.workers += 1
+    record.workload += workload
+    before = record.memory_left
+    record.memory_left -= job.memory
+    for size in range(len(world.memories)):
+        if record.memory_left < world.memories[size] <= before:
+            world.roomy[size] -= 1
+
+
+@compiled
+def _use_links(world: World, number: int) -> None:
+    """Note the links between its servers: those that have some of them below, but not all."""
+    job, core = world.jobs[number], world.core[0]
+    servers = 0
+    for index in range(job.gpus):
+        server = world.gpus[world.chosen[index]].server
+        if world.below[world.way[server, 0]] == 0:
+            servers += 1
+            for link in world.way[server]:
+                if link >= 0:
+                    world.below[link] += 1
+    job.servers = servers
+    job.first_place = core.places
+    for index in range(job.gpus):
+        for link in world.way[world.gpus[world.chosen[index]].server]:
+            if link >= 0 and world.below[link] > 0:
+                if world.below[link] < servers:
+                    world.places[core.places].job = number
+                    world.places[core.places].link = link
+                    core.places += 1
+                world.below[link] = 0
+    job.places = core.places - job.first_place
