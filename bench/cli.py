@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench import allreduce_command, bulk_command, contend_command, perf_command
+from bench import allreduce_command, bulk_command, contend_command, contention_command, perf_command
 from bench.lab.signals import exit_on_sigterm
 from mltcp.errors import MltcpError, UsageError
 
@@ -20,6 +20,7 @@ def _parser() -> argparse.ArgumentParser:
     contend_command.add_parser(commands)
     bulk_command.add_parser(commands)
     allreduce_command.add_parser(commands)
+    contention_command.add_parser(commands)
     perf_command.add_parser(commands)
     return parser
 

@@ -1,0 +1,80 @@
+"""The ``mltcp-placement`` command: simulate | compare | plot | fit."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+from placement import compare_command, fit_command, plot_command, simulate_command
+from placement.errors import PlacementError, UsageError
+
+_EXAMPLES = """\
+examples:
+  mltcp-placement simulate --trace trace.csv --placement lwf --communication ada-srsf
+  mltcp-placement compare --fresh 100 --policies lwf-1+srsf-1,lwf-1+ada-srsf -o comparison
+  mltcp-placement plot cdf comparison -o jct.svg
+  mltcp-placement fit contention.csv
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells what is wrong with the arguments in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; `{self.prog} --help` says what is allowed")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="mltcp-placement",
+        description="Simulate where training jobs are placed in a cluster and when they communicate.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in (simulate_command, compare_command, plot_command, fit_command):
+        command.add_parser(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The entry point; returns the exit status (0 well, 1 failure, 2 bad usage, 130 interrupted)."""
+    _exit_on_sigterm()
+    try:
+        options = _parser().parse_args(arguments)
+        status = int(options.execute(options))
+        sys.stdout.flush()
+        return status
+    except UsageError as error:
+        return _say(error, 2)
+    except PlacementError as error:
+        return _say(error, 1)
+    except KeyboardInterrupt as interrupt:
+        return _say(interrupt.args[0] if interrupt.args else "interrupted", 130)
+    except BrokenPipeError:
+        # Nobody reads on. What is left in the buffer must not be tried again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _say(message: object, status: int) -> int:
+    print(f"mltcp-placement: {message}", file=sys.stderr)
+    return status
+
+
+def _exit_on_sigterm() -> None:
+    """Make SIGTERM end this process by ``SystemExit``, so that it cleans up as after an interrupt."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

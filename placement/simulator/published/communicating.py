@@ -1,0 +1,201 @@
+"""The all-reduces: who may send, how fast, and until when."""
+
+from __future__ import annotations
+
+import math
+
+from placement.compiled import compiled
+from placement.simulator.published.computing import wake
+from placement.simulator.published.rules import ADA_DUAL, ASKED_FOR, MS_PER_MB, PENALTY_MS_PER_MB
+from placement.simulator.published.state import NEVER, Phase, State
+
+_NEVER = int(NEVER)
+_FORWARD = int(Phase.FORWARD)
+_ROUNDING = 1e-6
+
+
+@compiled
+def ready(state: State, job: int) -> None:
+    """All workers of the job have computed: it would like to communicate, if it is on several servers."""
+    clock, record = state.clock[0], state.jobs[job]
+    record.ready = clock.now
+    if record.servers == 1:
+        state.local[clock.local] = job
+        clock.local += 1
+        return
+    at = clock.waiting
+    while at > 0 and _is_before(state, job, state.waiting[at - 1]):
+        state.waiting[at] = state.waiting[at - 1]
+        at -= 1
+    state.waiting[at] = job
+    clock.waiting += 1
+    clock.ask = True
+
+
+@compiled
+def _is_before(state: State, job: int, other: int) -> bool:
+    one, two = state.jobs[job], state.jobs[other]
+    if one.remaining != two.remaining:
+        return one.remaining < two.remaining
+    return one.place < two.place
+
+
+@compiled
+def catch_up(state: State) -> None:
+    """Transfers send as they did until the last step: a step at a time, as rounding depends on it."""
+    until = state.clock[0].now - 1
+    for at in range(state.clock[0].transfers):
+        record = state.jobs[state.transfers[at]]
+        sent, speed = record.sent, record.speed
+        for _ in range((1 + record.asks) * (until - record.updated)):
+            sent += speed
+        record.sent, record.updated = sent, until
+
+
+@compiled
+def end_transfers(state: State, server: int) -> None:
+    """Those on this server that are done by now; their jobs go on at the first of their servers."""
+    kept, now = 0, state.clock[0].now
+    for at in range(state.load[server]):
+        job = state.sending[server, at]
+        record = state.jobs[job]
+        if now >= record.updated + (record.size - record.sent) / record.speed:
+            if record.sending:
+                _end_transfer(state, job)
+        else:
+            state.sending[server, kept] = job
+            kept += 1
+    state.load[server] = kept
+
+
+@compiled
+def _end_transfer(state: State, job: int) -> None:
+    clock, record = state.clock[0], state.jobs[job]
+    record.sending = False
+    record.transfers += 1
+    record.link_wait += record.started - record.ready
+    record.communication += clock.now - record.started
+    at = 0
+    while state.transfers[at] != job:
+        at += 1
+    clock.transfers -= 1
+    state.transfers[at] = state.transfers[clock.transfers]
+    clock.events += 1
+    _end_iteration(state, job)
+
+
+@compiled
+def end_local(state: State) -> None:
+    """Jobs of one server that have computed go on at once."""
+    clock = state.clock[0]
+    for at in range(clock.local):
+        _end_iteration(state, state.local[at])
+    clock.local = 0
+
+
+@compiled
+def _end_iteration(state: State, job: int) -> None:
+    clock, record = state.clock[0], state.jobs[job]
+    record.gpu_wait += record.ready - record.began - record.forward - record.backward
+    record.began = clock.now
+    record.iterations -= 1
+    record.computing = record.workers
+    if record.iterations == 0:
+        record.done = True
+        record.ended = clock.now
+        clock.finished += 1
+    for worker in range(record.workers):
+        gpu = state.workers[job, worker]
+        state.phase[job, gpu] = _FORWARD
+        state.workload[gpu] -= record.charge
+        wake(state, gpu)
+
+
+@compiled
+def communicate(state: State) -> None:
+    """Waiting jobs start transfers where they may, and all transfers get their new speeds."""
+    clock, kept = state.clock[0], 0
+    catch_up(state)
+    for at in range(clock.transfers):
+        state.jobs[state.transfers[at]].asks = 0
+    waiting = clock.waiting
+    for at in range(waiting):
+        job = state.waiting[at]
+        if _may_start(state, job):
+            _start(state, job)
+        else:
+            state.waiting[kept] = job
+            kept += 1
+    clock.waiting = kept
+    _set_speeds(state)
+    # What a job is told can change by a start, also for those that asked before it.
+    clock.ask = kept < waiting
+
+
+@compiled
+def _may_start(state: State, job: int) -> bool:
+    most, load, fullest = state.rules[0].most, 0, -1
+    for at in range(state.jobs[job].servers):
+        server = state.spread[job, at]
+        if state.load[server] > load:
+            load, fullest = state.load[server], server
+    if most != ADA_DUAL:
+        return load < most
+    if load == 0:
+        return True
+    if load > 1:
+        return False
+    rest = _ask(state, state.sending[fullest, 0])
+    return not rest / state.jobs[job].size < ASKED_FOR
+
+
+@compiled
+def _ask(state: State, job: int) -> float:
+    """What the job's transfer has left. With the defect, the question is paid for by nobody."""
+    record = state.jobs[job]
+    sent = record.sent + (state.clock[0].now - record.updated) * record.speed
+    if state.rules[0].defect:
+        record.sent = sent
+        record.asks += 1
+    return record.size - sent
+
+
+@compiled
+def _start(state: State, job: int) -> None:
+    clock, record = state.clock[0], state.jobs[job]
+    record.sending = True
+    record.sent, record.speed, record.asks = 0.0, 0.0, 0
+    record.updated = record.started = clock.now
+    state.transfers[clock.transfers] = job
+    clock.transfers += 1
+    for at in range(record.servers):
+        server = state.spread[job, at]
+        state.sending[server, state.load[server]] = job
+        state.load[server] += 1
+
+
+@compiled
+def _set_speeds(state: State) -> None:
+    clock, now = state.clock[0], state.clock[0].now
+    clock.due = _NEVER
+    for at in range(clock.transfers):
+        job = state.transfers[at]
+        record = state.jobs[job]
+        record.sent += (now - record.updated) * record.speed
+        record.updated = now
+        record.speed = 1 / _pace_ms_per_mb(state, job)
+        clock.due = min(clock.due, now + _steps(record.size - record.sent, record.speed, record.asks))
+
+
+@compiled
+def _pace_ms_per_mb(state: State, job: int) -> float:
+    load = 0
+    for at in range(state.jobs[job].servers):
+        load = max(load, state.load[state.spread[job, at]])
+    return (load - 1) * PENALTY_MS_PER_MB + load * MS_PER_MB
+
+
+@compiled
+def _steps(rest: float, speed: float, asks: int) -> int:
+    """After how many steps a transfer is done; one too few, rather than one too many, if rounding could decide."""
+    return 1 + max(0, math.ceil((rest / speed - 1) / (1 + asks) - _ROUNDING))

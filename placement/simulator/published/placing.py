@@ -1,0 +1,228 @@
+"""Which GPUs the queued jobs get."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placement.compiled import compiled
+from placement.simulator.published import twister
+from placement.simulator.published.computing import wake
+from placement.simulator.published.rules import PlacementRule
+from placement.simulator.published.state import Phase, State
+
+_RANDOM, _LWF = int(PlacementRule.RANDOM), int(PlacementRule.LWF)
+_FORWARD = int(Phase.FORWARD)
+
+
+@compiled
+def arrive(state: State) -> None:
+    """The jobs of this step are queued: the least service first, and of equals the first that came."""
+    clock, jobs = state.clock[0], state.jobs
+    while clock.arrived < len(jobs) and jobs[clock.arrived].arrival == clock.now:
+        job = clock.arrived
+        at = clock.queued
+        while at > 0 and jobs[state.queue[at - 1]].service > jobs[job].service:
+            state.queue[at] = state.queue[at - 1]
+            at -= 1
+        state.queue[at] = job
+        clock.arrived += 1
+        clock.queued += 1
+        clock.events += 1
+        if jobs[job].workers > state.rules[0].kappa:
+            clock.queued_wide += 1
+        clock.retry = True
+
+
+@compiled
+def place(state: State) -> None:
+    """Queued jobs get GPUs where they can.
+
+    Only if a job came or memory became free can there be a change. Otherwise nothing comes of trying but what LWF and
+    the random placement do even in vain: sort the servers, and use up numbers (these are made up for later).
+    """
+    clock, rules = state.clock[0], state.rules[0]
+    if clock.retry:
+        clock.retry = False
+        _try_all(state)
+    elif clock.queued_wide > 0 and rules.placement == _LWF:
+        _sort_servers(state)
+
+
+@compiled
+def _try_all(state: State) -> None:
+    clock, random = state.clock[0], state.rules[0].placement == _RANDOM
+    if random:
+        twister.skip(state, clock.draws * (clock.now - 1 - clock.drawn))
+        clock.drawn = clock.now
+    at = 0
+    while at < clock.queued:
+        job = state.queue[at]
+        if _pick(state, job):
+            _settle(state, job)
+            _unqueue(state, at)
+            # The published loop removes from the list that it goes through: the next job is not tried in this step.
+            clock.retry = True
+        at += 1
+    if random:
+        clock.draws = _draws_in_vain(state)
+
+
+@compiled
+def _unqueue(state: State, at: int) -> None:
+    clock = state.clock[0]
+    if state.jobs[state.queue[at]].workers > state.rules[0].kappa:
+        clock.queued_wide -= 1
+    clock.queued -= 1
+    for later in range(at, clock.queued):
+        state.queue[later] = state.queue[later + 1]
+
+
+@compiled
+def _pick(state: State, job: int) -> bool:
+    """The job's GPUs are the first of `found`, if there are enough."""
+    rules, workers = state.rules[0], state.jobs[job].workers
+    if rules.placement == _LWF and workers > rules.kappa:
+        found = _found_by_server(state, state.jobs[job].memory)
+    else:
+        found = _found(state, state.jobs[job].memory)
+        if rules.placement == _RANDOM:
+            _shuffle(state, found)
+        elif rules.placement == _LWF:
+            _sort(state.found, 0, found, state.workload)
+    return found >= workers
+
+
+@compiled
+def _found(state: State, memory: int) -> int:
+    count = 0
+    for gpu in range(len(state.memory)):
+        if state.memory[gpu] >= memory:
+            state.found[count] = gpu
+            count += 1
+    return count
+
+
+@compiled
+def _found_by_server(state: State, memory: int) -> int:
+    _sort_servers(state)
+    count, gpus = 0, state.rules[0].gpus
+    for server in state.order:
+        first = count
+        for gpu in range(server * gpus, (server + 1) * gpus):
+            if state.memory[gpu] >= memory:
+                state.found[count] = gpu
+                count += 1
+        _sort(state.found, first, count, state.workload)
+    return count
+
+
+@compiled
+def _sort_servers(state: State) -> None:
+    """By their GPUs' mean workload; of equals, those come first that did when they were last sorted."""
+    gpus = state.rules[0].gpus
+    for server in range(len(state.order)):
+        total = 0.0
+        for gpu in range(server * gpus, (server + 1) * gpus):
+            total += state.workload[gpu]
+        state.means[server] = total / gpus
+    _sort(state.order, 0, len(state.order), state.means)
+
+
+@compiled
+def _sort(items: np.ndarray, first: int, end: int, keys: np.ndarray) -> None:
+    """The part of `items` from `first` to before `end`, stably; it is short, or nearly in order."""
+    for unsorted in range(first + 1, end):
+        item = items[unsorted]
+        at = unsorted
+        while at > first and keys[items[at - 1]] > keys[item]:
+            items[at] = items[at - 1]
+            at -= 1
+        items[at] = item
+
+
+@compiled
+def _shuffle(state: State, count: int) -> None:
+    """As `random.shuffle` of Python 2."""
+    for last in range(count - 1, 0, -1):
+        other = int(twister.random(state) * (last + 1))
+        state.found[last], state.found[other] = state.found[other], state.found[last]
+
+
+@compiled
+def _draws_in_vain(state: State) -> int:
+    """How many numbers are used up by shuffling for every queued job, while none of them can be placed."""
+    clock, draws = state.clock[0], 0
+    for at in range(clock.queued):
+        draws += max(0, _found(state, state.jobs[state.queue[at]].memory) - 1)
+    return draws
+
+
+@compiled
+def _settle(state: State, job: int) -> None:
+    """The job gets the first GPUs of `found`."""
+    clock, record = state.clock[0], state.jobs[job]
+    record.servers = _spread(state, job)
+    if record.servers == 1:
+        record.charge = record.workload = 0.0
+    workload = record.service // record.workers + record.workload
+    for worker in range(record.workers):
+        gpu = state.found[worker]
+        state.workers[job, worker] = gpu
+        state.workload[gpu] += workload
+        state.memory[gpu] -= record.memory
+        state.hosts[gpu, state.hosted[gpu]] = job
+        state.hosted[gpu] += 1
+        state.phase[job, gpu] = _FORWARD
+        wake(state, gpu)
+    record.computing = record.workers
+    record.place = clock.running + clock.left
+    record.placed = record.began = clock.now
+    state.running[clock.running] = job
+    clock.running += 1
+
+
+@compiled
+def _spread(state: State, job: int) -> int:
+    """The servers of the job's GPUs, in the order in which they were chosen; how many."""
+    count = 0
+    for worker in range(state.jobs[job].workers):
+        server = state.found[worker] // state.rules[0].gpus
+        known = False
+        for other in range(count):
+            known = known or state.spread[job, other] == server
+        if not known:
+            state.spread[job, count] = server
+            count += 1
+    return count
+
+
+@compiled
+def leave(state: State) -> None:
+    """Jobs that have finished leave their GPUs."""
+    clock = state.clock[0]
+    at = 0
+    while at < clock.running:
+        job = state.running[at]
+        if state.jobs[job].done:
+            _release(state, job)
+            clock.running -= 1
+            for later in range(at, clock.running):
+                state.running[later] = state.running[later + 1]
+            clock.finished -= 1
+            clock.left += 1
+            clock.retry = True
+        # Also after a removal: the published loop passes over the job behind one that leaves.
+        at += 1
+
+
+@compiled
+def _release(state: State, job: int) -> None:
+    for worker in range(state.jobs[job].workers):
+        gpu = state.workers[job, worker]
+        state.memory[gpu] += state.jobs[job].memory
+        at = 0
+        while state.hosts[gpu, at] != job:
+            at += 1
+        state.hosted[gpu] -= 1
+        for later in range(at, state.hosted[gpu]):
+            state.hosts[gpu, later] = state.hosts[gpu, later + 1]

@@ -1,0 +1,128 @@
+"""What a run of the published simulator comes to, in its milliseconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placement.job import Job
+from placement.simulator.outcome import JobOutcome, Outcome
+from placement.simulator.published.rules import MS_PER_MB
+from placement.simulator.published.state import State
+
+Times = NDArray[np.int64]
+
+_MS_PER_S = 1000
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """A run; arrays are per job, in the order of their numbers, unless they say otherwise.
+
+    Each job's `jct_ms` is the sum of `queue_ms`, `compute_ms`, `gpu_wait_ms`, `link_wait_ms` and `communication_ms`.
+
+    Attributes:
+        job_ids: the jobs' numbers.
+        arrival_ms: when they arrived.
+        placed_ms: when they got their GPUs.
+        ended_ms: when their last iteration was over.
+        compute_ms: what a worker computes.
+        gpu_wait_ms: how much longer their iterations' passes took, as workers shared GPUs with others'.
+        link_wait_ms: while they had computed, and their transfers were not started.
+        communication_ms: while their transfers ran.
+        alone_ms: what these would have taken alone, in whole steps; with the defect, it can be more.
+        transfers: how many these were.
+        gpus: the numbers of their GPUs.
+        active_ms: per GPU, while it computed.
+        total_ms: the number of steps, which are counted until the one after the last job's end.
+        events: arrivals, and ends of passes and of transfers.
+        wall_s: what the run took.
+    """
+
+    job_ids: tuple[int, ...] = field(repr=False)
+    arrival_ms: Times = field(repr=False)
+    placed_ms: Times = field(repr=False)
+    ended_ms: Times = field(repr=False)
+    compute_ms: Times = field(repr=False)
+    gpu_wait_ms: Times = field(repr=False)
+    link_wait_ms: Times = field(repr=False)
+    communication_ms: Times = field(repr=False)
+    alone_ms: Times = field(repr=False)
+    transfers: Times = field(repr=False)
+    gpus: tuple[tuple[int, ...], ...] = field(repr=False)
+    active_ms: Times = field(repr=False)
+    total_ms: int
+    events: int
+    wall_s: float
+
+    @property
+    def jct_ms(self) -> Times:
+        """The job completion times."""
+        return self.ended_ms - self.arrival_ms
+
+    @property
+    def queue_ms(self) -> Times:
+        """From arrival until they were placed."""
+        return self.placed_ms - self.arrival_ms
+
+    @property
+    def contention_ms(self) -> Times:
+        """How much longer their transfers took than alone; less than 0 is the defect's work."""
+        return self.communication_ms - self.alone_ms
+
+    @property
+    def average_gpu_utilization(self) -> float:
+        """Of all GPUs, over all steps."""
+        return float(self.active_ms.mean() / self.total_ms)
+
+    def outcome(self) -> Outcome:
+        """In seconds."""
+        return Outcome(
+            jobs=tuple(self._job_outcome(job) for job in range(len(self.job_ids))),
+            makespan_s=self.total_ms / _MS_PER_S,
+            average_gpu_utilization=self.average_gpu_utilization,
+            events=self.events,
+            wall_s=self.wall_s,
+        )
+
+    def _job_outcome(self, job: int) -> JobOutcome:
+        return JobOutcome(
+            job_id=self.job_ids[job],
+            arrival_s=float(self.arrival_ms[job] / _MS_PER_S),
+            start_s=float(self.placed_ms[job] / _MS_PER_S),
+            end_s=float(self.ended_ms[job] / _MS_PER_S),
+            queue_s=float(self.queue_ms[job] / _MS_PER_S),
+            compute_s=float(self.compute_ms[job] / _MS_PER_S),
+            gpu_wait_s=float(self.gpu_wait_ms[job] / _MS_PER_S),
+            link_wait_s=float(self.link_wait_ms[job] / _MS_PER_S),
+            communication_s=float(self.communication_ms[job] / _MS_PER_S),
+            contention_s=float(self.contention_ms[job] / _MS_PER_S),
+            gpus=self.gpus[job],
+        )
+
+
+def result_of(jobs: Sequence[Job], state: State, total_ms: int, wall_s: float) -> PublishedRun:
+    """The run whose end this state is; the jobs are in the state's order."""
+    order = sorted(range(len(jobs)), key=lambda number: jobs[number].job_id)
+    records = state.jobs[order]
+    return PublishedRun(
+        job_ids=tuple(jobs[number].job_id for number in order),
+        arrival_ms=records["arrival"],
+        placed_ms=records["placed"],
+        ended_ms=records["ended"],
+        compute_ms=records["service"] // records["workers"],
+        gpu_wait_ms=records["gpu_wait"],
+        link_wait_ms=records["link_wait"],
+        communication_ms=records["communication"],
+        alone_ms=records["transfers"] * np.array([math.ceil(size * MS_PER_MB) for size in records["size"]]),
+        transfers=records["transfers"],
+        gpus=tuple(tuple(state.workers[number, : jobs[number].gpus].tolist()) for number in order),
+        active_ms=state.active,
+        total_ms=total_ms,
+        events=int(state.clock[0]["events"]),
+        wall_s=wall_s,
+    )

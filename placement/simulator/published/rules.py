@@ -1,0 +1,154 @@
+"""The published simulator's constants, and which of its policies is run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from placement.cluster import GPU_MEMORY_MB
+from placement.errors import UsageError
+from placement.job import Job
+
+MS_PER_MB = 0.856
+"""b: of a transfer that is alone."""
+
+PENALTY_MS_PER_MB = 0.235
+"""eta: what every further transfer on a server costs each."""
+
+LWF_MS_PER_MB = 7.8125
+"""What LWF takes communication for, whatever it really costs: that of 1 Gbit/s Ethernet."""
+
+ASKED_FOR = 2 * (MS_PER_MB + PENALTY_MS_PER_MB) / MS_PER_MB
+"""AdaDUAL: how many times as large the rest of the running transfer must be, for a second one to start."""
+
+ADA_DUAL = -1
+"""In place of the number of transfers that a server may have."""
+
+_STEP_NS = 1_000_000
+
+
+class PlacementRule(IntEnum):
+    """How GPUs are chosen."""
+
+    RANDOM = 0
+    FIRST_FIT = 1
+    LWF = 2
+
+
+RULES = np.dtype(
+    [
+        ("placement", np.int64),
+        ("kappa", np.int64),
+        ("most", np.int64),  # transfers that a server may have, or ADA_DUAL
+        ("defect", np.bool_),
+        ("gpus", np.int64),  # of a server
+    ],
+    align=True,
+)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which policies are run, and where.
+
+    Attributes:
+        placement: how GPUs are chosen.
+        kappa: of LWF: jobs with more workers are kept together on servers.
+        most: how many transfers a server may have for one more to start, plus 1; or ADA_DUAL.
+        defect: whether AdaDUAL's questions advance the transfer that they are about.
+        servers: of the cluster.
+        gpus: of a server.
+        memory_mb: of a GPU.
+    """
+
+    placement: PlacementRule
+    kappa: int
+    most: int
+    defect: bool
+    servers: int = 16
+    gpus: int = 4
+    memory_mb: int = GPU_MEMORY_MB
+
+    def __post_init__(self) -> None:
+        for name in ("kappa", "servers", "gpus", "memory_mb"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}: 1 or more is allowed")
+
+    def record(self) -> np.ndarray:
+        """For the compiled code."""
+        return np.array([(self.placement, self.kappa, self.most, self.defect, self.gpus)], RULES)
+
+    def check_jobs(self, jobs: Sequence[Job]) -> None:
+        """Whether the published simulator could run them, and would come to an end.
+
+        Raises:
+            UsageError: a job that is larger than the cluster or has times that are no whole milliseconds, or a number
+                that two jobs have.
+        """
+        seen: set[int] = set()
+        for job in jobs:
+            if job.job_id in seen:
+                raise UsageError(f"job {job.job_id}: the number is used more than once")
+            seen.add(job.job_id)
+            self._check_size(job)
+            _check_times(job)
+
+    def _check_size(self, job: Job) -> None:
+        gpus = self.servers * self.gpus
+        if job.gpus > gpus:
+            raise UsageError(f"job {job.job_id}: {job.gpus} GPUs: the cluster has {gpus}")
+        if not 0 <= job.model.memory_mb <= self.memory_mb:
+            raise UsageError(
+                f"job {job.job_id}: its workers need {job.model.memory_mb} MB: 0 to {self.memory_mb} is allowed"
+            )
+        if job.model.size_bytes <= 0:
+            raise UsageError(
+                f"job {job.job_id}: size_bytes of {job.model.name} is {job.model.size_bytes}: 1 or more is allowed"
+            )
+
+
+def _check_times(job: Job) -> None:
+    times = {
+        "arrival_ns": (job.arrival_ns, 0),
+        "forward_ns": (job.model.forward_ns, 1),
+        "backward_ns": (job.model.backward_ns, 1),
+    }
+    for name, (value, least) in times.items():
+        if value % _STEP_NS or value < least:
+            raise UsageError(
+                f"job {job.job_id}: {name} is {value}: the published simulator allows whole milliseconds,"
+                f" {least} or more"
+            )
+
+
+def rules_of(placement: str, kappa: int, communication: str) -> tuple[PlacementRule, int, int]:
+    """The rule, its kappa and `most`, of the policies' names.
+
+    Raises:
+        UsageError: an unknown name.
+    """
+    most = ADA_DUAL
+    if communication != "ada-srsf":
+        match = re.fullmatch(r"srsf-([1-9][0-9]{0,8})", communication)
+        if match is None:
+            raise UsageError(
+                f"communication {communication!r}: the published simulator has ada-srsf and srsf-N, N 1 or more"
+            )
+        most = int(match[1])
+    match placement:
+        case "random":
+            return PlacementRule.RANDOM, kappa, most
+        case "first-fit":
+            return PlacementRule.FIRST_FIT, kappa, most
+        case "lwf":
+            return PlacementRule.LWF, kappa, most
+        case "list-scheduling":
+            # Its choice is LWF's for jobs that are not kept together: no job is.
+            return PlacementRule.LWF, np.iinfo(np.int64).max, most
+    raise UsageError(
+        f"placement {placement!r}: the published simulator has random, first-fit, list-scheduling, lwf"
+    )

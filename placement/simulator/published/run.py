@@ -1,0 +1,82 @@
+"""Running the published simulator's rules on a trace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from placement.cluster import GPU_MEMORY_MB
+from placement.errors import UsageError
+from placement.job import Job
+from placement.simulator.outcome import Outcome
+from placement.simulator.published.loop import run_to_end
+from placement.simulator.published.result import PublishedRun, result_of
+from placement.simulator.published.rules import Rules, rules_of
+from placement.simulator.published.state import initial_state
+
+
+def simulate(
+    jobs: Sequence[Job],
+    placement: str,
+    kappa: int,
+    communication: str,
+    *,
+    defect: bool,
+    seed: int = 0,
+    servers: int = 16,
+    gpus: int = 4,
+    memory_mb: int = GPU_MEMORY_MB,
+) -> Outcome:
+    """As `run`, in seconds."""
+    result = run(
+        jobs,
+        placement,
+        kappa,
+        communication,
+        defect=defect,
+        seed=seed,
+        servers=servers,
+        gpus=gpus,
+        memory_mb=memory_mb,
+    )
+    return result.outcome()
+
+
+def run(
+    jobs: Sequence[Job],
+    placement: str,
+    kappa: int,
+    communication: str,
+    *,
+    defect: bool,
+    seed: int = 0,
+    servers: int = 16,
+    gpus: int = 4,
+    memory_mb: int = GPU_MEMORY_MB,
+) -> PublishedRun:
+    """Run the jobs by the published simulator's rules.
+
+    Args:
+        jobs: of the trace, in any order.
+        placement: random, first-fit, list-scheduling or lwf.
+        kappa: of lwf: jobs with more workers are kept together on servers.
+        communication: ada-srsf, or srsf-N with the number of transfers that a server may have.
+        defect: whether AdaDUAL's questions advance the transfers that they are about, as published.
+        seed: of the random placement, which draws what Python's generator of this seed gives.
+        servers: around one switch.
+        gpus: of a server.
+        memory_mb: of a GPU.
+
+    Raises:
+        UsageError: no jobs, an unknown policy, a job that can never run, or times that are no whole milliseconds.
+    """
+    rule, kappa, most = rules_of(placement, kappa, communication)
+    rules = Rules(rule, kappa, most, defect, servers, gpus, memory_mb)
+    if not jobs:
+        raise UsageError("the trace has no jobs: one or more is allowed")
+    rules.check_jobs(jobs)
+    ordered = sorted(jobs, key=lambda job: (job.arrival_ns, job.job_id))
+    state = initial_state(ordered, rules, seed)
+    began = time.perf_counter()
+    total_ms = run_to_end(state, False)
+    return result_of(ordered, state, total_ms, time.perf_counter() - began)

@@ -1,0 +1,201 @@
+"""What the published simulator's rules work on: arrays, so that the rules can be compiled.
+
+Times are in steps of a millisecond, sizes in MB, as in the published code. Jobs are numbered in the order of their
+arrivals and then of their numbers in the trace; GPUs server by server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+
+from placement.job import Job
+from placement.simulator.published.rules import LWF_MS_PER_MB, Rules
+
+NEVER = np.iinfo(np.int64).max
+
+
+class Phase(IntEnum):
+    """Of a worker: what it does next, or does now."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    COMPUTED = 2
+
+
+CLOCK = np.dtype(
+    [
+        ("now", np.int64),
+        ("arrived", np.int64),  # how many jobs have
+        ("queued", np.int64),
+        ("queued_wide", np.int64),  # of these, how many have more than kappa workers
+        ("running", np.int64),  # how many jobs are placed and have not left
+        ("finished", np.int64),  # of these, how many have no iteration left
+        ("left", np.int64),  # how many jobs have left their GPUs
+        ("local", np.int64),  # how many of one server have computed
+        ("waiting", np.int64),  # how many would like to start a transfer
+        ("transfers", np.int64),
+        ("woken", np.int64),  # how many GPUs may have something new to do
+        ("retry", np.bool_),  # whether a queued job could be placed now
+        ("ask", np.bool_),  # whether a waiting job could start now
+        ("due", np.int64),  # no transfer ends before
+        ("draws", np.int64),  # random numbers that queued jobs use up in every step
+        ("drawn", np.int64),  # until when they have
+        ("word", np.int64),  # of the generator: the next one
+        ("events", np.int64),
+    ],
+    align=True,
+)
+
+JOB = np.dtype(
+    [
+        ("arrival", np.int64),
+        ("forward", np.int64),
+        ("backward", np.int64),
+        ("workers", np.int64),
+        ("memory", np.int64),
+        ("size", np.float64),
+        ("iterations", np.int64),  # left
+        ("service", np.int64),  # what all workers compute from beginning to end
+        ("remaining", np.int64),  # of it
+        ("workload", np.float64),  # what its transfers add to that of its GPUs, by LWF's reckoning
+        ("charge", np.float64),  # of it, one transfer
+        ("place", np.int64),  # how many jobs were placed before it
+        ("servers", np.int64),  # how many it is on
+        ("computing", np.int64),  # workers that have not computed in this iteration
+        ("sending", np.bool_),
+        ("done", np.bool_),
+        ("sent", np.float64),
+        ("speed", np.float64),
+        ("updated", np.int64),  # `sent` is that of the end of this step
+        ("asks", np.int64),  # that advance its transfer in every step
+        ("placed", np.int64),
+        ("ended", np.int64),
+        ("began", np.int64),  # this iteration
+        ("ready", np.int64),  # its transfer could start
+        ("started", np.int64),  # its transfer
+        ("transfers", np.int64),
+        ("gpu_wait", np.int64),
+        ("link_wait", np.int64),
+        ("communication", np.int64),
+    ],
+    align=True,
+)
+
+
+class State(NamedTuple):
+    """Everything that changes, and the rules.
+
+    Attributes:
+        rules: one record of `rules.RULES`.
+        clock: one record of CLOCK.
+        jobs: records of JOB.
+        phase: of each job's worker on each GPU.
+        workers: per job, the GPUs of its workers.
+        spread: per job, the servers that it is on.
+        queue: jobs that are not placed, in order of service.
+        running: jobs in the order in which they were placed.
+        local: jobs of one server that have computed.
+        waiting: jobs that would like to start a transfer, in order of remaining service.
+        transfers: jobs that send.
+        order: servers, as LWF sorted them last.
+        means: per server, that of its GPUs' workload.
+        load: per server, how many transfers.
+        sending: per server, which, in the order of their starts.
+        ends: per GPU, when its task does.
+        task: per GPU, the job that it computes for.
+        memory: per GPU, what is free.
+        workload: per GPU, by LWF's reckoning.
+        active: per GPU, for how long it has computed.
+        hosted: per GPU, how many jobs it has.
+        hosts: per GPU, which, in the order in which they were placed.
+        is_woken: per GPU, whether it is in `woken`.
+        woken: GPUs that may have something new to do.
+        found: GPUs that a job could have; the first ones are those that it gets.
+        generator: 624 words.
+    """
+
+    rules: np.ndarray
+    clock: np.ndarray
+    jobs: np.ndarray
+    phase: np.ndarray
+    workers: np.ndarray
+    spread: np.ndarray
+    queue: np.ndarray
+    running: np.ndarray
+    local: np.ndarray
+    waiting: np.ndarray
+    transfers: np.ndarray
+    order: np.ndarray
+    means: np.ndarray
+    load: np.ndarray
+    sending: np.ndarray
+    ends: np.ndarray
+    task: np.ndarray
+    memory: np.ndarray
+    workload: np.ndarray
+    active: np.ndarray
+    hosted: np.ndarray
+    hosts: np.ndarray
+    is_woken: np.ndarray
+    woken: np.ndarray
+    found: np.ndarray
+    generator: np.ndarray
+
+
+def initial_state(jobs: Sequence[Job], rules: Rules, seed: int) -> State:
+    """Before the first step. The jobs are in the order of their arrivals, and pass `rules.check_jobs`."""
+    count, gpus = len(jobs), rules.servers * rules.gpus
+    most = max(job.gpus for job in jobs)
+    least_mb = min(job.model.memory_mb for job in jobs)
+    hosted = min(count, rules.memory_mb // least_mb) if least_mb else count
+    words = Random(seed).getstate()[1]
+    clock = np.zeros(1, CLOCK)
+    clock["due"], clock["word"] = NEVER, words[-1]
+    return State(
+        rules=rules.record(),
+        clock=clock,
+        jobs=_records(jobs),
+        phase=np.full((count, gpus), Phase.FORWARD, np.int8),
+        workers=np.zeros((count, most), np.int64),
+        spread=np.zeros((count, min(most, rules.servers)), np.int64),
+        queue=np.zeros(count, np.int64),
+        running=np.zeros(count, np.int64),
+        local=np.zeros(count, np.int64),
+        waiting=np.zeros(count, np.int64),
+        transfers=np.zeros(count, np.int64),
+        order=np.arange(rules.servers, dtype=np.int64),
+        means=np.zeros(rules.servers),
+        load=np.zeros(rules.servers, np.int64),
+        sending=np.zeros((rules.servers, min(count, hosted * rules.gpus)), np.int64),
+        ends=np.full(gpus, NEVER, np.int64),
+        task=np.zeros(gpus, np.int64),
+        memory=np.full(gpus, rules.memory_mb, np.int64),
+        workload=np.zeros(gpus),
+        active=np.zeros(gpus, np.int64),
+        hosted=np.zeros(gpus, np.int64),
+        hosts=np.zeros((gpus, hosted), np.int64),
+        is_woken=np.zeros(gpus, np.bool_),
+        woken=np.zeros(gpus, np.int64),
+        found=np.zeros(gpus, np.int64),
+        generator=np.array(words[:-1], np.uint32),
+    )
+
+
+def _records(jobs: Sequence[Job]) -> np.ndarray:
+    records = np.zeros(len(jobs), JOB)
+    for record, job in zip(records, jobs, strict=True):
+        record["arrival"] = job.arrival_ns // 1_000_000
+        record["forward"] = job.model.forward_ns // 1_000_000
+        record["backward"] = job.model.backward_ns // 1_000_000
+        record["workers"], record["memory"] = job.gpus, job.model.memory_mb
+        record["size"] = job.model.size_bytes / 1e6
+        record["iterations"] = job.iterations
+        record["service"] = record["remaining"] = job.service_ns // 1_000_000
+        record["charge"] = record["size"] * LWF_MS_PER_MB
+        record["workload"] = record["charge"] * job.iterations
+    return records

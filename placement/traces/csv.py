@@ -1,0 +1,208 @@
+"""Traces as comma-separated values, one job a line, as those of the Ada-SRSF paper's evaluation are kept.
+
+Columns, in any order:
+    job_id: a number from 0, different in each line.
+    arrival_s: when the job arrives, in seconds of the paper's scale.
+    num_gpus: how many workers it has.
+    iterations: how many it runs, at the paper's scale.
+    model: the name of the network.
+    sim_arrival_ms, sim_iterations: what is simulated instead of arrival_s and iterations: both, or neither. Then
+        iterations / sim_iterations must be the same in each line, and arrival_s that many times sim_arrival_ms.
+    model_size_mb, fw_ms, bw_ms, train_mem_mb, batch_size: the network, as in Table III: all five, or none. Without
+        them the model must be one of those known. A MB has 10^6 bytes.
+
+Numbers are decimal and exact: times to the ns, sizes to the byte.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+from placement.errors import UsageError
+from placement.job import Job, Model
+from placement.traces.fields import Field, fault, shown
+from placement.traces.models import PUBLISHED
+from placement.traces.source import Record, Source
+from placement.traces.trace import Trace
+
+_NEEDED = ("job_id", "arrival_s", "num_gpus", "iterations", "model")
+_SIMULATED = ("sim_arrival_ms", "sim_iterations")
+_MODEL = ("model_size_mb", "fw_ms", "bw_ms", "train_mem_mb", "batch_size")
+COLUMNS = (*_NEEDED, *_SIMULATED, *_MODEL)
+"""In the order in which they are written."""
+
+_NS_PER_S = 10**9
+_NS_PER_MS = 10**6
+_BYTES_PER_MB = 10**6
+
+
+def parse(source: Source, models: Mapping[str, Model] = PUBLISHED) -> Trace:
+    """Read a trace.
+
+    Args:
+        source: the file.
+        models: those known, where the file does not describe them.
+
+    Raises:
+        UsageError: a column is missing, unknown or there twice; a line has too few or too many fields; a field is
+            empty, no number, too small, too large or too fine; a model is unknown; a job_id is there twice; the two
+            scales do not agree; there are no jobs.
+    """
+    records = source.records()
+    header = next(records)
+    columns = _columns(header)
+    rows = [_row(columns, record) for record in records]
+    if not rows:
+        raise fault(header.place, "file", "no jobs follow the names of the columns", "1 or more are allowed")
+    return Trace.of(source.name, [(row.job(models), row.place) for row in rows], _scale(rows))
+
+
+def written(trace: Trace) -> str:
+    """The trace with all columns, in the order of job_id; lines end in CR LF.
+
+    Raises:
+        UsageError: a number of iterations is not whole at the paper's scale.
+    """
+    text = io.StringIO(newline="")
+    table = csv.writer(text)
+    table.writerow(COLUMNS)
+    for job in sorted(trace.jobs, key=lambda job: job.job_id):
+        table.writerow(_cells(job, trace))
+    return text.getvalue()
+
+
+def write(trace: Trace, path: Path) -> None:
+    """Write what `written` gives to a file.
+
+    Raises:
+        UsageError: as `written`, and if the file cannot be written.
+    """
+    content = written(trace).encode()
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+
+
+@dataclass(frozen=True)
+class _Row:
+    place: str
+    fields: Mapping[str, Field]
+
+    @property
+    def is_scaled(self) -> bool:
+        return "sim_iterations" in self.fields
+
+    @property
+    def scale(self) -> Fraction:
+        """Iterations of the paper's scale over those simulated."""
+        return Fraction(self.fields["iterations"].whole(1), self.fields["sim_iterations"].whole(1))
+
+    def job(self, models: Mapping[str, Model]) -> Job:
+        fields = self.fields
+        if self.is_scaled:
+            arrival_ns = fields["sim_arrival_ms"].units(_NS_PER_MS, "ns")
+            iterations = fields["sim_iterations"].whole(1)
+        else:
+            arrival_ns = fields["arrival_s"].units(_NS_PER_S, "ns")
+            iterations = fields["iterations"].whole(1)
+        job_id, gpus = fields["job_id"].whole(), fields["num_gpus"].whole(1)
+        return Job(job_id, arrival_ns, gpus, iterations, self.model(models))
+
+    def model(self, models: Mapping[str, Model]) -> Model:
+        fields = self.fields
+        name = fields["model"].word()
+        if "fw_ms" not in fields:
+            if name not in models:
+                raise fields["model"].error(f"{shown(name)} is unknown", f"{', '.join(models)} are allowed")
+            return models[name]
+        return Model(
+            name,
+            fields["model_size_mb"].units(_BYTES_PER_MB, "byte", 1),
+            fields["fw_ms"].units(_NS_PER_MS, "ns", 1),
+            fields["bw_ms"].units(_NS_PER_MS, "ns", 1),
+            fields["train_mem_mb"].whole(),
+            fields["batch_size"].whole(1),
+        )
+
+    def check_scale(self, scale: Fraction) -> None:
+        """That this line's two times and two numbers of iterations differ by the trace's scale."""
+        if self.scale != scale:
+            reason = f"{self.scale} times sim_iterations, where another line has {scale} times"
+            raise self.fields["iterations"].error(reason, "one scale in all lines is allowed")
+        arrival = self.fields["arrival_s"]
+        arrival_s = arrival.number("seconds are allowed")
+        exact_s = scale * Fraction(self.fields["sim_arrival_ms"].units(_NS_PER_MS, "ns"), _NS_PER_S)
+        # Rounded seconds are seconds still.
+        if abs(arrival_s - exact_s) > arrival.quantum() / 2:
+            reason = f"{shown(arrival.text)} is not {scale} times sim_arrival_ms"
+            raise arrival.error(reason, f"{_decimal(exact_s, 3)} is allowed")
+
+
+def _columns(header: Record) -> Sequence[str]:
+    columns = [name.strip() for name in header.fields]
+    given = set(columns)
+    allowed = f"{', '.join(COLUMNS)} are allowed"
+    for name in columns:
+        if name not in COLUMNS:
+            raise fault(header.place, "columns", f"{shown(name)} is unknown", allowed)
+        if columns.count(name) > 1:
+            raise fault(header.place, name, "is there twice", "each column once is allowed")
+    needed = list(_NEEDED)
+    for group in (_SIMULATED, _MODEL):
+        needed += group if given.intersection(group) else ()
+    for name in needed:
+        if name not in given:
+            raise fault(header.place, name, "the column is missing", f"{', '.join(needed)} are needed here")
+    return columns
+
+
+def _row(columns: Sequence[str], record: Record) -> _Row:
+    if len(record.fields) != len(columns):
+        raise fault(record.place, "line", f"{len(record.fields)} fields", f"{len(columns)} are allowed")
+    named = zip(columns, record.fields, strict=True)
+    return _Row(record.place, {name: Field(record.place, name, text) for name, text in named})
+
+
+def _scale(rows: Sequence[_Row]) -> Fraction:
+    if not rows[0].is_scaled:
+        return Fraction(1)
+    scale = rows[0].scale
+    for row in rows:
+        row.check_scale(scale)
+    return scale
+
+
+def _cells(job: Job, trace: Trace) -> list[str]:
+    scale = trace.seconds_per_simulated_s
+    iterations = job.iterations * scale
+    if iterations.denominator != 1:
+        reason = f"job {job.job_id}: {job.iterations} iterations times {scale} are not whole"
+        raise UsageError(f"{trace.name}: {reason}; whole numbers are allowed")
+    model = job.model
+    return [
+        str(job.job_id),
+        _decimal(scale * Fraction(job.arrival_ns, _NS_PER_S), 3),
+        str(job.gpus),
+        str(iterations),
+        model.name,
+        _decimal(Fraction(job.arrival_ns, _NS_PER_MS), 0),
+        str(job.iterations),
+        _decimal(Fraction(model.size_bytes, _BYTES_PER_MB), 1),
+        _decimal(Fraction(model.forward_ns, _NS_PER_MS), 0),
+        _decimal(Fraction(model.backward_ns, _NS_PER_MS), 0),
+        str(model.memory_mb),
+        str(model.batch_size),
+    ]
+
+
+def _decimal(value: Fraction, least: int, most: int = 9) -> str:
+    """With as many decimals as it has, but not fewer than `least` and (rounded) not more than `most`."""
+    whole, rest = divmod(round(value * 10**most), 10**most)
+    digits = f"{rest:0{most}d}".rstrip("0").ljust(least, "0")
+    return f"{whole}.{digits}" if digits else str(whole)

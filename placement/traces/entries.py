@@ -1,0 +1,61 @@
+"""Jobs of traces that say how long a job ran, but not what it trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from placement.job import Job, Model
+from placement.traces.fields import fault
+from placement.traces.models import assigned
+from placement.traces.source import Source
+from placement.traces.trace import Trace
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a trace of a real cluster tells about a job.
+
+    Attributes:
+        name: unique.
+        arrival_ns: since any moment.
+        gpus: 1 or more.
+        duration_ns: how long it had them.
+        place: "file:line" where it was read.
+    """
+
+    name: str
+    arrival_ns: int
+    gpus: int
+    duration_ns: int
+    place: str
+
+
+def trace(
+    source: Source, entries: Iterable[Entry], models: Mapping[str, Model], skipped: Mapping[str, int]
+) -> Trace:
+    """The trace of these entries of `source`; it begins with the first arrival.
+
+    Jobs are numbered in the order of (arrival, name).
+
+    Each job trains one of `models`, chosen by its name, for as many iterations as fit into its duration while it
+    computes without a pause, but at least one.
+
+    Raises:
+        UsageError: no entries, or jobs too long to be counted.
+    """
+    ordered = sorted(entries, key=lambda entry: (entry.arrival_ns, entry.name))
+    if not ordered:
+        reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(skipped.items()))
+        reason = "no jobs are left" + (f" ({reasons})" if reasons else "")
+        raise fault(source.place(1), "file", reason, "1 or more are allowed")
+    first_ns = ordered[0].arrival_ns
+    known = tuple(models.values())
+    jobs = [(_job(number, entry, first_ns, known), entry.place) for number, entry in enumerate(ordered)]
+    return Trace.of(source.name, jobs, skipped=skipped)
+
+
+def _job(number: int, entry: Entry, first_ns: int, models: Sequence[Model]) -> Job:
+    model = assigned(entry.name, models)
+    iterations = max(1, entry.duration_ns // model.compute_ns)
+    return Job(number, entry.arrival_ns - first_ns, entry.gpus, iterations, model)

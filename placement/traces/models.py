@@ -1,0 +1,48 @@
+"""The networks of Table III of the Ada-SRSF paper, and which of them a job trains whose trace does not say."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from placement.errors import UsageError
+from placement.job import Model
+
+_MS = 10**6
+
+
+def _table(*models: Model) -> Mapping[str, Model]:
+    return MappingProxyType({model.name: model for model in models})
+
+
+PUBLISHED: Mapping[str, Model] = _table(
+    Model("vgg16", 526_400_000, 36 * _MS, 54 * _MS, 4527, 16),
+    Model("resnet50", 99_200_000, 25 * _MS, 37 * _MS, 3213, 16),
+    Model("inception-v3", 103_000_000, 35 * _MS, 52 * _MS, 3291, 16),
+    Model("lstm", 251_800_000, 32 * _MS, 47 * _MS, 2751, 64),
+)
+"""With the whole milliseconds of the published simulator, in the order in which its generator draws them."""
+
+PAPER: Mapping[str, Model] = _table(
+    Model("vgg16", 526_400_000, 35_800_000, 53_700_000, 4527, 16),
+    Model("resnet50", 99_200_000, 25_000_000, 37_400_000, 3213, 16),
+    Model("inception-v3", 103_000_000, 34_900_000, 52_400_000, 3291, 16),
+    Model("lstm", 251_800_000, 31_500_000, 47_300_000, 2751, 64),
+)
+"""With the times that the paper's Table III prints."""
+
+
+def assigned(job: str, models: Sequence[Model]) -> Model:
+    """The network of a job of which only the name is known: the same in every run, and each equally likely.
+
+    It is that of number h mod len(models), where h is the first 8 bytes, the most significant first, of SHA-256 of
+    the job's name in UTF-8.
+
+    Raises:
+        UsageError: no models.
+    """
+    if not models:
+        raise UsageError("models: the table is empty; 1 or more models are allowed")
+    digest = hashlib.sha256(job.encode("utf-8", "surrogatepass")).digest()
+    return models[int.from_bytes(digest[:8], "big") % len(models)]

@@ -1,0 +1,104 @@
+"""The text of a trace's file, and the records of a table in it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from placement.errors import UsageError
+from placement.traces.fields import fault
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record of a table: its fields, and "file:line" of where it begins."""
+
+    place: str
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that was read.
+
+    Attributes:
+        file: its name, as messages show it.
+        text: what it holds, without a byte order mark.
+    """
+
+    file: str
+    text: str
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a file of text in UTF-8.
+
+        Raises:
+            UsageError: it cannot be read, is empty, or no text.
+        """
+        try:
+            return cls.decode(path.read_bytes(), str(path))
+        except OSError as error:
+            raise UsageError(f"{_printable(str(path))}: {error.strerror}") from None
+        except ValueError as error:  # a NUL in the name
+            raise UsageError(f"{_printable(str(path))}: {error}") from None
+
+    @classmethod
+    def decode(cls, data: bytes, file: str) -> Self:
+        """What `data`, the content of `file`, says.
+
+        Raises:
+            UsageError: it is empty, or no text.
+        """
+        file = _printable(file)
+        allowed = "text in UTF-8 is allowed"
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = 1 + data.count(b"\n", 0, error.start)
+            raise fault(f"{file}:{line}", f"byte {error.start}", "no UTF-8", allowed) from None
+        if "\0" in text:
+            line = 1 + text.count("\n", 0, text.index("\0"))
+            raise fault(f"{file}:{line}", f"byte {data.index(0)}", "binary data", allowed)
+        if not text.strip():
+            raise fault(f"{file}:1", "file", "is empty", "a trace of 1 or more jobs is allowed")
+        return cls(file, text)
+
+    @property
+    def name(self) -> str:
+        """That of the trace: the file's, without the suffix."""
+        return Path(self.file).stem
+
+    def place(self, line: int) -> str:
+        """A line, as messages name it."""
+        return f"{self.file}:{line}"
+
+    def records(self) -> Iterator[Record]:
+        """The records of comma-separated values; empty lines are left out, and a field may be in double quotes.
+
+        There is at least one record.
+
+        Raises:
+            UsageError: quotes that do not match, or nothing but empty fields.
+        """
+        lines = csv.reader(io.StringIO(self.text, newline=""), strict=True)
+        begin, found = 1, False
+        try:
+            for fields in lines:
+                if any(field.strip() for field in fields):
+                    found = True
+                    yield Record(self.place(begin), tuple(fields))
+                begin = lines.line_num + 1
+        except csv.Error as error:
+            allowed = "comma-separated values are allowed"
+            raise fault(self.place(begin), "line", str(error), allowed) from None
+        if not found:
+            raise fault(self.place(1), "file", "all fields are empty", "a trace of 1 or more jobs is allowed")
+
+
+def _printable(file: str) -> str:
+    return file if file.isprintable() else repr(file)
