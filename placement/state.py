@@ -12,8 +12,8 @@ import numpy as np
 Records: TypeAlias = Any
 """An array of records of one of the types below; numpy's own types do not know the fields of a record."""
 
-NOT_ARRIVED, QUEUED, COMPUTING, WAITING, SENDING, PAUSED, ENDED = range(7)
-"""The states of a job: WAITING for links with its gradients ready, SENDING an all-reduce, PAUSED in the midst of one."""
+NOT_ARRIVED, QUEUED, COMPUTING, WAITING, SENDING, ENDED = range(6)
+"""The states of a job: WAITING for its links with gradients ready, SENDING them, or COMPUTING with none to send."""
 
 JOB = np.dtype(
     [
@@ -23,28 +23,40 @@ JOB = np.dtype(
         ("memory", "i8"),  # MB, of each of its GPUs
         ("model", "i8"),  # into the table of models
         ("compute", "i8"),  # t_f + t_b of an iteration
-        ("transfer", "i8"),  # of an iteration, alone on the links: a + b*M (Eq. 2)
+        ("transfer", "i8"),  # of an iteration, alone on links of speed 1: a + b*M (Eq. 2)
+        ("buckets", "i8"),  # all-reduces of an iteration, one after the other, of equal sizes
+        ("weight", "i8"),  # cube root of the GPUs, in 1024ths
         ("state", "i8"),
+        ("iterations", "i8"),  # I_k
         ("iterations_left", "i8"),
         ("service_left", "i8"),  # what its workers have yet to compute, together; what SRSF ranks by
         ("servers", "i8"),  # |S(J_k)|, once it is placed
         ("first_worker", "i8"),
-        ("workers_left", "i8"),  # of this iteration
+        ("workers_left", "i8"),  # that compute in this iteration
+        ("backward_left", "i8"),  # workers that have yet to begin their backward task
+        ("backward_began", "i8"),  # when the last of them did
         ("first_place", "i8"),  # into the places: one for each link it uses
         ("places", "i8"),
-        ("latency_left", "i8"),  # of the running transfer, before the first byte moves
-        ("left", "i8"),  # of the running transfer: parts of a nanosecond alone on the links
+        ("rank", "i8"),  # among those that ask for links; the smallest is the first
+        ("granted", "i8"),  # whether its links are its own, by rank
+        ("yields", "i8"),  # whether it stops after this bucket
+        ("sent", "i8"),  # buckets of this iteration
+        ("latency_left", "i8"),  # of the running bucket, before the first byte moves
+        ("left", "i8"),  # of the running bucket, or the next: parts of a nanosecond alone on the links
         ("rate", "i8"),  # parts a nanosecond
         ("updated", "i8"),  # when `left` was right
         ("started", "i8"),  # when it was placed
         ("ended", "i8"),
         ("iteration_began", "i8"),
-        ("ready", "i8"),  # when it became ready to communicate, or was paused
+        ("computed", "i8"),  # when its workers had all computed, or -1 while they have not
+        ("ready", "i8"),  # since when it has asked for its links
         ("sending_since", "i8"),
+        ("slowest", "i8"),  # forward and backward, on the slowest of its GPUs
+        ("slowest_backward", "i8"),
         ("gpu_wait", "i8"),
         ("link_wait", "i8"),
-        ("communication", "i8"),
-        ("slowest", "i8"),  # compute time of an iteration on its slowest GPU
+        ("communication", "i8"),  # while nothing of it was computed
+        ("sending", "i8"),  # in all
         ("mark", "i8"),
     ]
 )
@@ -73,6 +85,7 @@ LINK = np.dtype(
         ("running", "i8"),  # k: transfers that it carries
         ("first_running", "i8"),  # place of one, or -1
         ("first_waiting", "i8"),
+        ("granted", "i8"),  # the job whose it is by rank, or -1
         ("busy", "i8"),
         ("since", "i8"),
         ("mark", "i8"),

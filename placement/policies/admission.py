@@ -8,14 +8,22 @@ from placement.compiled import compiled
 from placement.policies import ada_srsf, srsf
 from placement.state import Records
 
-SRSF, ADA_SRSF = range(2)
+LIMITED, ADA_SRSF, ADA_SRSF_K, BY_RANK = range(4)
+"""BY_RANK does not admit: it grants links, and takes them back (`policies.srtf_yield`)."""
 
 
 @compiled
 def starts(
-    rule: int, limit: int, jobs: Records, links: Records, places: Records, acceptance: np.ndarray, job: int
+    rule: int,
+    limit: int,
+    jobs: Records,
+    links: Records,
+    places: Records,
+    costs: np.ndarray,
+    acceptance: np.ndarray,
+    job: int,
 ) -> bool:
     """Whether the job, which is ready to communicate, starts now."""
-    if rule == SRSF:
+    if rule == LIMITED:
         return srsf.starts(limit, jobs, links, places, job)
     return ada_srsf.starts(jobs, links, places, acceptance, job)

@@ -8,7 +8,7 @@ import numpy as np
 
 from placement.compiled import compiled
 
-NEVER = np.int64(1 << 62)
+NEVER = 1 << 62
 _WIDTH = 4
 
 

@@ -1,9 +1,12 @@
-"""Forward and backward tasks on the GPUs (Algorithm 3, lines 23 to 30): one at a time, not interrupted, SRSF decides."""
+"""Forward and backward tasks on the GPUs (Algorithm 3, lines 23 to 30): one at a time, not interrupted, by rank."""
 
 from __future__ import annotations
 
 from placement.compiled import compiled
+from placement.policies.ranking import rank
 from placement.simulator.agenda import put
+from placement.simulator.buckets import await_bucket
+from placement.simulator.use import note_use
 from placement.simulator.world import World
 from placement.state import COMPUTING, ENDED
 
@@ -30,23 +33,24 @@ def dispatch(world: World, now: int) -> None:
         record = world.gpus[gpu]
         record.mark = 0
         if record.current < 0:
-            worker = _first_by_srsf(world, gpu)
+            worker = _first_by_rank(world, gpu)
             if worker >= 0:
                 _start(world, gpu, worker, now)
     core.dirty_gpus = 0
 
 
 @compiled
-def _first_by_srsf(world: World, gpu: int) -> int:
-    best, best_service, best_job = -1, 0, 0
+def _first_by_rank(world: World, gpu: int) -> int:
+    kind = world.core[0].compute_rank
+    best, best_rank, best_job = -1, 0, 0
     for slot in range(world.gpus[gpu].workers):
         worker = world.hosted[gpu, slot]
         if world.workers[worker].phase == DONE:
             continue
         job = world.workers[worker].job
-        service = world.jobs[job].service_left
-        if best < 0 or service < best_service or (service == best_service and job < best_job):
-            best, best_service, best_job = worker, service, job
+        its_rank = rank(kind, world.jobs, job)
+        if best < 0 or its_rank < best_rank or (its_rank == best_rank and job < best_job):
+            best, best_rank, best_job = worker, its_rank, job
     return best
 
 
@@ -55,9 +59,16 @@ def _start(world: World, gpu: int, worker: int, now: int) -> None:
     record = world.gpus[gpu]
     record.current = worker
     record.since = now
-    model = world.jobs[world.workers[worker].job].model
-    table = world.forward if world.workers[worker].phase == FORWARD_DUE else world.backward
-    put(world.agenda, gpu, now + table[model, record.kind])
+    number = world.workers[worker].job
+    job = world.jobs[number]
+    if world.workers[worker].phase == FORWARD_DUE:
+        put(world.agenda, gpu, now + world.forward[job.model, record.kind])
+        return
+    put(world.agenda, gpu, now + world.backward[job.model, record.kind])
+    job.backward_left -= 1
+    if job.backward_left == 0:
+        job.backward_began = now
+        await_bucket(world, number)
 
 
 @compiled
@@ -68,6 +79,7 @@ def end_task(world: World, gpu: int, now: int) -> int:
     duration = now - record.since
     record.current = -1
     record.busy += duration
+    note_use(world.gpu_use, world.core[0].interval, gpu, record.since, now)
     record.workload -= duration
     mark_gpu(world, gpu)
     number = world.workers[worker].job
@@ -79,6 +91,7 @@ def end_task(world: World, gpu: int, now: int) -> int:
         job.workers_left -= 1
         if job.workers_left == 0:
             job.gpu_wait += now - job.iteration_began - job.slowest
+            job.computed = now
             return number
     return -1
 
@@ -89,7 +102,9 @@ def begin_iteration(world: World, number: int, now: int) -> None:
     job = world.jobs[number]
     job.state = COMPUTING
     job.iteration_began = now
-    job.workers_left = job.gpus
+    job.computed = -1
+    job.sent = 0
+    job.workers_left = job.backward_left = job.gpus
     for worker in range(job.first_worker, job.first_worker + job.gpus):
         world.workers[worker].phase = FORWARD_DUE
         mark_gpu(world, world.workers[worker].gpu)

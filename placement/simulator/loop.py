@@ -5,13 +5,14 @@ from __future__ import annotations
 from placement.compiled import compiled
 from placement.simulator.agenda import NEVER, pop, soonest
 from placement.simulator.compute import dispatch, end_iteration, end_task
+from placement.simulator.deciding import decide
 from placement.simulator.placing import arrive, place_queue
-from placement.simulator.transfers import become_ready, decide, end_transfer
+from placement.simulator.transfers import end_bucket, offer_bucket
 from placement.simulator.world import World
 
 
 @compiled
-def run(world: World, placement: int, kappa: int, communication: int, limit: int) -> int:
+def run(world: World) -> int:
     """Until all jobs have ended; returns the time, in ns."""
     core = world.core[0]
     now = 0
@@ -23,8 +24,8 @@ def run(world: World, placement: int, kappa: int, communication: int, limit: int
             core.arrived += 1
             core.events += 1
         if core.must_place:
-            place_queue(world, placement, kappa, 0, now)
-        decide(world, communication, limit, now)
+            place_queue(world, now)
+        decide(world, now)
         dispatch(world, now)
     return now
 
@@ -37,26 +38,34 @@ def _next_arrival(world: World) -> int:
 
 @compiled
 def _end_what_is_due(world: World, now: int) -> None:
-    core = world.core[0]
+    gpus, jobs = len(world.gpus), len(world.jobs)
     while soonest(world.agenda) == now:
         item = pop(world.agenda)
-        core.events += 1
-        if item < len(world.gpus):
-            job = end_task(world, item, now)
-            if job >= 0:
-                if world.jobs[job].places:
-                    become_ready(world, job, now)
-                else:
-                    end_iteration(world, job, now)
+        world.core[0].events += 1
+        if item < gpus:
+            _end_task(world, item, now)
+        elif item < gpus + jobs:
+            _end_bucket(world, item - gpus, now)
         else:
-            job = item - len(world.gpus)
-            if end_transfer(world, job, now):
-                _reduce_workload(world, job)
-                end_iteration(world, job, now)
+            offer_bucket(world, item - gpus - jobs, now)
 
 
 @compiled
-def _reduce_workload(world: World, number: int) -> None:
+def _end_task(world: World, gpu: int, now: int) -> None:
+    job = end_task(world, gpu, now)
+    if job < 0:
+        return
+    if world.jobs[job].places:
+        offer_bucket(world, job, now)
+    else:
+        end_iteration(world, job, now)
+
+
+@compiled
+def _end_bucket(world: World, number: int, now: int) -> None:
+    if not end_bucket(world, number, now):
+        return
     job = world.jobs[number]
     for worker in range(job.first_worker, job.first_worker + job.gpus):
         world.gpus[world.workers[worker].gpu].workload -= job.transfer
+    end_iteration(world, number, now)

@@ -28,14 +28,14 @@ def arrive(world: World, number: int) -> None:
 
 
 @compiled
-def place_queue(world: World, rule: int, kappa: int, random: int, now: int) -> None:
+def place_queue(world: World, now: int) -> None:
     """Place every job that fits; the others are passed over, and stay."""
     core = world.core[0]
     kept = 0
     for position in range(core.queued):
         number = world.queue[position]
         if _has_room(world, number) and choose(
-            rule, kappa, world.jobs, world.gpus, world.servers, number, world.chosen
+            core.placement, core.kappa, world.jobs, world.gpus, world.servers, number, world.chosen
         ):
             _place(world, number, now)
         else:
@@ -71,6 +71,7 @@ def _host(world: World, number: int, worker: int, gpu: int, workload: int) -> No
     job, record = world.jobs[number], world.gpus[gpu]
     model = job.model
     job.slowest = max(job.slowest, world.forward[model, record.kind] + world.backward[model, record.kind])
+    job.slowest_backward = max(job.slowest_backward, world.backward[model, record.kind])
     world.workers[worker].job = number
     world.workers[worker].gpu = gpu
     world.hosted[gpu, record.workers] = worker

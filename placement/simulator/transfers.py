@@ -1,12 +1,15 @@
-"""All-reduces on the links: contention as in Eq. 5, and the decisions of the communication policy (Algorithm 3)."""
+"""Transfers on the links, bucket by bucket: asking, starting, stopping, and contention as in Eq. 5."""
 
 from __future__ import annotations
 
 from placement.compiled import compiled
-from placement.policies.admission import starts
+from placement.policies.admission import ADA_SRSF, ADA_SRSF_K
+from placement.policies.ranking import rank
 from placement.simulator.agenda import drop, put
+from placement.simulator.buckets import await_bucket, buckets_ready
+from placement.simulator.use import note_use
 from placement.simulator.world import World
-from placement.state import SENDING, WAITING
+from placement.state import COMPUTING, SENDING, WAITING
 
 
 @compiled
@@ -20,53 +23,8 @@ def mark_link(world: World, link: int) -> None:
 
 
 @compiled
-def become_ready(world: World, number: int, now: int) -> None:
-    """The workers of a job have all computed: it asks for its links."""
-    job = world.jobs[number]
-    job.state = WAITING
-    job.ready = now
-    data = job.transfer - world.core[0].latency
-    job.latency_left = world.core[0].latency
-    job.left = data * world.core[0].parts
-    for place in range(job.first_place, job.first_place + job.places):
-        link = world.places[place].link
-        _push(world, place, link, True)
-    _add_candidate(world, number)
-
-
-@compiled
-def decide(world: World, rule: int, limit: int, now: int) -> None:
-    """Let those start that the policy lets, the first by SRSF first, until it lets no more."""
-    core = world.core[0]
-    while core.dirty_links or core.candidates:
-        _gather(world)
-        count = core.candidates
-        core.candidates = 0
-        _sort_by_srsf(world, count)
-        for position in range(count):
-            number = world.candidates[position]
-            world.jobs[number].mark = 0
-        for position in range(count):
-            number = world.candidates[position]
-            _settle_around(world, number, now)
-            if starts(rule, limit, world.jobs, world.links, world.places, world.acceptance, number):
-                _start(world, number, now)
-
-
-@compiled
-def end_transfer(world: World, number: int, now: int) -> bool:
-    """What was due for a transfer has come; whether it is over (or else it was only its latency)."""
-    job = world.jobs[number]
-    _settle(world, number, now)
-    if job.left > 0:
-        _expect(world, number, now)
-        return False
-    _stop(world, number, now)
-    return True
-
-
-@compiled
-def _add_candidate(world: World, number: int) -> None:
+def add_candidate(world: World, number: int) -> None:
+    """Have this job ask at the end of this instant."""
     core = world.core[0]
     if world.jobs[number].mark == 0:
         world.jobs[number].mark = 1
@@ -75,34 +33,107 @@ def _add_candidate(world: World, number: int) -> None:
 
 
 @compiled
-def _gather(world: World) -> None:
-    """The jobs that wait for links on which something has changed."""
-    core = world.core[0]
-    for position in range(core.dirty_links):
-        link = world.links[world.dirty_links[position]]
-        link.mark = 0
-        place = link.first_waiting
-        while place >= 0:
-            _add_candidate(world, world.places[place].job)
-            place = world.places[place].next
-    core.dirty_links = 0
+def offer_bucket(world: World, number: int, now: int) -> None:
+    """A bucket of this job is ready: it asks for its links, unless it has asked already."""
+    job = world.jobs[number]
+    if job.computed >= 0:
+        drop(world.agenda, len(world.gpus) + len(world.jobs) + number)
+    if job.state != COMPUTING:
+        return
+    _load_bucket(world, number)
+    job.rank = rank(world.core[0].link_rank, world.jobs, number)
+    _ask(world, number, now)
+    add_candidate(world, number)
 
 
 @compiled
-def _sort_by_srsf(world: World, count: int) -> None:
-    """By insertion: there are few, and they are nearly in order."""
-    candidates = world.candidates
-    for position in range(1, count):
-        number = candidates[position]
-        service = world.jobs[number].service_left
-        hole = position
-        while hole > 0:
-            other = candidates[hole - 1]
-            if (world.jobs[other].service_left, other) <= (service, number):
-                break
-            candidates[hole] = other
-            hole -= 1
-        candidates[hole] = number
+def start(world: World, number: int, now: int) -> None:
+    """Let a job that has asked begin."""
+    job, rule = world.jobs[number], world.core[0].rule
+    if job.computed >= 0:
+        job.link_wait += now - max(job.ready, job.computed)
+    job.state = SENDING
+    job.sending_since = job.updated = now
+    for place in range(job.first_place, job.first_place + job.places):
+        link = world.places[place].link
+        _take(world, place, link, True)
+        _push(world, place, link, False)
+        record = world.links[link]
+        record.running += 1
+        if record.running == 1:
+            record.since = now
+        if rule in (ADA_SRSF, ADA_SRSF_K):
+            mark_link(world, link)  # one more running transfer can make AdaDUAL accept another
+    _share_anew(world, number, now)
+
+
+@compiled
+def end_bucket(world: World, number: int, now: int) -> bool:
+    """What was due for a transfer has come; whether with it all of the iteration's gradients are reduced."""
+    job = world.jobs[number]
+    settle(world, number, now)
+    if job.left > 0:
+        _expect(world, number, now)
+        return False
+    job.sent += 1
+    ready = buckets_ready(world, number, now)
+    if job.sent < ready:
+        _load_bucket(world, number)
+        if job.yields:
+            _stop(world, number, now)
+            _ask(world, number, now)
+        else:
+            _expect(world, number, now)
+        return False
+    _stop(world, number, now)
+    _release(world, number)
+    job.state = COMPUTING
+    if job.sent < job.buckets:
+        await_bucket(world, number)
+        return False
+    return True
+
+
+@compiled
+def settle(world: World, number: int, now: int) -> None:
+    """What a running transfer has left by now."""
+    job = world.jobs[number]
+    elapsed = now - job.updated
+    waited = min(elapsed, job.latency_left)
+    job.latency_left -= waited
+    job.left = max(0, job.left - (elapsed - waited) * job.rate)
+    job.updated = now
+
+
+@compiled
+def _load_bucket(world: World, number: int) -> None:
+    job, core = world.jobs[number], world.core[0]
+    parts = (job.transfer - core.latency) * core.parts
+    job.left = parts // job.buckets
+    if job.sent == job.buckets - 1:
+        job.left += parts % job.buckets
+    job.latency_left = core.latency
+
+
+@compiled
+def _ask(world: World, number: int, now: int) -> None:
+    job = world.jobs[number]
+    job.state = WAITING
+    job.ready = now
+    job.yields = 0
+    for place in range(job.first_place, job.first_place + job.places):
+        _push(world, place, world.places[place].link, True)
+
+
+@compiled
+def _release(world: World, number: int) -> None:
+    """Give back what was granted."""
+    job = world.jobs[number]
+    job.granted = job.yields = 0
+    for place in range(job.first_place, job.first_place + job.places):
+        link = world.links[world.places[place].link]
+        if link.granted == number:
+            link.granted = -1
 
 
 @compiled
@@ -133,29 +164,12 @@ def _take(world: World, place: int, link: int, waits: bool) -> None:
 
 
 @compiled
-def _start(world: World, number: int, now: int) -> None:
-    job = world.jobs[number]
-    job.link_wait += now - job.ready
-    job.state = SENDING
-    job.sending_since = now
-    job.updated = now
-    for place in range(job.first_place, job.first_place + job.places):
-        link = world.places[place].link
-        _take(world, place, link, True)
-        _push(world, place, link, False)
-        record = world.links[link]
-        record.running += 1
-        if record.running == 1:
-            record.since = now
-        mark_link(world, link)
-    _share_anew(world, number, now)
-
-
-@compiled
 def _stop(world: World, number: int, now: int) -> None:
     job = world.jobs[number]
-    job.communication += now - job.sending_since
     job.state = WAITING
+    job.sending += now - job.sending_since
+    if job.computed >= 0:
+        job.communication += now - max(job.sending_since, job.computed)
     drop(world.agenda, len(world.gpus) + number)
     for place in range(job.first_place, job.first_place + job.places):
         link = world.places[place].link
@@ -164,6 +178,7 @@ def _stop(world: World, number: int, now: int) -> None:
         record.running -= 1
         if record.running == 0:
             record.busy += now - record.since
+            note_use(world.link_use, world.core[0].interval, link, record.since, now)
         mark_link(world, link)
     _share_anew(world, number, now)
 
@@ -178,7 +193,7 @@ def _share_anew(world: World, number: int, now: int) -> None:
             sharer = world.places[other].job
             rate = _rate(world, sharer)
             if rate != world.jobs[sharer].rate:
-                _settle(world, sharer, now)
+                settle(world, sharer, now)
                 world.jobs[sharer].rate = rate
                 _expect(world, sharer, now)
             other = world.places[other].next
@@ -190,37 +205,17 @@ def _share_anew(world: World, number: int, now: int) -> None:
 def _rate(world: World, number: int) -> int:
     """That of the slowest of its links."""
     job = world.jobs[number]
-    slowest = world.core[0].parts << 1
-    for place in range(job.first_place, job.first_place + job.places):
+    first = world.links[world.places[job.first_place].link]
+    slowest = world.rates[first.kind, first.running]
+    for place in range(job.first_place + 1, job.first_place + job.places):
         link = world.links[world.places[place].link]
         slowest = min(slowest, world.rates[link.kind, link.running])
     return slowest
 
 
 @compiled
-def _settle(world: World, number: int, now: int) -> None:
-    """What a running transfer has left by now."""
-    job = world.jobs[number]
-    elapsed = now - job.updated
-    waited = min(elapsed, job.latency_left)
-    job.latency_left -= waited
-    job.left = max(0, job.left - (elapsed - waited) * job.rate)
-    job.updated = now
-
-
-@compiled
-def _settle_around(world: World, number: int, now: int) -> None:
-    job = world.jobs[number]
-    for place in range(job.first_place, job.first_place + job.places):
-        other = world.links[world.places[place].link].first_running
-        while other >= 0:
-            _settle(world, world.places[other].job, now)
-            other = world.places[other].next
-
-
-@compiled
 def _expect(world: World, number: int, now: int) -> None:
-    """Note when a running transfer will end: at the first nanosecond at which it has nothing left."""
+    """Note when a running bucket will end: at the first nanosecond at which it has nothing left."""
     job = world.jobs[number]
     rest = (job.left + job.rate - 1) // job.rate
     put(world.agenda, len(world.gpus) + number, now + job.latency_left + rest)

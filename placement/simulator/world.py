@@ -12,7 +12,8 @@ import numpy as np
 from placement.cluster import Cluster
 from placement.contention import Contention
 from placement.errors import UsageError
-from placement.job import Job
+from placement.job import Job, Model
+from placement.policies.catalogue import Communication, Placement
 from placement.simulator import agenda as agendas
 from placement.simulator.agenda import Agenda
 from placement.state import GPU, JOB, LINK, PLACE, SERVER, WORKER, Records
@@ -20,20 +21,29 @@ from placement.state import GPU, JOB, LINK, PLACE, SERVER, WORKER, Records
 _MOST = 1 << 62
 """No number in the arrays may pass it."""
 
+_LONGEST = _MOST // 8
+
 CORE = np.dtype(
     [
+        ("rule", "i8"),  # of the communication policy, and the next two
+        ("limit", "i8"),
+        ("compute_rank", "i8"),
+        ("link_rank", "i8"),
+        ("placement", "i8"),
+        ("kappa", "i8"),
+        ("parts", "i8"),  # of a nanosecond, in the progress of transfers
+        ("latency", "i8"),  # a of Eq. 2
         ("queued", "i8"),
         ("places", "i8"),
-        ("ended", "i8"),
         ("arrived", "i8"),
+        ("ended", "i8"),
         ("events", "i8"),
         ("must_place", "i8"),
-        ("parts", "i8"),  # of a nanosecond, in the progress of transfers
-        ("stamp", "i8"),
         ("dirty_gpus", "i8"),
         ("dirty_links", "i8"),
         ("candidates", "i8"),
-        ("latency", "i8"),
+        ("touched", "i8"),
+        ("interval", "i8"),  # ns, of the use over time
     ]
 )
 
@@ -51,91 +61,133 @@ class World(NamedTuple):
     forward: np.ndarray  # per model and kind of GPU
     backward: np.ndarray
     rates: np.ndarray  # per kind of link and number of transfers: parts per nanosecond
+    costs: np.ndarray  # per number of transfers: what a byte takes, over what it takes alone
     acceptance: np.ndarray  # per model: AdaDUAL starts its transfer beside one with more parts left than this
     memories: np.ndarray  # what jobs need of a GPU's memory, each size once
     roomy: np.ndarray  # per size in `memories`: the GPUs that have as much left
     way: np.ndarray  # per server, the links to the root, then -1
     below: np.ndarray  # per link, scratch
-    agenda: Agenda  # GPUs, and then jobs
+    agenda: Agenda  # GPUs, then the transfers of jobs, then their next buckets
     queue: np.ndarray  # jobs that wait for GPUs, in the order of SRSF
     chosen: np.ndarray  # GPUs, scratch
     dirty_gpus: np.ndarray
     dirty_links: np.ndarray
     candidates: np.ndarray
+    touched: np.ndarray
+    gpu_use: np.ndarray  # per GPU and interval, ns
+    link_use: np.ndarray
     core: Records
 
 
-def build(jobs: Sequence[Job], cluster: Cluster, contention: Contention) -> World:
-    """The world before anything has happened.
+def build(
+    jobs: Sequence[Job],
+    cluster: Cluster,
+    placement: Placement,
+    communication: Communication,
+    contention: Contention,
+    use: tuple[int, int] = (0, 0),
+) -> World:
+    """The world before anything has happened; `use` is a number of intervals and how long they are, in ns.
 
     Raises:
         UsageError: no jobs, a number twice, or a job that cannot run on this cluster.
     """
     ordered = sorted(jobs, key=lambda job: (job.arrival_ns, job.job_id))
-    _check(ordered, cluster)
+    _check(ordered, cluster, contention)
     models = list(dict.fromkeys(job.model for job in ordered))
-    performances = sorted({gpu.performance for _, gpu in cluster.gpus})
     memories = sorted({model.memory_mb for model in models})
-    longest = max(math.ceil(contention.duration_ns(model.size_bytes)) for model in models)
-    parts = 1 << (_MOST // (4 * (longest + 1))).bit_length() - 1
-    core = np.zeros(1, CORE)
-    core["parts"] = min(parts, 1 << 40)
-    core["latency"] = math.ceil(contention.latency_ns)
-    gpu_records = _gpus(cluster, performances)
-    places = sum(min(job.gpus, len(cluster.servers)) + len(cluster.switches) for job in ordered)
-    size = (len(models), len(performances))
-    forward, backward = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    for row, model in enumerate(models):
-        for column, performance in enumerate(performances):
-            forward[row, column] = math.ceil(model.forward_ns / performance)
-            backward[row, column] = math.ceil(model.backward_ns / performance)
-    most_hosted = max(gpu.memory_mb for _, gpu in cluster.gpus) // max(1, memories[0])
+    core = _core(models, placement, communication, contention)
+    core["interval"] = use[1]
+    gpus, links, parts = _gpus(cluster), _links(cluster), int(core["parts"][0])
+    forward, backward = _durations(models, _performances(cluster))
     return World(
-        jobs=_jobs(ordered, models, contention),
-        gpus=gpu_records,
+        jobs=_jobs(ordered, models, contention, communication.bucket_bytes),
+        gpus=gpus,
         servers=_servers(cluster),
         workers=np.zeros(sum(job.gpus for job in ordered), WORKER),
-        links=_links(cluster),
-        places=np.zeros(places, PLACE),
-        hosted=np.full((len(cluster.gpus), max(1, min(most_hosted, len(ordered)))), -1, np.int64),
+        links=links,
+        places=np.zeros(
+            sum(min(job.gpus, len(cluster.servers)) + len(cluster.switches) for job in ordered), PLACE
+        ),
+        hosted=np.full((len(gpus), _most_hosted(ordered, cluster)), -1, np.int64),
         forward=forward,
         backward=backward,
-        rates=_rates(cluster, contention, int(core["parts"][0]), len(ordered)),
-        acceptance=np.array(
-            [_acceptance(model.size_bytes, contention, int(core["parts"][0])) for model in models], np.int64
-        ),
+        rates=_rates(cluster, contention, parts, len(ordered)),
+        costs=_costs(contention, len(ordered)),
+        acceptance=np.array([_acceptance(each.size_bytes, contention, parts) for each in models], np.int64),
         memories=np.array(memories, np.int64),
-        roomy=np.array([int((gpu_records["memory_left"] >= each).sum()) for each in memories], np.int64),
+        roomy=np.array([int((gpus["memory_left"] >= each).sum()) for each in memories], np.int64),
         way=_ways(cluster),
-        below=np.zeros(len(cluster.links), np.int64),
-        agenda=agendas.empty(len(cluster.gpus) + len(ordered)),
+        below=np.zeros(len(links), np.int64),
+        agenda=agendas.empty(len(gpus) + 2 * len(ordered)),
         queue=np.zeros(len(ordered), np.int64),
-        chosen=np.zeros(len(cluster.gpus), np.int64),
-        dirty_gpus=np.zeros(len(cluster.gpus), np.int64),
-        dirty_links=np.zeros(max(1, len(cluster.links)), np.int64),
+        chosen=np.zeros(len(gpus), np.int64),
+        dirty_gpus=np.zeros(len(gpus), np.int64),
+        dirty_links=np.zeros(len(links), np.int64),
         candidates=np.zeros(len(ordered), np.int64),
+        touched=np.zeros(len(ordered), np.int64),
+        gpu_use=np.zeros((len(gpus), use[0]), np.int64),
+        link_use=np.zeros((len(links), use[0]), np.int64),
         core=core,
     )
 
 
-def _check(jobs: Sequence[Job], cluster: Cluster) -> None:
+def _core(
+    models: Sequence[Model], placement: Placement, communication: Communication, contention: Contention
+) -> Records:
+    longest = max(math.ceil(contention.duration_ns(model.size_bytes)) for model in models)
+    core = np.zeros(1, CORE)
+    core["rule"], core["limit"] = communication.rule, communication.limit
+    core["compute_rank"], core["link_rank"] = communication.compute_rank, communication.link_rank
+    core["placement"], core["kappa"] = placement.rule, placement.kappa
+    # As fine as the longest transfer allows without passing the range of the numbers.
+    core["parts"] = 1 << min(40, (_MOST // (4 * (longest + 1))).bit_length() - 1)
+    core["latency"] = math.ceil(contention.latency_ns)
+    return core
+
+
+def _performances(cluster: Cluster) -> list[Fraction]:
+    return sorted({gpu.performance for _, gpu in cluster.gpus})
+
+
+def _durations(models: Sequence[Model], performances: Sequence[Fraction]) -> tuple[np.ndarray, np.ndarray]:
+    forward = [[math.ceil(model.forward_ns / each) for each in performances] for model in models]
+    backward = [[math.ceil(model.backward_ns / each) for each in performances] for model in models]
+    return np.array(forward, np.int64), np.array(backward, np.int64)
+
+
+def _most_hosted(jobs: Sequence[Job], cluster: Cluster) -> int:
+    """The most workers that a GPU can have memory for."""
+    least = max(1, min(job.model.memory_mb for job in jobs))
+    return max(1, min(len(jobs), max(gpu.memory_mb for _, gpu in cluster.gpus) // least))
+
+
+def _check(jobs: Sequence[Job], cluster: Cluster, contention: Contention) -> None:
     if not jobs:
         raise UsageError("no jobs: one or more is allowed")
     seen: set[int] = set()
+    sizes = [gpu.memory_mb for _, gpu in cluster.gpus]
+    wanted = {job.model.memory_mb for job in jobs}
+    room = {memory_mb: sum(size >= memory_mb for size in sizes) for memory_mb in wanted}
     for job in jobs:
         if job.job_id in seen:
             raise UsageError(f"job {job.job_id}: the number is used more than once")
         seen.add(job.job_id)
-        fit = sum(gpu.memory_mb >= job.model.memory_mb for _, gpu in cluster.gpus)
-        if fit < job.gpus:
+        memory_mb = job.model.memory_mb
+        if room[memory_mb] < job.gpus:
             raise UsageError(
-                f"job {job.job_id} wants {job.gpus} GPUs with {job.model.memory_mb} MB: the cluster has {fit}"
+                f"job {job.job_id} wants {job.gpus} GPUs with {memory_mb} MB: the cluster has {room[memory_mb]}"
             )
-        if job.arrival_ns > _MOST // 4 or job.service_ns > _MOST // 4:
-            raise UsageError(f"job {job.job_id}: arrival or compute time of more than {_MOST / 4e9:.3g} s")
+        sending_ns = math.ceil(contention.duration_ns(job.model.size_bytes)) * job.iterations
+        if max(job.arrival_ns, job.service_ns, sending_ns) > _LONGEST:
+            raise UsageError(
+                f"job {job.job_id}: {_LONGEST / 1e9:.3g} s of arrival, computing and communicating are allowed"
+            )
 
 
-def _jobs(ordered: Sequence[Job], models: list, contention: Contention) -> Records:
+def _jobs(
+    ordered: Sequence[Job], models: Sequence[Model], contention: Contention, bucket_bytes: int
+) -> Records:
     numbers = {model: number for number, model in enumerate(models)}
     found = np.zeros(len(ordered), JOB)
     worker = 0
@@ -144,14 +196,17 @@ def _jobs(ordered: Sequence[Job], models: list, contention: Contention) -> Recor
         record["memory"], record["model"] = job.model.memory_mb, numbers[job.model]
         record["compute"] = job.model.compute_ns
         record["transfer"] = math.ceil(contention.duration_ns(job.model.size_bytes))
-        record["iterations_left"], record["service_left"] = job.iterations, job.service_ns
-        record["first_worker"] = worker
-        record["ended"] = -1
+        record["buckets"] = -(-job.model.size_bytes // bucket_bytes) if bucket_bytes else 1
+        record["weight"] = round(1024 * job.gpus ** (1 / 3))
+        record["iterations"] = record["iterations_left"] = job.iterations
+        record["service_left"] = job.service_ns
+        record["first_worker"], record["ended"] = worker, -1
         worker += job.gpus
     return found
 
 
-def _gpus(cluster: Cluster, performances: list[Fraction]) -> Records:
+def _gpus(cluster: Cluster) -> Records:
+    performances = _performances(cluster)
     found = np.zeros(len(cluster.gpus), GPU)
     for record, (server, gpu) in zip(found, cluster.gpus, strict=True):
         record["server"], record["kind"] = server, performances.index(gpu.performance)
@@ -173,7 +228,7 @@ def _links(cluster: Cluster) -> Records:
     found = np.zeros(len(cluster.links), LINK)
     for record, link in zip(found, cluster.links, strict=True):
         record["kind"] = speeds.index(link.speed)
-        record["first_running"] = record["first_waiting"] = -1
+        record["first_running"] = record["first_waiting"] = record["granted"] = -1
     return found
 
 
@@ -189,6 +244,11 @@ def _rates(cluster: Cluster, contention: Contention, parts: int, most: int) -> n
             share = speed * contention.ns_per_byte / contention.pace_ns_per_byte(transfers)
             found[row, transfers] = max(1, math.floor(parts * share))
     return found
+
+
+def _costs(contention: Contention, most: int) -> np.ndarray:
+    alone = contention.ns_per_byte
+    return np.array([0.0] + [float(contention.pace_ns_per_byte(each) / alone) for each in range(1, most + 2)])
 
 
 def _acceptance(size_bytes: int, contention: Contention, parts: int) -> int:

@@ -1,0 +1,119 @@
+"""The exact simulator: event-driven, in whole nanoseconds, the same for the same jobs and seed.
+
+Compute takes whole nanoseconds. A transfer ends at the first nanosecond at which it has nothing left, and progresses in
+integer parts of a nanosecond, at the rates of Eq. 5 rounded down (by less than a billionth): so which of two things
+comes first never hangs on how floating-point numbers were rounded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from placement.cluster import Cluster
+from placement.contention import PUBLISHED, Contention
+from placement.errors import UsageError
+from placement.job import Job
+from placement.policies import random
+from placement.policies.catalogue import Communication, Placement
+from placement.simulator.loop import run
+from placement.simulator.outcome import JobOutcome, Outcome, Use
+from placement.simulator.world import World, build
+from placement.state import Records
+
+_NS = 1e9
+_MOST_INTERVALS = 1_000_000
+
+
+def simulate(
+    jobs: Sequence[Job],
+    cluster: Cluster,
+    placement: Placement,
+    communication: Communication,
+    contention: Contention = PUBLISHED,
+    *,
+    seed: int = 0,
+    intervals: int = 0,
+) -> Outcome:
+    """Simulate the jobs on the cluster until the last has ended.
+
+    Args:
+        jobs: in any order.
+        cluster: where they run.
+        placement: decides on GPUs.
+        communication: decides on links.
+        contention: what sharing a link costs.
+        seed: of what the policies leave to chance.
+        intervals: into how many the makespan is divided for the use over time; it takes twice as long then.
+
+    Raises:
+        UsageError: no jobs, a number twice, or a job that cannot run on this cluster.
+    """
+    if not 0 <= intervals <= _MOST_INTERVALS:
+        raise UsageError(f"intervals {intervals}: 0 to {_MOST_INTERVALS} is allowed")
+    began_s = time.perf_counter()
+    world, end = _run(jobs, cluster, placement, communication, contention, seed, (0, 0))
+    wall_s = time.perf_counter() - began_s
+    use = None
+    if intervals:
+        # How long the intervals are is known only now; everything happens again as it did.
+        interval = -(-end // intervals)
+        world, end = _run(jobs, cluster, placement, communication, contention, seed, (intervals, interval))
+        use = Use(interval / _NS, (world.gpu_use / interval).tolist(), (world.link_use / interval).tolist())
+    return Outcome(
+        jobs=tuple(sorted(_outcomes(world), key=lambda each: each.job_id)),
+        makespan_s=end / _NS,
+        average_gpu_utilization=float(np.mean(world.gpus["busy"] / end)),
+        events=int(world.core["events"][0]),
+        wall_s=wall_s,
+        use=use,
+    )
+
+
+def _run(
+    jobs: Sequence[Job],
+    cluster: Cluster,
+    placement: Placement,
+    communication: Communication,
+    contention: Contention,
+    seed: int,
+    use: tuple[int, int],
+) -> tuple[World, int]:
+    world = build(jobs, cluster, placement, communication, contention, use)
+    random.seed(seed)
+    return world, run(world)
+
+
+def _outcomes(world: World) -> list[JobOutcome]:
+    return [_outcome(world, job) for job in world.jobs]
+
+
+def _outcome(world: World, job: Records) -> JobOutcome:
+    iterations, first = int(job["iterations"]), int(job["first_worker"])
+    return JobOutcome(
+        job_id=int(job["job_id"]),
+        arrival_s=job["arrival"] / _NS,
+        start_s=job["started"] / _NS,
+        end_s=job["ended"] / _NS,
+        queue_s=(job["started"] - job["arrival"]) / _NS,
+        compute_s=int(job["slowest"]) * iterations / _NS,
+        gpu_wait_s=job["gpu_wait"] / _NS,
+        link_wait_s=job["link_wait"] / _NS,
+        communication_s=job["communication"] / _NS,
+        contention_s=max(0, int(job["sending"]) - alone_ns(world, job) * iterations) / _NS,
+        gpus=tuple(int(gpu) for gpu in world.workers["gpu"][first : first + job["gpus"]]),
+    )
+
+
+def alone_ns(world: World, job: Records) -> int:
+    """What the transfers of one iteration of a placed job take, alone on its links."""
+    places = world.places[job["first_place"] : job["first_place"] + job["places"]]
+    if len(places) == 0:
+        return 0
+    rate = min(int(world.rates[world.links[place["link"]]["kind"], 1]) for place in places)
+    core, buckets = world.core[0], int(job["buckets"])
+    parts = int(job["transfer"] - core["latency"]) * int(core["parts"])
+    each, rest = divmod(parts, buckets)
+    return buckets * int(core["latency"]) + (buckets - 1) * -(-each // rate) + -(-(each + rest) // rate)
