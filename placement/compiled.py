@@ -39,7 +39,8 @@ _FOLDER = _folder()
 def compiled(function: _Function) -> _Function:
     """Compile when first called, once for a machine and this version of the package.
 
-    The function may not make arrays: numba then counts no references, which would take more time than all the rest.
+    The function may not make arrays: numba then counts no references. And it becomes a part of its callers: to hand over
+    a state of many arrays costs more than most functions here do. Together these are a factor of thirty.
     """
     return _compiled(function, allocates=False)
 
@@ -53,6 +54,9 @@ def _compiled(function: _Function, allocates: bool) -> _Function:
     before = config.CACHE_DIR
     config.CACHE_DIR = _FOLDER
     try:
-        return cast(_Function, njit(cache=True, error_model="numpy", _nrt=allocates)(function))
+        return cast(
+            _Function,
+            njit(cache=True, error_model="numpy", _nrt=allocates, forceinline=not allocates)(function),
+        )
     finally:
         config.CACHE_DIR = before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placement.compiled import compiled
-from placement.policies import ada_srsf, srsf
+from placement.policies import ada_srsf, adadual, srsf
 from placement.state import Records
 
 LIMITED, ADA_SRSF, ADA_SRSF_K, BY_RANK = range(4)
@@ -26,4 +26,6 @@ def starts(
     """Whether the job, which is ready to communicate, starts now."""
     if rule == LIMITED:
         return srsf.starts(limit, jobs, links, places, job)
+    if rule == ADA_SRSF_K:
+        return adadual.starts(jobs, links, places, costs, job)
     return ada_srsf.starts(jobs, links, places, acceptance, job)

@@ -26,7 +26,7 @@ def buckets_ready(world: World, number: int, now: int) -> int:
 def await_bucket(world: World, number: int) -> None:
     """Note when the next bucket will be ready, unless it is the last: that one is when all workers have computed."""
     job = world.jobs[number]
-    item = len(world.gpus) + len(world.jobs) + number
+    item = len(world.jobs) + number
     following = job.sent + 1
     if job.places == 0 or following >= job.buckets:
         drop(world.agenda, item)

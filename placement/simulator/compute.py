@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from placement.compiled import compiled
 from placement.policies.ranking import rank
-from placement.simulator.agenda import put
 from placement.simulator.buckets import await_bucket
+from placement.simulator.task_ends import note_end
 from placement.simulator.use import note_use
 from placement.simulator.world import World
 from placement.state import COMPUTING, ENDED
@@ -62,9 +62,9 @@ def _start(world: World, gpu: int, worker: int, now: int) -> None:
     number = world.workers[worker].job
     job = world.jobs[number]
     if world.workers[worker].phase == FORWARD_DUE:
-        put(world.agenda, gpu, now + world.forward[job.model, record.kind])
+        note_end(world.ends, gpu, now + world.forward[job.model, record.kind])
         return
-    put(world.agenda, gpu, now + world.backward[job.model, record.kind])
+    note_end(world.ends, gpu, now + world.backward[job.model, record.kind])
     job.backward_left -= 1
     if job.backward_left == 0:
         job.backward_began = now

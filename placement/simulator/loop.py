@@ -7,6 +7,7 @@ from placement.simulator.agenda import NEVER, pop, soonest
 from placement.simulator.compute import dispatch, end_iteration, end_task
 from placement.simulator.deciding import decide
 from placement.simulator.placing import arrive, place_queue
+from placement.simulator.task_ends import next_end, take_ended
 from placement.simulator.transfers import end_bucket, offer_bucket
 from placement.simulator.world import World
 
@@ -17,7 +18,7 @@ def run(world: World) -> int:
     core = world.core[0]
     now = 0
     while core.ended < len(world.jobs):
-        now = min(soonest(world.agenda), _next_arrival(world))
+        now = min(next_end(world.ends), soonest(world.agenda), _next_arrival(world))
         _end_what_is_due(world, now)
         while _next_arrival(world) == now:
             arrive(world, core.arrived)
@@ -38,16 +39,21 @@ def _next_arrival(world: World) -> int:
 
 @compiled
 def _end_what_is_due(world: World, now: int) -> None:
-    gpus, jobs = len(world.gpus), len(world.jobs)
+    core, ends = world.core[0], world.ends
+    while next_end(ends) == now:
+        gpu = take_ended(ends)
+        while gpu >= 0:
+            core.events += 1
+            following = ends.following[gpu]
+            _end_task(world, gpu, now)
+            gpu = following
     while soonest(world.agenda) == now:
         item = pop(world.agenda)
-        world.core[0].events += 1
-        if item < gpus:
-            _end_task(world, item, now)
-        elif item < gpus + jobs:
-            _end_bucket(world, item - gpus, now)
+        core.events += 1
+        if item < len(world.jobs):
+            _end_bucket(world, item, now)
         else:
-            offer_bucket(world, item - gpus - jobs, now)
+            offer_bucket(world, item - len(world.jobs), now)
 
 
 @compiled

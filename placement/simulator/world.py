@@ -15,7 +15,9 @@ from placement.errors import UsageError
 from placement.job import Job, Model
 from placement.policies.catalogue import Communication, Placement
 from placement.simulator import agenda as agendas
+from placement.simulator import task_ends
 from placement.simulator.agenda import Agenda
+from placement.simulator.task_ends import TaskEnds
 from placement.state import GPU, JOB, LINK, PLACE, SERVER, WORKER, Records
 
 _MOST = 1 << 62
@@ -67,7 +69,8 @@ class World(NamedTuple):
     roomy: np.ndarray  # per size in `memories`: the GPUs that have as much left
     way: np.ndarray  # per server, the links to the root, then -1
     below: np.ndarray  # per link, scratch
-    agenda: Agenda  # GPUs, then the transfers of jobs, then their next buckets
+    ends: TaskEnds
+    agenda: Agenda  # the transfers of jobs, and then their next buckets
     queue: np.ndarray  # jobs that wait for GPUs, in the order of SRSF
     chosen: np.ndarray  # GPUs, scratch
     dirty_gpus: np.ndarray
@@ -119,7 +122,8 @@ def build(
         roomy=np.array([int((gpus["memory_left"] >= each).sum()) for each in memories], np.int64),
         way=_ways(cluster),
         below=np.zeros(len(links), np.int64),
-        agenda=agendas.empty(len(gpus) + 2 * len(ordered)),
+        ends=task_ends.none(len(gpus)),
+        agenda=agendas.empty(2 * len(ordered)),
         queue=np.zeros(len(ordered), np.int64),
         chosen=np.zeros(len(gpus), np.int64),
         dirty_gpus=np.zeros(len(gpus), np.int64),
