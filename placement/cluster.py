@@ -122,7 +122,7 @@ class Cluster:
             servers = tuple(_server(each) for each in document["servers"])
             default = [{"name": "switch"}]
             switches = tuple(_switch(each) for each in document.get("switches", default))
-        except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise UsageError(f"not a cluster: {error!r}") from None
         return cls(servers, switches)
 

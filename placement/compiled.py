@@ -39,8 +39,8 @@ _FOLDER = _folder()
 def compiled(function: _Function) -> _Function:
     """Compile when first called, once for a machine and this version of the package.
 
-    The function may not make arrays: numba then counts no references. And it becomes a part of its callers: to hand over
-    a state of many arrays costs more than most functions here do. Together these are a factor of thirty.
+    The function may not make arrays: numba then counts no references. And it becomes a part of its callers: to hand
+    over a state of many arrays costs more than most functions here do. Together these are a factor of thirty.
     """
     return _compiled(function, allocates=False)
 

@@ -85,7 +85,6 @@ def end_task(world: World, gpu: int, now: int) -> int:
     number = world.workers[worker].job
     job = world.jobs[number]
     world.workers[worker].phase += 1
-    # On a slower GPU the same work takes longer; service is counted on one of performance 1 (Eq. 7).
     job.service_left -= duration
     if world.workers[worker].phase == DONE:
         job.workers_left -= 1

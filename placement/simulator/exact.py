@@ -21,7 +21,7 @@ from placement.policies.catalogue import Communication, Placement
 from placement.simulator.loop import run
 from placement.simulator.outcome import JobOutcome, Outcome, Use
 from placement.simulator.world import World, build
-from placement.state import Records
+from placement.state import JOB, Records
 
 _NS = 1e9
 _MOST_INTERVALS = 1_000_000
@@ -90,20 +90,21 @@ def _outcomes(world: World) -> list[JobOutcome]:
     return [_outcome(world, job) for job in world.jobs]
 
 
-def _outcome(world: World, job: Records) -> JobOutcome:
-    iterations, first = int(job["iterations"]), int(job["first_worker"])
+def _outcome(world: World, record: Records) -> JobOutcome:
+    job = dict(zip(JOB.names or (), record.item(), strict=True))
+    iterations, first = job["iterations"], job["first_worker"]
     return JobOutcome(
-        job_id=int(job["job_id"]),
+        job_id=job["job_id"],
         arrival_s=job["arrival"] / _NS,
         start_s=job["started"] / _NS,
         end_s=job["ended"] / _NS,
         queue_s=(job["started"] - job["arrival"]) / _NS,
-        compute_s=int(job["slowest"]) * iterations / _NS,
+        compute_s=job["slowest"] * iterations / _NS,
         gpu_wait_s=job["gpu_wait"] / _NS,
         link_wait_s=job["link_wait"] / _NS,
         communication_s=job["communication"] / _NS,
-        contention_s=max(0, int(job["sending"]) - alone_ns(world, job) * iterations) / _NS,
-        gpus=tuple(int(gpu) for gpu in world.workers["gpu"][first : first + job["gpus"]]),
+        contention_s=max(0, job["sending"] - alone_ns(world, record) * iterations) / _NS,
+        gpus=tuple(world.workers["gpu"][first : first + job["gpus"]].tolist()),
     )
 
 

@@ -58,25 +58,26 @@ def _place(world: World, number: int, now: int) -> None:
     job = world.jobs[number]
     job.started = now
     _use_links(world, number)
-    workload = job.compute * job.iterations_left
-    if job.places:
-        workload += job.transfer * job.iterations_left
+    job.service_left = 0
     for index in range(job.gpus):
-        _host(world, number, job.first_worker + index, world.chosen[index], workload)
+        _host(world, number, job.first_worker + index, world.chosen[index])
     begin_iteration(world, number, now)
 
 
 @compiled
-def _host(world: World, number: int, worker: int, gpu: int, workload: int) -> None:
+def _host(world: World, number: int, worker: int, gpu: int) -> None:
     job, record = world.jobs[number], world.gpus[gpu]
-    model = job.model
-    job.slowest = max(job.slowest, world.forward[model, record.kind] + world.backward[model, record.kind])
-    job.slowest_backward = max(job.slowest_backward, world.backward[model, record.kind])
+    backward = world.backward[job.model, record.kind]
+    compute = world.forward[job.model, record.kind] + backward
+    job.slowest = max(job.slowest, compute)
+    job.slowest_backward = max(job.slowest_backward, backward)
+    # From now on as long as it takes on these GPUs, which need not have a performance of 1.
+    job.service_left += compute * job.iterations_left
+    record.workload += (compute + job.transfer if job.places else compute) * job.iterations_left
     world.workers[worker].job = number
     world.workers[worker].gpu = gpu
     world.hosted[gpu, record.workers] = worker
     record.workers += 1
-    record.workload += workload
     before = record.memory_left
     record.memory_left -= job.memory
     for size in range(len(world.memories)):

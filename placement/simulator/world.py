@@ -162,7 +162,9 @@ def _durations(models: Sequence[Model], performances: Sequence[Fraction]) -> tup
 
 def _most_hosted(jobs: Sequence[Job], cluster: Cluster) -> int:
     """The most workers that a GPU can have memory for."""
-    least = max(1, min(job.model.memory_mb for job in jobs))
+    least = min(job.model.memory_mb for job in jobs)
+    if least < 1:
+        return len(jobs)
     return max(1, min(len(jobs), max(gpu.memory_mb for _, gpu in cluster.gpus) // least))
 
 
