@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,6 +15,9 @@ from placement.errors import UsageError
 
 GPU_MEMORY_MB = 32768
 """That of the published simulator (the paper's text says 16 GB)."""
+
+_MOST = 1_000_000_000
+_FRACTION = re.compile(r"\d{1,20}(/\d{1,20}|(\.\d{1,20})?(e[+-]?\d{1,2})?)")
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ class Cluster:
         """
         try:
             document = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"{path}: {error}") from None
         try:
             return cls.from_document(document)
@@ -167,22 +171,36 @@ class Cluster:
 
 def _server(document: Mapping[str, Any]) -> Server:
     gpus = document["gpus"]
-    listed = [document] * gpus if isinstance(gpus, int) else gpus
+    listed = [document] * _whole(gpus) if isinstance(gpus, int) else gpus
     return Server(
         str(document["name"]),
         tuple(
-            Gpu(int(each.get("memory_mb", GPU_MEMORY_MB)), Fraction(str(each.get("performance", 1))))
+            Gpu(_whole(each.get("memory_mb", GPU_MEMORY_MB)), _fraction(each.get("performance", 1)))
             for each in listed
         ),
         str(document.get("switch", "switch")),
-        Fraction(str(document.get("nic_speed", 1))),
+        _fraction(document.get("nic_speed", 1)),
     )
 
 
 def _switch(document: Mapping[str, Any]) -> Switch:
     above = document.get("above")
-    speed = Fraction(str(document.get("uplink_speed", 1)))
+    speed = _fraction(document.get("uplink_speed", 1))
     return Switch(str(document["name"]), None if above is None else str(above), speed)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _MOST:
+        raise UsageError(f"{value!r}: a whole number up to {_MOST} is allowed")
+    return value
+
+
+def _fraction(value: Any) -> Fraction:
+    """As 2, 0.5, "1/3" or "0.125"; nothing that takes long to work out."""
+    text = str(value)
+    if isinstance(value, bool) or not _FRACTION.fullmatch(text):
+        raise UsageError(f"{value!r}: a number, or a fraction such as '2/3', is allowed")
+    return Fraction(text)
 
 
 def _check(servers: tuple[Server, ...], switches: tuple[Switch, ...]) -> None:

@@ -29,6 +29,13 @@ class Model:
     memory_mb: int
     batch_size: int = 1
 
+    def __post_init__(self) -> None:
+        for name in ("size_bytes", "forward_ns", "backward_ns", "memory_mb", "batch_size"):
+            if getattr(self, name) < 0:
+                raise UsageError(
+                    f"model {self.name!r}: {name} is {getattr(self, name)}: 0 or more is allowed"
+                )
+
     @property
     def compute_ns(self) -> int:
         """t_f + t_b."""

@@ -1,8 +1,8 @@
 """The exact simulator: event-driven, in whole nanoseconds, the same for the same jobs and seed.
 
 Compute takes whole nanoseconds. A transfer ends at the first nanosecond at which it has nothing left, and progresses in
-integer parts of a nanosecond, at the rates of Eq. 5 rounded down (by less than a billionth): so which of two things
-comes first never hangs on how floating-point numbers were rounded.
+integer parts of a nanosecond, at the rates of Eq. 5 rounded down: so which of two things comes first never hangs on how
+floating-point numbers were rounded. Rounding makes transfers that share a link late, by some nanoseconds in a second.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from placement.state import JOB, Records
 
 _NS = 1e9
 _MOST_INTERVALS = 1_000_000
+_SEEDS = 1 << 32
 
 
 def simulate(
@@ -49,23 +50,25 @@ def simulate(
         intervals: into how many the makespan is divided for the use over time; it takes twice as long then.
 
     Raises:
-        UsageError: no jobs, a number twice, or a job that cannot run on this cluster.
+        UsageError: no jobs, a number twice, a job that cannot run on this cluster, or times beyond all measure.
     """
     if not 0 <= intervals <= _MOST_INTERVALS:
         raise UsageError(f"intervals {intervals}: 0 to {_MOST_INTERVALS} is allowed")
+    if not 0 <= seed < _SEEDS:
+        raise UsageError(f"seed {seed}: 0 to {_SEEDS - 1} is allowed")
     began_s = time.perf_counter()
     world, end = _run(jobs, cluster, placement, communication, contention, seed, (0, 0))
     wall_s = time.perf_counter() - began_s
     use = None
     if intervals:
         # How long the intervals are is known only now; everything happens again as it did.
-        interval = -(-end // intervals)
+        interval = max(1, -(-end // intervals))
         world, end = _run(jobs, cluster, placement, communication, contention, seed, (intervals, interval))
         use = Use(interval / _NS, (world.gpu_use / interval).tolist(), (world.link_use / interval).tolist())
     return Outcome(
         jobs=tuple(sorted(_outcomes(world), key=lambda each: each.job_id)),
         makespan_s=end / _NS,
-        average_gpu_utilization=float(np.mean(world.gpus["busy"] / end)),
+        average_gpu_utilization=float(np.mean(world.gpus["busy"] / max(1, end))),
         events=int(world.core["events"][0]),
         wall_s=wall_s,
         use=use,

@@ -23,7 +23,8 @@ from placement.state import GPU, JOB, LINK, PLACE, SERVER, WORKER, Records
 _MOST = 1 << 62
 """No number in the arrays may pass it."""
 
-_LONGEST = _MOST // 8
+_LONGEST = _MOST // 4
+_FASTEST = 1 << 20
 
 CORE = np.dtype(
     [
@@ -184,11 +185,29 @@ def _check(jobs: Sequence[Job], cluster: Cluster, contention: Contention) -> Non
             raise UsageError(
                 f"job {job.job_id} wants {job.gpus} GPUs with {memory_mb} MB: the cluster has {room[memory_mb]}"
             )
-        sending_ns = math.ceil(contention.duration_ns(job.model.size_bytes)) * job.iterations
-        if max(job.arrival_ns, job.service_ns, sending_ns) > _LONGEST:
-            raise UsageError(
-                f"job {job.job_id}: {_LONGEST / 1e9:.3g} s of arrival, computing and communicating are allowed"
-            )
+    _check_range(jobs, cluster, contention)
+
+
+def _check_range(jobs: Sequence[Job], cluster: Cluster, contention: Contention) -> None:
+    """One after the other all jobs must end before the numbers do, however slow and crowded the links are."""
+    slowest = min([Fraction(1), *_performances(cluster)])
+    speeds = [Fraction(1), *(link.speed for link in cluster.links)]
+    crowded = (1 + contention.penalty_ns_per_byte / contention.ns_per_byte) / min(speeds)
+    needed = {
+        model: math.ceil(
+            (model.compute_ns + 2) / slowest + contention.duration_ns(model.size_bytes) * crowded
+        )
+        for model in {job.model for job in jobs}
+    }
+    worst = max(jobs, key=lambda job: job.arrival_ns + needed[job.model] * job.iterations * job.gpus)
+    total = max(job.arrival_ns for job in jobs) + sum(needed[job.model] * job.iterations for job in jobs)
+    if max(total, needed[worst.model] * worst.iterations * worst.gpus) > _LONGEST:
+        raise UsageError(
+            f"job {worst.job_id}: with it, the jobs may take {float(total) / 1e9:.3g} s one after the other: "
+            f"{_LONGEST / 1e9:.3g} s is allowed"
+        )
+    if max(speeds) > _FASTEST:
+        raise UsageError(f"a link of speed {float(max(speeds)):g}: {_FASTEST} is allowed")
 
 
 def _jobs(
@@ -248,7 +267,12 @@ def _rates(cluster: Cluster, contention: Contention, parts: int, most: int) -> n
     for row, speed in enumerate(speeds):
         for transfers in range(1, most + 1):
             share = speed * contention.ns_per_byte / contention.pace_ns_per_byte(transfers)
-            found[row, transfers] = max(1, math.floor(parts * share))
+            found[row, transfers] = math.floor(parts * share)
+    if found[:, 1:].min() < 1:
+        raise UsageError(
+            "transfers that take so long, on links so slow, cannot be told from none: the longest all-reduce and the "
+            "slowest link are too far apart"
+        )
     return found
 
 

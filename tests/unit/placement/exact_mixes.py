@@ -126,6 +126,27 @@ def random_mix(chance, unequal=True):
     )
 
 
+def random_crowd(chance):
+    """Jobs that all send, and mostly meet several others: the decisions of AdaDUAL hang on who is asked first."""
+    sizes = [5, 20, 60, 150, 400]
+    models = [
+        Model("any", chance.choice(sizes), chance.randint(1, 3), chance.randint(1, 3), 1) for _ in range(4)
+    ]
+    jobs = [
+        Job(
+            number,
+            chance.choice([0, 0, chance.randint(0, 60)]),
+            chance.randint(2, 3),
+            3,
+            chance.choice(models),
+        )
+        for number in range(chance.randint(4, 8))
+    ]
+    contention = Contention(Fraction(0), Fraction(1), Fraction(chance.choice([0, 1])))
+    cluster = Cluster.star(chance.randint(3, 6), 1)
+    return Mix(jobs, cluster, "random", 1, "ada-srsf", contention)
+
+
 def _model(chance, number, most):
     return Model(
         f"m{number}",

@@ -32,14 +32,14 @@ class Worker:
         return math.ceil((model.forward_ns, model.backward_ns)[phase] / self.gpu.performance)
 
     @property
-    def computed(self):
-        """What it has computed of this iteration, as on a GPU of performance 1."""
-        model = self.job.told.model
-        return (0, model.forward_ns, model.compute_ns)[self.phase]
+    def iteration(self):
+        return self.duration(FORWARD) + self.duration(BACKWARD)
 
     @property
     def to_compute(self):
-        return self.job.told.model.compute_ns * self.job.iterations_left - self.computed
+        """Until its job ends, as long as it takes here."""
+        done = sum(self.duration(phase) for phase in range(self.phase))
+        return self.iteration * self.job.iterations_left - done
 
 
 @dataclass(eq=False)
@@ -54,7 +54,8 @@ class Running:
     started: int | None = None
     ended: int | None = None
     ready: int | None = None  # since when it waits for its links
-    sending: int | None = None  # since when it does
+    asked: bool = False  # whether it has had its turn
+    sending: int | None = None  # since when it communicates
     began: int = 0  # its iteration
     latency_left: int = 0
     left: int = 0
@@ -71,7 +72,7 @@ class Running:
 
     @property
     def slowest(self):
-        return max(each.duration(FORWARD) + each.duration(BACKWARD) for each in self.workers)
+        return max(each.iteration for each in self.workers)
 
 
 class Reference:
@@ -94,6 +95,7 @@ class Reference:
             self.parts *= 2
         self.latency = math.ceil(contention.latency_ns)
         self.now = -1
+        self.changed = set()  # links on which something has ended or begun
 
     # -- where things stand --------------------------------------------------------------------------------------------
 
@@ -104,6 +106,10 @@ class Reference:
     @property
     def queue(self):
         return [job for job in self.jobs if job.started is None and job.told.arrival_ns <= self.now]
+
+    @property
+    def waiting(self):
+        return [job for job in self.running if job.ready is not None]
 
     @property
     def sending(self):
@@ -194,7 +200,7 @@ class Reference:
     def end_compute(self, job):
         job.gpu_wait += self.now - job.began - job.slowest
         if job.links:
-            job.ready = self.now
+            job.ready, job.asked = self.now, False
             job.latency_left = self.latency
             job.left = (self.alone(job) - self.latency) * self.parts
         else:
@@ -204,6 +210,7 @@ class Reference:
         for job in [job for job in self.sending if job.latency_left == job.left == 0]:
             job.communication += self.now - job.sending
             job.sending = None
+            self.changed |= {*job.links}
             self.end_iteration(job)
 
     def end_iteration(self, job):
@@ -243,15 +250,16 @@ class Reference:
         return free[:wanted]
 
     def communicate(self):
-        while True:
-            before = len(self.sending)
-            waiting = [job for job in self.running if job.ready is not None]
-            for job in sorted(waiting, key=lambda job: job.rank):
+        """Those have their turn who have become ready, or wait for links on which something has ended or begun."""
+        while asking := [job for job in self.waiting if not job.asked or self.changed & {*job.links}]:
+            self.changed = set()
+            for job in sorted(asking, key=lambda job: job.rank):
+                job.asked = True
                 if self.may_start(job):
                     job.link_wait += self.now - job.ready
                     job.ready, job.sending = None, self.now
-            if len(self.sending) == before:
-                return
+                    self.changed |= {*job.links}
+        self.changed = set()
 
     def may_start(self, job):
         most = max(len(self.carried(link)) for link in job.links)

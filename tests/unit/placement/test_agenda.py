@@ -1,11 +1,13 @@
-"""The heap of the simulator against a plain dictionary."""
+"""The heaps of the simulator against plain dictionaries."""
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from placement.simulator import task_ends
 from placement.simulator.agenda import NEVER, drop, empty, pop, put, soonest
+from placement.simulator.task_ends import next_end, note_end, take_ended
 
 ITEMS = 30
 items = st.integers(0, ITEMS - 1)
@@ -39,7 +41,8 @@ class AsADictionary(RuleBasedStateMachine):
     @rule()
     def pop(self):
         item = pop(self.agenda)
-        assert self.due.pop(item) == min([*self.due.values(), *[self.agenda.due[item]]])
+        assert self.due[item] == min(self.due.values())
+        del self.due[item]
 
     @invariant()
     def knows_the_soonest(self):
@@ -78,3 +81,40 @@ def test_the_same_calls_give_the_same_order_of_equals():
             put(agenda, item, item % 3)
         orders.append([pop(agenda) for _ in range(100)])
     assert orders[0] == orders[1]
+
+
+class TaskEndsAsADictionary(RuleBasedStateMachine):
+    """As the loop uses it: time goes on, and of the GPUs whose tasks have ended some begin another at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.ends, self.due, self.now = task_ends.none(ITEMS), {}, 0
+
+    @rule(gpus=st.sets(items), durations=st.lists(st.integers(0, 4), min_size=1))
+    def begin(self, gpus, durations):
+        for number, gpu in enumerate(sorted(gpus - self.due.keys())):
+            self.due[gpu] = self.now + durations[number % len(durations)]
+            note_end(self.ends, gpu, self.due[gpu])
+
+    @precondition(lambda self: self.due)
+    @rule(again=st.sets(items))
+    def end(self, again):
+        """All that end now; and GPUs begin tasks that take no time."""
+        self.now = next_end(self.ends)
+        ended = []
+        while next_end(self.ends) == self.now:
+            gpu = take_ended(self.ends)
+            while gpu >= 0:
+                ended.append(gpu)
+                gpu = self.ends.following[gpu]
+        assert sorted(ended) == sorted(gpu for gpu, due in self.due.items() if due == self.now)
+        self.due = {gpu: due for gpu, due in self.due.items() if due != self.now}
+        self.begin(again, [0])
+
+    @invariant()
+    def knows_the_soonest(self):
+        assert next_end(self.ends) == min(self.due.values(), default=NEVER)
+
+
+TaskEndsAsADictionary.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTaskEndsAsADictionary = TaskEndsAsADictionary.TestCase
