@@ -44,7 +44,7 @@ baseline trace by trace: the difference is the mean over traces of the relative 
 What is finished is kept in the folder of -o, whatever ends the command: the same command again goes on from there, one
 with more policies or traces adds those, and `mltcp-placement plot` draws it. Without -o nothing is kept.
 
-Times are in seconds of the trace; those of traces at a tenth of the length (--scale 10) are in the paper's seconds.
+Times are in seconds of the trace; those of traces at a hundredth of the length (--scale 10) are in the paper's seconds.
 """
 
 
@@ -65,7 +65,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--scale",
         type=int,
         choices=SCALES,
-        help="of --fresh: 1000 is the full length, 10 a tenth (default 1000)",
+        help="of --fresh: 1000 is the full length, 10 a hundredth (default 1000)",
     )
     traces.add_argument(
         "--first-seed", type=int, metavar="N", help="of --fresh; the others follow (default 0)"

@@ -53,6 +53,8 @@ STYLE: Any = {
     "grid.color": FAINT,
     "grid.linewidth": 0.6,
     "svg.hashsalt": "mltcp-placement",
+    # In pixels: lines through thousands of values look the same, and take a third of the file.
+    "path.simplify_threshold": 0.5,
 }
 
 Word = tuple[str, str]
