@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar, cast
 
 from numba import config, njit
+
+_MONTH_S = 30 * 86_400
 
 _Function = TypeVar("_Function", bound=Callable)
 
@@ -33,7 +38,20 @@ def _folder() -> str:
     return os.path.join(base, f"placement-{_sources_digest()}")
 
 
+def _forget_old(folder: Path) -> None:
+    """Remove what other versions of the package kept, if none of them was used for a month."""
+    if folder.exists():
+        with suppress(OSError):
+            os.utime(folder)
+        return
+    for other in folder.parent.glob("placement-*"):
+        with suppress(OSError):
+            if time.time() - other.stat().st_mtime > _MONTH_S:
+                shutil.rmtree(other, ignore_errors=True)
+
+
 _FOLDER = _folder()
+_forget_old(Path(_FOLDER))
 
 
 def compiled(function: _Function) -> _Function:

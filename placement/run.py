@@ -98,7 +98,7 @@ class Run:
 
 
 def simulate_task(task: Task, intervals: int = 0) -> Outcome:
-    """Simulate it; times are in seconds of the trace's scale (the paper's, for its traces at a hundredth of the length).
+    """Simulate it; times are in seconds of the trace's scale (the paper's, for its traces of a hundredth).
 
     Raises:
         UsageError: no such policy, or the trace does not fit the cluster.

@@ -30,8 +30,8 @@ examples:
   mltcp-placement simulate --trace trace.csv --cluster cluster.json --contention fit.json
   mltcp-placement simulate --trace trace.csv --intervals 400 -o run.json && mltcp-placement plot gantt run.json -o g.svg
 
-Times are in seconds of the trace. Traces at a hundredth of the length (scale10) are reported in the paper's seconds: what
-was simulated, times 100 (`time_scale` of the JSON).
+Times are in seconds of the trace. Traces at a hundredth of the length (scale10) are reported in the paper's seconds:
+what was simulated, times 100 (`time_scale` of the JSON).
 """
 
 
