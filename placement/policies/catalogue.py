@@ -21,7 +21,7 @@ _PLACEMENT_RULES = {
     "list-scheduling": choice.LIST_SCHEDULING,
     "lwf": choice.LWF,
 }
-_LIMITED = re.compile(r"(srsf|srtf)-(\d+)")
+_LIMITED = re.compile(r"(srsf|srtf)-(\d{1,7})")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def placement_policy(name: str, kappa: int = 1) -> Placement:
     """The placement policy of this name; `kappa` is LWF's.
 
     Raises:
-        UsageError: there is none, or kappa is negative or, for LWF, 0.
+        UsageError: there is none, or kappa is less than 1.
     """
     if name not in _PLACEMENT_RULES:
         raise UsageError(f"no placement policy {name!r}: {', '.join(PLACEMENTS)} are allowed")

@@ -29,7 +29,7 @@ def grant(
         touched: room for all jobs.
 
     Returns:
-        How many jobs are in `touched`: all of `pending` and those whose grant has changed; these are marked.
+        How many jobs are in `touched`, which are marked: all that were looked at, and so those whose grant has changed.
     """
     for position in range(count // 2 - 1, -1, -1):
         _sink(jobs, pending, count, position)

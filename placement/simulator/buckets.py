@@ -1,6 +1,7 @@
 """When the gradients of a bucket are ready: evenly through the backward pass, or all of them at its end.
 
-The k-th of n buckets is ready when the last of the workers has done k/n of its backward task.
+The k-th of n buckets is ready when the last of the workers to begin its backward task would have done k/n of it on the
+slowest of the job's GPUs: exact where these are equal, and never too early.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ def _jobs(
         record["memory"], record["model"] = job.model.memory_mb, numbers[job.model]
         record["compute"] = job.model.compute_ns
         record["transfer"] = math.ceil(contention.duration_ns(job.model.size_bytes))
-        record["buckets"] = -(-job.model.size_bytes // bucket_bytes) if bucket_bytes else 1
+        record["buckets"] = max(1, -(-job.model.size_bytes // bucket_bytes)) if bucket_bytes else 1
         record["weight"] = round(1024 * job.gpus ** (1 / 3))
         record["iterations"] = record["iterations_left"] = job.iterations
         record["service_left"] = job.service_ns
