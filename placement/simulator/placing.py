@@ -23,6 +23,9 @@ def arrive(world: World, number: int) -> None:
         hole -= 1
     world.queue[hole] = number
     world.jobs[number].state = QUEUED
+    core.least_queued = (
+        min(core.least_queued, world.jobs[number].gpus) if core.queued else world.jobs[number].gpus
+    )
     core.queued += 1
     core.must_place = 1
 
@@ -31,7 +34,10 @@ def arrive(world: World, number: int) -> None:
 def place_queue(world: World, now: int) -> None:
     """Place every job that fits; the others are passed over, and stay."""
     core = world.core[0]
-    kept = 0
+    core.must_place = 0
+    if not _has_room_for_any(world):
+        return
+    kept, least = 0, len(world.gpus)
     for position in range(core.queued):
         number = world.queue[position]
         if _has_room(world, number) and choose(
@@ -40,9 +46,15 @@ def place_queue(world: World, now: int) -> None:
             _place(world, number, now)
         else:
             world.queue[kept] = number
+            least = min(least, world.jobs[number].gpus)
             kept += 1
-    core.queued = kept
-    core.must_place = 0
+    core.queued, core.least_queued = kept, least
+
+
+@compiled
+def _has_room_for_any(world: World) -> bool:
+    """False if even the smallest job with the least memory would not fit: a long queue is not gone through in vain."""
+    return world.core[0].queued > 0 and world.roomy[0] >= world.core[0].least_queued
 
 
 @compiled

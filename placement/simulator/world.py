@@ -37,6 +37,7 @@ CORE = np.dtype(
         ("parts", "i8"),  # of a nanosecond, in the progress of transfers
         ("latency", "i8"),  # a of Eq. 2
         ("queued", "i8"),
+        ("least_queued", "i8"),  # GPUs of the smallest of these; or less
         ("places", "i8"),
         ("arrived", "i8"),
         ("ended", "i8"),
