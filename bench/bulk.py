@@ -7,7 +7,6 @@ keeps one control (``--bulk-cc``) and the jobs' policy varies: what an ordinary 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import threading
@@ -15,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 from bench.contend import Contest, loaded_controls, run_group
@@ -24,6 +22,7 @@ from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.topology import dumbbell
 from bench.policy import Policy
+from bench.processors import busy_s
 from mltcp.errors import MltcpError, NotAvailableError
 
 _SERVER_S = 10.0
@@ -156,25 +155,25 @@ def _flow(lab: Lab, index: int, policy: str, control: str, seconds: float) -> Bu
     server = _start(lab.namespace(right.name), [program, "--server", "--one-off", "--forceflush"])
     try:
         _await_listening(server)
-        busy = _busy_s()
+        before_s = busy_s()
         client = _start(
             lab.namespace(left.name),
             [program, "--client", right.address, "--time", f"{seconds:g}", "--congestion", control, "--json"],
         )
         output, _ = client.communicate()
-        busy = _busy_s() - busy
+        spent_s = busy_s() - before_s
     finally:
         server.kill()
         server.wait()
-    return _parsed(output, policy, busy)
+    return _parsed(output, policy, spent_s)
 
 
-def _parsed(output: str, policy: str, busy_s: float) -> BulkRun:
+def _parsed(output: str, policy: str, spent_s: float) -> BulkRun:
     document = json.loads(output)
     if "error" in document:
         raise MltcpError(f"iperf3 beside {policy}: {document['error']}")
     received = document["end"]["sum_received"]
-    return BulkRun(policy, received["bits_per_second"], busy_s / (received["bytes"] / 1e9))
+    return BulkRun(policy, received["bits_per_second"], spent_s / (received["bytes"] / 1e9))
 
 
 def _start(namespace: str, command: list[str]) -> subprocess.Popen[str]:
@@ -193,11 +192,3 @@ def _await_listening(server: subprocess.Popen[str]) -> None:
         if "listening" in line or not line:
             return
     raise MltcpError("the iperf3 server does not listen")
-
-
-def _busy_s() -> float:
-    """CPU time of the whole machine that was not idle, waiting or stolen, soft interrupts included."""
-    user, nice, system, _, _, irq, softirq = map(
-        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
-    )
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,38 +12,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from placement.errors import UsageError
 from placement.fit import Fit
 from placement.measurements import Measurement
-from placement.whole_file import check_writable, write_whole
+from placement.picture import MUTED, WIDTH_IN, write
 
-SUFFIXES = (".svg", ".png", ".pdf")
-INK, MUTED, FAINT = "#222222", "#707070", "#D8D8D8"
 # From small to large; each can be told from its neighbours by colour-blind readers, too.
 _COLOURS = "viridis"
-_WIDTH_IN, _HEIGHT_IN, _DPI = 9.0, 3.9, 180
+_HEIGHT_IN = 3.9
 _MAX_LINES = 6
 
 # Any: newer type stubs of matplotlib list the names that are allowed, older ones do not.
 _STYLE: Any = {
-    "font.size": 10.5,
-    "axes.titlesize": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": MUTED,
-    "axes.labelsize": 10,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "text.color": INK,
-    "axes.axisbelow": True,
     "axes.grid": True,
-    "grid.color": FAINT,
-    "grid.linewidth": 0.6,
     "legend.framealpha": 1.0,
     "legend.edgecolor": "white",
     "legend.fontsize": 9.5,
-    "svg.hashsalt": "mltcp-placement",
 }
 
 
@@ -55,20 +37,8 @@ def write_picture(fit: Fit, measurements: Sequence[Measurement], path: Path) -> 
         UsageError: an unknown suffix, or a place where no file can be written.
         PlacementError: the file could not be written; what was there before still is.
     """
-    check_path(path)
-    content = io.BytesIO()
-    # Without a date, so that the same measurements give the same file.
-    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
     with mpl.rc_context(_STYLE):
-        figure(fit, measurements).savefig(content, format=path.suffix[1:], dpi=_DPI, metadata=undated)
-    write_whole(path, content.getvalue())
-
-
-def check_path(path: Path) -> None:
-    """Raise UsageError unless a picture can be written there."""
-    if path.suffix not in SUFFIXES:
-        raise UsageError(f"{path}: the name of a picture that ends in {', '.join(SUFFIXES)} is allowed")
-    check_writable(path)
+        write(lambda: figure(fit, measurements), path)
 
 
 def figure(fit: Fit, measurements: Sequence[Measurement]) -> Figure:
@@ -79,7 +49,7 @@ def figure(fit: Fit, measurements: Sequence[Measurement]) -> Figure:
     if len(fit.jobs) > 1:
         panels.append(_against_jobs)
     drawn = Figure(
-        figsize=(_WIDTH_IN if len(panels) > 1 else _WIDTH_IN / 2 + 0.5, _HEIGHT_IN), layout="constrained"
+        figsize=(WIDTH_IN if len(panels) > 1 else WIDTH_IN / 2 + 0.5, _HEIGHT_IN), layout="constrained"
     )
     for panel, axes in zip(panels, np.atleast_1d(drawn.subplots(1, len(panels))), strict=True):
         panel(axes, fit, measurements)

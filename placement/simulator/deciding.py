@@ -95,10 +95,10 @@ def _grant(world: World, now: int) -> None:
         _gather(world)
         count = core.candidates
         core.candidates = 0
-        core.touched = srtf_yield.grant(
+        touched = srtf_yield.grant(
             world.jobs, world.links, world.places, world.candidates, count, world.touched
         )
-        for position in range(core.touched):
+        for position in range(touched):
             number = world.touched[position]
             job = world.jobs[number]
             job.mark = 0

@@ -46,7 +46,6 @@ CORE = np.dtype(
         ("dirty_gpus", "i8"),
         ("dirty_links", "i8"),
         ("candidates", "i8"),
-        ("touched", "i8"),
         ("interval", "i8"),  # ns, of the use over time
     ]
 )
@@ -156,6 +155,10 @@ def _performances(cluster: Cluster) -> list[Fraction]:
     return sorted({gpu.performance for _, gpu in cluster.gpus})
 
 
+def _speeds(cluster: Cluster) -> list[Fraction]:
+    return sorted({link.speed for link in cluster.links})
+
+
 def _durations(models: Sequence[Model], performances: Sequence[Fraction]) -> tuple[np.ndarray, np.ndarray]:
     forward = [[math.ceil(model.forward_ns / each) for each in performances] for model in models]
     backward = [[math.ceil(model.backward_ns / each) for each in performances] for model in models]
@@ -192,7 +195,7 @@ def _check(jobs: Sequence[Job], cluster: Cluster, contention: Contention) -> Non
 def _check_range(jobs: Sequence[Job], cluster: Cluster, contention: Contention) -> None:
     """One after the other all jobs must end before the numbers do, however slow and crowded the links are."""
     slowest = min([Fraction(1), *_performances(cluster)])
-    speeds = [Fraction(1), *(link.speed for link in cluster.links)]
+    speeds = [Fraction(1), *_speeds(cluster)]
     crowded = (1 + contention.penalty_ns_per_byte / contention.ns_per_byte) / min(speeds)
     needed = {
         model: math.ceil(
@@ -250,7 +253,7 @@ def _servers(cluster: Cluster) -> Records:
 
 
 def _links(cluster: Cluster) -> Records:
-    speeds = sorted({link.speed for link in cluster.links})
+    speeds = _speeds(cluster)
     found = np.zeros(len(cluster.links), LINK)
     for record, link in zip(found, cluster.links, strict=True):
         record["kind"] = speeds.index(link.speed)
@@ -263,7 +266,7 @@ def _rates(cluster: Cluster, contention: Contention, parts: int, most: int) -> n
 
     Rounded down: no transfer is faster than the model says.
     """
-    speeds = sorted({link.speed for link in cluster.links})
+    speeds = _speeds(cluster)
     found = np.zeros((len(speeds), most + 1), np.int64)
     for row, speed in enumerate(speeds):
         for transfers in range(1, most + 1):
