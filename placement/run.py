@@ -109,9 +109,6 @@ def simulate_task(task: Task, intervals: int = 0) -> Outcome:
 def perform(task: Task) -> Run:
     """Simulate it, and keep what a comparison needs."""
     outcome = simulate_task(task)
-    placed = {job.job_id: job.gpus for job in outcome.jobs}
-    busy_ns = task.setting.busy_ns([(job, placed[job.job_id]) for job in task.trace.jobs])
-    makespan_ns = outcome.makespan_s * 1e9 / float(task.trace.seconds_per_simulated_s)
     return Run(
         key=task.key,
         policy=str(task.policy),
@@ -127,7 +124,7 @@ def perform(task: Task) -> Run:
         wall_s=outcome.wall_s,
         parts_s=mean_parts(outcome),
         jct_s=tuple(round(job.jct_s, _DIGITS) for job in outcome.jobs),
-        gpu_utilization=tuple(round(each / makespan_ns, _DIGITS) for each in busy_ns),
+        gpu_utilization=tuple(round(each, _DIGITS) for each in outcome.gpu_utilization),
     )
 
 

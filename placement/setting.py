@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -12,7 +11,6 @@ from typing import Any
 from placement.cluster import Cluster, Gpu, Server
 from placement.contention import PUBLISHED, Contention
 from placement.errors import UsageError
-from placement.job import Job
 from placement.policy_name import PolicyName, Rules
 
 
@@ -84,19 +82,6 @@ class Setting:
                 f"{policy}: the published model knows equal servers around one switch, with GPUs and NICs of speed 1"
             )
         return Star(len(self.cluster.servers), len(first.gpus), first.gpus[0].memory_mb)
-
-    def busy_ns(self, jobs: Sequence[tuple[Job, Sequence[int]]]) -> list[int]:
-        """Per GPU, how long it computes for these jobs, which ran on the GPUs given with each."""
-        gpus = [gpu for _, gpu in self.cluster.gpus]
-        busy = [0] * len(gpus)
-        for job, numbers in jobs:
-            for number in numbers:
-                performance = gpus[number].performance
-                forward, backward = (
-                    -(-duration // performance) for duration in (job.model.forward_ns, job.model.backward_ns)
-                )
-                busy[number] += job.iterations * (forward + backward)
-        return busy
 
 
 def _server(server: Server) -> dict[str, Any]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import numpy as np
-
 from placement.cluster import Cluster
 from placement.contention import PUBLISHED, Contention
 from placement.errors import UsageError
@@ -68,7 +66,7 @@ def simulate(
     return Outcome(
         jobs=tuple(sorted(_outcomes(world), key=lambda each: each.job_id)),
         makespan_s=end / _NS,
-        average_gpu_utilization=float(np.mean(world.gpus["busy"] / max(1, end))),
+        gpu_utilization=tuple((world.gpus["busy"] / max(1, end)).tolist()),
         events=int(world.core["events"][0]),
         wall_s=wall_s,
         use=use,

@@ -77,7 +77,7 @@ class Outcome:
     Attributes:
         jobs: in the order of their numbers.
         makespan_s: from 0 until the last job ended.
-        average_gpu_utilization: busy time over the makespan, mean of all GPUs.
+        gpu_utilization: of every GPU, busy time over the makespan.
         events: how many things happened (ends of tasks, arrivals).
         wall_s: what the simulation took.
         use: over time, if it was asked for.
@@ -85,7 +85,7 @@ class Outcome:
 
     jobs: tuple[JobOutcome, ...]
     makespan_s: float
-    average_gpu_utilization: float
+    gpu_utilization: tuple[float, ...]
     events: int
     wall_s: float
     use: Use | None = None
@@ -94,6 +94,11 @@ class Outcome:
     def jcts_s(self) -> list[float]:
         """Every job's completion time, the shortest first."""
         return sorted(job.jct_s for job in self.jobs)
+
+    @property
+    def average_gpu_utilization(self) -> float:
+        """The mean of all GPUs."""
+        return statistics.fmean(self.gpu_utilization)
 
     @property
     def average_jct_s(self) -> float:

@@ -84,7 +84,7 @@ class PublishedRun:
         return Outcome(
             jobs=tuple(self._job_outcome(job) for job in range(len(self.job_ids))),
             makespan_s=self.total_ms / _MS_PER_S,
-            average_gpu_utilization=self.average_gpu_utilization,
+            gpu_utilization=tuple((self.active_ms / self.total_ms).tolist()),
             events=self.events,
             wall_s=self.wall_s,
         )
