@@ -1,8 +1,6 @@
 """Launching jobs: one process a rank, started together or staggered, watched, and never left behind."""
 
-import multiprocessing
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,12 +13,11 @@ from pathlib import Path
 from bench.workloads.job import JobResult, JobSpec, RankError, RankResult, WrongDataError
 from bench.workloads.loop import IterationRecord
 from bench.workloads.place import RankPlace
+from bench.workloads.rank_process import BLAME_GRACE_S, death, fork_server, kill_ranks, start_rank
 from bench.workloads.ranks import Failed, Finished, Message, Progress, Ready, rank_main
 from mltcp.errors import UsageError
 
 START_DELAY_S = 0.2
-# The ranks of a job that lost a member fail too, some of them before the loss itself is seen.
-_BLAME_GRACE_S = 0.5
 _LEAVE_GRACE_S = 5.0
 
 ProgressCallback = Callable[[JobSpec, int, IterationRecord], None]
@@ -81,13 +78,6 @@ class _Rank:
     process: ForkServerProcess
     connection: Connection
 
-    def died(self) -> str | None:
-        """How the process ended, in words; None while it runs."""
-        code = self.process.exitcode
-        if code is None:
-            return None
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
-
 
 @dataclass(frozen=True)
 class _Failure:
@@ -116,7 +106,7 @@ class RunningJobs:
 
     def launch(self, directory: Path) -> None:
         """Start all ranks, and return when all are ready."""
-        context = _fork_server()
+        context = fork_server()
         for position, job in enumerate(self._jobs):
             store = directory / f"store-{position}"
             for number, place in enumerate(job.places):
@@ -151,11 +141,7 @@ class RunningJobs:
 
     def kill(self) -> None:
         """Kill and reap every rank that is still there."""
-        for rank in self._ranks:
-            rank.process.kill()
-        for rank in self._ranks:
-            rank.process.join()
-            rank.connection.close()
+        kill_ranks(self._ranks)
 
     def _let_leave(self) -> None:
         for rank in self._ranks:
@@ -180,7 +166,7 @@ class RunningJobs:
     def _blamed(self, first: _Failure) -> _Failure:
         """The failure that caused the others: a death if there is one, or else the first error."""
         failures = [first]
-        deadline_s = time.monotonic() + _BLAME_GRACE_S
+        deadline_s = time.monotonic() + BLAME_GRACE_S
         while failures[-1].traceback is not None and (left_s := deadline_s - time.monotonic()) > 0:
             others = [rank for rank in self._ranks if rank not in [failure.rank for failure in failures]]
             received = _received(others, left_s)
@@ -201,29 +187,17 @@ def _receive(rank: _Rank) -> Message | _Failure:
         message: Message = rank.connection.recv()
     except (EOFError, OSError):
         rank.process.join()
-        return _Failure(rank, rank.died() or "gone", None)
+        return _Failure(rank, death(rank.process) or "gone", None)
     return _Failure(rank, message.error, message.traceback) if isinstance(message, Failed) else message
 
 
 def _start_rank(
     context: ForkServerContext, job: int, spec: JobSpec, number: int, place: RankPlace, store: Path
 ) -> _Rank:
-    ours, theirs = context.Pipe()
-    process = context.Process(
-        target=rank_main, args=(theirs, spec, number, place, store), name=f"{spec.name}-{number}", daemon=True
+    process, connection = start_rank(
+        context, rank_main, (spec, number, place, store), f"{spec.name}-{number}"
     )
-    try:
-        process.start()
-    finally:
-        theirs.close()
-    return _Rank(job, spec, number, process, ours)
-
-
-def _fork_server() -> ForkServerContext:
-    """A fork server that has imported torch and the ranks' code once for all ranks."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["bench.workloads.preload"])
-    return context
+    return _Rank(job, spec, number, process, connection)
 
 
 def _job_result(position: int, spec: JobSpec, results: dict[tuple[int, int], RankResult]) -> JobResult:

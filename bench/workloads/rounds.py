@@ -1,8 +1,6 @@
 """Rounds of all-reduces: jobs whose ranks stay, any of which are told to all-reduce at the same moment."""
 
-import multiprocessing
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -14,6 +12,7 @@ from pathlib import Path
 
 from bench.workloads.job import RankError
 from bench.workloads.place import RankPlace
+from bench.workloads.rank_process import BLAME_GRACE_S, death, fork_server, kill_ranks, start_rank
 from bench.workloads.ranks import Failed
 from bench.workloads.round_rank import Answer, Joined, Message, Round, Took, round_rank_main
 from bench.workloads.sockets import Flow
@@ -21,8 +20,6 @@ from mltcp.errors import MltcpError
 
 # For every rank to have been told, and to have made its tensor, before the first one starts.
 START_DELAY_S = 0.1
-# The other ranks of a job that lost a member fail too, some of them before the loss itself is seen.
-_BLAME_GRACE_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -72,8 +69,7 @@ class StandingJobs:
 
     def launch(self, directory: Path) -> None:
         """Start all ranks, and return when all are in their groups."""
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["bench.workloads.preload"])
+        context = fork_server()
         for position, job in enumerate(self._jobs):
             store = directory / f"store-{position}"
             for number in range(len(job.places)):
@@ -106,11 +102,7 @@ class StandingJobs:
 
     def kill(self) -> None:
         """Kill and reap every rank that is still there."""
-        for rank in self._ranks:
-            rank.process.kill()
-        for rank in self._ranks:
-            rank.process.join()
-            rank.connection.close()
+        kill_ranks(self._ranks)
 
     def _of(self, jobs: Sequence[int]) -> list[_Rank]:
         return [rank for rank in self._ranks if rank.job in jobs]
@@ -132,7 +124,7 @@ class StandingJobs:
     def _error(self, rank: _Rank, failed: Failed) -> RankError:
         """A rank's failure as an error, unless another's death has caused it."""
         blamed = self._killed() or rank
-        cause = failed.error if blamed is rank else _death(blamed)
+        cause = failed.error if blamed is rank else death(blamed.process)
         error = RankError(f"job {self._jobs[blamed.job].name}, rank {blamed.number}: {cause}")
         if blamed is rank:
             error.add_note(failed.traceback)
@@ -140,7 +132,7 @@ class StandingJobs:
 
     def _killed(self) -> _Rank | None:
         """A rank that a signal has killed, or does so within the time of grace."""
-        deadline_s = time.monotonic() + _BLAME_GRACE_S
+        deadline_s = time.monotonic() + BLAME_GRACE_S
         running = list(self._ranks)
         while running and (left_s := deadline_s - time.monotonic()) > 0:
             wait([rank.process.sentinel for rank in running], left_s)
@@ -152,16 +144,9 @@ class StandingJobs:
 
 
 def _started(context: ForkServerContext, job: StandingJob, position: int, number: int, store: Path) -> _Rank:
-    ours, theirs = context.Pipe()
-    arguments = (theirs, job.name, number, len(job.places), job.places[number], store)
-    process = context.Process(
-        target=round_rank_main, args=arguments, name=f"{job.name}-{number}", daemon=True
-    )
-    try:
-        process.start()
-    finally:
-        theirs.close()
-    return _Rank(position, number, process, ours)
+    arguments = (job.name, number, len(job.places), job.places[number], store)
+    process, connection = start_rank(context, round_rank_main, arguments, f"{job.name}-{number}")
+    return _Rank(position, number, process, connection)
 
 
 def _span_s(times: Sequence[Took]) -> float:
@@ -174,13 +159,8 @@ def _received(rank: _Rank) -> Message:
         message: Message = rank.connection.recv()
     except (EOFError, OSError):
         rank.process.join()
-        return Failed(_death(rank), "")
+        return Failed(death(rank.process) or "gone", "")
     return message
-
-
-def _death(rank: _Rank) -> str:
-    code = rank.process.exitcode or 0
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
 
 
 def _check_flows(job: StandingJob, number: int, flows: Sequence[Flow]) -> None:
