@@ -75,7 +75,9 @@ def _compiled(function: _Function, allocates: bool) -> _Function:
     try:
         return cast(
             _Function,
-            njit(cache=True, error_model="numpy", _nrt=allocates, forceinline=not allocates)(function),
+            njit(cache=True, error_model="numpy", nogil=True, _nrt=allocates, forceinline=not allocates)(
+                function
+            ),
         )
     finally:
         config.CACHE_DIR = before

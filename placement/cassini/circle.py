@@ -1,0 +1,126 @@
+"""Unified circles: the demands of jobs that share a link, rolled around one common perimeter (4.3.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from placement.cassini.demand import Demand
+from placement.cassini.multiples import closest_multiples
+from placement.errors import UsageError
+
+ANGLES = 72
+"""Five degrees, as in 4.5.1."""
+
+TOLERANCE = 0.01
+MOST_ANGLES = 36_000
+_LARGEST = 2**62
+MOST_REPEATS = 64
+"""Of the shortest iteration on a circle, where the times have no exact multiple so near: a fit that comes back only
+after more of them would not outlast the drift."""
+
+_ANGLES_AN_ITERATION = 12
+_REASONABLE_ANGLES = 4
+
+
+@dataclass(frozen=True)
+class Circles:
+    """The unified circles of some jobs, in discrete angles.
+
+    Attributes:
+        perimeter_ns: the common multiple of the iteration times; see `unified`.
+        angles: |A| of Table 4.1, how many angles there are.
+        repeats: r_j, how many iterations of each job its circle holds.
+        drift_ns: by how much an iteration of each job is shorter than its share of the perimeter. So far a job runs
+            ahead of its circle with every iteration, unless it is held back; 0 for exact multiples.
+        demand: bw_circle_j of Table 4.1: [job, angle], bit/s.
+    """
+
+    perimeter_ns: int
+    angles: int
+    repeats: tuple[int, ...]
+    drift_ns: tuple[float, ...]
+    demand: np.ndarray
+
+    def period_ns(self, job: int) -> float:
+        """How long an iteration of a job is on its circle."""
+        return self.perimeter_ns / self.repeats[job]
+
+
+def unified(demands: Sequence[Demand], *, angles: int = ANGLES, tolerance: float = TOLERANCE) -> Circles:
+    """The unified circles of jobs that share a link.
+
+    The perimeter is the least common multiple of the iteration times where that is short. Measured times have
+    none that would be of use: then it is the smallest p = max_j(r_j T_j) such that no job's r_j T_j is shorter by more
+    than `tolerance` of it. A job whose iterations are shorter than p / r_j is silent for the rest, which is its drift.
+    Where none does within 64 iterations of the shortest, the p with the least drift is taken, and `drift_ns` tells how
+    bad it is.
+
+    There are at least `angles` angles, more where an iteration of some job would have fewer than twelve, and a
+    multiple of every r_j where that is affordable, so that all iterations of a job look alike.
+
+    Raises:
+        UsageError: no demands, or angles or a tolerance that cannot be.
+    """
+    if not demands:
+        raise UsageError("no demands: one or more is allowed")
+    if not 2 <= angles <= MOST_ANGLES:
+        raise UsageError(f"angles is {angles}: 2 to {MOST_ANGLES} is allowed")
+    if not 0 <= tolerance < 1:
+        raise UsageError(f"tolerance is {tolerance}: 0 up to (not including) 1 is allowed")
+    times = [demand.iteration_ns for demand in demands]
+    repeats = common_repeats(times, tolerance)
+    perimeter = max(repeat * time for repeat, time in zip(repeats, times, strict=True))
+    number = _angles(angles, repeats)
+    return Circles(
+        perimeter,
+        number,
+        repeats,
+        tuple(perimeter / repeat - time for repeat, time in zip(repeats, times, strict=True)),
+        np.array(
+            [
+                _sampled(demand, perimeter, repeat, number)
+                for demand, repeat in zip(demands, repeats, strict=True)
+            ],
+            np.int64,
+        ),
+    )
+
+
+def common_repeats(times_ns: Sequence[int], tolerance: float) -> tuple[int, ...]:
+    """r_j of the smallest common multiple within the tolerance; of the closest where there is none."""
+    longest = max(times_ns)
+    exact = math.lcm(*times_ns)
+    most = max(1, MOST_REPEATS * min(times_ns) // longest)
+    if exact <= longest * most:
+        within = exact // longest
+    else:
+        within, exact = most, 0
+    distinct = np.array(sorted(set(times_ns)), np.int64)
+    repeats = np.zeros(len(distinct), np.int64)
+    spread = closest_multiples(distinct, within, tolerance, repeats)
+    if exact and spread > tolerance:
+        return tuple(exact // time for time in times_ns)
+    by_time = dict(zip(distinct.tolist(), repeats.tolist(), strict=True))
+    return tuple(by_time[time] for time in times_ns)
+
+
+def _angles(least: int, repeats: Sequence[int]) -> int:
+    wanted = max(least, _ANGLES_AN_ITERATION * max(repeats))
+    common = math.lcm(*repeats)
+    return -(-wanted // common) * common if common <= _REASONABLE_ANGLES * wanted else wanted
+
+
+def _sampled(demand: Demand, perimeter_ns: int, repeats: int, angles: int) -> np.ndarray:
+    """The demand at each angle; after the end of its iteration a job is silent until the next begins."""
+    values = np.array([phase.bandwidth_bps for phase in demand.phases] + [0], np.int64)
+    # whole numbers throughout: an angle on the border of two phases belongs to the later one
+    positions = np.arange(angles) * repeats % angles
+    if angles * perimeter_ns < _LARGEST:
+        times_ns = positions * perimeter_ns // (angles * repeats)
+    else:
+        times_ns = np.array([int(each) * perimeter_ns // (angles * repeats) for each in positions])
+    return values[np.searchsorted(np.array(demand.ends_ns), times_ns, side="right")]

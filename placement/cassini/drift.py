@@ -1,0 +1,62 @@
+"""Drift: jobs that no longer lie as their time shifts have them, and how to put that right (4.4.2, step 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from placement.cassini.circle import TOLERANCE, common_repeats
+from placement.errors import UsageError
+
+THRESHOLD = 0.05
+"""Of a job's period: by so much jobs may be off before they are held back."""
+
+
+def corrections(
+    phases_ns: Mapping[str, int],
+    shifts_ns: Mapping[str, int],
+    periods_ns: Mapping[str, int],
+    threshold: float = THRESHOLD,
+) -> dict[str, int]:
+    """By how much to delay which of the jobs that are connected, so that they lie as they should; empty if they do.
+
+    A job can be delayed, but not hurried: somewhere in the common turn of all, the job that is latest waits for
+    nothing, and the others wait for it. Of the jobs that might be that one, it is the one for which all wait least.
+
+    Args:
+        phases_ns: of each job, when an iteration of it began, on one clock.
+        shifts_ns: of each job, its time shift, t_j.
+        periods_ns: of each job, how long an iteration is on its circle.
+        threshold: the share of its period that a job may be off.
+
+    Returns:
+        Of each job that has to wait, how long, ns: less than its period. Waits below a tenth of the threshold are
+        not worth a message.
+
+    Raises:
+        UsageError: a job without shift or period, a period that is not positive, or a threshold outside of 0 to 0.5.
+    """
+    if not 0 <= threshold <= 0.5:
+        raise UsageError(f"threshold is {threshold}: 0 to 0.5 is allowed")
+    for job in phases_ns:
+        if job not in shifts_ns or periods_ns.get(job, 0) <= 0:
+            raise UsageError(
+                f"job {job!r}: a time shift, and a period above 0, are needed to correct its drift"
+            )
+    if len(phases_ns) < 2:
+        return {}
+    waits = min(_possible_waits(phases_ns, shifts_ns, periods_ns), key=lambda each: sum(each.values()))
+    if all(wait <= threshold * periods_ns[job] for job, wait in waits.items()):
+        return {}
+    return {job: wait for job, wait in waits.items() if wait > threshold * periods_ns[job] / 10}
+
+
+def _possible_waits(
+    phases_ns: Mapping[str, int], shifts_ns: Mapping[str, int], periods_ns: Mapping[str, int]
+) -> Iterator[dict[str, int]]:
+    """How long each job waits if a certain one does not, for each of them and each of its turns of the circle."""
+    jobs = sorted(phases_ns)
+    repeats = common_repeats([periods_ns[job] for job in jobs], TOLERANCE)
+    for reference, times in zip(jobs, repeats, strict=True):
+        for turn in range(times):
+            origin = phases_ns[reference] - shifts_ns[reference] + turn * periods_ns[reference]
+            yield {job: (origin + shifts_ns[job] - phases_ns[job]) % periods_ns[job] for job in jobs}

@@ -1,0 +1,43 @@
+"""Common multiples of measured times, compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placement.compiled import compiled_with_arrays
+
+
+@compiled_with_arrays
+def closest_multiples(times: np.ndarray, most: int, tolerance: float, best: np.ndarray) -> float:
+    """How close multiples of all times lie together, (largest - smallest) / largest; they are written into `best`.
+
+    About each multiple of the longest time, up to `most`, the multiples next to it are looked at; the first that lie
+    within the tolerance are taken, or else the closest of all.
+
+    Args:
+        times: different, ascending, ns.
+    """
+    jobs = times.shape[0]
+    closest = np.inf
+    for repeat in range(1, most + 1):
+        about = times[jobs - 1] * repeat
+        chosen = np.empty(jobs, np.int64)
+        # each window begins at a multiple below (or above) and takes the first multiple of each time from there on
+        for first in range(2 * jobs):
+            time = times[first // 2]
+            begin = about // time * time
+            if first % 2 and begin < about:
+                begin += time
+            if begin == 0:
+                continue
+            end = begin
+            for job in range(jobs):
+                chosen[job] = -(-begin // times[job])
+                end = max(end, chosen[job] * times[job])
+            spread = (end - begin) / end
+            if spread < closest:
+                closest = spread
+                best[:] = chosen
+        if closest <= tolerance:
+            break
+    return closest
