@@ -1,4 +1,4 @@
-"""Hosts, switches and bottleneck links in network namespaces, always cleaned up."""
+"""Hosts, servers, switches and bottleneck links in network namespaces, always cleaned up."""
 
 from bench.lab.lab import Lab
 from bench.lab.link import Link, parse_rate
@@ -6,7 +6,7 @@ from bench.lab.link_use import DirectionUse, LinkUse
 from bench.lab.namespaces import enter
 from bench.lab.ownership import clean_stale
 from bench.lab.signals import exit_on_sigterm
-from bench.lab.topology import Host, Switch, Topology, Trunk, dumbbell
+from bench.lab.topology import Host, Server, Switch, Topology, Trunk, dumbbell
 
 __all__ = [
     "DirectionUse",
@@ -14,6 +14,7 @@ __all__ = [
     "Lab",
     "Link",
     "LinkUse",
+    "Server",
     "Switch",
     "Topology",
     "Trunk",

@@ -35,8 +35,8 @@ class Bottleneck:
 
     Args:
         direction: what it is the bottleneck of.
-        source_namespace: namespace of the switch that sends.
-        target_namespace: namespace of the switch that receives.
+        source_namespace: namespace of the switch or server that sends.
+        target_namespace: namespace of the switch or server that receives.
         kernel_marks: whether the kernel's AQM marks, not the classifier.
 
     Raises:
@@ -71,17 +71,20 @@ class Bottleneck:
         self._configure(epoch_ns=0)
         self._object.map("counters").update(_ONLY, bytes(_COUNTERS.size))
         self._bins[:] = bytes(_ALL_BINS_BYTES)
-        self._before = self._queue_statistics()
+        self._before = self.queue_statistics()
 
     def start(self, epoch_ns: int) -> None:
         """Count from ``epoch_ns`` (CLOCK_MONOTONIC) on."""
         self._configure(epoch_ns)
 
-    def use(self, jobs: Iterable[int], bins: int) -> DirectionUse:
-        """What was counted since :meth:`start`, in the first ``bins`` bins of each of ``jobs``."""
+    def use(self, jobs: Iterable[int], bins: int, queue: QueueStatistics) -> DirectionUse:
+        """What was counted since :meth:`start`, in the first ``bins`` bins of each of ``jobs``.
+
+        ``queue`` is what :meth:`queue_statistics` has just given: it takes long, and what is carried meanwhile would
+        be counted on some trunks and not on others.
+        """
         counted = self._object.map("counters").lookup(_ONLY) or bytes(_COUNTERS.size)
         packets, total_bytes, unbinned_bytes, marks = _COUNTERS.unpack(counted)
-        queue = self._queue_statistics()
         return DirectionUse(
             trunk=self._direction.trunk.name,
             source=self._direction.source,
@@ -95,6 +98,13 @@ class Bottleneck:
             drops=queue.drops - self._before.drops,
         )
 
+    def queue_statistics(self) -> QueueStatistics:
+        """What the shaper has counted since it was made."""
+        return namespaces.netlink(
+            self._source,
+            lambda route: shaper.statistics(route, _index(route, self._direction.source_port)),
+        )
+
     def close(self) -> None:
         """Give back this process's hold on the classifier and its maps."""
         self._bins.close()
@@ -105,17 +115,13 @@ class Bottleneck:
         self._object.map("config").update(_ONLY, configuration(self._link, epoch_ns, self._kernel_marks))
 
     def _install_entry(self, route: Any) -> None:
-        index = _port(route, self._direction)
+        index = _index(route, self._direction.source_port)
         shaper.install(route, index, self._link, self._kernel_marks)
         _attach(route, index, _EGRESS, self._object.program("at_entry"), "at_entry")
 
     def _install_exit(self, route: Any) -> None:
-        _attach(route, _port(route, self._direction), _INGRESS, self._object.program("at_exit"), "at_exit")
-
-    def _queue_statistics(self) -> QueueStatistics:
-        return namespaces.netlink(
-            self._source, lambda route: shaper.statistics(route, _port(route, self._direction))
-        )
+        index = _index(route, self._direction.target_port)
+        _attach(route, index, _INGRESS, self._object.program("at_exit"), "at_exit")
 
     def _bins_of(self, job: int, bins: int) -> array[int]:
         start = job * BINS * BIN_BYTES
@@ -140,8 +146,8 @@ def _load() -> BpfObject:
     return loaded
 
 
-def _port(route: Any, direction: Direction) -> int:
-    return int(route.link_lookup(ifname=direction.trunk.name)[0])
+def _index(route: Any, port: str) -> int:
+    return int(route.link_lookup(ifname=port)[0])
 
 
 def _attach(route: Any, index: int, hook: int, program: int, name: str) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Literal
 
 from bench.lab import aqm, namespaces, ownership, sysctls, wiring
 from bench.lab.bottleneck import BIN_NS, BINS, Bottleneck
 from bench.lab.link_use import LinkUse
+from bench.lab.placing import Placing
 from bench.lab.topology import Topology
 from mltcp.errors import UsageError
 
@@ -19,8 +20,9 @@ from mltcp.errors import UsageError
 class Lab:
     """A topology in network namespaces, between ``__enter__`` and ``__exit__``.
 
-    Processes join a host by ``enter(lab.namespace("j0r0"))``. Whatever ends the ``with`` block ends every
-    process in the lab and removes its namespaces; if the owner is killed, the next lab to start does so.
+    Processes join a host by ``enter(lab.namespace("j0r0"))``. On servers, jobs come and go while the lab stands
+    (:meth:`place`, :meth:`unplace`). Whatever ends the ``with`` block ends every process in the lab and removes
+    its namespaces; if the owner is killed, the next lab to start does so.
 
     Args:
         topology: what to build.
@@ -50,6 +52,7 @@ class Lab:
         self._sysctls = dict(sysctls or {})
         self._rto_min_by = rto_min_by
         self._bottlenecks: list[Bottleneck] = []
+        self._placing: Placing | None = None
         self._epoch_ns: int | None = None
         self._owner: int | None = None
 
@@ -81,20 +84,42 @@ class Lab:
         namespaces.to_completion(lambda: ownership.remove(self.id))
         while self._bottlenecks:
             self._bottlenecks.pop().close()
-        self._epoch_ns = self._owner = None
+        self._epoch_ns = self._owner = self._placing = None
         atexit.unregister(self.close)
 
     def namespace(self, name: str) -> str:
-        """The namespace of the host or switch ``name``.
+        """The namespace of the host, server or switch ``name``.
 
         Raises:
             UsageError: the topology has none of that name.
         """
-        _check_choice("host or switch", name, self.topology.places)
+        _check_choice("host, server or switch", name, self.topology.places)
         return self._namespace(name)
+
+    def place(self, job: int, servers: Sequence[str]) -> tuple[str, ...]:
+        """Put the ranks of a job on servers, rank R on ``servers[R]``; gives their addresses, in the same order.
+
+        Rank R gets 10.77.JOB.(R + 1); the job's addresses have the label :func:`bench.lab.placing.label_of`. Numbers
+        of jobs are used again once they are free.
+
+        Raises:
+            UsageError: the number is not allowed or in use, a server is unknown, there are too few or too many
+                ranks, or the lab does not stand.
+            MltcpError: the kernel refuses a request; the job then is nowhere.
+        """
+        return self._placed().place(job, servers)
+
+    def unplace(self, job: int) -> None:
+        """Take a job off its servers; its processes are the caller's to end beforehand.
+
+        Raises:
+            UsageError: the job is not placed, or the lab does not stand.
+        """
+        self._placed().unplace(job)
 
     def start_measuring(self) -> int:
         """Forget what was counted and count from now on; gives the time, CLOCK_MONOTONIC in nanoseconds."""
+        self._placed().forget()
         for bottleneck in self._bottlenecks:
             bottleneck.stop_and_clear()
         self._epoch_ns = time.monotonic_ns()
@@ -112,10 +137,20 @@ class Lab:
         """
         if self._epoch_ns is None:
             raise UsageError("the lab has measured nothing: call start_measuring first")
+        queues = [bottleneck.queue_statistics() for bottleneck in self._bottlenecks]
         duration_ns = time.monotonic_ns() - self._epoch_ns
         bins = min(duration_ns // BIN_NS + 1, BINS)
-        uses = tuple(bottleneck.use(self.topology.jobs, bins) for bottleneck in self._bottlenecks)
-        return LinkUse(self._epoch_ns, duration_ns, BIN_NS, uses)
+        jobs = (*self.topology.jobs, *self._placed().seen)
+        uses = [
+            bottleneck.use(jobs, bins, queue)
+            for bottleneck, queue in zip(self._bottlenecks, queues, strict=True)
+        ]
+        return LinkUse(self._epoch_ns, duration_ns, BIN_NS, tuple(uses))
+
+    def _placed(self) -> Placing:
+        if self._placing is None:
+            raise UsageError("the lab does not stand: use it inside its with block")
+        return self._placing
 
     def _namespace(self, name: str) -> str:
         return f"{ownership.PREFIX}{self.id}-{name}"
@@ -127,6 +162,7 @@ class Lab:
             self._rto_min_by is None and not sysctls.exists(sysctls.RTO_MIN)
         )
         wiring.wire(self.topology, self._namespace, self._sysctls, by_route)
+        self._placing = Placing(self.topology, self._namespace, by_route)
         for direction in self.topology.directions():
             source, target = self._namespace(direction.source), self._namespace(direction.target)
             self._bottlenecks.append(Bottleneck(direction, source, target, self._kernel_marks))

@@ -17,10 +17,10 @@ class DirectionUse:
 
     Attributes:
         trunk: name of the trunk.
-        source: switch that sends.
-        target: switch that receives.
+        source: switch or server that sends.
+        target: switch or server that receives.
         rate_bps: rate of the link.
-        bytes_by_job: for each job of the topology, bytes carried in each bin of ``LinkUse.bin_ns``.
+        bytes_by_job: for each job of the topology or placed meanwhile, bytes carried in each bin of ``LinkUse.bin_ns``.
         packets: packets carried.
         bytes: bytes carried; the sum of all bins and ``unbinned_bytes``.
         unbinned_bytes: bytes of no job (ARP), or carried after the last bin there is room for.
@@ -67,7 +67,7 @@ class LinkUse:
         return sum(direction.drops for direction in self.directions)
 
     def direction(self, source: str, target: str) -> DirectionUse:
-        """The direction from switch ``source`` to switch ``target``.
+        """The direction from ``source`` to ``target``, switches or a server and its switch.
 
         Raises:
             UsageError: no trunk leads from one to the other.

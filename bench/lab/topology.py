@@ -1,6 +1,6 @@
-"""What a lab consists of, as data: hosts on switches, and trunks between them.
+"""What a lab consists of, as data: hosts and servers, switches, and trunks between them.
 
-The builder knows hosts, switches and trunks only; :func:`dumbbell` is one way to make them.
+The builder knows these only; :func:`dumbbell` and :func:`bench.lab.two_tier.two_tier` are ways to make them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from mltcp.errors import UsageError
 NETWORK = IPv4Network("10.77.0.0/16")
 MAX_JOBS = 16
 MAX_RANKS = 254
+INTERFACE = "eth0"  # of every host and server; Gloo overlooks interfaces with one-letter names
+# The third octet of what belongs to no job: the servers' own addresses.
+OF_NO_JOB = 255
+MAX_SERVERS = 254
 _DEFAULT_MTU = 1500
 _NAME = re.compile(r"[a-z][a-z0-9]{0,14}")
 
@@ -39,7 +43,34 @@ class Host:
     @property
     def mac(self) -> str:
         """Its Ethernet address, made from the IPv4 address, so that every neighbour knows it beforehand."""
-        return ":".join(f"{octet:02x}" for octet in (0x02, 0x4D, *IPv4Address(self.address).packed))
+        return _mac(self.address)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A machine for ranks of any jobs, several at a time; they get addresses while they are placed there.
+
+    Its NIC is the trunk that has the server at its left end: a link like any other, shaped and measured.
+
+    Attributes:
+        name: of the server.
+        number: from 0, for its own address.
+        slots: how many ranks it takes at a time.
+    """
+
+    name: str
+    number: int
+    slots: int = 1
+
+    @property
+    def address(self) -> str:
+        """Its own IPv4 address, 10.77.255.(NUMBER + 1); what it sends from there counts for no job."""
+        return str(NETWORK.network_address + (OF_NO_JOB << 8) + self.number + 1)
+
+    @property
+    def mac(self) -> str:
+        """Its Ethernet address, made from its own IPv4 address; the addresses of jobs share it."""
+        return _mac(self.address)
 
 
 @dataclass(frozen=True)
@@ -51,7 +82,10 @@ class Switch:
 
 @dataclass(frozen=True)
 class Trunk:
-    """A cable between two switches with the bottleneck ``link`` in each direction."""
+    """A cable with the bottleneck ``link`` in each direction: between two switches, or from a server to one.
+
+    A trunk may have the name of what is at its left end: that of a NIC or an uplink is found by its lower end.
+    """
 
     name: str
     left: str
@@ -61,30 +95,35 @@ class Trunk:
 
 @dataclass(frozen=True)
 class Direction:
-    """One direction of a trunk."""
+    """One direction of a trunk, with the names of its interfaces at both ends."""
 
     trunk: Trunk
     source: str
     target: str
+    source_port: str
+    target_port: str
 
 
 @dataclass(frozen=True)
 class Topology:
-    """Hosts, switches and trunks that form one tree; nothing in a switch would stop a broadcast in a loop.
+    """Hosts, servers, switches and trunks that form one tree; no switch would stop a broadcast in a loop.
 
     Raises:
         UsageError: two things have one name or place, a switch does not exist, there is a loop or an island,
-            or trunks have different MTUs.
+            a server is not at the left end of one trunk, or trunks have different MTUs.
     """
 
     hosts: tuple[Host, ...]
     switches: tuple[Switch, ...]
     trunks: tuple[Trunk, ...] = ()
+    servers: tuple[Server, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_names([*self.places, *(trunk.name for trunk in self.trunks)])
+        _check_names([trunk.name for trunk in self.trunks])
+        _check_names([*self.places, *(trunk.name for trunk in self.trunks if trunk.name != trunk.left)])
         _check_places(self.hosts)
         _check_references(self)
+        _check_servers(self)
         _check_tree(self)
         if len({trunk.link.mtu for trunk in self.trunks}) > 1:
             raise UsageError(
@@ -102,13 +141,18 @@ class Topology:
         return any(trunk.link.ecn_threshold_bytes is not None for trunk in self.trunks)
 
     @property
+    def machines(self) -> tuple[Host | Server, ...]:
+        """The hosts, and then the servers."""
+        return (*self.hosts, *self.servers)
+
+    @property
     def places(self) -> tuple[str, ...]:
-        """The names of the hosts and switches, each of which has a namespace."""
-        return (*(host.name for host in self.hosts), *(switch.name for switch in self.switches))
+        """The names of the hosts, servers and switches, each of which has a namespace."""
+        return (*(machine.name for machine in self.machines), *(switch.name for switch in self.switches))
 
     @property
     def jobs(self) -> tuple[int, ...]:
-        """The numbers of the jobs, in order."""
+        """The numbers of the jobs that have hosts of their own, in order."""
         return tuple(sorted({host.job for host in self.hosts}))
 
     def hosts_of(self, job: int) -> tuple[Host, ...]:
@@ -117,19 +161,27 @@ class Topology:
 
     def directions(self) -> Iterator[Direction]:
         """Each trunk from left to right, then from right to left."""
+        servers = {server.name for server in self.servers}
         for trunk in self.trunks:
-            yield Direction(trunk, trunk.left, trunk.right)
-            yield Direction(trunk, trunk.right, trunk.left)
+            left_port = INTERFACE if trunk.left in servers else trunk.name
+            yield Direction(trunk, trunk.left, trunk.right, left_port, trunk.name)
+            yield Direction(trunk, trunk.right, trunk.left, trunk.name, left_port)
 
-    def ports_of(self, switch: str) -> dict[str, tuple[Host, ...]]:
-        """For each port of ``switch``, named like the host or trunk on it, the hosts reached through it."""
-        ports: dict[str, tuple[Host, ...]] = {
+    def nic_of(self, server: str) -> Trunk:
+        """The trunk that has ``server`` at its left end."""
+        return next(trunk for trunk in self.trunks if trunk.left == server)
+
+    def ports_of(self, switch: str) -> dict[str, tuple[Host | Server, ...]]:
+        """For each port of ``switch``, named like the host or trunk on it, what is reached through it."""
+        ports: dict[str, tuple[Host | Server, ...]] = {
             host.name: (host,) for host in self.hosts if host.switch == switch
         }
         for direction in self.directions():
             if direction.source == switch:
                 beyond = _reachable(self.trunks, direction.target, without=direction.trunk)
-                ports[direction.trunk.name] = tuple(host for host in self.hosts if host.switch in beyond)
+                ports[direction.trunk.name] = tuple(
+                    machine for machine in self.machines if _is_at(machine, beyond)
+                )
         return ports
 
 
@@ -153,6 +205,14 @@ def dumbbell(jobs: int, ranks: int, link: Link) -> Topology:
     return Topology(hosts, (Switch("left"), Switch("right")), (Trunk("trunk", "left", "right", link),))
 
 
+def _is_at(machine: Host | Server, places: set[str]) -> bool:
+    return (machine.switch if isinstance(machine, Host) else machine.name) in places
+
+
+def _mac(address: str) -> str:
+    return ":".join(f"{octet:02x}" for octet in (0x02, 0x4D, *IPv4Address(address).packed))
+
+
 def _check_names(names: list[str]) -> None:
     for name in names:
         if _NAME.fullmatch(name) is None:
@@ -174,8 +234,10 @@ def _check_places(hosts: tuple[Host, ...]) -> None:
 
 def _check_references(topology: Topology) -> None:
     known = {switch.name for switch in topology.switches}
+    servers = {server.name for server in topology.servers}
     wanted = [(host.name, host.switch) for host in topology.hosts]
-    wanted += [(trunk.name, end) for trunk in topology.trunks for end in (trunk.left, trunk.right)]
+    wanted += [(trunk.name, trunk.left) for trunk in topology.trunks if trunk.left not in servers]
+    wanted += [(trunk.name, trunk.right) for trunk in topology.trunks]
     for name, switch in wanted:
         if switch not in known:
             raise UsageError(
@@ -183,14 +245,30 @@ def _check_references(topology: Topology) -> None:
             )
 
 
+def _check_servers(topology: Topology) -> None:
+    numbers: dict[int, str] = {}
+    for server in topology.servers:
+        if not 0 <= server.number < MAX_SERVERS or server.slots < 1:
+            ranges = f"number 0 to {MAX_SERVERS - 1} and 1 or more slots"
+            raise UsageError(f"topology: server {server.name}: {ranges} are allowed")
+        other = numbers.setdefault(server.number, server.name)
+        if other != server.name:
+            raise UsageError(f"topology: {other} and {server.name} both have the number {server.number}")
+        nics = sum(trunk.left == server.name for trunk in topology.trunks)
+        if nics != 1:
+            raise UsageError(
+                f"topology: server {server.name} is at the left end of {nics} trunks: 1 is allowed"
+            )
+
+
 def _check_tree(topology: Topology) -> None:
     if not topology.switches:
         raise UsageError("topology: at least one switch is needed")
     reached = _reachable(topology.trunks, topology.switches[0].name)
-    if len(reached) < len(topology.switches):
+    if not reached.issuperset(switch.name for switch in topology.switches):
         lost = sorted({switch.name for switch in topology.switches} - reached)
         raise UsageError(f"topology: no trunk leads from {topology.switches[0].name} to {', '.join(lost)}")
-    if len(topology.trunks) >= len(topology.switches):
+    if len(topology.trunks) >= len(topology.switches) + len(topology.servers):
         raise UsageError("topology: the trunks form a loop: a tree has one trunk fewer than it has switches")
 
 

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bench.lab import namespaces, offloads, steering, sysctls
-from bench.lab.topology import NETWORK, Host, Topology
+from bench.lab.topology import INTERFACE, NETWORK, Host, Server, Topology
 
-INTERFACE = "eth0"  # Gloo overlooks interfaces with one-letter names
 BRIDGE = "bridge"
 _LOOPBACK = 1  # the kernel gives it this index in every namespace
 _RTAX_RTO_MIN = 13
@@ -36,15 +35,15 @@ def wire(topology: Topology, name_of: NameOf, overrides: Mapping[str, str | int]
         settings.pop(sysctls.RTO_MIN, None)
     else:
         settings.setdefault(sysctls.RTO_MIN, str(sysctls.RTO_MIN_US))
-    for host in topology.hosts:
-        _configure(name_of(host.name), settings)
+    for machine in topology.machines:
+        _configure(name_of(machine.name), settings)
     for switch in topology.switches:
         _wire_switch(topology, switch.name, name_of)
     for switch in topology.switches:
         _finish_switch(topology, switch.name, name_of)
-    for host in topology.hosts:
-        _finish_host(topology, host, name_of, rto_by_route)
-    for name in [*(switch.name for switch in topology.switches), *(host.name for host in topology.hosts)]:
+    for machine in topology.machines:
+        _finish_machine(topology, machine, name_of, rto_by_route)
+    for name in topology.places:
         namespaces.inside(name_of(name), steering.steer_by_flow)
 
 
@@ -53,7 +52,7 @@ def _configure(namespace: str, settings: Mapping[str, str]) -> None:
 
 
 def _wire_switch(topology: Topology, switch: str, name_of: NameOf) -> None:
-    """Make the bridge, the cables to its hosts, and its trunks (each by the switch on its left)."""
+    """Make the bridge, the cables to its hosts and servers, and its trunks (each by the switch on its left)."""
     _configure(name_of(switch), sysctls.for_switch())
 
     def build(route: Any) -> None:
@@ -69,7 +68,11 @@ def _wire_switch(topology: Topology, switch: str, name_of: NameOf) -> None:
         )
         for host in topology.hosts:
             if host.switch == switch:
-                _plug(route, host.name, topology.mtu, _host_end(host, topology.mtu, name_of))
+                _plug(route, host.name, topology.mtu, _machine_end(host, topology.mtu, name_of))
+        for server in topology.servers:
+            nic = topology.nic_of(server.name)
+            if nic.right == switch:
+                _plug(route, nic.name, topology.mtu, _machine_end(server, topology.mtu, name_of))
         for trunk in topology.trunks:
             if trunk.left == switch:
                 end = {"ifname": trunk.name, "net_ns_fd": name_of(trunk.right), "mtu": topology.mtu}
@@ -78,8 +81,8 @@ def _wire_switch(topology: Topology, switch: str, name_of: NameOf) -> None:
     namespaces.netlink(name_of(switch), build)
 
 
-def _host_end(host: Host, mtu: int, name_of: NameOf) -> dict[str, Any]:
-    return {"ifname": INTERFACE, "net_ns_fd": name_of(host.name), "address": host.mac, "mtu": mtu}
+def _machine_end(machine: Host | Server, mtu: int, name_of: NameOf) -> dict[str, Any]:
+    return {"ifname": INTERFACE, "net_ns_fd": name_of(machine.name), "address": machine.mac, "mtu": mtu}
 
 
 def _plug(route: Any, port: str, mtu: int, other_end: dict[str, Any]) -> None:
@@ -87,43 +90,51 @@ def _plug(route: Any, port: str, mtu: int, other_end: dict[str, Any]) -> None:
 
 
 def _finish_switch(topology: Topology, switch: str, name_of: NameOf) -> None:
-    """Put every port on the bridge, and tell the bridge for good which hosts are behind it.
+    """Put every port on the bridge, and tell the bridge for good which machines are behind it.
 
     Otherwise it would flood what it has not learned, and frames that nobody wants would count on the trunks.
     """
 
     def finish(route: Any) -> None:
         bridge = route.link_lookup(ifname=BRIDGE)[0]
-        for port, hosts in topology.ports_of(switch).items():
+        for port, machines in topology.ports_of(switch).items():
             offloads.turn_off(port)
             index = route.link_lookup(ifname=port)[0]
             route.link("set", index=index, master=bridge, state="up")
-            for host in hosts:
-                route.fdb("add", ifindex=index, lladdr=host.mac, state=_STATIC, flags=_OF_BRIDGE)
+            for machine in machines:
+                route.fdb("add", ifindex=index, lladdr=machine.mac, state=_STATIC, flags=_OF_BRIDGE)
 
     namespaces.netlink(name_of(switch), finish)
 
 
-def _finish_host(topology: Topology, host: Host, name_of: NameOf, rto_by_route: bool) -> None:
+def _finish_machine(topology: Topology, machine: Host | Server, name_of: NameOf, rto_by_route: bool) -> None:
     def finish(route: Any) -> None:
         offloads.turn_off(INTERFACE)
         index = route.link_lookup(ifname=INTERFACE)[0]
         route.link("set", index=_LOOPBACK, state="up")
-        route.addr("add", index=index, address=host.address, prefixlen=NETWORK.prefixlen)
+        route.addr("add", index=index, address=machine.address, prefixlen=NETWORK.prefixlen)
         route.link("set", index=index, state="up")
         if rto_by_route:
-            _limit_rto(route, index, host)
-        # The ranks of a job know each other without asking; a question would queue behind the job's own data.
-        for other in topology.hosts_of(host.job):
-            if other != host:
-                route.neigh("replace", ifindex=index, dst=other.address, lladdr=other.mac, state=_PERMANENT)
+            limit_rto(route, index, str(NETWORK), machine.address)
+        for other in _peers(topology, machine):
+            know_neighbour(route, index, other.address, other.mac)
 
-    namespaces.netlink(name_of(host.name), finish)
+    namespaces.netlink(name_of(machine.name), finish)
 
 
-def _limit_rto(route: Any, index: int, host: Host) -> None:
+def _peers(topology: Topology, machine: Host | Server) -> tuple[Host | Server, ...]:
+    """Whom a machine knows beforehand: a host the other ranks of its job, a server every other server."""
+    group = topology.hosts_of(machine.job) if isinstance(machine, Host) else topology.servers
+    return tuple(other for other in group if other != machine)
+
+
+def know_neighbour(route: Any, index: int, address: str, mac: str) -> None:
+    """Enter for good who has ``address``; to ask would queue behind the job's own data."""
+    route.neigh("replace", ifindex=index, dst=address, lladdr=mac, state=_PERMANENT)
+
+
+def limit_rto(route: Any, index: int, network: str, address: str) -> None:
+    """Let the least retransmission time-out towards ``network`` be that of the lab."""
     # In milliseconds, and heeded by TCP only if locked.
     metrics = {"lock": 1 << _RTAX_RTO_MIN, "rto_min": sysctls.RTO_MIN_US // 1000}
-    route.route(
-        "replace", dst=str(NETWORK), oif=index, scope="link", prefsrc=host.address, proto=2, metrics=metrics
-    )
+    route.route("replace", dst=network, oif=index, scope="link", prefsrc=address, proto=2, metrics=metrics)

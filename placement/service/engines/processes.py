@@ -1,0 +1,67 @@
+"""Processes in the kernel's eyes: whose they are, when they began, and how they end with their parent.
+
+Standard library only: what runs on hosts and around ranks starts fast.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_STATE, _PARENT, _START_TIME = 0, 1, 19  # fields 3, 4 and 22 of /proc/PID/stat, counted from the state on
+
+
+def end_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent, which was ``parent``, is gone, however it went."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent is gone, so that none gets out of sight."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process began, in clock ticks since the machine did; None if it has ended. Numbers are used again."""
+    fields = _stat(pid)
+    return None if fields is None or fields[_STATE] in "ZX" else int(fields[_START_TIME])
+
+
+def kill_descendants() -> None:
+    """Kill and reap all descendants of this process, which adopts orphans."""
+    while True:
+        for pid in _descendants(os.getpid()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def _descendants(ancestor: int) -> Iterator[int]:
+    children: dict[int, list[int]] = defaultdict(list)
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (fields := _stat(int(name))) is not None:
+            children[int(fields[_PARENT])].append(int(name))
+    waiting = [ancestor]
+    while waiting:
+        found = children[waiting.pop()]
+        waiting += found
+        yield from found
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            # The command's name stands in brackets and may itself hold brackets and blanks.
+            return file.read().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None

@@ -1,0 +1,142 @@
+"""Hosts read from JSON, the slots and ports that jobs get: never one for two."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placement.errors import UsageError
+from placement.service.engines.engine import EngineError, EngineJob, Share
+from placement.service.engines.hosts import Host, checked_hosts, hosts_from_document, load_hosts
+from placement.service.engines.ports import Ports
+from placement.service.engines.slots import Slots
+
+HOST = {"name": "a", "address": "10.0.0.1", "interface": "eth0"}
+
+
+class TestHosts:
+    def test_are_read_with_what_is_left_out(self, tmp_path):
+        path = tmp_path / "hosts.json"
+        remote = {"enter": ["ssh", "b"], "gpus": 2, "python": "/opt/python"}
+        path.write_text(json.dumps({"hosts": [HOST, {**HOST, "name": "b", **remote}]}))
+        a, b = load_hosts(path)
+        assert (a.enter, a.slots, a.gpus) == ((), 1, ())
+        assert b == Host("b", "10.0.0.1", "eth0", ("ssh", "b"), 2, ("0", "1"), "/opt/python")
+
+    def test_have_a_slot_for_each_gpu(self):
+        (host,) = hosts_from_document({"hosts": [{**HOST, "gpus": ["GPU-5a", "GPU-5b", "GPU-5c"]}]})
+        assert host.slots == 3
+
+    @pytest.mark.parametrize(
+        ("document", "message"),
+        [
+            ([], r'hosts: \{"hosts": \[...\]\}'),
+            ({"hosts": []}, "at least one host is needed"),
+            ({"hosts": [7]}, r"hosts\[0\] is 7: an object is needed"),
+            ({"hosts": [{"name": "a"}]}, r"hosts\[0\]: address is missing"),
+            ({"hosts": [{**HOST, "slot": 3}]}, r"hosts\[0\]: 'slot' is unknown: name, address"),
+            ({"hosts": [{**HOST, "name": ""}]}, "name is '': a text is needed"),
+            ({"hosts": [{**HOST, "slots": 0}]}, "host 'a': slots is 0: 1 to 1024"),
+            ({"hosts": [{**HOST, "slots": True}]}, "host 'a': slots is True"),
+            ({"hosts": [{**HOST, "slots": 3, "gpus": 2}]}, "host 'a': 2 gpus for 3 slots"),
+            ({"hosts": [{**HOST, "gpus": ["0", "0"]}]}, "gpus has one more than once"),
+            ({"hosts": [{**HOST, "enter": "ssh a"}]}, r"hosts\[0\].enter is 'ssh a': a list of texts"),
+            ({"hosts": [HOST, HOST]}, "the name 'a' is used more than once"),
+        ],
+    )
+    def test_that_cannot_be_are_refused_with_the_field(self, document, message):
+        with pytest.raises(UsageError, match=message):
+            hosts_from_document(document)
+
+    def test_in_a_file_that_cannot_be_read_name_it(self, tmp_path):
+        with pytest.raises(UsageError, match=r"none.json"):
+            load_hosts(tmp_path / "none.json")
+        (tmp_path / "bad.json").write_text("{")
+        with pytest.raises(UsageError, match=r"bad.json: "):
+            load_hosts(tmp_path / "bad.json")
+
+
+def slots_of(**counts):
+    hosts = [Host(name, "10.0.0.1", "eth0", slots=count) for name, count in counts.items()]
+    return Slots({host.name: host for host in checked_hosts(hosts)})
+
+
+def job(name, ranks):
+    return EngineJob(name, ("true",), ranks)
+
+
+class TestSlots:
+    def test_are_given_once_and_again_when_they_are_free(self):
+        slots = slots_of(a=2, b=1)
+        slots.take(job("one", 2), [Share("a", (1,)), Share("b", (0,))])
+        assert (slots.free("a"), slots.free("b")) == ((0,), ())
+        with pytest.raises(EngineError, match="job two: slot 0 of host b is taken by job one"):
+            slots.take(job("two", 2), [Share("a", (0,)), Share("b", (0,))])
+        assert slots.free("a") == (0,), "all or none"
+        slots.release("one")
+        slots.take(job("two", 2), [Share("a", (0,)), Share("b", (0,))])
+
+    @pytest.mark.parametrize(
+        ("placement", "message"),
+        [
+            ([Share("c", (0, 1))], "on host c: no such host: there are a, b"),
+            ([Share("a", (0,)), Share("a", (1,))], "on host a: it is there more than once"),
+            ([Share("a", (1, 2))], r"on host a: slots \[1, 2\]: 0 to 1 are allowed"),
+            ([Share("a", (-1, 0))], r"slots \[-1, 0\]: 0 to 1 are allowed"),
+            ([Share("a", (0, 0))], r"slots \[0, 0\]: one or more, each once"),
+            ([Share("a", (0, 1)), Share("b", ())], r"on host b: slots \[\]: one or more"),
+            ([Share("a", (0,))], "1 slots for 2 ranks: one a rank is needed"),
+            ([], "0 slots for 2 ranks"),
+        ],
+    )
+    def test_that_do_not_fit_the_job_are_refused(self, placement, message):
+        slots = slots_of(a=2, b=1)
+        with pytest.raises(UsageError, match=message):
+            slots.take(job("one", 2), placement)
+        assert (slots.free("a"), slots.free("b")) == ((0, 1), (0,))
+
+    @given(st.lists(st.tuples(st.integers(0, 4), st.sets(st.integers(0, 3), min_size=1)), max_size=30))
+    def test_never_have_two_holders(self, steps):
+        slots, holders = slots_of(a=4), {}
+        for number, wanted in steps:
+            name = str(number)
+            if name in holders:
+                slots.release(name)
+                del holders[name]
+                continue
+            taken = set().union(*holders.values()) if holders else set()
+            if wanted & taken:
+                with pytest.raises(EngineError):
+                    slots.take(job(name, len(wanted)), [Share("a", tuple(wanted))])
+            else:
+                slots.take(job(name, len(wanted)), [Share("a", tuple(wanted))])
+                holders[name] = wanted
+            taken = set().union(*holders.values()) if holders else set()
+            assert set(slots.free("a")) == {0, 1, 2, 3} - taken
+
+
+def test_ports_are_given_in_turn_and_never_twice():
+    ports = Ports(20, 22)
+    assert [ports.take("a"), ports.take("b"), ports.take("c")] == [20, 21, 22]
+    with pytest.raises(EngineError, match="job d: no port is free: 3 jobs are the most"):
+        ports.take("d")
+    ports.release("b")
+    assert ports.take("d") == 21
+    ports.release("a")
+    ports.release("c")
+    assert [ports.take("e"), ports.take("f")] == [22, 20]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (("", ("true",), 1), "job.id is empty"),
+        (("a", (), 1), "job a: command is empty"),
+        (("a", ("",), 1), "job a: command is empty"),
+        (("a", ("true",), 0), "job a: ranks is 0: 1 or more"),
+    ],
+)
+def test_jobs_that_cannot_be(values, message):
+    with pytest.raises(UsageError, match=message):
+        EngineJob(*values)

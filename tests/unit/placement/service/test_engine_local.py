@@ -1,0 +1,265 @@
+"""The local engine with real torchruns on this machine: jobs that end, fail, are stopped, and leave nothing behind."""
+
+import json
+import os
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from placement.errors import UsageError
+from placement.service.engines import running
+from placement.service.engines.engine import (
+    EngineError,
+    EngineJob,
+    Failed,
+    Finished,
+    Handle,
+    Share,
+    Started,
+    Stopped,
+)
+from placement.service.engines.hosts import Host
+from placement.service.engines.local import LocalEngine
+
+PATIENCE_S = 60
+TWO_HOSTS = (
+    Host("a", "127.0.0.1", "lo", slots=2),
+    Host("b", "127.0.0.1", "lo", slots=2, gpus=("GPU-7", "GPU-8")),
+)
+BOTH = [Share("a", (1,)), Share("b", (1,))]
+
+
+@pytest.fixture
+def engine(tmp_path):
+    with LocalEngine(TWO_HOSTS, tmp_path / "logs") as made:
+        yield made
+
+
+def shell(text):
+    return ("sh", "-c", text)
+
+
+class Sleep:
+    """A command that nobody else runs, and the processes that run it."""
+
+    def __init__(self):
+        self.command = f"sleep 86400.{secrets.randbelow(10**9):09}"
+
+    def pids(self):
+        wanted = self.command.replace(" ", "\0").encode() + b"\0"
+        return [
+            int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if read(path) == wanted
+        ]
+
+    def await_running(self, count):
+        deadline_s = time.monotonic() + PATIENCE_S
+        while len(pids := self.pids()) != count:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
+        return pids
+
+
+def read(path):
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def end_of(engine, job_id):
+    """How a job ends, once it has started."""
+    seen, deadline_s = [], time.monotonic() + PATIENCE_S
+    while not any(event.job_id == job_id and not isinstance(event, Started) for event in seen):
+        assert time.monotonic() < deadline_s, seen
+        seen += engine.poll(1.0)
+    return [event for event in seen if event.job_id == job_id][-1]
+
+
+def test_ranks_know_who_they_are_and_what_they_may_use(engine):
+    text = "echo $RANK $LOCAL_RANK $WORLD_SIZE $MASTER_ADDR $GLOO_SOCKET_IFNAME $MINE"
+    text += " [$CUDA_VISIBLE_DEVICES] $MLTCP_SLOTS"
+    environment = {"MINE": "x y", "CUDA_VISIBLE_DEVICES": "all", "MLTCP_SLOTS": "all"}
+    job = EngineJob("who/../is it", shell(text), 3, environment)
+    handle = engine.start(job, [Share("b", (1,)), Share("a", (0, 1))])
+    assert (engine.free("a"), engine.free("b")) == ((), (0,))
+    assert end_of(engine, job.id) == Finished(job.id)
+    assert (engine.free("a"), engine.free("b")) == ((0, 1), (0, 1))
+    logs = engine.logs_of(handle)
+    assert [(logs / f"rank-{rank}.log").read_text() for rank in range(3)] == [
+        "0 0 3 127.0.0.1 lo x y [GPU-8] 1\n",
+        "1 0 3 127.0.0.1 lo x y [] 0,1\n",
+        "2 1 3 127.0.0.1 lo x y [] 0,1\n",
+    ]
+    assert logs.parent.name == "logs", "no job's name leads elsewhere"
+
+
+def test_a_rank_that_fails_is_named_with_its_last_words_and_takes_the_others_along(engine):
+    sleep = Sleep()
+    text = f"if [ $RANK = 1 ]; then echo working; echo no such file >&2; exit 3; fi; exec {sleep.command}"
+    engine.start(EngineJob("j", shell(text), 2), BOTH)
+    assert end_of(engine, "j") == Failed("j", "rank 1 on host b ended with status 3: no such file", 1, "b")
+    assert sleep.pids() == []
+    assert engine.free("a") == (0, 1)
+
+
+def test_a_rank_that_is_killed_is_blamed_and_not_who_fails_because_of_it(engine):
+    # Rank 0 fails as soon as it sees that rank 1 is gone, as a collective would.
+    sleep = Sleep()
+    fails = "while kill -0 $(cat pid) 2>/dev/null; do sleep 0.01; done; exit 5"
+    text = f'cd "$PLACE"; if [ $RANK = 1 ]; then echo $$ > new; mv new pid; exec {sleep.command}; fi'
+    text += f"; while [ ! -s pid ]; do sleep 0.05; done; {fails}"
+    place = engine._logs.parent
+    engine.start(EngineJob("j", shell(text), 2, {"PLACE": os.fspath(place)}), BOTH)
+    os.kill(sleep.await_running(1)[0], signal.SIGKILL)
+    assert end_of(engine, "j") == Failed("j", "rank 1 on host b was killed by SIGKILL", 1, "b")
+
+
+def test_stopping_asks_first_and_then_makes_the_end(engine, tmp_path):
+    polite, stubborn = Sleep(), Sleep()
+    text = f"trap 'echo bye; exit 0' TERM; {polite.command} & wait"
+    handle = engine.start(EngineJob("polite", shell(text), 1), [Share("a", (0,))])
+    engine.start(EngineJob("stubborn", shell(f"trap '' TERM; {stubborn.command}"), 1), [Share("a", (1,))])
+    polite.await_running(1)
+    stubborn.await_running(1)
+    engine.stop("polite", PATIENCE_S)
+    assert end_of(engine, "polite") == Stopped("polite")
+    assert (engine.logs_of(handle) / "rank-0.log").read_text() == "bye\n"
+    assert polite.pids() == [], "what the rank had left behind is gone as well"
+    engine.stop("stubborn", 0.5)
+    assert end_of(engine, "stubborn") == Stopped("stubborn")
+    assert stubborn.pids() == []
+    with pytest.raises(EngineError, match="job polite is not running"):
+        engine.stop("polite")
+
+
+def test_what_cannot_start_is_refused_and_holds_nothing(engine):
+    sleep = Sleep()
+    engine.start(EngineJob("j", shell(f"exec {sleep.command}"), 1), [Share("a", (0,))])
+    with pytest.raises(EngineError, match="job j is running already"):
+        engine.start(EngineJob("j", shell("true"), 1), [Share("a", (1,))])
+    with pytest.raises(EngineError, match="job k: slot 0 of host a is taken by job j"):
+        engine.start(EngineJob("k", shell("true"), 1), [Share("a", (0,))])
+    with pytest.raises(UsageError, match="job k: placement on host z: no such host"):
+        engine.start(EngineJob("k", shell("true"), 1), [Share("z", (0,))])
+    engine.close()
+    assert sleep.pids() == []
+    assert engine.poll()[-1] == Failed("j", "the engine was closed")
+    with pytest.raises(EngineError, match="job k: the engine is closed"):
+        engine.start(EngineJob("k", shell("true"), 1), [Share("a", (1,))])
+
+
+def test_hosts_that_cannot_be_entered_say_so(tmp_path):
+    hosts = (
+        Host("here", "127.0.0.1", "lo"),
+        Host("nowhere", "127.0.0.1", "lo", ("/no/such/command",)),
+        Host("locked", "127.0.0.1", "lo", ("sh", "-c", "echo hello; echo no entry >&2; exit 9", "sh")),
+    )
+    with LocalEngine(hosts, tmp_path) as engine:
+        both = [Share("here", (0,)), Share("nowhere", (0,))]
+        with pytest.raises(EngineError, match="host nowhere: cannot run '/no/such/command': No such file"):
+            engine.start(EngineJob("j", shell("true"), 2), both)
+        assert (engine.free("here"), engine.free("nowhere")) == ((0,), (0,))
+        engine.start(EngineJob("j", shell("true"), 1), [Share("locked", (0,))])
+        why = "host locked: its launcher ended with status 9: no entry"
+        assert end_of(engine, "j") == Failed("j", why, None, "locked")
+
+
+def test_a_program_that_is_not_there_is_named(engine):
+    engine.start(EngineJob("j", ("no-such-program",), 1), [Share("a", (0,))])
+    why = "rank 0 on host a ended with status 127: cannot run 'no-such-program': No such file or directory"
+    assert end_of(engine, "j") == Failed("j", why, 0, "a")
+
+
+def test_a_killed_launcher_takes_its_ranks_along_and_those_on_other_hosts(engine):
+    sleep = Sleep()
+    handle = engine.start(EngineJob("j", shell(f"exec {sleep.command}"), 2), BOTH)
+    sleep.await_running(2)
+    os.kill(json.loads(handle.reference)["processes"][1][0], signal.SIGKILL)
+    assert end_of(engine, "j") == Failed("j", "host b: its launcher was killed by SIGKILL", None, "b")
+    sleep.await_running(0)
+
+
+OWNER = textwrap.dedent(
+    """
+    import json, sys
+    from dataclasses import asdict
+    from pathlib import Path
+    from placement.service.engines.engine import EngineJob, Finished, Share
+    from placement.service.engines.hosts import Host
+    from placement.service.engines.local import LocalEngine
+    engine = LocalEngine([Host("a", "127.0.0.1", "lo", slots=3)], Path(sys.argv[1]))
+    done = engine.start(EngineJob("done", ("true",), 1), [Share("a", (0,))])
+    lost = engine.start(EngineJob("lost", tuple(sys.argv[2].split()), 2), [Share("a", (1, 2))])
+    while Finished("done") not in engine.poll(60):
+        pass
+    print(json.dumps([asdict(done), asdict(lost)]), flush=True)
+    sys.stdin.read()
+    """
+)
+
+
+def test_jobs_die_with_a_killed_engine_and_the_next_one_knows_how_each_ended(tmp_path):
+    sleep = Sleep()
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, os.fspath(tmp_path), sleep.command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        known = [Handle(**each) for each in json.loads(owner.stdout.readline())]
+        ranks = [os.pidfd_open(pid) for pid in sleep.await_running(2)]
+    finally:
+        owner.kill()
+        owner.communicate()
+    with LocalEngine(TWO_HOSTS, tmp_path) as engine:
+        engine.recover(known)
+        assert sleep.pids() == [], "recovered means gone"
+        assert engine.poll() == [Finished("done"), Failed("lost", "the engine that ran it is gone")]
+    for descriptor in ranks:
+        assert select.select([descriptor], [], [], PATIENCE_S)[0]
+        os.close(descriptor)
+
+
+def test_of_many_that_ask_for_a_slot_at_once_one_gets_it(engine):
+    sleep = Sleep()
+
+    def ask(number):
+        try:
+            engine.start(EngineJob(f"j{number}", shell(f"exec {sleep.command}"), 1), [Share("a", (0,))])
+        except EngineError as error:
+            return str(error)
+        return None
+
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(ask, range(6)))
+    winner = answers.index(None)
+    refused = [f"job j{number}: slot 0 of host a is taken by job j{winner}" for number in range(6)]
+    assert answers == [*refused[:winner], None, *refused[winner + 1 :]]
+
+
+def test_a_host_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "ANSWER_S", 0.3)
+    sleep = Sleep()
+    deaf = Host("deaf", "127.0.0.1", "lo", ("sh", "-c", f"exec {sleep.command}", "sh"))
+    with LocalEngine([deaf], tmp_path) as engine:
+        engine.start(EngineJob("j", shell("true"), 1), [Share("deaf", (0,))])
+        sleep.await_running(1)
+        engine.stop("j")
+        assert end_of(engine, "j") == Stopped("j")
+        assert (sleep.pids(), engine.free("deaf")) == ([], (0,))
+
+
+def test_closing_twice_is_no_error(tmp_path):
+    engine = LocalEngine(TWO_HOSTS, tmp_path)
+    engine.close()
+    engine.close()
+    assert engine.poll() == []
