@@ -18,9 +18,11 @@ ANGLES = 72
 TOLERANCE = 0.01
 MOST_ANGLES = 36_000
 _LARGEST = 2**62
-MOST_REPEATS = 64
-"""Of the shortest iteration on a circle, where the times have no exact multiple so near: a fit that comes back only
-after more of them would not outlast the drift."""
+MOST_EXACT, MOST_MEASURED = 24, 8
+"""Of the shortest iteration on a circle: where the times have an exact common multiple, and where they have one but for
+the tolerance. Any two times have one sooner or later; but with more iterations the jobs meet in so many ways that
+rotating them hardly matters, and a fit would not outlast the drift.
+"""
 
 _ANGLES_AN_ITERATION = 12
 _REASONABLE_ANGLES = 4
@@ -53,11 +55,11 @@ class Circles:
 def unified(demands: Sequence[Demand], *, angles: int = ANGLES, tolerance: float = TOLERANCE) -> Circles:
     """The unified circles of jobs that share a link.
 
-    The perimeter is the least common multiple of the iteration times where that is short. Measured times have
-    none that would be of use: then it is the smallest p = max_j(r_j T_j) such that no job's r_j T_j is shorter by more
-    than `tolerance` of it. A job whose iterations are shorter than p / r_j is silent for the rest, which is its drift.
-    Where none does within 64 iterations of the shortest, the p with the least drift is taken, and `drift_ns` tells how
-    bad it is.
+    The perimeter is the least common multiple of the iteration times. Measured times have none that would be of use:
+    then it is the smallest p = max_j(r_j T_j) such that no job's r_j T_j is shorter by more than `tolerance` of it, if
+    there is one within 8 iterations of the shortest (an exact one: 24). A job whose iterations are shorter than p / r_j
+    is silent for the rest, which is its drift. Where there is none, the p with the least drift is taken, and `drift_ns`
+    tells how bad it is: `groups` keeps such jobs apart.
 
     There are at least `angles` angles, more where an iteration of some job would have fewer than twelve, and a
     multiple of every r_j where that is affordable, so that all iterations of a job look alike.
@@ -92,20 +94,45 @@ def unified(demands: Sequence[Demand], *, angles: int = ANGLES, tolerance: float
 
 def common_repeats(times_ns: Sequence[int], tolerance: float) -> tuple[int, ...]:
     """r_j of the smallest common multiple within the tolerance; of the closest where there is none."""
-    longest = max(times_ns)
-    exact = math.lcm(*times_ns)
-    most = max(1, MOST_REPEATS * min(times_ns) // longest)
-    if exact <= longest * most:
-        within = exact // longest
-    else:
-        within, exact = most, 0
     distinct = np.array(sorted(set(times_ns)), np.int64)
     repeats = np.zeros(len(distinct), np.int64)
-    spread = closest_multiples(distinct, within, tolerance, repeats)
-    if exact and spread > tolerance:
-        return tuple(exact // time for time in times_ns)
+    if closest_multiples(distinct, _within(times_ns, MOST_MEASURED), tolerance, repeats) > tolerance:
+        exact = math.lcm(*times_ns)
+        if exact <= max(times_ns) * _within(times_ns, MOST_EXACT):
+            return tuple(exact // time for time in times_ns)
+        closest_multiples(distinct, _within(times_ns, MOST_EXACT), tolerance, repeats)
     by_time = dict(zip(distinct.tolist(), repeats.tolist(), strict=True))
     return tuple(by_time[time] for time in times_ns)
+
+
+def _within(times_ns: Sequence[int], most: int) -> int:
+    """How many iterations of the longest there are at most in so many of the shortest: at least one."""
+    return max(1, most * min(times_ns) // max(times_ns))
+
+
+def groups(times_ns: Sequence[int], tolerance: float) -> tuple[tuple[int, ...], ...]:
+    """Which jobs (by position) can share a circle: those whose iterations have a common multiple.
+
+    It is the least common multiple within 24 iterations of the shortest, or one but for the tolerance within 8.
+    Beginning with the longest iterations, a job joins the first group where it has one with all others.
+    """
+    found: list[list[int]] = []
+    for job in sorted(range(len(times_ns)), key=lambda each: -times_ns[each]):
+        for group in found:
+            if _commensurable([*(times_ns[each] for each in group), times_ns[job]], tolerance):
+                group.append(job)
+                break
+        else:
+            found.append([job])
+    return tuple(sorted(tuple(sorted(group)) for group in found))
+
+
+def _commensurable(times_ns: Sequence[int], tolerance: float) -> bool:
+    distinct = np.array(sorted(set(times_ns)), np.int64)
+    if len(distinct) == 1 or math.lcm(*times_ns) <= max(times_ns) * _within(times_ns, MOST_EXACT):
+        return True
+    repeats = np.zeros(len(distinct), np.int64)
+    return closest_multiples(distinct, _within(times_ns, MOST_MEASURED), tolerance, repeats) <= tolerance
 
 
 def _angles(least: int, repeats: Sequence[int]) -> int:

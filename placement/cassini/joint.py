@@ -14,39 +14,24 @@ import numpy as np
 
 from placement.cassini import joint_search
 from placement.cassini.affinity import AffinityGraph
-from placement.cassini.circle import Circles
-from placement.cassini.compatibility import score_at
+from placement.cassini.link import Group
 
 
 @dataclass(frozen=True)
-class SharedLink:
-    """A link that jobs share, with their unified circles on it.
+class Circled:
+    """A group of jobs on a link.
 
     Attributes:
-        name: of the link.
-        jobs: in the order of the circles.
-        circles: theirs.
-        capacity_bps: of the link.
+        names: of its jobs, in the order of their circles.
+        group: their circles.
     """
 
-    name: str
-    jobs: tuple[str, ...]
-    circles: Circles
-    capacity_bps: int
-
-    def score(self, shifts_ns: Mapping[str, int]) -> float:
-        """The score of Table 4.1 when each job is delayed by its time shift."""
-        return score_at(
-            self.circles, self.capacity_bps, [self.rotation(job, shifts_ns[job]) for job in self.jobs]
-        )
-
-    def rotation(self, job: str, shift_ns: int) -> int:
-        """The nearest rotation (in angles) to a time shift."""
-        return round(shift_ns * self.circles.angles / self.circles.perimeter_ns) % self.circles.angles
+    names: tuple[str, ...]
+    group: Group
 
 
 def joint_shifts(
-    links: Sequence[SharedLink], graph: AffinityGraph, jobs: Sequence[str], options: int
+    shared: Sequence[Circled], graph: AffinityGraph, jobs: Sequence[str], options: int
 ) -> dict[str, int]:
     """One time shift (ns) for each of the jobs, which are one connected subgraph of the graph.
 
@@ -54,6 +39,7 @@ def joint_shifts(
     one job after the other is put where the links that it uses are best, until that changes nothing.
 
     Args:
+        shared: the groups of these jobs on all links.
         options: how many time shifts of each job are tried: so many parts of its iteration.
     """
     numbers = {job: number for number, job in enumerate(jobs)}
@@ -62,9 +48,9 @@ def joint_shifts(
     chosen = np.array(
         [round(start[job] / steps_ns[number]) % options for job, number in numbers.items()], np.int64
     )
-    edges = _edges(links, numbers, steps_ns, options)
-    angles = np.array([link.circles.angles for link in links], np.int64)
-    capacities = np.array([link.capacity_bps for link in links], np.int64)
+    edges = _edges(shared, numbers, steps_ns, options)
+    angles = np.array([each.group.circles.angles for each in shared], np.int64)
+    capacities = np.array([each.group.capacity_bps for each in shared], np.int64)
     joint_search.descended(*edges, angles, capacities, options, chosen)
     return {job: round(int(chosen[number]) * steps_ns[number]) for job, number in numbers.items()}
 
@@ -81,22 +67,19 @@ def _by_first_way(graph: AffinityGraph, reference: str) -> dict[str, int]:
 
 
 def _edges(
-    links: Sequence[SharedLink], numbers: Mapping[str, int], steps_ns: Sequence[float], options: int
+    shared: Sequence[Circled], numbers: Mapping[str, int], steps_ns: Sequence[float], options: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The edges sorted by job: where each job's begin, links, rotations by option, circles, and where these begin."""
     edges = sorted(
-        (numbers[job], number, position)
-        for number, link in enumerate(links)
-        for position, job in enumerate(link.jobs)
+        (numbers[name], number, at)
+        for number, each in enumerate(shared)
+        for at, name in enumerate(each.names)
     )
-    circles = [np.tile(links[link].circles.demand[position], 2) for _, link, position in edges]
+    circles = [np.tile(shared[number].group.circles.demand[at], 2) for _, number, at in edges]
     rotations = np.array(
         [
-            [
-                links[link].rotation(links[link].jobs[position], round(option * steps_ns[job]))
-                for option in range(options)
-            ]
-            for job, link, position in edges
+            [shared[number].group.rotation(at, option * steps_ns[job]) for option in range(options)]
+            for job, number, at in edges
         ],
         np.int64,
     )
@@ -104,7 +87,7 @@ def _edges(
     starts = np.cumsum([0, *(len(circle) for circle in circles)])
     return (
         first.astype(np.int64),
-        np.array([link for _, link, _ in edges], np.int64),
+        np.array([number for _, number, _ in edges], np.int64),
         rotations,
         np.concatenate(circles),
         starts.astype(np.int64),

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from placement.cassini.affinity import AffinityGraph, time_shifts
-from placement.cassini.circle import ANGLES, TOLERANCE, Circles, unified
-from placement.cassini.compatibility import Compatibility, compatibility
+from placement.cassini.circle import ANGLES, TOLERANCE
 from placement.cassini.demand import Demand
-from placement.cassini.joint import SharedLink, joint_shifts
+from placement.cassini.joint import Circled, joint_shifts
+from placement.cassini.link import LinkFit, fit_link
 from placement.errors import UsageError
 
 Traffic: TypeAlias = Mapping[str, Sequence[str]]
@@ -35,6 +35,8 @@ class LinkScore:
         score: of Table 4.1, at the time shifts that were chosen.
         bound: no time shifts have a higher score on this link.
         drift: the largest drift of a job an iteration, over its period: how fast the fit is lost if nobody corrects it.
+        groups: the jobs that can be shifted against each other. Between groups time shifts make no difference, since
+            their iteration times have no common multiple.
     """
 
     link: str
@@ -42,6 +44,7 @@ class LinkScore:
     score: float
     bound: float
     drift: float
+    groups: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,8 @@ class Choice:
     Attributes:
         candidate: its position.
         score: the mean of its links' scores; 1 if no link is shared.
-        shifts_ns: t_j of each job that shares a link.
+        shifts_ns: t_j of each job that can be shifted against another.
+        turns: the jobs that are connected by such links, by name: their time shifts are relative to each other.
         links: the links that are shared, by name.
         considered: all candidates, the best first.
     """
@@ -76,6 +80,7 @@ class Choice:
     candidate: int
     score: float
     shifts_ns: Mapping[str, int]
+    turns: tuple[tuple[str, ...], ...]
     links: tuple[LinkScore, ...]
     considered: tuple[Considered, ...]
 
@@ -127,15 +132,10 @@ def choose(
         best.position,
         best.score,
         dict(sorted(best.shifts_ns.items())),
+        tuple(best.graph.components()),
         best.links_scored(),
         tuple(Considered(each.position, each.score, each.discarded, each.loops) for each in considered),
     )
-
-
-@dataclass(frozen=True)
-class _Solved:
-    circles: Circles
-    compatibility: Compatibility
 
 
 class _Links:
@@ -151,21 +151,22 @@ class _Links:
         distinct: dict[Demand, int] = {}
         self._kind = {job: distinct.setdefault(demand, len(distinct)) for job, demand in demands.items()}
         self._demands = list(distinct)
-        self._solved: dict[tuple[int, ...], _Solved] = {}
+        self._fits: dict[tuple[int, ...], LinkFit] = {}
 
     def in_order(self, jobs: Sequence[str]) -> tuple[str, ...]:
         """The jobs in the order of their circles: alike ones by name."""
         return tuple(sorted(jobs, key=lambda job: (self._kind[job], job)))
 
-    def solved(self, link: str, jobs: Sequence[str]) -> _Solved:
-        """The circles and compatibility of the jobs, which are in order."""
+    def fit(self, link: str, jobs: Sequence[str]) -> LinkFit:
+        """How the jobs, which are in order, fit together."""
         capacity = self.capacities_bps[link]
         key = (capacity, *(self._kind[job] for job in jobs))
-        if key not in self._solved:
+        if key not in self._fits:
             demands = [self._demands[kind] for kind in key[1:]]
-            circles = unified(demands, angles=self.angles, tolerance=self._tolerance)
-            self._solved[key] = _Solved(circles, compatibility(circles, capacity, effort=RATING_EFFORT))
-        return self._solved[key]
+            self._fits[key] = fit_link(
+                demands, capacity, angles=self.angles, tolerance=self._tolerance, effort=RATING_EFFORT
+            )
+        return self._fits[key]
 
     def silent(self, job: str) -> bool:
         """Whether it sends nothing at all."""
@@ -173,7 +174,10 @@ class _Links:
 
 
 class _Rated:
-    """A candidate placement with its affinity graph, what its links reach one by one, and, once solved, together."""
+    """A candidate placement with its affinity graph, what its links reach one by one, and, once solved, together.
+
+    Only jobs that share a circle depend on each other: a link is in the graph once for each group of two or more.
+    """
 
     def __init__(self, position: int, candidate: Traffic, links: _Links) -> None:
         self.position = position
@@ -185,16 +189,22 @@ class _Rated:
             for link, jobs in sorted(candidate.items())
             if len(senders := [job for job in dict.fromkeys(jobs) if not links.silent(job)]) > 1
         }
-        self._solved = {link: links.solved(link, jobs) for link, jobs in self._shared.items()}
+        self._fits = {link: links.fit(link, jobs) for link, jobs in self._shared.items()}
+        self._circled = {
+            f"{link} ({number})" if number else link: Circled(tuple(jobs[each] for each in group.jobs), group)
+            for link, jobs in self._shared.items()
+            for number, group in enumerate(self._fits[link].groups)
+            if len(group.jobs) > 1
+        }
         self.graph = AffinityGraph(
             {
-                link: dict(zip(jobs, self._solved[link].compatibility.shifts_ns, strict=True))
-                for link, jobs in self._shared.items()
+                name: dict(zip(each.names, each.group.compatibility.shifts_ns, strict=True))
+                for name, each in self._circled.items()
             },
             links.iteration_ns,
         )
         self.loops = self.graph.has_loop
-        self.score_bound = _mean([each.compatibility.score for each in self._solved.values()])
+        self.score_bound = _mean([each.score for each in self._fits.values()])
         self.score = self.score_bound
 
     def solve(self) -> None:
@@ -208,12 +218,11 @@ class _Rated:
         merged = self._merged()
         shifts: dict[str, int] = {}
         for component in merged.components():
-            links = sorted({link for job in component for link in merged.links_of[job]})
-            part = AffinityGraph({link: merged.links[link] for link in links}, merged.iteration_ns)
+            names = sorted({name for job in component for name in merged.links_of[job]})
+            part = AffinityGraph({name: merged.links[name] for name in names}, merged.iteration_ns)
             if part.has_loop:
-                shared = [
-                    self._shared_link(link) for link in self._shared if self._shared[link][0] in component
-                ]
+                within = set(component)
+                shared = [each for each in self._circled.values() if each.names[0] in within]
                 shifts |= joint_shifts(shared, part, component, self._links.angles)
             else:
                 shifts |= time_shifts(part)
@@ -222,15 +231,10 @@ class _Rated:
     def _merged(self) -> AffinityGraph:
         """The affinity graph with one link for those of equal capacity and jobs: what is best for one is for all."""
         kept: dict[tuple[int, tuple[str, ...]], str] = {}
-        for link, jobs in self._shared.items():
-            kept.setdefault((self._links.capacities_bps[link], jobs), link)
+        for name, each in self._circled.items():
+            kept.setdefault((each.group.capacity_bps, each.names), name)
         return AffinityGraph(
-            {link: self.graph.links[link] for link in kept.values()}, self._links.iteration_ns
-        )
-
-    def _shared_link(self, link: str) -> SharedLink:
-        return SharedLink(
-            link, self._shared[link], self._solved[link].circles, self._links.capacities_bps[link]
+            {name: self.graph.links[name] for name in kept.values()}, self._links.iteration_ns
         )
 
     def links_scored(self) -> tuple[LinkScore, ...]:
@@ -240,19 +244,22 @@ class _Rated:
                 link,
                 tuple(sorted(jobs)),
                 self._score_of(link),
-                self._solved[link].compatibility.bound,
-                max(
-                    drift / self._solved[link].circles.period_ns(job)
-                    for job, drift in enumerate(self._solved[link].circles.drift_ns)
+                self._fits[link].bound,
+                self._fits[link].drift,
+                tuple(
+                    sorted(
+                        tuple(sorted(jobs[each] for each in group.jobs)) for group in self._fits[link].groups
+                    )
                 ),
             )
             for link, jobs in self._shared.items()
         )
 
     def _score_of(self, link: str) -> float:
+        fit = self._fits[link]
         if not self.loops or not self.shifts_ns:
-            return self._solved[link].compatibility.score
-        return self._shared_link(link).score(self.shifts_ns)
+            return fit.score
+        return fit.score_at([self.shifts_ns.get(job, 0) for job in self._shared[link]])
 
 
 def _mean(scores: Sequence[float]) -> float:

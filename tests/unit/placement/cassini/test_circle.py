@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.cassini.circle import MOST_REPEATS, common_repeats, unified
+from placement.cassini.circle import MOST_EXACT, MOST_MEASURED, common_repeats, unified
 from placement.errors import UsageError
 from tests.unit.placement.cassini.demands import MS, demand, demands, up_down
 
@@ -36,11 +36,11 @@ def test_multiples_within_the_tolerance_or_not_more_repeats_than_are_of_use(time
     multiples = [repeat * time for repeat, time in zip(repeats, times, strict=True)]
     exact = len(set(multiples)) == 1
     tight = (max(multiples) - min(multiples)) <= tolerance * max(multiples)
-    assert exact or max(repeats) <= max(2 * MOST_REPEATS, max(times) / min(times) + 1)
+    assert exact or max(repeats) <= max(2 * MOST_EXACT, max(times) / min(times) + 1)
     if not tight:
         # then nothing within reach is: no multiple of the longest has all the others near it
         longest = max(times)
-        for repeat in range(1, MOST_REPEATS * min(times) // longest + 1):
+        for repeat in range(1, MOST_MEASURED * min(times) // longest + 1):
             base = repeat * longest
             near = [min(base % time, -base % time) <= tolerance / 2.1 * base for time in times]
             assert not all(near)

@@ -83,7 +83,7 @@ def test_a_file_has_the_name_of_its_job_or_its_own(tmp_path):
     path.write_text(json.dumps(demand_document(up_down(30, 10))))
     assert load(path) == ("mine", up_down(30, 10))
     path.write_text("{")
-    with pytest.raises(UsageError, match="mine.json"):
+    with pytest.raises(UsageError, match=r"mine\.json"):
         load(path)
-    with pytest.raises(UsageError, match="absent.json"):
+    with pytest.raises(UsageError, match=r"absent\.json"):
         load(tmp_path / "absent.json")

@@ -13,7 +13,7 @@ from tests.unit.placement.cassini.demands import MS, demands, up_down
 HALF = up_down(50, 50)
 LIGHT = up_down(80, 20)
 HEAVY = up_down(20, 80)
-CAPACITY = {link: 100 for link in "klmn"}
+CAPACITY = dict.fromkeys("klmn", 100)
 
 
 def score_of(jobs, shapes, shifts, capacity=100):

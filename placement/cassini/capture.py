@@ -1,0 +1,201 @@
+"""The demand of a job from a packet capture of one of its hosts, for jobs that do not use the ``mltcp`` backend."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from placement.cassini.demand import Demand, Phase
+from placement.errors import UsageError
+
+BIN_NS = 1_000_000
+FEWEST_ITERATIONS = 3
+
+_MOST_BINS = 20_000_000
+_LIKENESS = 0.3
+_OF_THE_BEST = 0.9
+_UP = 0.05
+_SHORT_PAUSE = 0.01
+_FEWEST_BINS = 8
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What a capture says of a job.
+
+    Attributes:
+        demand: an iteration, from the beginning of its longest silence.
+        sender: the address whose packets were counted.
+        iterations: how many the capture holds, whole or not.
+        likeness: how alike they are: the autocorrelation at the iteration time, at most 1.
+        packets: how many of the sender there were.
+    """
+
+    demand: Demand
+    sender: str
+    iterations: float
+    likeness: float
+    packets: int
+
+
+def captured(
+    path: Path,
+    *,
+    sender: str | None = None,
+    bin_ns: int = BIN_NS,
+    on_packets: Callable[[int], None] = lambda _: None,
+) -> Captured:
+    """Read a capture (pcap or pcapng), find the period of what a host sends, and what it sends within it.
+
+    The bytes are counted in bins. The iteration time is the shortest lag at which they are like themselves, nearly as
+    much as at any other, refined over as many iterations as there are. Then all iterations are laid over one another;
+    an Up phase is where they send more than a twentieth of their busiest bins on average.
+
+    Args:
+        path: of the capture.
+        sender: its IPv4 or IPv6 address; else the one that sent most bytes.
+        bin_ns: the resolution.
+        on_packets: called with the number of packets read so far, now and then.
+
+    Raises:
+        UsageError: no capture, no packets of that sender, or no period in them.
+    """
+    if not 1_000 <= bin_ns <= 10**9:
+        raise UsageError(f"bin_ns is {bin_ns}: 1000 to 1000000000 is allowed")
+    packets = list(_packets(path, on_packets))
+    if not packets:
+        raise UsageError(f"{path}: no IPv4 or IPv6 packets in it")
+    chosen = sender or _busiest(packets)
+    own = [(at_ns, size) for at_ns, address, size in packets if address == chosen]
+    if not own:
+        found = ", ".join(sorted({address for _, address, _ in packets})[:8])
+        raise UsageError(f"{path}: no packets from {chosen}; there are some from {found}")
+    times_ns = np.array([at_ns for at_ns, _ in own], np.int64)
+    times_ns -= times_ns.min()
+    sizes = np.array([size for _, size in own], np.float64)
+    period_ns, likeness = _period(times_ns, sizes, bin_ns, path)
+    demand = Demand(_phases(times_ns, sizes, period_ns, bin_ns))
+    return Captured(demand, chosen, float(times_ns.max() / period_ns), likeness, len(own))
+
+
+def _packets(path: Path, on_packets: Callable[[int], None]) -> Iterator[tuple[int, str, int]]:
+    """When each packet came, from which address, and how many bytes it had on the wire."""
+    # scapy takes a second to import, and says on stderr what it thinks of the host's interfaces
+    from scapy.config import conf
+    from scapy.error import Scapy_Exception
+    from scapy.layers.inet import IP
+    from scapy.layers.inet6 import IPv6
+    from scapy.layers.l2 import CookedLinux, Ether, Loopback
+    from scapy.utils import PcapReader
+
+    try:
+        reader = PcapReader(str(path))
+    except (OSError, EOFError, Scapy_Exception) as error:
+        raise UsageError(f"{path}: {str(error) or 'no capture'}") from None
+    # what is inside of the packets does not matter, and takes most of the time
+    conf.layers.filter([Ether, CookedLinux, Loopback, IP, IPv6])
+    try:
+        with reader:
+            for number, packet in enumerate(reader):
+                if number % 4096 == 0:
+                    on_packets(number)
+                inner = packet.getlayer(IP) or packet.getlayer(IPv6)
+                if inner is not None:
+                    yield int(packet.time * 10**9), inner.src, int(packet.wirelen or len(packet))
+    except (OSError, EOFError, Scapy_Exception, ValueError) as error:
+        raise UsageError(f"{path}: {str(error) or 'ends in the middle of a packet'}") from None
+    finally:
+        conf.layers.unfilter()
+
+
+def _busiest(packets: list[tuple[int, str, int]]) -> str:
+    sent: Counter[str] = Counter()
+    for _, address, size in packets:
+        sent[address] += size
+    return max(sorted(sent), key=lambda address: sent[address])
+
+
+def _period(times_ns: np.ndarray, sizes: np.ndarray, bin_ns: int, path: Path) -> tuple[float, float]:
+    """The iteration time, and how alike the iterations are."""
+    bins = int(times_ns.max() // bin_ns) + 1
+    if bins > _MOST_BINS:
+        raise UsageError(f"{path}: {bins} bins of {bin_ns} ns: {_MOST_BINS} are allowed; choose longer ones")
+    likeness = _autocorrelation(np.bincount(times_ns // bin_ns, sizes, bins))
+    longest = bins // FEWEST_ITERATIONS
+    peaks = [
+        lag
+        for lag in range(_FEWEST_BINS, longest + 1)
+        if likeness[lag] >= likeness[lag - 1] and likeness[lag] >= likeness[lag + 1]
+    ]
+    best = max((likeness[lag] for lag in peaks), default=0.0)
+    if best < _LIKENESS:
+        raise UsageError(
+            f"{path}: what is sent has no period of {_FEWEST_BINS * bin_ns / 1e6:g} to {longest * bin_ns / 1e6:g} ms "
+            f"(a third of the capture)"
+        )
+    lag = next(lag for lag in peaks if likeness[lag] >= _OF_THE_BEST * best)
+    return _refined(likeness, lag, bins) * bin_ns, float(likeness[lag])
+
+
+def _autocorrelation(sent: np.ndarray) -> np.ndarray:
+    """Of the bytes in the bins with each lag, 1 at lag 0; each lag is averaged over as many bins as it has."""
+    count = len(sent)
+    spectrum = np.fft.rfft(sent - sent.mean(), 2 * count)
+    raw = np.fft.irfft(spectrum * spectrum.conj())[:count]
+    whole: np.ndarray = raw / np.arange(count, 0, -1)
+    return whole / whole[0] if whole[0] > 0 else np.zeros(count)
+
+
+def _refined(likeness: np.ndarray, lag: int, bins: int) -> float:
+    """The period in bins, from the peak at the largest multiple of it that half of the capture has."""
+    period = float(lag)
+    for multiple in range(2, bins // 2 // lag + 1):
+        about = round(period * multiple)
+        # from one multiple to the next the estimate is off by less than a bin or two
+        near = range(max(1, about - 2), min(bins // 2, about + 2) + 1)
+        if len(near):
+            period = max(near, key=lambda each: likeness[each]) / multiple
+    return period
+
+
+def _phases(times_ns: np.ndarray, sizes: np.ndarray, period_ns: float, bin_ns: int) -> tuple[Phase, ...]:
+    """All iterations over one another, cut into Up and Down phases, from the beginning of the longest Down phase."""
+    count = max(_FEWEST_BINS, round(period_ns / bin_ns))
+    places = np.minimum((times_ns % period_ns * count / period_ns).astype(np.int64), count - 1)
+    iterations = times_ns.max() / period_ns
+    bits = np.bincount(places, sizes, count) * 8 / iterations
+    up = bits > _UP * np.percentile(bits[bits > 0], 95)
+    _close_short_pauses(up)
+    if up.all():
+        return (Phase(round(period_ns), round(bits.sum() * 1e9 / period_ns)),)
+    edges = np.flatnonzero(up != np.roll(up, 1))
+    longest = max(
+        (int((end - begin) % count) or count, -int(begin))
+        for begin, end in zip(edges, np.roll(edges, -1), strict=True)
+        if not up[begin]
+    )
+    first = -longest[1]
+    up, bits = np.roll(up, -first), np.roll(bits, -first)
+    borders = [0, *np.flatnonzero(up[1:] != up[:-1]) + 1, count]
+    phases = []
+    for begin, end in pairwise(borders):
+        duration_ns = round(end * period_ns / count) - round(begin * period_ns / count)
+        sent = bits[begin:end].sum() if up[begin] else 0.0
+        phases.append(Phase(duration_ns, round(sent * 1e9 / duration_ns)))
+    return tuple(phases)
+
+
+def _close_short_pauses(up: np.ndarray) -> None:
+    """Make pauses within an Up phase a part of it: those of less than two bins, or a hundredth of the iteration."""
+    count = len(up)
+    shortest = max(2, int(_SHORT_PAUSE * count) + 1)
+    sending = np.flatnonzero(up)
+    for before, after in zip(sending, np.roll(sending, -1), strict=True):
+        pause = (after - before - 1) % count
+        if 0 < pause < shortest:
+            up[(before + 1 + np.arange(pause)) % count] = True

@@ -1,0 +1,162 @@
+"""How the jobs of one link fit together, whether or not their iterations have a common multiple.
+
+Jobs that have one share a unified circle, and can be rotated against each other (Table 4.1). Between jobs that have
+none, every way to lie beside each other comes up in turn: on the circle of their least common multiple, were it ever
+so large, the excess is the same for all rotations, that of demands that know nothing of each other. So the score of
+the link is 1 minus the expected excess of its circles, each at a random angle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from placement.cassini.circle import ANGLES, TOLERANCE, Circles, groups, unified
+from placement.cassini.compatibility import EFFORT, Compatibility, compatibility
+from placement.cassini.demand import Demand
+
+_LEVELS = 4096
+_LEAST_SHARE = 10
+
+
+@dataclass(frozen=True)
+class Group:
+    """Jobs that share a unified circle.
+
+    Attributes:
+        jobs: their positions among the jobs of the link.
+        circles: theirs.
+        capacity_bps: what they were rotated for: that of the link, less what the other groups use on average.
+        compatibility: of these jobs at this capacity.
+    """
+
+    jobs: tuple[int, ...]
+    circles: Circles
+    capacity_bps: int
+    compatibility: Compatibility
+
+    def rotation(self, position: int, shift_ns: float) -> int:
+        """The rotation (in angles of the group's circle) nearest to a time shift of one of its jobs."""
+        circles = self.circles
+        return round(shift_ns * circles.angles / circles.perimeter_ns) % circles.angles
+
+
+@dataclass(frozen=True)
+class LinkFit:
+    """How the jobs of a link fit together.
+
+    Attributes:
+        capacity_bps: of the link.
+        groups: of one group, Table 4.1 as it stands.
+        score: at the best time shifts that were found.
+        bound: no time shifts have a higher score.
+        shifts_ns: of each job, Eq. 4.5; relative to the others of its group.
+    """
+
+    capacity_bps: int
+    groups: tuple[Group, ...]
+    score: float
+    bound: float
+    shifts_ns: tuple[int, ...]
+
+    @property
+    def proven(self) -> bool:
+        """Whether no time shifts are better."""
+        return self.score >= self.bound
+
+    @property
+    def drift(self) -> float:
+        """The largest drift of a job an iteration, over its period, within the groups."""
+        return max(
+            drift / group.circles.period_ns(job)
+            for group in self.groups
+            for job, drift in enumerate(group.circles.drift_ns)
+        )
+
+    def score_at(self, shifts_ns: Sequence[float]) -> float:
+        """The score when each job is delayed by its time shift."""
+        sums = []
+        for group in self.groups:
+            rotations = [group.rotation(at, shifts_ns[job]) for at, job in enumerate(group.jobs)]
+            sums.append(_together(group.circles, rotations))
+        return 1 - _expected_excess(sums, self.capacity_bps) / self.capacity_bps
+
+
+def fit_link(
+    demands: Sequence[Demand],
+    capacity_bps: int,
+    *,
+    angles: int = ANGLES,
+    tolerance: float = TOLERANCE,
+    effort: int = EFFORT,
+) -> LinkFit:
+    """Rotate the jobs of a link against each other as far as that makes sense; their order makes no difference.
+
+    Raises:
+        UsageError: no demands, a capacity that is not positive, or angles or a tolerance that cannot be.
+    """
+    if len(demands) == 0:
+        unified(demands)  # says what is wrong
+    times_ns = [demand.iteration_ns for demand in demands]
+    parts = groups(times_ns, tolerance)
+    fitted = []
+    for part in parts:
+        own = [demands[job] for job in part]
+        others_bps = sum(_mean_bps(demands[job]) for job in range(len(demands)) if job not in part)
+        # where the others leave nothing, to be as flat as possible is still worth something
+        left_bps = max(round(capacity_bps - others_bps), -(-capacity_bps // _LEAST_SHARE))
+        circles = unified(own, angles=angles, tolerance=tolerance)
+        capacity = capacity_bps if len(parts) == 1 else left_bps
+        fitted.append(Group(part, circles, capacity, compatibility(circles, capacity, effort=effort)))
+    return _whole(demands, capacity_bps, tuple(fitted))
+
+
+def _whole(demands: Sequence[Demand], capacity_bps: int, fitted: tuple[Group, ...]) -> LinkFit:
+    shifts = [0] * len(demands)
+    for group in fitted:
+        for at, job in enumerate(group.jobs):
+            shifts[job] = group.compatibility.shifts_ns[at]
+    if len(fitted) == 1:
+        found = fitted[0].compatibility
+        return LinkFit(capacity_bps, fitted, found.score, found.bound, tuple(shifts))
+    sums = [_together(group.circles, group.compatibility.rotations) for group in fitted]
+    score = 1 - _expected_excess(sums, capacity_bps) / capacity_bps
+    # whatever the rotations, the mean demand beyond the capacity is lost
+    overload = sum(float(each.mean()) for each in sums) - capacity_bps
+    bound = max(score, 1 - max(0.0, overload) / capacity_bps)
+    return LinkFit(capacity_bps, fitted, score, bound, tuple(shifts))
+
+
+def _together(circles: Circles, rotations: Sequence[int]) -> np.ndarray:
+    return np.sum([np.roll(circles.demand[job], turn) for job, turn in enumerate(rotations)], axis=0)
+
+
+def _mean_bps(demand: Demand) -> float:
+    return demand.bits * 1e9 / demand.iteration_ns
+
+
+def _expected_excess(sums: Sequence[np.ndarray], capacity_bps: int) -> float:
+    """The mean of what demands at independent angles are beyond the capacity, bit/s."""
+    values, shares = np.zeros(1), np.ones(1)
+    for each in sums:
+        own, counts = np.unique(each, return_counts=True)
+        values = (values[:, None] + own[None, :]).ravel()
+        shares = (shares[:, None] * (counts / len(each))[None, :]).ravel()
+        values, shares = _merged(values, shares)
+    return float((np.maximum(values - capacity_bps, 0) * shares).sum())
+
+
+def _merged(values: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Equal values as one; where too many are left, neighbours at their mean."""
+    distinct, positions = np.unique(values, return_inverse=True)
+    together = np.bincount(positions, shares)
+    if len(distinct) <= _LEVELS:
+        return distinct, together
+    width = (distinct[-1] - distinct[0]) / _LEVELS
+    bins = np.minimum(((distinct - distinct[0]) / width).astype(np.int64), _LEVELS - 1)
+    weights = np.bincount(bins, together, _LEVELS)
+    means = np.bincount(bins, distinct * together, _LEVELS)
+    kept = weights > 0
+    return means[kept] / weights[kept], weights[kept]
