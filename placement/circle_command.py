@@ -11,9 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from placement.cassini.circle import ANGLES, TOLERANCE, Circles, unified
-from placement.cassini.compatibility import Compatibility, compatibility, score_at
+from placement.cassini.circle import ANGLES, TOLERANCE, Circles
 from placement.cassini.demand import Demand, load
+from placement.cassini.link import Group, LinkFit, fit_link
+from placement.errors import UsageError
 from placement.picture import check_path
 from placement.rate import parse_rate_bps, shown_rate
 from placement.traces.sets import load as load_set
@@ -69,17 +70,26 @@ def execute(options: argparse.Namespace) -> int:
     if options.output is not None:
         check_path(options.output)
     names, demands, capacity_bps = _jobs(options.jobs, options.capacity)
-    circles = unified(demands, angles=options.angles, tolerance=options.tolerance)
-    found = compatibility(circles, capacity_bps)
+    found = fit_link(demands, capacity_bps, angles=options.angles, tolerance=options.tolerance)
     if options.output is not None:
-        from placement.cassini.drawing import write_picture  # matplotlib takes a second to import
-
-        write_picture(options.output, names, circles, capacity_bps, found)
+        _draw(options.output, names, found)
     if options.json:
-        print(json.dumps(document(names, circles, capacity_bps, found), allow_nan=False))
+        print(json.dumps(document(names, demands, found), allow_nan=False))
     else:
-        _show(names, circles, capacity_bps, found)
+        _show(names, demands, found)
     return 0
+
+
+def _draw(path: Path, names: Sequence[str], found: LinkFit) -> None:
+    if len(found.groups) > 1:
+        apart = "; ".join(", ".join(names[job] for job in group.jobs) for group in found.groups)
+        raise UsageError(
+            f"{path}: no picture, since the iterations have no common multiple ({apart}); a larger --tolerance may help"
+        )
+    from placement.cassini.drawing import write_picture  # matplotlib takes a second to import
+
+    (group,) = found.groups
+    write_picture(path, names, group.circles, found.capacity_bps, group.compatibility)
 
 
 def _jobs(given: Sequence[str], capacity: str | None) -> tuple[list[str], list[Demand], int]:
@@ -103,28 +113,33 @@ def _jobs(given: Sequence[str], capacity: str | None) -> tuple[list[str], list[D
     return numbered, demands, capacity_bps if capacity is None else parse_rate_bps(capacity)
 
 
-def document(
-    names: Sequence[str], circles: Circles, capacity_bps: int, found: Compatibility
-) -> dict[str, Any]:
+def document(names: Sequence[str], demands: Sequence[Demand], found: LinkFit) -> dict[str, Any]:
     """What was found, for programs."""
     return {
-        "capacity_bps": capacity_bps,
-        "perimeter_s": circles.perimeter_ns / 1e9,
-        "angles": circles.angles,
-        "score_before": score_at(circles, capacity_bps, (0,) * len(names)),
+        "capacity_bps": found.capacity_bps,
+        "score_before": found.score_at([0] * len(names)),
         "score": found.score,
         "bound": found.bound,
         "proven": found.proven,
+        "groups": [_group_document(group, names, demands) for group in found.groups],
+    }
+
+
+def _group_document(group: Group, names: Sequence[str], demands: Sequence[Demand]) -> dict[str, Any]:
+    circles, fit = group.circles, group.compatibility
+    return {
+        "perimeter_s": circles.perimeter_ns / 1e9,
+        "angles": circles.angles,
         "jobs": [
             {
-                "name": name,
-                "iterations_on_circle": circles.repeats[job],
-                "iteration_s": (circles.period_ns(job) - circles.drift_ns[job]) / 1e9,
-                "drift_s": circles.drift_ns[job] / 1e9,
-                "rotation_degrees": _degrees(circles, found.rotations[job]),
-                "time_shift_s": found.shifts_ns[job] / 1e9,
+                "name": names[job],
+                "iterations_on_circle": circles.repeats[at],
+                "iteration_s": demands[job].iteration_ns / 1e9,
+                "drift_s": circles.drift_ns[at] / 1e9,
+                "rotation_degrees": _degrees(circles, fit.rotations[at]),
+                "time_shift_s": fit.shifts_ns[at] / 1e9,
             }
-            for job, name in enumerate(names)
+            for at, job in enumerate(group.jobs)
         ],
     }
 
@@ -133,22 +148,35 @@ def _degrees(circles: Circles, rotation: int) -> float:
     return rotation * 360 / circles.angles
 
 
-def _show(names: Sequence[str], circles: Circles, capacity_bps: int, found: Compatibility) -> None:
+def _show(names: Sequence[str], demands: Sequence[Demand], found: LinkFit) -> None:
+    console = Console(soft_wrap=True, highlight=False, width=200)
+    for group in found.groups:
+        of = f" of {group.circles.perimeter_ns / 1e6:.6g} ms"
+        console.print(f"circle{of}, link of {shown_rate(found.capacity_bps)}")
+        console.print(_table(group, names, demands))
+    if len(found.groups) > 1:
+        console.print(
+            "the circles have no common multiple: their jobs meet in every way, whatever the time shifts"
+        )
+    proof = (
+        "no time shifts have a higher one"
+        if found.proven
+        else f"no time shifts have more than {found.bound:.4g}"
+    )
+    console.print(f"score {found.score:.4g} ({proof}); as they are {found.score_at([0] * len(names)):.4g}")
+
+
+def _table(group: Group, names: Sequence[str], demands: Sequence[Demand]) -> Table:
     table = Table(box=None, pad_edge=False)
     for column in ("job", "iteration ms", "on the circle", "drift us", "rotation", "time shift ms"):
         table.add_column(column, justify="left" if column == "job" else "right")
-    for job, name in enumerate(names):
+    for at, job in enumerate(group.jobs):
         table.add_row(
-            name,
-            f"{(circles.period_ns(job) - circles.drift_ns[job]) / 1e6:.6g}",
-            f"{circles.repeats[job]}",
-            f"{circles.drift_ns[job] / 1e3:.4g}",
-            f"{_degrees(circles, found.rotations[job]):.4g}°",
-            f"{found.shifts_ns[job] / 1e6:.6g}",
+            names[job],
+            f"{demands[job].iteration_ns / 1e6:.6g}",
+            f"{group.circles.repeats[at]}",
+            f"{group.circles.drift_ns[at] / 1e3:.4g}",
+            f"{_degrees(group.circles, group.compatibility.rotations[at]):.4g}°",
+            f"{group.compatibility.shifts_ns[at] / 1e6:.6g}",
         )
-    before = score_at(circles, capacity_bps, (0,) * len(names))
-    proof = "no rotation has a higher one" if found.proven else f"no rotation has more than {found.bound:.4g}"
-    console = Console(soft_wrap=True, highlight=False)
-    console.print(f"circle of {circles.perimeter_ns / 1e6:.6g} ms, link of {shown_rate(capacity_bps)}")
-    console.print(table)
-    console.print(f"score {found.score:.4g} ({proof}); as they are {before:.4g}")
+    return table

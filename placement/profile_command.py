@@ -84,7 +84,7 @@ def document(found: Captured, name: str) -> dict[str, Any]:
 
 
 def _show(found: Captured) -> None:
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, width=200)
     console.print(
         f"{found.sender}: iterations of {found.demand.iteration_ns / 1e6:.5g} ms, "
         f"{found.demand.bits / 8e6:.4g} MB each ({found.iterations:.1f} of them, {100 * found.likeness:.0f} % alike)"

@@ -24,10 +24,11 @@ def test_circle_tells_the_rotation_of_the_thesis_example(profiles, capsys):
     found = json.loads(capsys.readouterr().out)
     assert (found["score"], found["bound"], found["proven"]) == (1, 1, True)
     assert found["score_before"] == pytest.approx(1 - 10 / 120)
-    assert found["perimeter_s"] == pytest.approx(0.12)
-    assert [job["iterations_on_circle"] for job in found["jobs"]] == [3, 2]
-    assert sorted(job["rotation_degrees"] for job in found["jobs"]) == [0, 30]
-    assert sorted(job["time_shift_s"] for job in found["jobs"]) == [0, 0.01]
+    (group,) = found["groups"]
+    assert group["perimeter_s"] == pytest.approx(0.12)
+    assert [job["iterations_on_circle"] for job in group["jobs"]] == [3, 2]
+    assert sorted(job["rotation_degrees"] for job in group["jobs"]) == [0, 30]
+    assert sorted(job["time_shift_s"] for job in group["jobs"]) == [0, 0.01]
 
 
 def test_circle_as_a_table_and_as_a_picture(profiles, tmp_path, capsys):
@@ -35,7 +36,7 @@ def test_circle_as_a_table_and_as_a_picture(profiles, tmp_path, capsys):
     assert main(["circle", *profiles, "--capacity", "1gbit", "-o", str(picture)]) == 0
     out = capsys.readouterr().out
     assert "circle of 120 ms, link of 1 Gbit/s" in out
-    assert "score 1 (no rotation has a higher one); as they are 0.9167" in out
+    assert "score 1 (no time shifts have a higher one); as they are 0.9167" in out
     first = picture.read_bytes()
     assert b"<svg" in first
     assert main(["circle", *profiles, "--capacity", "1gbit", "-o", str(picture)]) == 0
@@ -47,12 +48,24 @@ def test_circle_of_a_set_that_comes_with_the_package(capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["capacity_bps"] == 50 * 10**9
     assert found["score"] == 1
-    assert len({job["name"] for job in found["jobs"]}) == 2
+    assert len({job["name"] for job in found["groups"][0]["jobs"]}) == 2
 
 
 def test_the_same_job_twice_gets_two_names(profiles, capsys):
     assert main(["circle", profiles[0], profiles[0], "--json"]) == 0
-    assert [job["name"] for job in json.loads(capsys.readouterr().out)["jobs"]] == ["a-1", "a-2"]
+    assert [job["name"] for job in json.loads(capsys.readouterr().out)["groups"][0]["jobs"]] == ["a-1", "a-2"]
+
+
+def test_jobs_without_a_common_circle_are_told_apart(profiles, tmp_path, capsys):
+    other = tmp_path / "c.json"
+    other.write_text(json.dumps(demand_document(up_down(47.4, 10, 10**9))))
+    assert main(["circle", profiles[0], str(other)]) == 0
+    out = capsys.readouterr().out
+    assert "circle of 40 ms" in out
+    assert "circle of 57.4 ms" in out
+    assert "have no common multiple" in out
+    assert main(["circle", profiles[0], str(other), "--tolerance", "0", "-o", str(tmp_path / "c.svg")]) == 2
+    assert "no common multiple (a; c)" in capsys.readouterr().err
 
 
 def test_profile_writes_what_circle_reads(tmp_path, capsys):
