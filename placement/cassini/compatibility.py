@@ -58,7 +58,8 @@ def compatibility(circles: Circles, capacity_bps: int, *, effort: int = EFFORT) 
     """Maximize the score of Table 4.1.
 
     The jobs are sorted by their circles first, so that their order makes no difference. Rotating all of them alike
-    changes nothing, so one stays where it is: all rotations are relative to it.
+    changes nothing, so one stays where it is: all rotations are relative to it. Of rotations with the same score they
+    are those that leave room for drift on both sides.
 
     Raises:
         UsageError: the capacity is not positive.
@@ -70,6 +71,7 @@ def compatibility(circles: Circles, capacity_bps: int, *, effort: int = EFFORT) 
     demand = np.ascontiguousarray(np.tile(circles.demand[order], 2))
     rotations = np.zeros(len(order), np.int64)
     excess, floor = _least_excess(demand, circles.angles, domains, capacity_bps, effort, rotations)
+    search.centre(demand, circles.angles, domains, capacity_bps, rotations)
     by_job = np.empty_like(rotations)
     by_job[order] = rotations
     whole = circles.angles * capacity_bps

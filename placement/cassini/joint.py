@@ -78,8 +78,8 @@ def _edges(
     circles = [np.tile(shared[number].group.circles.demand[at], 2) for _, number, at in edges]
     rotations = np.array(
         [
-            [shared[number].group.rotation(at, option * steps_ns[job]) for option in range(options)]
-            for job, number, at in edges
+            [shared[number].group.rotation(option * steps_ns[job]) for option in range(options)]
+            for job, number, _ in edges
         ],
         np.int64,
     )

@@ -9,7 +9,7 @@ the link is 1 minus the expected excess of its circles, each at a random angle.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,14 +30,23 @@ class Group:
         circles: theirs.
         capacity_bps: what they were rotated for: that of the link, less what the other groups use on average.
         compatibility: of these jobs at this capacity.
+        at_random: the score at this capacity on average over all rotations: that of jobs which nobody holds to any.
+        tied: whether to hold them to the rotations is worth it.
     """
 
     jobs: tuple[int, ...]
     circles: Circles
     capacity_bps: int
     compatibility: Compatibility
+    at_random: float
+    tied: bool
 
-    def rotation(self, position: int, shift_ns: float) -> int:
+    @property
+    def drift(self) -> float:
+        """The largest drift of a job an iteration, over its period."""
+        return max(drift / self.circles.period_ns(job) for job, drift in enumerate(self.circles.drift_ns))
+
+    def rotation(self, shift_ns: float) -> int:
         """The rotation (in angles of the group's circle) nearest to a time shift of one of its jobs."""
         circles = self.circles
         return round(shift_ns * circles.angles / circles.perimeter_ns) % circles.angles
@@ -67,20 +76,21 @@ class LinkFit:
         return self.score >= self.bound
 
     @property
+    def at_random(self) -> float:
+        """The score on average over all time shifts: that of jobs which nobody holds to any."""
+        demands = [demand for group in self.groups for demand in list(group.circles.demand)]
+        return 1 - _expected_excess(demands, self.capacity_bps) / self.capacity_bps
+
+    @property
     def drift(self) -> float:
-        """The largest drift of a job an iteration, over its period, within the groups."""
-        return max(
-            drift / group.circles.period_ns(job)
-            for group in self.groups
-            for job, drift in enumerate(group.circles.drift_ns)
-        )
+        """The largest drift of a job an iteration, over its period, within the groups that are tied."""
+        return max((group.drift for group in self.groups if group.tied), default=0.0)
 
     def score_at(self, shifts_ns: Sequence[float]) -> float:
-        """The score when each job is delayed by its time shift."""
-        sums = []
+        """The score when each job of a tied group is delayed by its time shift."""
+        sums: list[np.ndarray] = []
         for group in self.groups:
-            rotations = [group.rotation(at, shifts_ns[job]) for at, job in enumerate(group.jobs)]
-            sums.append(_together(group.circles, rotations))
+            sums += _independent(group, [group.rotation(shifts_ns[job]) for job in group.jobs])
         return 1 - _expected_excess(sums, self.capacity_bps) / self.capacity_bps
 
 
@@ -91,8 +101,19 @@ def fit_link(
     angles: int = ANGLES,
     tolerance: float = TOLERANCE,
     effort: int = EFFORT,
+    worthwhile: float = 0.0,
 ) -> LinkFit:
     """Rotate the jobs of a link against each other as far as that makes sense; their order makes no difference.
+
+    Args:
+        demands: of the jobs.
+        capacity_bps: of the link.
+        angles: see `unified`.
+        tolerance: see `unified`.
+        effort: see `compatibility`.
+        worthwhile: by how much the score of a group has to be better than at random, for its jobs to be tied to each
+            other; correcting their drift costs them that much, and must not cost half of what it gains. With 0 all
+            groups are.
 
     Raises:
         UsageError: no demands, a capacity that is not positive, or angles or a tolerance that cannot be.
@@ -109,7 +130,12 @@ def fit_link(
         left_bps = max(round(capacity_bps - others_bps), -(-capacity_bps // _LEAST_SHARE))
         circles = unified(own, angles=angles, tolerance=tolerance)
         capacity = capacity_bps if len(parts) == 1 else left_bps
-        fitted.append(Group(part, circles, capacity, compatibility(circles, capacity, effort=effort)))
+        found = compatibility(circles, capacity, effort=effort)
+        at_random = 1 - _expected_excess(list(circles.demand), capacity) / capacity
+        group = Group(part, circles, capacity, found, at_random, True)
+        gain = found.score - at_random
+        tied = not worthwhile or (gain >= worthwhile and group.drift <= gain / 2)
+        fitted.append(replace(group, tied=tied))
     return _whole(demands, capacity_bps, tuple(fitted))
 
 
@@ -118,10 +144,10 @@ def _whole(demands: Sequence[Demand], capacity_bps: int, fitted: tuple[Group, ..
     for group in fitted:
         for at, job in enumerate(group.jobs):
             shifts[job] = group.compatibility.shifts_ns[at]
-    if len(fitted) == 1:
+    if len(fitted) == 1 and fitted[0].tied:
         found = fitted[0].compatibility
         return LinkFit(capacity_bps, fitted, found.score, found.bound, tuple(shifts))
-    sums = [_together(group.circles, group.compatibility.rotations) for group in fitted]
+    sums = [each for group in fitted for each in _independent(group, group.compatibility.rotations)]
     score = 1 - _expected_excess(sums, capacity_bps) / capacity_bps
     # whatever the rotations, the mean demand beyond the capacity is lost
     overload = sum(float(each.mean()) for each in sums) - capacity_bps
@@ -129,8 +155,12 @@ def _whole(demands: Sequence[Demand], capacity_bps: int, fitted: tuple[Group, ..
     return LinkFit(capacity_bps, fitted, score, bound, tuple(shifts))
 
 
-def _together(circles: Circles, rotations: Sequence[int]) -> np.ndarray:
-    return np.sum([np.roll(circles.demand[job], turn) for job, turn in enumerate(rotations)], axis=0)
+def _independent(group: Group, rotations: Sequence[int]) -> list[np.ndarray]:
+    """The demands that lie beside each other at random: that of the group, or those of its jobs if it is not tied."""
+    demand = group.circles.demand
+    if not group.tied:
+        return list(demand)
+    return [np.sum([np.roll(demand[at], turn) for at, turn in enumerate(rotations)], axis=0)]
 
 
 def _mean_bps(demand: Demand) -> float:

@@ -21,6 +21,9 @@ Traffic: TypeAlias = Mapping[str, Sequence[str]]
 
 Loops: TypeAlias = Literal["discard", "joint"]
 
+WORTHWHILE = 0.02
+"""By so much the score of a link has to be better than at random, for its jobs to be held to their time shifts."""
+
 RATING_EFFORT = 400_000
 """How many sums the search for the rotations of a link may look at while candidates are compared: some 0.3 ms."""
 
@@ -35,8 +38,9 @@ class LinkScore:
         score: of Table 4.1, at the time shifts that were chosen.
         bound: no time shifts have a higher score on this link.
         drift: the largest drift of a job an iteration, over its period: how fast the fit is lost if nobody corrects it.
-        groups: the jobs that can be shifted against each other. Between groups time shifts make no difference, since
-            their iteration times have no common multiple.
+        at_random: what it would be if nobody were shifted, on average.
+        tied: the groups of jobs that are held to time shifts against each other. Between groups these make no
+            difference, since the iteration times have no common multiple; or they are not worth it.
     """
 
     link: str
@@ -44,7 +48,8 @@ class LinkScore:
     score: float
     bound: float
     drift: float
-    groups: tuple[tuple[str, ...], ...]
+    at_random: float
+    tied: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,8 @@ class Choice:
         candidate: its position.
         score: the mean of its links' scores; 1 if no link is shared.
         shifts_ns: t_j of each job that can be shifted against another.
-        turns: the jobs that are connected by such links, by name: their time shifts are relative to each other.
+        turns: the jobs that are tied to each other, over any number of links, by name: their time shifts are relative
+            to each other, and drift is corrected among them.
         links: the links that are shared, by name.
         considered: all candidates, the best first.
     """
@@ -93,6 +99,7 @@ def choose(
     loops: Loops = "joint",
     angles: int = ANGLES,
     tolerance: float = TOLERANCE,
+    worthwhile: float = WORTHWHILE,
 ) -> Choice:
     """Algorithm 2. Equal scores go to the earlier candidate; the order of jobs and links makes no difference.
 
@@ -104,6 +111,8 @@ def choose(
             links together. If all are discarded the first is taken, without time shifts.
         angles: |A|, of the unified circles.
         tolerance: of iteration times that have no small common multiple; see `circle.unified`.
+        worthwhile: by how much time shifts have to better the score of a link over what it is at random, for its jobs
+            to be held to them; with 0 all are, as in the thesis. See `link.fit_link`.
 
     Raises:
         UsageError: no candidates, or a job without demand or a link without capacity.
@@ -111,7 +120,7 @@ def choose(
     if not candidates:
         raise UsageError("no candidates: one or more is allowed")
     _check(candidates, demands, capacities_bps)
-    links = _Links(demands, capacities_bps, angles, tolerance)
+    links = _Links(demands, capacities_bps, angles, tolerance, worthwhile)
     with ThreadPoolExecutor(os.cpu_count()) as threads:  # the search lets other threads run
         rated = list(threads.map(lambda at: _Rated(at, candidates[at], links), range(len(candidates))))
     ranked = sorted(rated, key=lambda each: (-each.score_bound, each.position))
@@ -142,15 +151,22 @@ class _Links:
     """The links of all candidates; those that carry the same demands at the same capacity are solved once."""
 
     def __init__(
-        self, demands: Mapping[str, Demand], capacities_bps: Mapping[str, int], angles: int, tolerance: float
+        self,
+        demands: Mapping[str, Demand],
+        capacities_bps: Mapping[str, int],
+        angles: int,
+        tolerance: float,
+        worthwhile: float,
     ) -> None:
         self.capacities_bps = capacities_bps
         self.angles = angles
         self._tolerance = tolerance
+        self._worthwhile = worthwhile
         self.iteration_ns = {job: demand.iteration_ns for job, demand in demands.items()}
-        distinct: dict[Demand, int] = {}
-        self._kind = {job: distinct.setdefault(demand, len(distinct)) for job, demand in demands.items()}
-        self._demands = list(distinct)
+        # by what they are, so that no sum depends on the order in which jobs are given
+        self._demands = sorted(set(demands.values()), key=_content)
+        numbers = {demand: number for number, demand in enumerate(self._demands)}
+        self._kind = {job: numbers[demand] for job, demand in demands.items()}
         self._fits: dict[tuple[int, ...], LinkFit] = {}
 
     def in_order(self, jobs: Sequence[str]) -> tuple[str, ...]:
@@ -164,7 +180,12 @@ class _Links:
         if key not in self._fits:
             demands = [self._demands[kind] for kind in key[1:]]
             self._fits[key] = fit_link(
-                demands, capacity, angles=self.angles, tolerance=self._tolerance, effort=RATING_EFFORT
+                demands,
+                capacity,
+                angles=self.angles,
+                tolerance=self._tolerance,
+                effort=RATING_EFFORT,
+                worthwhile=self._worthwhile,
             )
         return self._fits[key]
 
@@ -176,7 +197,8 @@ class _Links:
 class _Rated:
     """A candidate placement with its affinity graph, what its links reach one by one, and, once solved, together.
 
-    Only jobs that share a circle depend on each other: a link is in the graph once for each group of two or more.
+    Only jobs that are tied to a common circle depend on each other: a link is in the graph once for each group of two
+    or more.
     """
 
     def __init__(self, position: int, candidate: Traffic, links: _Links) -> None:
@@ -194,7 +216,7 @@ class _Rated:
             f"{link} ({number})" if number else link: Circled(tuple(jobs[each] for each in group.jobs), group)
             for link, jobs in self._shared.items()
             for number, group in enumerate(self._fits[link].groups)
-            if len(group.jobs) > 1
+            if group.tied and len(group.jobs) > 1
         }
         self.graph = AffinityGraph(
             {
@@ -246,9 +268,12 @@ class _Rated:
                 self._score_of(link),
                 self._fits[link].bound,
                 self._fits[link].drift,
+                self._fits[link].at_random,
                 tuple(
                     sorted(
-                        tuple(sorted(jobs[each] for each in group.jobs)) for group in self._fits[link].groups
+                        tuple(sorted(jobs[each] for each in group.jobs))
+                        for group in self._fits[link].groups
+                        if group.tied and len(group.jobs) > 1
                     )
                 ),
             )
@@ -260,6 +285,10 @@ class _Rated:
         if not self.loops or not self.shifts_ns:
             return fit.score
         return fit.score_at([self.shifts_ns.get(job, 0) for job in self._shared[link]])
+
+
+def _content(demand: Demand) -> tuple[tuple[int, int], ...]:
+    return tuple((phase.duration_ns, phase.bandwidth_bps) for phase in demand.phases)
 
 
 def _mean(scores: Sequence[float]) -> float:

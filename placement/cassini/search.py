@@ -11,6 +11,7 @@ import numpy as np
 from placement.compiled import compiled, compiled_with_arrays
 
 _STARTS = 24
+_CENTRINGS = 4
 _LARGE = 1 << 62
 
 
@@ -116,6 +117,37 @@ def descended(
         if best <= enough:
             break
     return int(best)
+
+
+@compiled_with_arrays
+def centre(
+    circles: np.ndarray, angles: int, domains: np.ndarray, capacity: int, rotations: np.ndarray
+) -> None:
+    """Rotate each job to the middle of where it may be beside the others without more excess, one after the other.
+
+    The searches end at an edge of that, where the slightest drift of one of the jobs costs something.
+    """
+    jobs = domains.shape[0]
+    sum_ = circles[0, :angles].copy()
+    found = np.empty(angles, np.int64)
+    for job in range(1, jobs):
+        _add(sum_, circles[job], angles, rotations[job], sum_)
+    for _ in range(_CENTRINGS):
+        for job in range(1, jobs):
+            domain = domains[job]
+            _subtract(sum_, circles[job], angles, rotations[job])
+            _excesses(sum_, circles[job], angles, domain, capacity, found)
+            before = rotations[job]
+            least = found[before]
+            forth = 0
+            while forth < domain and found[(before + forth + 1) % domain] == least:
+                forth += 1
+            back = 0
+            while back < domain and found[(before - back - 1) % domain] == least:
+                back += 1
+            if forth < domain:
+                rotations[job] = (before + (forth - back) // 2) % domain
+            _add(sum_, circles[job], angles, rotations[job], sum_)
 
 
 @compiled_with_arrays

@@ -52,6 +52,17 @@ def test_the_score_is_one_minus_the_average_excess_over_the_capacity():
     assert score_link([demand((10, 0), (10, 150))], 100).score == pytest.approx(0.75)
 
 
+def test_rotations_leave_room_for_drift_on_both_sides():
+    # two jobs that send a quarter of the time each: right opposite to each other, not back to back
+    found = score_link([up_down(75, 25), up_down(75, 25)], 100)
+    assert sorted(found.rotations) == [0, 36]
+    # three of a sixth
+    found = score_link([up_down(250, 50)] * 3, 100)
+    assert found.score == 1
+    first, second, third = sorted(found.rotations)
+    assert min(second - first, third - second, 72 - third + first) >= 18
+
+
 def random_circles(numbers, jobs, angles):
     """Any demands around circles that hold 1, 2 or 3 equal iterations."""
     repeats = [numbers.choice((1, 1, 2, 3)) for _ in range(jobs)]
