@@ -1,0 +1,284 @@
+"""Sets of jobs with demand phases: the snapshots of Table 4.3, the groups of Table 3.1, and traces; read from JSON.
+
+A set is ``{"name", "source", "capacity_gbps", "jobs": [...]}``, and a job ``{"name", "workers", "iterations",
+"arrival_s", "phases": [{"duration_s", "bandwidth_bps"}, ...]}``. A job may also have ``model``, ``batch`` (per worker),
+``min_workers`` and ``max_workers`` (of a data-parallel job: its phases are then recalculated), and ``noise_scale``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from math import isfinite
+from pathlib import Path
+from typing import Any, Self
+
+from placement.cassini.demand import Demand, Phase, demand_document, demand_from_document
+from placement.errors import UsageError
+from placement.traces.demands import rescaled
+
+NOISE_SCALE = 16.0
+"""Of a job that says nothing of it, in batches of one worker."""
+
+_MOST_JOBS = 100_000
+_MOST_WORKERS = 1_000_000
+_MOST_ITERATIONS = 10**9
+_LATEST_S = 10**8
+_MOST_GBPS = 10**6
+_SHIPPED = "sets"
+_SET_FIELDS = ("name", "source", "capacity_gbps", "jobs")
+_JOB_FIELDS = (
+    "name",
+    "workers",
+    "iterations",
+    "arrival_s",
+    "phases",
+    "model",
+    "batch",
+    "min_workers",
+    "max_workers",
+    "noise_scale",
+)
+
+
+@dataclass(frozen=True)
+class TracedJob:
+    """A job of a set.
+
+    Attributes:
+        name: unique in its set.
+        workers: GPUs it asks for.
+        iterations: it takes with as many.
+        arrival_ns: since the beginning of the trace.
+        demand: of an iteration with so many workers, alone.
+        min_workers: with less it does not run.
+        max_workers: more are of no use to it.
+        model: the name of its network, or empty.
+        batch: per worker; 0 if that is not known.
+        noise_scale: its gradient noise scale, in batches of one worker.
+
+    Raises:
+        UsageError: any of these cannot be.
+    """
+
+    name: str
+    workers: int
+    iterations: int
+    arrival_ns: int
+    demand: Demand
+    min_workers: int = 0
+    max_workers: int = 0
+    model: str = ""
+    batch: int = 0
+    noise_scale: float = NOISE_SCALE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "min_workers", self.min_workers or self.workers)
+        object.__setattr__(self, "max_workers", self.max_workers or self.workers)
+        if not 1 <= self.min_workers <= self.workers <= self.max_workers <= _MOST_WORKERS:
+            raise UsageError(
+                f"{self.name}: workers: {self.min_workers} (least), {self.workers}, {self.max_workers} (most): "
+                f"1 to {_MOST_WORKERS} in this order are allowed"
+            )
+        if self.workers == 1 < self.max_workers:
+            raise UsageError(
+                f"{self.name}: max_workers is {self.max_workers}: with phases of 1 worker only 1 is allowed"
+            )
+        if not 1 <= self.iterations <= _MOST_ITERATIONS:
+            raise UsageError(
+                f"{self.name}: iterations is {self.iterations}: 1 to {_MOST_ITERATIONS} are allowed"
+            )
+        if not (isfinite(self.noise_scale) and self.noise_scale > 0):
+            raise UsageError(f"{self.name}: noise_scale is {self.noise_scale}: a number above 0 is allowed")
+
+    def phases(self, workers: int) -> tuple[Phase, ...]:
+        """Of an iteration with another number of workers."""
+        return rescaled(self.demand.phases, self.workers, workers)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        found: dict[str, Any] = {
+            "name": self.name,
+            "workers": self.workers,
+            "iterations": self.iterations,
+            "arrival_s": self.arrival_ns / 1e9,
+        }
+        if self.model:
+            found["model"] = self.model
+        if self.batch:
+            found["batch"] = self.batch
+        if self.min_workers != self.workers:
+            found["min_workers"] = self.min_workers
+        if self.max_workers != self.workers:
+            found["max_workers"] = self.max_workers
+        if self.noise_scale != NOISE_SCALE:
+            found["noise_scale"] = self.noise_scale
+        return {**found, **demand_document(self.demand)}
+
+
+@dataclass(frozen=True)
+class JobSet:
+    """Jobs that share a network.
+
+    Attributes:
+        name: for reports.
+        source: what it is modelled on.
+        capacity_gbps: of the links that the phases were made for.
+        jobs: in the order of their arrival.
+
+    Raises:
+        UsageError: no jobs, a name twice, jobs that are not in this order, or a capacity that cannot be.
+    """
+
+    name: str
+    source: str
+    capacity_gbps: float
+    jobs: tuple[TracedJob, ...]
+
+    def __post_init__(self) -> None:
+        if not 0 < self.capacity_gbps <= _MOST_GBPS:
+            raise UsageError(
+                f"{self.name}: capacity_gbps is {self.capacity_gbps}: more than 0 up to {_MOST_GBPS} is allowed"
+            )
+        if not 1 <= len(self.jobs) <= _MOST_JOBS:
+            raise UsageError(f"{self.name}: {len(self.jobs)} jobs: 1 to {_MOST_JOBS} are allowed")
+        seen: set[str] = set()
+        for job in self.jobs:
+            if job.name in seen:
+                raise UsageError(
+                    f"{self.name}: the job {job.name!r} is there twice: each name once is allowed"
+                )
+            seen.add(job.name)
+        if any(
+            after.arrival_ns < job.arrival_ns for job, after in zip(self.jobs, self.jobs[1:], strict=False)
+        ):
+            raise UsageError(f"{self.name}: jobs in the order of their arrival_s are allowed")
+
+    @property
+    def capacity_bps(self) -> int:
+        """As a whole number of bit/s."""
+        return round(self.capacity_gbps * 1e9)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "name": self.name,
+            "source": self.source,
+            "capacity_gbps": self.capacity_gbps,
+            "jobs": [job.document() for job in self.jobs],
+        }
+
+    @classmethod
+    def from_document(cls, document: object, where: str = "set") -> Self:
+        """The set in a JSON document.
+
+        Raises:
+            UsageError: it is none; the message names the field.
+        """
+        fields = _object(document, where, _SET_FIELDS)
+        listed = fields.get("jobs")
+        if not isinstance(listed, Sequence) or isinstance(listed, str):
+            raise UsageError(f"{where}: jobs must be a list")
+        jobs = tuple(_job(each, f"{where}: jobs[{position}]") for position, each in enumerate(listed))
+        try:
+            return cls(
+                _text(fields, "name", where),
+                _text(fields, "source", where, ""),
+                _number(fields, "capacity_gbps", where),
+                jobs,
+            )
+        except UsageError as error:
+            raise UsageError(_placed(where, error)) from None
+
+
+def names() -> tuple[str, ...]:
+    """The sets that come with this package."""
+    folder = resources.files("placement.traces").joinpath(_SHIPPED)
+    found = [entry.name for entry in folder.iterdir() if entry.name.endswith(".json")]
+    return tuple(sorted(name.removesuffix(".json") for name in found))
+
+
+def load(name_or_path: str | Path) -> JobSet:
+    """The set of this name, or in this file.
+
+    Raises:
+        UsageError: there is neither, or the file holds no set; the message names the field.
+    """
+    name = str(name_or_path)
+    if name in names():
+        text = resources.files("placement.traces").joinpath(_SHIPPED, f"{name}.json").read_text()
+    else:
+        text = _read(Path(name_or_path))
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{name}: {error}") from None
+    return JobSet.from_document(document, name)
+
+
+def _read(path: Path) -> str:
+    if not path.exists() and path.suffix != ".json":
+        raise UsageError(f"no set {str(path)!r}: a file, or one of {', '.join(names())}, is allowed")
+    try:
+        return path.read_text()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _job(document: object, where: str) -> TracedJob:
+    fields = _object(document, where, _JOB_FIELDS)
+    demand = demand_from_document({"phases": fields.get("phases")}, where)
+    arrival_s = _number(fields, "arrival_s", where, 0.0)
+    if arrival_s > _LATEST_S:
+        raise UsageError(f"{where}.arrival_s is {arrival_s}: 0 to {_LATEST_S} is allowed")
+    try:
+        return TracedJob(
+            _text(fields, "name", where),
+            _whole(fields, "workers", where),
+            _whole(fields, "iterations", where),
+            round(arrival_s * 1e9),
+            demand,
+            _whole(fields, "min_workers", where, 0),
+            _whole(fields, "max_workers", where, 0),
+            _text(fields, "model", where, ""),
+            _whole(fields, "batch", where, 0),
+            _number(fields, "noise_scale", where, NOISE_SCALE),
+        )
+    except UsageError as error:
+        raise UsageError(_placed(where, error)) from None
+
+
+def _placed(where: str, error: UsageError) -> str:
+    return str(error) if str(error).startswith(where) else f"{where}: {error}"
+
+
+def _object(document: object, where: str, allowed: Sequence[str]) -> Mapping[str, Any]:
+    if not isinstance(document, Mapping):
+        raise UsageError(f"{where}: must be an object with {', '.join(allowed[:5])}")
+    for field in document:
+        if field not in allowed:
+            raise UsageError(f"{where}.{field}: unknown; {', '.join(allowed)} are allowed")
+    return document
+
+
+def _text(fields: Mapping[str, Any], field: str, where: str, default: str | None = None) -> str:
+    value = fields.get(field, default)
+    if not isinstance(value, str) or not value.isprintable() or (default is None and not value):
+        raise UsageError(f"{where}.{field} is {value!r}: a text on one line is allowed")
+    return value
+
+
+def _whole(fields: Mapping[str, Any], field: str, where: str, default: int | None = None) -> int:
+    value = fields.get(field, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0 or (field in fields and value < 1):
+        raise UsageError(f"{where}.{field} is {value!r}: a whole number from 1 on is allowed")
+    return value
+
+
+def _number(fields: Mapping[str, Any], field: str, where: str, default: float | None = None) -> float:
+    value = fields.get(field, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
+        raise UsageError(f"{where}.{field} is {value!r}: a number from 0 on is allowed")
+    return float(value)

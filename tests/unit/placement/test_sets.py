@@ -1,0 +1,195 @@
+import json
+from itertools import combinations, product
+from math import gcd
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placement.errors import UsageError
+from placement.traces import sets
+from placement.traces.demands import NETWORKS, STEP_MS, rescaled
+from placement.traces.poisson import dynamic, poisson
+
+SCORES = {"snapshot1": 1.0, "snapshot2": 1.0, "snapshot3": 0.9, "snapshot4": 0.8, "snapshot5": 0.6}
+COMPATIBLE = {"group1": False, "group2": True, "group3": False, "group4": True, "group5": True}
+ANGLES = 72
+MS = 10**6
+
+
+def sampled(demand, perimeter_ns):
+    """The demand at each of 72 angles of a circle of this perimeter."""
+    values = []
+    for angle in range(ANGLES):
+        at = angle * perimeter_ns / ANGLES % demand.iteration_ns
+        for phase in demand.phases:
+            if at < phase.duration_ns:
+                values.append(phase.bandwidth_bps)
+                break
+            at -= phase.duration_ns
+    return np.array(values, float)
+
+
+def best_score(job_set):
+    """Table 4.1 at 5 degrees, by trying all rotations of all jobs but the first."""
+    demands = [job.demand for job in job_set.jobs]
+    perimeter = np.lcm.reduce([demand.iteration_ns for demand in demands])
+    circles = [sampled(demand, perimeter) for demand in demands]
+    turns = [ANGLES * demand.iteration_ns // perimeter for demand in demands[1:]]
+    best = -np.inf
+    for rotations in product(*(range(turn) for turn in turns)):
+        total = circles[0] + sum(
+            np.roll(circle, by) for circle, by in zip(circles[1:], rotations, strict=True)
+        )
+        best = max(best, 1 - np.maximum(total - job_set.capacity_bps, 0).mean() / job_set.capacity_bps)
+    return best
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_a_snapshot_has_the_score_of_table_4_3(name):
+    assert best_score(sets.load(name)) == pytest.approx(SCORES[name], abs=0.02)
+
+
+@pytest.mark.parametrize("name", [name for name in COMPATIBLE if name not in ("group1", "group3")])
+def test_the_compatible_groups_of_table_3_1_are(name):
+    assert best_score(sets.load(name)) == 1.0
+
+
+@pytest.mark.parametrize("name", COMPATIBLE)
+def test_pairs_can_only_be_interleaved_if_both_fit_into_what_divides_their_times(name):
+    # Two jobs that exceed the link together meet at every multiple of the greatest common divisor of their times.
+    job_set = sets.load(name)
+    fits = []
+    for one, other in combinations([job.demand for job in job_set.jobs], 2):
+        if max_bps(one) + max_bps(other) > job_set.capacity_bps:
+            fits.append(sending_ns(one) + sending_ns(other) <= gcd(one.iteration_ns, other.iteration_ns))
+    assert all(fits) == COMPATIBLE[name]
+
+
+def max_bps(demand):
+    return max(phase.bandwidth_bps for phase in demand.phases)
+
+
+def sending_ns(demand):
+    return sum(phase.duration_ns for phase in demand.phases if phase.bandwidth_bps)
+
+
+def test_a_job_of_a_snapshot():
+    job = sets.load("snapshot4").jobs[0]
+    assert (job.name, job.workers, job.model, job.batch) == ("RoBERTa-12-A", 2, "RoBERTa", 12)
+    assert [(phase.duration_ns, phase.bandwidth_bps) for phase in job.demand.phases] == [
+        (84 * MS, 0),
+        (168 * MS, 40 * 10**9),
+    ]
+
+
+def test_the_shipped_traces_are_those_of_seed_0():
+    assert sets.load("poisson").jobs == poisson(0).jobs
+    assert sets.load("dynamic").jobs == dynamic(0).jobs
+    assert {"poisson", "dynamic", *SCORES, *COMPATIBLE} == set(sets.names())
+
+
+@pytest.mark.parametrize("name", sets.names())
+def test_what_is_written_is_read_again(name, tmp_path: Path):
+    job_set = sets.load(name)
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps(job_set.document()))
+    assert sets.load(path) == job_set
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"capacity_gbps": 0}, "capacity_gbps is 0"),
+        ({"capacity_gbps": "50"}, "capacity_gbps is '50'"),
+        ({"jobs": {}}, "jobs must be a list"),
+        ({"jobs": []}, "0 jobs"),
+        ({"name": ""}, "name is ''"),
+        ({"extra": 1}, "extra: unknown"),
+        ({"workers": 0}, r"jobs\[0\].workers is 0"),
+        ({"workers": True}, r"jobs\[0\].workers is True"),
+        ({"iterations": 1.5}, r"jobs\[0\].iterations is 1.5"),
+        ({"arrival_s": -1}, r"jobs\[0\].arrival_s is -1"),
+        ({"arrival_s": float("nan")}, r"jobs\[0\].arrival_s is nan"),
+        ({"phases": []}, r"jobs\[0\]: 0 phases"),
+        ({"phases": [{"duration_s": 0, "bandwidth_bps": 1}]}, r"phases\[0\].duration_s is 0"),
+        ({"phases": [{"duration_s": 1, "bandwidth_bps": -1}]}, r"phases\[0\].bandwidth_bps is -1"),
+        ({"max_workers": 1}, "in this order"),
+        ({"noise_scale": 0}, "noise_scale is 0"),
+        ({"colour": 1}, r"jobs\[0\].colour: unknown"),
+    ],
+)
+def test_a_field_that_cannot_be_is_named(change, message):
+    document = sets.load("snapshot1").document()
+    of_set = {"name", "source", "capacity_gbps", "jobs", "extra"}
+    target = document if set(change) <= of_set else document["jobs"][0]
+    target.update(change)
+    with pytest.raises(UsageError, match=message):
+        sets.JobSet.from_document(document)
+
+
+def test_twice_a_name_and_a_wrong_order_are_refused():
+    document = sets.load("snapshot1").document()
+    twice = {**document, "jobs": [document["jobs"][0]] * 2}
+    with pytest.raises(UsageError, match="there twice"):
+        sets.JobSet.from_document(twice)
+    document["jobs"][0]["arrival_s"] = 5
+    with pytest.raises(UsageError, match="order of their arrival_s"):
+        sets.JobSet.from_document(document)
+
+
+def test_an_unknown_name_says_which_there_are(tmp_path: Path):
+    with pytest.raises(UsageError, match="snapshot1"):
+        sets.load("snapshot9")
+    with pytest.raises(UsageError, match=r"no\.json"):
+        sets.load(tmp_path / "no.json")
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(UsageError, match=r"bad\.json"):
+        sets.load(tmp_path / "bad.json")
+
+
+def test_a_ring_of_fewer_workers_sends_less():
+    # 4 workers send 3/4 of twice the size, 2 send 1/2 of it, 1 nothing.
+    demand = NETWORKS["VGG16"].phases(4, 1024)
+    assert rescaled(demand, 4, 2) == (
+        demand[0],
+        type(demand[1])(round(demand[1].duration_ns * 2 / 3), demand[1].bandwidth_bps),
+    )
+    assert rescaled(demand, 4, 1) == (demand[0],)
+    with pytest.raises(UsageError, match="1 worker"):
+        rescaled(demand, 1, 2)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("workers", [1, 2, 7, 12])
+def test_the_demand_of_a_network(name, workers):
+    network = NETWORKS[name]
+    for batch in network.batches:
+        phases = network.phases(workers, batch)
+        assert sum(phase.duration_ns for phase in phases) % (STEP_MS * MS) == 0
+        bits = sum(phase.duration_ns * phase.bandwidth_bps for phase in phases) / 1e9
+        if workers == 1:
+            assert bits == 0
+        elif network.kind == "data":
+            assert bits == pytest.approx(2 * (workers - 1) / workers * network.megabytes * 8e6, rel=1e-6)
+        assert all(phase.bandwidth_bps <= 50 * 10**9 for phase in phases)
+
+
+@given(st.integers(0, 10**6), st.sampled_from([0.8, 0.9, 1.0]))
+@settings(max_examples=15, deadline=None)
+def test_a_poisson_trace_is_as_the_thesis_says(seed, load):
+    trace = poisson(seed, load=load)
+    assert trace == poisson(seed, load=load)
+    assert all(1 <= job.workers <= 12 and 200 <= job.iterations <= 1000 for job in trace.jobs)
+    assert {job.model for job in trace.jobs} <= set(NETWORKS)
+    assert all(job.min_workers == job.workers for job in trace.jobs if NETWORKS[job.model].kind == "model")
+
+
+def test_its_load_is_the_share_of_gpus_that_jobs_would_keep_busy():
+    trace = poisson(3, jobs=5000, load=0.8)
+    busy_ns = sum(job.workers * job.iterations * job.demand.iteration_ns for job in trace.jobs)
+    assert busy_ns / (24 * trace.jobs[-1].arrival_ns) == pytest.approx(0.8, rel=0.05)
+    counts = [sum(job.model == name for job in trace.jobs) for name in NETWORKS]
+    assert min(counts) > 0.75 * 5000 / 13
