@@ -15,7 +15,7 @@ from placement.errors import UsageError
 ANGLES = 72
 """Five degrees, as in 4.5.1."""
 
-TOLERANCE = 0.01
+TOLERANCE = 0.03
 MOST_ANGLES = 36_000
 _LARGEST = 2**62
 MOST_EXACT, MOST_MEASURED = 24, 8
@@ -56,10 +56,10 @@ def unified(demands: Sequence[Demand], *, angles: int = ANGLES, tolerance: float
     """The unified circles of jobs that share a link.
 
     The perimeter is the least common multiple of the iteration times. Measured times have none that would be of use:
-    then it is the smallest p = max_j(r_j T_j) such that no job's r_j T_j is shorter by more than `tolerance` of it, if
-    there is one within 8 iterations of the shortest (an exact one: 24). A job whose iterations are shorter than p / r_j
-    is silent for the rest, which is its drift. Where there is none, the p with the least drift is taken, and `drift_ns`
-    tells how bad it is: `groups` keeps such jobs apart.
+    then it is the smallest p = max_j(r_j T_j) such that no job's r_j T_j is shorter by more than
+    `tolerance` / max_j(r_j) of it, if there is one within 8 iterations of the shortest (an exact one: 24). A job whose
+    iterations are shorter than p / r_j is silent for the rest, which is its drift. Where there is none, the p with the
+    least drift is taken, and `drift_ns` tells how bad it is: `groups` keeps such jobs apart.
 
     There are at least `angles` angles, more where an iteration of some job would have fewer than twelve, and a
     multiple of every r_j where that is affordable, so that all iterations of a job look alike.

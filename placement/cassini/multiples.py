@@ -9,10 +9,11 @@ from placement.compiled import compiled_with_arrays
 
 @compiled_with_arrays
 def closest_multiples(times: np.ndarray, most: int, tolerance: float, best: np.ndarray) -> float:
-    """How close multiples of all times lie together, (largest - smallest) / largest; they are written into `best`.
+    """How close multiples of all times lie together; they are written into `best`.
 
-    About each multiple of the longest time, up to `most`, the multiples next to it are looked at; the first that lie
-    within the tolerance are taken, or else the closest of all.
+    That is (largest - smallest) / largest, times the largest multiple: the more iterations there are on a circle, the
+    less there is to gain from rotating it, and the less drift is worth it. About each multiple of the longest time, up
+    to `most`, the multiples next to it are looked at; the first within the tolerance are taken, or else the closest.
 
     Args:
         times: different, ascending, ns.
@@ -31,10 +32,12 @@ def closest_multiples(times: np.ndarray, most: int, tolerance: float, best: np.n
             if begin == 0:
                 continue
             end = begin
+            largest = 1
             for job in range(jobs):
                 chosen[job] = -(-begin // times[job])
                 end = max(end, chosen[job] * times[job])
-            spread = (end - begin) / end
+                largest = max(largest, chosen[job])
+            spread = (end - begin) / end * largest
             if spread < closest:
                 closest = spread
                 best[:] = chosen

@@ -35,14 +35,15 @@ def test_multiples_within_the_tolerance_or_not_more_repeats_than_are_of_use(time
     assert min(repeats) >= 1
     multiples = [repeat * time for repeat, time in zip(repeats, times, strict=True)]
     exact = len(set(multiples)) == 1
-    tight = (max(multiples) - min(multiples)) <= tolerance * max(multiples)
+    tight = (max(multiples) - min(multiples)) * max(repeats) <= tolerance * max(multiples)
     assert exact or max(repeats) <= max(2 * MOST_EXACT, max(times) / min(times) + 1)
     if not tight:
         # then nothing within reach is: no multiple of the longest has all the others near it
         longest = max(times)
         for repeat in range(1, MOST_MEASURED * min(times) // longest + 1):
             base = repeat * longest
-            near = [min(base % time, -base % time) <= tolerance / 2.1 * base for time in times]
+            most = max(-(-base // time) for time in times)
+            near = [min(base % time, -base % time) * most <= tolerance / 2.1 * base for time in times]
             assert not all(near)
 
 
