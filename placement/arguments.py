@@ -28,6 +28,11 @@ def add_setting(command: argparse.ArgumentParser) -> None:
     cluster.add_argument(
         "--cluster", type=Path, metavar="FILE", help="instead: servers, switches and links as JSON"
     )
+    add_contention(command)
+
+
+def add_contention(command: argparse.ArgumentParser) -> None:
+    """The arguments that describe what contention costs."""
     contention = command.add_argument_group(
         "contention", "M MB while k transfers share a link take a + k*b*M + (k-1)*eta*M"
     )
@@ -47,7 +52,7 @@ def setting_of(options: argparse.Namespace) -> Setting:
     Raises:
         UsageError: a value that is not allowed, a file that cannot be read, or arguments that exclude each other.
     """
-    return Setting(_cluster(options), _contention(options))
+    return Setting(_cluster(options), contention_of(options))
 
 
 def check_seed(seed: int) -> None:
@@ -65,7 +70,12 @@ def _cluster(options: argparse.Namespace) -> Cluster:
     return Cluster.star(servers, _GPUS if options.gpus is None else options.gpus, Gpu(memory_mb))
 
 
-def _contention(options: argparse.Namespace) -> Contention:
+def contention_of(options: argparse.Namespace) -> Contention:
+    """What the arguments of `add_contention` describe.
+
+    Raises:
+        UsageError: a value that is not allowed, a file that cannot be read, or arguments that exclude each other.
+    """
     if options.contention is not None:
         _refuse_beside(options, "contention", ("a", "b", "eta"))
         return load_contention(options.contention)

@@ -1,4 +1,4 @@
-"""The ``mltcp-placement`` command: simulate | compare | plot | fit."""
+"""The ``mltcp-placement`` command: simulate | compare | plot | fit | gate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,22 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
-from placement import compare_command, fit_command, plot_command, simulate_command
+from placement import (
+    circle_command,
+    compare_command,
+    explain_command,
+    fit_command,
+    gate_command,
+    plot_command,
+    profile_command,
+    schedule_command,
+    score_command,
+    serve_command,
+    shifts_command,
+    simulate_command,
+    status_command,
+    submit_command,
+)
 from placement.errors import PlacementError, UsageError
 
 _EXAMPLES = """\
@@ -19,6 +34,10 @@ examples:
   mltcp-placement compare --fresh 100 --policies lwf-1+srsf-1,lwf-1+ada-srsf -o comparison
   mltcp-placement plot cdf comparison -o jct.svg
   mltcp-placement fit contention.csv
+  mltcp-placement schedule --trace poisson --seeds 0:5
+  mltcp-placement gate --listen unix:/run/mltcp/gate.sock
+  mltcp-placement serve --cluster cluster.json --policy lwf-1+cassini
+  mltcp-placement submit --id bert-7 --gpus 4 --iterations 20000 --profile bert.json
 """
 
 
@@ -37,7 +56,22 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (simulate_command, compare_command, plot_command, fit_command):
+    for command in (
+        simulate_command,
+        compare_command,
+        plot_command,
+        fit_command,
+        gate_command,
+        schedule_command,
+        circle_command,
+        profile_command,
+        serve_command,
+        submit_command,
+        status_command,
+        score_command,
+        shifts_command,
+        explain_command,
+    ):
         command.add_parser(commands)
     return parser
 

@@ -54,6 +54,14 @@ class Demand:
         if self.iteration_ns > LONGEST_NS:
             raise UsageError(f"the phases last {self.iteration_ns} ns: {LONGEST_NS} are allowed")
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # demands are looked up often, and a tuple works its hash out anew every time
+        return hash(self.phases)
+
     @cached_property
     def iteration_ns(self) -> int:
         """The perimeter of the job's own circle."""

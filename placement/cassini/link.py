@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -75,7 +76,7 @@ class LinkFit:
         """Whether no time shifts are better."""
         return self.score >= self.bound
 
-    @property
+    @cached_property
     def at_random(self) -> float:
         """The score on average over all time shifts: that of jobs which nobody holds to any."""
         demands = [demand for group in self.groups for demand in list(group.circles.demand)]

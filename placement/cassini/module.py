@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from placement.cassini.affinity import AffinityGraph, time_shifts
@@ -23,6 +24,8 @@ Loops: TypeAlias = Literal["discard", "joint"]
 
 WORTHWHILE = 0.02
 """By so much the score of a link has to be better than at random, for its jobs to be held to their time shifts."""
+
+_KEPT_FITS = 16_384
 
 RATING_EFFORT = 400_000
 """How many sums the search for the rotations of a link may look at while candidates are compared: some 0.3 ms."""
@@ -148,7 +151,7 @@ def choose(
 
 
 class _Links:
-    """The links of all candidates; those that carry the same demands at the same capacity are solved once."""
+    """The links of all candidates."""
 
     def __init__(
         self,
@@ -167,7 +170,6 @@ class _Links:
         self._demands = sorted(set(demands.values()), key=_content)
         numbers = {demand: number for number, demand in enumerate(self._demands)}
         self._kind = {job: numbers[demand] for job, demand in demands.items()}
-        self._fits: dict[tuple[int, ...], LinkFit] = {}
 
     def in_order(self, jobs: Sequence[str]) -> tuple[str, ...]:
         """The jobs in the order of their circles: alike ones by name."""
@@ -175,23 +177,22 @@ class _Links:
 
     def fit(self, link: str, jobs: Sequence[str]) -> LinkFit:
         """How the jobs, which are in order, fit together."""
-        capacity = self.capacities_bps[link]
-        key = (capacity, *(self._kind[job] for job in jobs))
-        if key not in self._fits:
-            demands = [self._demands[kind] for kind in key[1:]]
-            self._fits[key] = fit_link(
-                demands,
-                capacity,
-                angles=self.angles,
-                tolerance=self._tolerance,
-                effort=RATING_EFFORT,
-                worthwhile=self._worthwhile,
-            )
-        return self._fits[key]
+        demands = tuple(self._demands[self._kind[job]] for job in jobs)
+        return _fit(demands, self.capacities_bps[link], self.angles, self._tolerance, self._worthwhile)
 
     def silent(self, job: str) -> bool:
         """Whether it sends nothing at all."""
         return not self._demands[self._kind[job]].bits
+
+
+@lru_cache(maxsize=_KEPT_FITS)
+def _fit(
+    demands: tuple[Demand, ...], capacity_bps: int, angles: int, tolerance: float, worthwhile: float
+) -> LinkFit:
+    """Links that carry the same demands at the same capacity are solved once, for this choice and those to come."""
+    return fit_link(
+        demands, capacity_bps, angles=angles, tolerance=tolerance, effort=RATING_EFFORT, worthwhile=worthwhile
+    )
 
 
 class _Rated:

@@ -1,0 +1,444 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    JOB_STATE_UNSPECIFIED: _ClassVar[JobState]
+    REGISTERED: _ClassVar[JobState]
+    QUEUED: _ClassVar[JobState]
+    PLACED: _ClassVar[JobState]
+    ENDED: _ClassVar[JobState]
+    FAILED: _ClassVar[JobState]
+JOB_STATE_UNSPECIFIED: JobState
+REGISTERED: JobState
+QUEUED: JobState
+PLACED: JobState
+ENDED: JobState
+FAILED: JobState
+
+class Server(_message.Message):
+    __slots__ = ("name", "gpus", "gpu_memory_mb", "cpu_slots", "nic_bps", "switch")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
+    CPU_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    NIC_BPS_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    gpus: int
+    gpu_memory_mb: int
+    cpu_slots: int
+    nic_bps: int
+    switch: str
+    def __init__(self, name: _Optional[str] = ..., gpus: _Optional[int] = ..., gpu_memory_mb: _Optional[int] = ..., cpu_slots: _Optional[int] = ..., nic_bps: _Optional[int] = ..., switch: _Optional[str] = ...) -> None: ...
+
+class Link(_message.Message):
+    __slots__ = ("switch", "above", "capacity_bps")
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    ABOVE_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_BPS_FIELD_NUMBER: _ClassVar[int]
+    switch: str
+    above: str
+    capacity_bps: int
+    def __init__(self, switch: _Optional[str] = ..., above: _Optional[str] = ..., capacity_bps: _Optional[int] = ...) -> None: ...
+
+class RegisterServersRequest(_message.Message):
+    __slots__ = ("servers",)
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    servers: _containers.RepeatedCompositeFieldContainer[Server]
+    def __init__(self, servers: _Optional[_Iterable[_Union[Server, _Mapping]]] = ...) -> None: ...
+
+class RegisterServersReply(_message.Message):
+    __slots__ = ("added",)
+    ADDED_FIELD_NUMBER: _ClassVar[int]
+    added: int
+    def __init__(self, added: _Optional[int] = ...) -> None: ...
+
+class RegisterLinksRequest(_message.Message):
+    __slots__ = ("links",)
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    links: _containers.RepeatedCompositeFieldContainer[Link]
+    def __init__(self, links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ...) -> None: ...
+
+class RegisterLinksReply(_message.Message):
+    __slots__ = ("added",)
+    ADDED_FIELD_NUMBER: _ClassVar[int]
+    added: int
+    def __init__(self, added: _Optional[int] = ...) -> None: ...
+
+class Phase(_message.Message):
+    __slots__ = ("duration_ns", "bandwidth_bps", "begins_ns")
+    DURATION_NS_FIELD_NUMBER: _ClassVar[int]
+    BANDWIDTH_BPS_FIELD_NUMBER: _ClassVar[int]
+    BEGINS_NS_FIELD_NUMBER: _ClassVar[int]
+    duration_ns: int
+    bandwidth_bps: int
+    begins_ns: int
+    def __init__(self, duration_ns: _Optional[int] = ..., bandwidth_bps: _Optional[int] = ..., begins_ns: _Optional[int] = ...) -> None: ...
+
+class Profile(_message.Message):
+    __slots__ = ("phases",)
+    PHASES_FIELD_NUMBER: _ClassVar[int]
+    phases: _containers.RepeatedCompositeFieldContainer[Phase]
+    def __init__(self, phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ...) -> None: ...
+
+class Job(_message.Message):
+    __slots__ = ("id", "gpus", "cpu_slots", "memory_mb", "iterations", "profile", "command", "environment", "policy", "servers", "shares_gpus")
+    class EnvironmentEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    CPU_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
+    ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    SHARES_GPUS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    gpus: int
+    cpu_slots: int
+    memory_mb: int
+    iterations: int
+    profile: Profile
+    command: _containers.RepeatedScalarFieldContainer[str]
+    environment: _containers.ScalarMap[str, str]
+    policy: str
+    servers: _containers.RepeatedScalarFieldContainer[str]
+    shares_gpus: bool
+    def __init__(self, id: _Optional[str] = ..., gpus: _Optional[int] = ..., cpu_slots: _Optional[int] = ..., memory_mb: _Optional[int] = ..., iterations: _Optional[int] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., policy: _Optional[str] = ..., servers: _Optional[_Iterable[str]] = ..., shares_gpus: _Optional[bool] = ...) -> None: ...
+
+class ServerSlots(_message.Message):
+    __slots__ = ("server", "slots")
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    server: str
+    slots: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, server: _Optional[str] = ..., slots: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class JobStatus(_message.Message):
+    __slots__ = ("id", "state", "places", "links", "shift_ns", "policy", "reason", "submitted_ns", "placed_ns", "ended_ns", "attached", "job")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    SHIFT_NS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_NS_FIELD_NUMBER: _ClassVar[int]
+    PLACED_NS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_NS_FIELD_NUMBER: _ClassVar[int]
+    ATTACHED_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    state: JobState
+    places: _containers.RepeatedCompositeFieldContainer[ServerSlots]
+    links: _containers.RepeatedScalarFieldContainer[str]
+    shift_ns: int
+    policy: str
+    reason: str
+    submitted_ns: int
+    placed_ns: int
+    ended_ns: int
+    attached: bool
+    job: Job
+    def __init__(self, id: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., places: _Optional[_Iterable[_Union[ServerSlots, _Mapping]]] = ..., links: _Optional[_Iterable[str]] = ..., shift_ns: _Optional[int] = ..., policy: _Optional[str] = ..., reason: _Optional[str] = ..., submitted_ns: _Optional[int] = ..., placed_ns: _Optional[int] = ..., ended_ns: _Optional[int] = ..., attached: _Optional[bool] = ..., job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
+
+class RegisterJobRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
+
+class SubmitRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
+
+class PlaceRequest(_message.Message):
+    __slots__ = ("job_id", "policy")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    policy: str
+    def __init__(self, job_id: _Optional[str] = ..., policy: _Optional[str] = ...) -> None: ...
+
+class ReleaseRequest(_message.Message):
+    __slots__ = ("job_id", "reason", "failed")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    reason: str
+    failed: bool
+    def __init__(self, job_id: _Optional[str] = ..., reason: _Optional[str] = ..., failed: _Optional[bool] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ("job_ids", "unended", "without_cluster", "page_token")
+    JOB_IDS_FIELD_NUMBER: _ClassVar[int]
+    UNENDED_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    job_ids: _containers.RepeatedScalarFieldContainer[str]
+    unended: bool
+    without_cluster: bool
+    page_token: str
+    def __init__(self, job_ids: _Optional[_Iterable[str]] = ..., unended: _Optional[bool] = ..., without_cluster: _Optional[bool] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ServerStatus(_message.Message):
+    __slots__ = ("server", "gpus_free", "cpu_slots_free")
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FREE_FIELD_NUMBER: _ClassVar[int]
+    CPU_SLOTS_FREE_FIELD_NUMBER: _ClassVar[int]
+    server: Server
+    gpus_free: int
+    cpu_slots_free: int
+    def __init__(self, server: _Optional[_Union[Server, _Mapping]] = ..., gpus_free: _Optional[int] = ..., cpu_slots_free: _Optional[int] = ...) -> None: ...
+
+class LinkStatus(_message.Message):
+    __slots__ = ("name", "above", "capacity_bps", "jobs")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ABOVE_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_BPS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    above: str
+    capacity_bps: int
+    jobs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., above: _Optional[str] = ..., capacity_bps: _Optional[int] = ..., jobs: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class StatusReply(_message.Message):
+    __slots__ = ("jobs", "servers", "links", "policy", "lease_ns", "version", "next_page_token")
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    LEASE_NS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
+    servers: _containers.RepeatedCompositeFieldContainer[ServerStatus]
+    links: _containers.RepeatedCompositeFieldContainer[LinkStatus]
+    policy: str
+    lease_ns: int
+    version: str
+    next_page_token: str
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., policy: _Optional[str] = ..., lease_ns: _Optional[int] = ..., version: _Optional[str] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class ScoreRequest(_message.Message):
+    __slots__ = ("job_ids", "profiles", "link", "capacity_bps")
+    JOB_IDS_FIELD_NUMBER: _ClassVar[int]
+    PROFILES_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_BPS_FIELD_NUMBER: _ClassVar[int]
+    job_ids: _containers.RepeatedScalarFieldContainer[str]
+    profiles: _containers.RepeatedCompositeFieldContainer[Profile]
+    link: str
+    capacity_bps: int
+    def __init__(self, job_ids: _Optional[_Iterable[str]] = ..., profiles: _Optional[_Iterable[_Union[Profile, _Mapping]]] = ..., link: _Optional[str] = ..., capacity_bps: _Optional[int] = ...) -> None: ...
+
+class ScoreReply(_message.Message):
+    __slots__ = ("score", "bound", "proven", "rotations", "shifts_ns")
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    PROVEN_FIELD_NUMBER: _ClassVar[int]
+    ROTATIONS_FIELD_NUMBER: _ClassVar[int]
+    SHIFTS_NS_FIELD_NUMBER: _ClassVar[int]
+    score: float
+    bound: float
+    proven: bool
+    rotations: _containers.RepeatedScalarFieldContainer[float]
+    shifts_ns: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, score: _Optional[float] = ..., bound: _Optional[float] = ..., proven: _Optional[bool] = ..., rotations: _Optional[_Iterable[float]] = ..., shifts_ns: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TimeShiftsRequest(_message.Message):
+    __slots__ = ("job_ids",)
+    JOB_IDS_FIELD_NUMBER: _ClassVar[int]
+    job_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TimeShift(_message.Message):
+    __slots__ = ("job_id", "shift_ns", "period_ns", "links", "drift_ns")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    SHIFT_NS_FIELD_NUMBER: _ClassVar[int]
+    PERIOD_NS_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    DRIFT_NS_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    shift_ns: int
+    period_ns: int
+    links: _containers.RepeatedScalarFieldContainer[str]
+    drift_ns: int
+    def __init__(self, job_id: _Optional[str] = ..., shift_ns: _Optional[int] = ..., period_ns: _Optional[int] = ..., links: _Optional[_Iterable[str]] = ..., drift_ns: _Optional[int] = ...) -> None: ...
+
+class TimeShiftsReply(_message.Message):
+    __slots__ = ("shifts",)
+    SHIFTS_FIELD_NUMBER: _ClassVar[int]
+    shifts: _containers.RepeatedCompositeFieldContainer[TimeShift]
+    def __init__(self, shifts: _Optional[_Iterable[_Union[TimeShift, _Mapping]]] = ...) -> None: ...
+
+class ExplainRequest(_message.Message):
+    __slots__ = ("job_id",)
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    def __init__(self, job_id: _Optional[str] = ...) -> None: ...
+
+class LinkScore(_message.Message):
+    __slots__ = ("link", "jobs", "score", "bound")
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    link: str
+    jobs: _containers.RepeatedScalarFieldContainer[str]
+    score: float
+    bound: float
+    def __init__(self, link: _Optional[str] = ..., jobs: _Optional[_Iterable[str]] = ..., score: _Optional[float] = ..., bound: _Optional[float] = ...) -> None: ...
+
+class Candidate(_message.Message):
+    __slots__ = ("places", "score", "links", "chosen", "reason")
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    places: _containers.RepeatedCompositeFieldContainer[ServerSlots]
+    score: float
+    links: _containers.RepeatedCompositeFieldContainer[LinkScore]
+    chosen: bool
+    reason: str
+    def __init__(self, places: _Optional[_Iterable[_Union[ServerSlots, _Mapping]]] = ..., score: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkScore, _Mapping]]] = ..., chosen: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ExplainReply(_message.Message):
+    __slots__ = ("job_id", "policy", "summary", "candidates", "decision_ns")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    DECISION_NS_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    policy: str
+    summary: str
+    candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
+    decision_ns: int
+    def __init__(self, job_id: _Optional[str] = ..., policy: _Optional[str] = ..., summary: _Optional[str] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., decision_ns: _Optional[int] = ...) -> None: ...
+
+class PutProfileRequest(_message.Message):
+    __slots__ = ("job_id", "profile")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    profile: Profile
+    def __init__(self, job_id: _Optional[str] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ...) -> None: ...
+
+class ReportDriftRequest(_message.Message):
+    __slots__ = ("job_id", "number", "began_ns", "duration_ns")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    BEGAN_NS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_NS_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    number: int
+    began_ns: int
+    duration_ns: int
+    def __init__(self, job_id: _Optional[str] = ..., number: _Optional[int] = ..., began_ns: _Optional[int] = ..., duration_ns: _Optional[int] = ...) -> None: ...
+
+class ReportDriftReply(_message.Message):
+    __slots__ = ("delay",)
+    DELAY_FIELD_NUMBER: _ClassVar[int]
+    delay: Delay
+    def __init__(self, delay: _Optional[_Union[Delay, _Mapping]] = ...) -> None: ...
+
+class AgentMessage(_message.Message):
+    __slots__ = ("hello", "iteration", "applied", "profile")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    iteration: IterationReport
+    applied: Applied
+    profile: ProfileReport
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., iteration: _Optional[_Union[IterationReport, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., profile: _Optional[_Union[ProfileReport, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("job_id", "ranks")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    ranks: int
+    def __init__(self, job_id: _Optional[str] = ..., ranks: _Optional[int] = ...) -> None: ...
+
+class IterationReport(_message.Message):
+    __slots__ = ("number", "began_ns", "duration_ns")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    BEGAN_NS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_NS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    began_ns: int
+    duration_ns: int
+    def __init__(self, number: _Optional[int] = ..., began_ns: _Optional[int] = ..., duration_ns: _Optional[int] = ...) -> None: ...
+
+class Applied(_message.Message):
+    __slots__ = ("sequence", "iteration", "late_ranks")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    LATE_RANKS_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    iteration: int
+    late_ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sequence: _Optional[int] = ..., iteration: _Optional[int] = ..., late_ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ProfileReport(_message.Message):
+    __slots__ = ("profile",)
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    profile: Profile
+    def __init__(self, profile: _Optional[_Union[Profile, _Mapping]] = ...) -> None: ...
+
+class Decision(_message.Message):
+    __slots__ = ("delay", "detach")
+    DELAY_FIELD_NUMBER: _ClassVar[int]
+    DETACH_FIELD_NUMBER: _ClassVar[int]
+    delay: Delay
+    detach: Detach
+    def __init__(self, delay: _Optional[_Union[Delay, _Mapping]] = ..., detach: _Optional[_Union[Detach, _Mapping]] = ...) -> None: ...
+
+class Delay(_message.Message):
+    __slots__ = ("sequence", "delay_ns", "reason")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    DELAY_NS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    delay_ns: int
+    reason: str
+    def __init__(self, sequence: _Optional[int] = ..., delay_ns: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Detach(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class ClockRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ClockReply(_message.Message):
+    __slots__ = ("now_ns",)
+    NOW_NS_FIELD_NUMBER: _ClassVar[int]
+    now_ns: int
+    def __init__(self, now_ns: _Optional[int] = ...) -> None: ...

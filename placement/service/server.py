@@ -1,0 +1,212 @@
+"""The placement service as a process: opened, recovered, listening, and closed in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from placement.cassini.demand import Demand, Phase
+from placement.cassini.module import choose
+from placement.errors import PlacementError, UsageError
+from placement.service import placement_pb2 as pb
+from placement.service import placement_pb2_grpc as pb_grpc
+from placement.service.address import VARIABLE, Address
+from placement.service.clock import Clock
+from placement.service.engines.engine import Engine
+from placement.service.gating import VARIABLE as GATE_VARIABLE
+from placement.service.gating import Gating
+from placement.service.live import Live, Rules
+from placement.service.placer import policy_named
+from placement.service.recovery import recovered
+from placement.service.refusal import Refused
+from placement.service.running import Running
+from placement.service.saving import saved_decisions
+from placement.service.security import Security, TokenInterceptor
+from placement.service.service import Service
+from placement.service.servicer import PlacementServicer
+from placement.service.slots import Pool, Wanted
+from placement.service.store import Store
+
+NAME = pb.DESCRIPTOR.services_by_name["Placement"].full_name
+GRACE_S = 2.0
+"""So long calls may take to end when the service is stopped."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What a service is started with.
+
+    Attributes:
+        address: where it listens.
+        state: the file of its database.
+        rules: how it decides.
+        security: who may talk to it.
+        socket_mode: the permissions of a Unix socket.
+        servers: registered at the start, as `links`.
+        engine: that runs the jobs; None: nobody does.
+        gate: that runs beside the service; None: there is none.
+    """
+
+    address: Address
+    state: Path
+    rules: Rules = field(default_factory=Rules)
+    security: Security = field(default_factory=Security)
+    socket_mode: int = 0o600
+    servers: tuple[pb.Server, ...] = ()
+    links: tuple[pb.Link, ...] = ()
+    engine: Engine | None = None
+    gate: Gating | None = None
+
+    def check(self) -> None:
+        """Raises `PlacementError` for what cannot be, before anything is touched."""
+        self.security.check(self.address)
+        self.security.digests()
+        try:
+            policy_named(self.rules.policy, "--policy")
+        except Refused as error:
+            raise UsageError(str(error)) from None
+
+
+async def serve(configuration: Configuration, ready: Callable[[Address], None]) -> None:
+    """Run a service until SIGTERM or SIGINT.
+
+    Args:
+        configuration: of it.
+        ready: called with the address once it answers.
+
+    Raises:
+        PlacementError: it cannot run, or its disk failed.
+    """
+    configuration.check()
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[None] = loop.create_future()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stop, stopped)
+    try:
+        async with running(configuration, stopped) as address:
+            ready(address)
+            await stopped
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+@asynccontextmanager
+async def running(configuration: Configuration, stopped: asyncio.Future[None]) -> AsyncIterator[Address]:
+    """A service that answers at the address that is given.
+
+    Args:
+        configuration: of it.
+        stopped: gets the error if the store fails.
+
+    Raises:
+        PlacementError: it cannot run.
+    """
+    loop = asyncio.get_running_loop()
+
+    def failed(message: str) -> None:
+        loop.call_soon_threadsafe(_stop, stopped, PlacementError(message))
+
+    warm_up()
+    store = Store(configuration.state, failed)
+    try:
+        live = Live(recovered(store), store, Clock(), configuration.rules, saved_decisions(store))
+        store.start(loop)
+        service = Service(live, _engine(configuration), configuration.gate)
+        await service.register_servers(configuration.servers)
+        await service.register_links(configuration.links)
+        service.start()
+        try:
+            async with _listening(configuration, service) as address:
+                yield address
+        finally:
+            await service.close()
+    finally:
+        store.close()
+
+
+def warm_up() -> None:
+    """Have the policies and Cassini's search compiled before the first job waits for them."""
+    pool = Pool()
+    pool.add([4, 4], [0, 0])
+    for rule in range(4):
+        pool.choose(rule, 1, Wanted(2))
+        pool.choose(rule, 1, Wanted(1))
+    demand = Demand((Phase(50_000_000, 0), Phase(50_000_000, 1_000_000)))
+    other = Demand((Phase(40_000_000, 0), Phase(60_000_000, 1_000_000)))
+    choose(
+        [{"a": ["j", "k"], "b": ["k", "l"]}],
+        {"j": demand, "k": other, "l": demand},
+        {"a": 1_000_000, "b": 1_000_000},
+    )
+
+
+@asynccontextmanager
+async def _listening(configuration: Configuration, service: Service) -> AsyncIterator[Address]:
+    digests = configuration.security.digests()
+    interceptors = [TokenInterceptor(digests)] if digests is not None else []
+    server = grpc.aio.server(interceptors=interceptors, options=[("grpc.so_reuseport", 0)])
+    pb_grpc.add_PlacementServicer_to_server(PlacementServicer(service), server)
+    health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    reflection.enable_server_reflection((NAME, "grpc.health.v1.Health", reflection.SERVICE_NAME), server)
+    address = _bind(server, configuration)
+    await server.start()
+    for name in (NAME, ""):
+        await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    try:
+        yield address
+    finally:
+        await health_servicer.enter_graceful_shutdown()
+        service.coordination.sessions.close()
+        await server.stop(GRACE_S)
+        if address.path is not None:
+            address.path.unlink(missing_ok=True)
+
+
+def _bind(server: grpc.aio.Server, configuration: Configuration) -> Address:
+    address, credentials = configuration.address, configuration.security.credentials()
+    address.check_free()
+    if address.path is not None:
+        with suppress(FileExistsError):
+            address.path.parent.mkdir(parents=True, mode=0o700)
+    before = os.umask(0o777 & ~configuration.socket_mode)
+    try:
+        if credentials is not None:
+            port = server.add_secure_port(str(address), credentials)
+        else:
+            port = server.add_insecure_port(str(address))
+    except RuntimeError:
+        port = 0
+    finally:
+        os.umask(before)
+    if not port:
+        raise PlacementError(f"cannot listen at {address}: it is taken, or not an address of this host")
+    return address if address.path is not None else Address(host=address.host, port=port)
+
+
+def _engine(configuration: Configuration) -> Running | None:
+    if configuration.engine is None:
+        return None
+    environment = {VARIABLE: str(configuration.address)}
+    if configuration.gate is not None:
+        environment[GATE_VARIABLE] = str(configuration.gate.address)
+    return Running(configuration.engine, environment)
+
+
+def _stop(stopped: asyncio.Future[None], error: PlacementError | None = None) -> None:
+    if stopped.done():
+        return
+    if error is None:
+        stopped.set_result(None)
+    else:
+        stopped.set_exception(error)

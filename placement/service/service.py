@@ -1,0 +1,355 @@
+"""What the service does, whoever asks: jobs in, places and time shifts out, and everything durable before it is told.
+
+All methods run in one event loop, and change the registry only between two waits, so that none sees another half done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from placement.cassini.circle import unified
+from placement.cassini.compatibility import Compatibility, compatibility
+from placement.cassini.demand import Demand
+from placement.errors import PlacementError
+from placement.service import placement_pb2 as pb
+from placement.service.checks import check_job, demand_of
+from placement.service.coordination import Coordination
+from placement.service.drifting import Report
+from placement.service.engines.engine import Event, Failed, Handle, Started
+from placement.service.explaining import explain_without_place
+from placement.service.gating import Gating
+from placement.service.jobs import Job
+from placement.service.live import Live
+from placement.service.placer import Placer, policy_named
+from placement.service.policy import Policy
+from placement.service.refusal import Kind, Refused, invalid
+from placement.service.room import check_possible
+from placement.service.running import Running
+from placement.service.saving import save_link, save_new_job, save_server
+from placement.service.sessions import Session
+
+
+class Service:
+    """One service on one state.
+
+    Args:
+        live: the state, recovered.
+        running: the engine, if there is one.
+        gating: the gate, likewise.
+    """
+
+    def __init__(self, live: Live, running: Running | None = None, gating: Gating | None = None) -> None:
+        self.live = live
+        self.placer = Placer(live, self._placed)
+        self.coordination = Coordination(live, self._agent_gone)
+        self._registry = live.registry
+        self._running = running
+        self._gating = gating
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begin to place what waits, and give agents that were there before the lease to come back."""
+        self.coordination.resume()
+        if self._gating is not None:
+            self._gating.start()
+            for job in self._registry.jobs.values():
+                if job.placed:
+                    self._gating.placed(job)
+        if self._running is not None:
+            engine = [
+                Handle(job.id, job.engine)
+                for job in self._registry.jobs.values()
+                if job.placed and job.engine
+            ]
+            self._running.listen(engine, self._engine_event)
+            for job in self._registry.jobs.values():
+                if job.placed and job.spec.command and not job.engine:
+                    self._begin(self._launch(job))
+        self._begin(self.placer.place_waiting())
+        self.placer.more_room()
+
+    async def close(self) -> None:
+        """Stop deciding; jobs, slots and time shifts stay as they are for the next service."""
+        self.coordination.sessions.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._running is not None:
+            await asyncio.to_thread(self._running.close)
+        if self._gating is not None:
+            await asyncio.to_thread(self._gating.close)
+
+    # ------------------------------------------------------------------------------------------------ the cluster
+
+    async def register_servers(self, servers: Sequence[pb.Server]) -> int:
+        """Make servers known; how many were not. Raises `Refused`."""
+        added = self._registry.add_servers(servers)
+        for number in added:
+            save_server(self.live.store, number, self._registry.servers[number])
+        if added:
+            self.placer.more_room()
+        await self.live.store.committed()
+        return len(added)
+
+    async def register_links(self, links: Sequence[pb.Link]) -> int:
+        """Make uplinks known; how many were not. Raises `Refused`."""
+        added = self._registry.add_links(links)
+        for number in added:
+            save_link(self.live.store, number, self._registry.links[number])
+        if added:
+            self.live.save(self._registry.relink())
+        await self.live.store.committed()
+        return len(added)
+
+    # --------------------------------------------------------------------------------------------------- the jobs
+
+    async def register_job(self, spec: pb.Job) -> pb.JobStatus:
+        """Make a job known. Raises `Refused`."""
+        if self._known(spec) is None:
+            self._add(spec, pb.REGISTERED)
+        await self.live.store.committed()
+        return self.status(spec.id)
+
+    async def submit(self, spec: pb.Job) -> pb.JobStatus:
+        """Make a job known and let it wait; durable when this returns. Raises `Refused`."""
+        known = self._known(spec)
+        if known is None:
+            self._add(spec, pb.QUEUED)
+            self.placer.more_jobs()
+        elif known.state == pb.REGISTERED:
+            queued = replace(known, state=pb.QUEUED)
+            self._registry.add_job(queued)
+            self.live.save([queued])
+            self.placer.more_jobs()
+        await self.live.store.committed()
+        return self.status(spec.id)
+
+    async def place(self, job_id: str, asked: str) -> pb.JobStatus:
+        """Place a job now. Raises `Refused`."""
+        job = self._registry.job(job_id)
+        if asked:
+            _check_policy(policy_named(asked), job.spec, "policy")
+        if job.placed and asked in ("", job.policy):
+            return self.status(job_id)
+        if job.placed or job.over:
+            raise Refused(Kind.STATE, "job_id", f"is {job_id!r}, which is {_name(job.state)} already")
+        await self.placer.place(job_id, asked)
+        await self.live.store.committed()
+        return self.status(job_id)
+
+    async def release(self, job_id: str, reason: str, failed: bool) -> pb.JobStatus:
+        """End a job; one that an engine runs has its slots until its processes are gone. Raises `Refused`."""
+        job = self._registry.job(job_id)
+        if job.placed and job.engine and self._running is not None:
+            self._registry.update(replace(job, reason=reason or "released"))
+            self.live.save([self._registry.jobs[job_id]])
+            await self._running.stop(job_id)
+        elif not job.over:
+            self._end(job, pb.FAILED if failed else pb.ENDED, reason or "released")
+        await self.live.store.committed()
+        return self.status(job_id)
+
+    def status(self, job_id: str) -> pb.JobStatus:
+        """What there is to say of a job. Raises `Refused`."""
+        self._registry.job(job_id)
+        return self.live.status(job_id, job_id in self.coordination.sessions)
+
+    def explain(self, job_id: str) -> pb.ExplainReply:
+        """Why a job is where it is, or nowhere. Raises `Refused`."""
+        job = self._registry.job(job_id)
+        found = self.live.decisions.get(job.number)
+        return found if found is not None else explain_without_place(self._registry, job)
+
+    # --------------------------------------------------------------------------------- profiles, scores, time shifts
+
+    async def put_profile(self, job_id: str, profile: pb.Profile, field: str = "profile") -> pb.JobStatus:
+        """Replace a job's profile. Raises `Refused`."""
+        job = self._registry.job(job_id)
+        demand = demand_of(profile, field)
+        if job.over:
+            raise Refused(Kind.STATE, "job_id", f"is {job_id!r}, which is {_name(job.state)} already")
+        if demand != job.demand:
+            changed = replace(job, demand=demand)
+            self._registry.new_demand(job, changed)
+            self.live.save([changed])
+            if self._gating is not None and changed.placed:
+                self._gating.placed(changed)
+            if self._registry.coordinated(job_id):
+                await self.placer.shift_anew(job.links)
+        await self.live.store.committed()
+        return self.status(job_id)
+
+    async def score(self, request: pb.ScoreRequest) -> pb.ScoreReply:
+        """How well jobs would fit together on a link. Raises `Refused`."""
+        demands = [
+            self._demand(job_id, f"job_ids[{place}]") for place, job_id in enumerate(request.job_ids)
+        ] + [demand_of(each, f"profiles[{place}]") for place, each in enumerate(request.profiles)]
+        if not demands:
+            raise invalid("job_ids", "is empty, and profiles too: one job or more is allowed")
+        capacity_bps = request.capacity_bps
+        if request.link:
+            capacity_bps = self._registry.capacity_bps(request.link, "link")
+        elif capacity_bps <= 0:
+            raise invalid("capacity_bps", f"is {capacity_bps}: more than 0, or a link, is allowed")
+        angles, found = await asyncio.to_thread(_score, demands, capacity_bps)
+        return pb.ScoreReply(
+            score=found.score,
+            bound=found.bound,
+            proven=found.proven,
+            rotations=[math.tau * rotation / angles for rotation in found.rotations],
+            shifts_ns=found.shifts_ns,
+        )
+
+    def time_shifts(self, job_ids: Sequence[str]) -> list[pb.TimeShift]:
+        """The time shifts of these jobs, or of all that have one. Raises `Refused`."""
+        jobs = [self._registry.job(each, f"job_ids[{place}]") for place, each in enumerate(job_ids)]
+        return [
+            pb.TimeShift(
+                job_id=job.id,
+                shift_ns=job.shift_ns,
+                period_ns=job.iteration_ns,
+                links=[link for link in job.links if len(self._registry.jobs_of[link]) > 1],
+                drift_ns=self.coordination.drift_ns(job),
+            )
+            for job in jobs or self._registry.jobs.values()
+            if job.shift_ns is not None
+        ]
+
+    def report_drift(self, request: pb.ReportDriftRequest) -> pb.ReportDriftReply:
+        """Note when an iteration began of a job without an agent. Raises `Refused`."""
+        job = self._registry.job(request.job_id)
+        if not job.placed:
+            raise Refused(
+                Kind.STATE, "job_id", f"is {job.id!r}, which is {_name(job.state)}: it must be PLACED"
+            )
+        report = Report(request.number, request.began_ns, request.duration_ns)
+        delays = self.coordination.report_alone(job.id, report)
+        return pb.ReportDriftReply(delay=delays)
+
+    # ----------------------------------------------------------------------------------------------------- agents
+
+    async def agent_says(self, session: Session, message: pb.AgentMessage) -> None:
+        """A message of an attached agent. Raises `Refused`."""
+        if message.WhichOneof("message") == "profile":
+            await self.put_profile(session.job_id, message.profile.profile, "profile.profile")
+        else:
+            self.coordination.message(session, message)
+
+    # -------------------------------------------------------------------------------------------- what happens then
+
+    def _placed(self, job: Job) -> None:
+        if self._gating is not None:
+            self._gating.placed(job)
+        if self._running is not None and job.spec.command:
+            self._begin(self._launch(job))
+
+    async def _launch(self, job: Job) -> None:
+        assert self._running is not None
+        await self.live.store.committed()
+        try:
+            reference = await self._running.start(job, self._registry.places(job))
+        except PlacementError as error:
+            self._end(self._registry.jobs[job.id], pb.FAILED, str(error))
+            return
+        if self._registry.jobs[job.id].over:
+            await self._stop(job.id)  # it was released while it was being started
+            return
+        self._registry.update(replace(self._registry.jobs[job.id], engine=reference))
+        self.live.save([self._registry.jobs[job.id]])
+
+    def _engine_event(self, event: Event) -> None:
+        job = self._registry.jobs.get(event.job_id)
+        if isinstance(event, Started) or job is None or not job.placed:
+            return
+        if isinstance(event, Failed):
+            self._end(job, pb.FAILED, event.why)
+        else:
+            self._end(job, pb.ENDED, job.reason or "finished")
+
+    def _agent_gone(self, job_id: str, orderly: bool) -> None:
+        job = self._registry.jobs[job_id]
+        did = "left" if orderly else "was gone"
+        reason = f"its agent {did}, and did not come back within its lease of {self.live.rules.lease_s:g} s"
+        if self._running is None or not job.engine:
+            self._end(job, pb.ENDED if orderly else pb.FAILED, reason)
+            return
+        self._registry.update(
+            replace(job, shift_ns=None, turn="", agent=False, reason="" if orderly else reason)
+        )
+        self.live.save([self._registry.jobs[job_id]])
+        if not orderly:
+            self._begin(self._stop(job_id))
+
+    async def _stop(self, job_id: str) -> None:
+        assert self._running is not None
+        with suppress(PlacementError):  # it has ended by itself; the event is on its way
+            await self._running.stop(job_id)
+
+    def _end(self, job: Job, state: int, reason: str) -> None:
+        ended = self._registry.end(job, state, reason, self.live.clock.now_ns())
+        self.live.save([ended])
+        self.coordination.over(ended, reason)
+        self.placer.unshift_alone(job.links)
+        self.placer.more_room()
+
+    # ---------------------------------------------------------------------------------------------------- small parts
+
+    def _known(self, spec: pb.Job) -> Job | None:
+        """The job of this id, if it is known with the same content."""
+        known = self._registry.jobs.get(spec.id)
+        if known is not None and known.spec != spec:
+            different = next(
+                name
+                for name in spec.DESCRIPTOR.fields_by_name
+                if getattr(spec, name) != getattr(known.spec, name)
+            )
+            raise Refused(
+                Kind.EXISTS,
+                f"job.{different}",
+                f"differs from that of the job {spec.id!r}, which is known already",
+            )
+        return known
+
+    def _add(self, spec: pb.Job, state: int) -> None:
+        check_job(spec)
+        if spec.policy:
+            _check_policy(policy_named(spec.policy, "job.policy"), spec, "job.policy")
+        for place, server in enumerate(spec.servers):
+            self._registry.server_number(server, f"job.servers[{place}]")
+        demand = demand_of(spec.profile, "job.profile") if spec.HasField("profile") else None
+        now_ns = self.live.clock.now_ns()
+        job = Job(len(self._registry.jobs), spec, demand, state, spec.policy, submitted_ns=now_ns)
+        check_possible(self._registry, job)
+        self._registry.add_job(job)
+        save_new_job(self.live.store, job)
+
+    def _demand(self, job_id: str, field: str) -> Demand:
+        job = self._registry.job(job_id, field)
+        if job.demand is None:
+            raise Refused(Kind.STATE, field, f"is {job_id!r}, which has no profile")
+        return job.demand
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _check_policy(asked: Policy, spec: pb.Job, field: str) -> None:
+    """Raises `Refused` where a scheduler is asked for what it knows nothing of."""
+    if asked.scheduler is not None and (spec.servers or spec.shares_gpus):
+        what = "servers" if spec.servers else "shares_gpus"
+        raise invalid(field, f"is {asked.name!r}, which knows nothing of job.{what}")
+
+
+def _score(demands: Sequence[Demand], capacity_bps: int) -> tuple[int, Compatibility]:
+    circles = unified(demands)
+    return circles.angles, compatibility(circles, capacity_bps)
+
+
+def _name(state: int) -> str:
+    return pb.JobState.Name(state)

@@ -1,0 +1,64 @@
+"""The network of the cluster: each server's link to its switch, and the switches' uplinks, as trees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LinkInfo:
+    """A link by the name of the server or switch at its lower end.
+
+    Attributes:
+        above: the switch at its upper end.
+        capacity_bps: in each direction.
+    """
+
+    above: str
+    capacity_bps: int
+
+
+class Tree:
+    """Servers and switches with their links. A switch without an uplink is a root; roots have no limit among them."""
+
+    def __init__(self) -> None:
+        self.links: dict[str, LinkInfo] = {}
+        self.switches: set[str] = set()
+        self._ways: dict[str, tuple[str, ...]] = {}
+
+    def add(self, name: str, above: str, capacity_bps: int) -> None:
+        """Connect a server or a switch to the switch above."""
+        self.links[name] = LinkInfo(above, capacity_bps)
+        self.switches.add(above)
+        self._ways.clear()
+
+    def lies_above(self, switch: str, other: str) -> bool:
+        """Whether a switch is the other one, or above it."""
+        return switch == other or switch in self._switches_above(other)
+
+    def between(self, servers: Iterable[str]) -> tuple[str, ...]:
+        """The links that traffic among these servers uses; none for one of them.
+
+        These are the links that have some of the servers, but not all of them, below.
+        """
+        below: dict[str, int] = {}
+        chosen = dict.fromkeys(servers)
+        for server in chosen:
+            for link in self._way(server):
+                below[link] = below.get(link, 0) + 1
+        return tuple(link for link, count in below.items() if count < len(chosen))
+
+    def _way(self, server: str) -> tuple[str, ...]:
+        """The links from a server up to its root."""
+        way = self._ways.get(server)
+        if way is None:
+            above = [switch for switch in self._switches_above(server) if switch in self.links]
+            way = self._ways[server] = (server, *above)
+        return way
+
+    def _switches_above(self, name: str) -> Iterator[str]:
+        link = self.links.get(name)
+        while link is not None:
+            yield link.above
+            link = self.links.get(link.above)

@@ -1,0 +1,87 @@
+"""A placement service on a thread of the test's own process, over a real socket and a real database."""
+
+import asyncio
+import threading
+import time
+from contextlib import contextmanager
+
+from placement.service import placement_pb2 as pb
+from placement.service.address import Address
+from placement.service.server import Configuration, running
+
+PATIENCE_S = 20
+GBPS = 10**9
+
+
+@contextmanager
+def serving(directory, *, address=None, **configured):
+    """A running service; gives its address as text."""
+    started, box = threading.Event(), {}
+
+    async def live():
+        box["loop"], box["stopped"] = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+        parsed = Address.parse(address or f"unix:{directory}/s")
+        try:
+            async with running(
+                Configuration(parsed, directory / "state.db", **configured), box["stopped"]
+            ) as bound:
+                box["address"] = str(bound)
+                started.set()
+                await box["stopped"]
+        except Exception as error:
+            box["error"] = error
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=asyncio.run, args=(live(),))
+    thread.start()
+    assert started.wait(PATIENCE_S)
+    try:
+        if "error" in box:
+            raise box["error"]
+        yield box["address"]
+    finally:
+        if "error" not in box:
+            box["loop"].call_soon_threadsafe(lambda: box["stopped"].done() or box["stopped"].set_result(None))
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+def two_racks(gpus=4):
+    """Servers s0 and s1 in rack r0, s2 and s3 in r1; the uplinks are 2:1 over-subscribed."""
+    servers = tuple(
+        pb.Server(name=f"s{each}", gpus=gpus, nic_bps=10 * GBPS, switch=f"r{each // 2}") for each in range(4)
+    )
+    links = tuple(pb.Link(switch=f"r{each}", above="core", capacity_bps=10 * GBPS) for each in range(2))
+    return {"servers": servers, "links": links}
+
+
+def profile(*phases):
+    """Of phases in (milliseconds, Gbit/s)."""
+    return pb.Profile(
+        phases=[
+            pb.Phase(duration_ns=round(ms * 10**6), bandwidth_bps=round(gbps * GBPS)) for ms, gbps in phases
+        ]
+    )
+
+
+HALF = profile((50, 0), (50, 10))
+"""Sends at the links' capacity, half of the time: two of them fit together, shifted by 50 ms."""
+
+
+def job(job_id, gpus, iterations=1000, **fields):
+    return pb.Job(id=job_id, gpus=gpus, iterations=iterations, **fields)
+
+
+def eventually(condition, patience_s=PATIENCE_S):
+    """Wait until a condition holds; what it gives."""
+    deadline = time.monotonic() + patience_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.005)
+    return found
+
+
+def placed(client, job_id):
+    """Wait until a job is placed."""
+    return eventually(lambda: (status := client.job(job_id)).state == pb.PLACED and status)

@@ -1,0 +1,162 @@
+"""mltcp-placement serve, submit, status, score, shifts, explain and release, as a person or a program uses them."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from placement.cli import main
+
+from .load import Process
+
+CLUSTER = {
+    "servers": [
+        {"name": f"s{each}", "gpus": 4, "nic_bps": 10_000_000_000, "switch": f"r{each // 2}"}
+        for each in range(4)
+    ],
+    "links": [{"switch": f"r{each}", "above": "core", "capacity_bps": 10_000_000_000} for each in range(2)],
+}
+HALF = {"phases": [{"duration_s": 0.05, "bandwidth_bps": 0}, {"duration_s": 0.05, "bandwidth_bps": 10e9}]}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    made = tmp_path_factory.mktemp("service")
+    (made / "cluster.json").write_text(json.dumps(CLUSTER))
+    (made / "half.json").write_text(json.dumps(HALF))
+    jobs = [
+        {"id": name, "gpus": 6, "iterations": 100, "profile": HALF, "servers": servers}
+        for name, servers in (("a", ["s0", "s1"]), ("b", ["s1", "s2"]))
+    ]
+    (made / "jobs.json").write_text(json.dumps({"jobs": jobs}))
+    return made
+
+
+@pytest.fixture(scope="module")
+def service(directory):
+    with Process(directory, "lwf-1+cassini", "--cluster", str(directory / "cluster.json")) as process:
+        yield process
+        assert process.stop() == 0
+
+
+@pytest.fixture
+def command(service, capsys, monkeypatch):
+    """Runs a command against the service; gives status, standard output and standard error."""
+    monkeypatch.setenv("MLTCP_PLACEMENT", service.address)
+
+    def run(*arguments):
+        capsys.readouterr()
+        status = main(arguments)
+        told = capsys.readouterr()
+        return status, told.out, told.err
+
+    return run
+
+
+@pytest.fixture
+def shared(command, directory):
+    """Jobs a and b, which share s1."""
+    status, out, err = command("submit", "--file", str(directory / "jobs.json"), "--wait", "placed", "--json")
+    assert (status, err) == (0, "")
+    return json.loads(out)["jobs"]
+
+
+def test_submitted_jobs_have_places_and_shifts(shared, command):
+    assert [(each["id"], each["state"]) for each in shared] == [("a", "PLACED"), ("b", "PLACED")]
+    status, out, _ = command("shifts", "--json")
+    shifts = {each["job_id"]: each["shift_ns"] for each in json.loads(out)["shifts"]}
+    assert status == 0
+    assert (shifts["b"] - shifts["a"]) % 10**8 == 5 * 10**7
+    assert "50.000 ms" in command("shifts")[1]
+
+
+def test_status_shows_jobs_servers_and_links(shared, command):
+    _, out, _ = command("status", "--json")
+    found = json.loads(out)
+    assert found["schema"] == 1
+    assert {each["server"]["name"]: each["gpus_free"] for each in found["servers"]} == {
+        "s0": 0, "s1": 0, "s2": 0, "s3": 4,
+    }  # fmt: skip
+    assert {each["name"]: each["jobs"] for each in found["links"]}["s1"] == ["a", "b"]
+    _, text, _ = command("status", "a")
+    assert "s0:0,1,2,3 s1:0,1" in text
+    assert "s3" not in text
+
+
+def test_score_and_explain_tell_scores(shared, command, directory):
+    _, out, _ = command("score", "a", str(directory / "half.json"), "--capacity-gbps", "10", "--json")
+    assert json.loads(out)["score"] == 1
+    assert "score 1.0000 (the best there is)" in command("score", "a", "b", "--link", "s1")[1]
+    _, out, _ = command("explain", "b", "--json")
+    found = json.loads(out)
+    assert [each["score"] for each in found["candidates"] if each["chosen"]] == [1]
+    assert "the best of" in command("explain", "b")[1]
+
+
+def test_release_ends_and_status_all_remembers(command):
+    command("submit", "--id", "short", "--gpus", "1", "--iterations", "5", "--", "train.py", "--lr", "0.1")
+    status, out, _ = command("release", "short", "--reason", "seen enough", "--json")
+    ended = json.loads(out)["jobs"][0]
+    assert (status, ended["state"], ended["reason"]) == (0, "ENDED", "seen enough")
+    assert ended["job"]["command"] == ["train.py", "--lr", "0.1"]
+    assert "short" not in command("status")[1]
+    assert "seen enough" in command("status", "--all")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (
+            "submit --id z --gpus 99 --iterations 1",
+            2,
+            "job.gpus is 99: 83 more than the 16 GPUs of the cluster",
+        ),
+        ("submit --id z", 2, "job.gpus is 0 and cpu_slots 0: 1 or more of one of them is allowed"),
+        ("submit", 2, "--file, or --id with --gpus and --iterations, are needed"),
+        ("submit --file /none.json", 2, "/none.json: [Errno 2] No such file or directory: '/none.json'"),
+        ("status z", 2, "job_ids[0] is 'z': there is no such job"),
+        ("score a", 2, "--link, or --capacity-gbps, is needed"),
+        ("explain z", 2, "job_id is 'z': there is no such job"),
+        ("status --address unix:/none", 1, "unix:/none: no placement service answers there"),
+        ("status --address nonsense", 2, "--address 'nonsense': unix:/path or host:port is allowed"),
+        ("serve --address 0.0.0.0:1", 2, "--address 0.0.0.0:1: other hosts can reach it"),
+        ("serve --policy best", 2, "--policy is 'best': random, first-fit"),
+        ("serve --lease 0", 2, "--lease 0: more than 0, up to 86400 s, is allowed"),
+        ("serve --socket-mode 999", 2, "--socket-mode 999: 600 to 777, in octal, is allowed"),
+        ("serve --engine local", 2, "--engine local: --hosts is needed"),
+    ],
+)
+def test_errors_are_one_line(command, arguments, status, message):
+    found, out, err = command(*arguments.split())
+    assert (found, out) == (status, "")
+    assert err.startswith(f"mltcp-placement: {message}")
+    assert err.count("\n") == 1
+
+
+def test_a_second_service_on_the_same_state_is_refused(service, tmp_path):
+    command = [each.replace(service.address, f"unix:{tmp_path}/s") for each in service.command]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith("another placement service uses it")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_stops_in_order_and_leaves_no_socket(tmp_path, number):
+    process = Process(tmp_path)
+    process.process.send_signal(number)
+    assert process.process.wait(20) == 0
+    process.process.stdout.close()
+    assert not (tmp_path / "s").exists()
+    assert (tmp_path / "state.db").exists()
+
+
+def test_the_client_and_the_command_line_start_without_grpc():
+    script = (
+        "import sys, placement.client, placement.cli\n"
+        "placement.cli._parser()\n"
+        "print(*sorted({'grpc', 'google.protobuf'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -1,0 +1,131 @@
+"""The records that a gate decides on: by the compiled policies as the theory says, progress as Eq. 5."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placement.adadual import starts_now
+from placement.contention import Contention
+from placement.errors import UsageError
+from placement.service.gate_state import GateState, gate_policy
+
+SIMPLE = Contention(Fraction(1000), Fraction(2), Fraction(1))
+"""a = 1000 ns, b = 2 ns/byte, eta = 1 ns/byte: two at once take 5 ns/byte each, three 8."""
+
+SIZES = st.integers(1, 10**9)
+
+
+def state(policy="ada-srsf", contention=SIMPLE, speeds=None):
+    return GateState(gate_policy(policy), contention, speeds)
+
+
+def started(found, *sizes, links=("l",), now_ns=0):
+    for job, nbytes in enumerate(sizes):
+        found.put(job, links)
+        found.start(job, nbytes, now_ns)
+    return len(sizes)
+
+
+@settings(deadline=None)
+@given(st.lists(SIZES, max_size=4), SIZES)
+def test_ada_srsf_k_decides_as_the_theory_of_any_number(running, new):
+    found = state("ada-srsf-k")
+    job = started(found, *running)
+    found.put(job, ("l",))
+    assert found.may_start(job, new, 0) == starts_now(running, new, SIMPLE)
+
+
+@settings(deadline=None)
+@given(SIZES, SIZES)
+def test_ada_srsf_decides_beside_one_as_theorem_2(old, new):
+    found = state()
+    started(found, old)
+    found.put(1, ("l",))
+    assert found.may_start(1, new, 0) == (Fraction(new, old) < SIMPLE.acceptance)
+
+
+def test_ada_srsf_never_has_three_at_once():
+    found = state()
+    job = started(found, 10**9, 10**9)
+    found.put(job, ("l",))
+    assert not found.may_start(job, 1, 0)
+
+
+@settings(deadline=None)
+@given(limit=st.integers(1, 4), running=st.integers(0, 5))
+def test_srsf_counts_the_most_crowded_link(limit, running):
+    found = state(f"srsf-{limit}")
+    job = started(found, *[100] * running, links=("a", "b"))
+    found.put(job, ("b", "c"))
+    found.put(job + 1, ("c",))
+    assert found.may_start(job, 1, 0) == (running < limit)
+    assert found.may_start(job + 1, 1, 0)
+
+
+def test_a_transfer_alone_takes_what_the_model_says():
+    found = state()
+    started(found, 10_000)
+    assert found.left_bytes(0, 5000) == 10_000  # its ranks are not all there
+    found.move(0, 5000)
+    assert found.left_bytes(0, 6000) == 10_000  # the latency
+    assert found.left_bytes(0, 8000) == 9000
+    assert found.left_bytes(0, 100_000) == 0
+
+
+def test_two_share_a_link_and_the_second_speeds_up_when_the_first_has_ended():
+    found = state(contention=Contention(Fraction(0), Fraction(2), Fraction(1)))
+    started(found, 1000, 10_000)
+    found.move(0, 0)
+    found.move(1, 0)
+    assert found.left_bytes(0, 5000) == pytest.approx(0)
+    assert found.left_bytes(1, 5000) == pytest.approx(9000)
+    found.stop(0, 5000)
+    assert found.left_bytes(1, 7000) == pytest.approx(8000)
+
+
+def test_a_fast_link_carries_more_and_the_slowest_of_a_jobs_links_counts():
+    found = state(contention=Contention(Fraction(0), Fraction(2), Fraction(1)), speeds={"fast": Fraction(4)})
+    for job, links in enumerate((("fast",), ("slow",), ("fast", "slow"))):
+        found.put(job, links)
+        found.start(job, 10_000, 0)
+        found.move(job, 0)
+        left = found.left_bytes(job, 1000)
+        assert left == pytest.approx(8000 if job == 0 else 9500)
+        found.stop(job, 1000)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.sampled_from(["start", "stop", "move", "put", "remove"])), max_size=60
+    )
+)
+def test_links_count_what_runs_on_them_whatever_happens(steps):
+    found = state("srsf-2")
+    places, running = {}, set()
+    for now_ns, (job, step) in enumerate(steps):
+        if step == "put":
+            places[job] = tuple(f"l{(job + each) % 3}" for each in range(1 + now_ns % 2))
+            found.put(job, places[job])
+        elif step == "remove" and job in places:
+            found.remove(job)
+            running.discard(job)
+            del places[job]
+        elif step == "start" and job in places and job not in running:
+            found.start(job, 1000, now_ns)
+            running.add(job)
+        elif step == "stop" and job in running:
+            found.stop(job, now_ns)
+            running.discard(job)
+        for other, links in places.items():
+            busiest = max(sum(link in places[each] for each in running) for link in links)
+            if other not in running:
+                assert found.may_start(other, 10, now_ns) == (busiest < 2)
+
+
+@pytest.mark.parametrize("name", ["srtf-yield", "srtf-1", "ada-srsf:layered", "srsf-0", "srsf-", "fair"])
+def test_policies_that_a_gate_cannot_enforce_are_refused(name):
+    with pytest.raises(UsageError, match=r"srsf"):
+        gate_policy(name)

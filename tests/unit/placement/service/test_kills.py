@@ -1,0 +1,40 @@
+"""SIGKILL at any moment: what was acknowledged is there afterwards, once. MLTCP_KILLS says how often (default 6)."""
+
+import os
+
+from placement.client import Client
+from placement.service import placement_pb2 as pb
+
+from .load import Process, kills, register
+from .serving import HALF, job, placed
+
+
+def test_every_acknowledged_submission_survives_and_none_is_there_twice(tmp_path):
+    number = int(os.environ.get("MLTCP_KILLS", "6"))
+    found = kills(tmp_path, number)
+    assert found.kills == number
+    assert found.acknowledged > 0
+    assert (found.lost, found.twice) == (0, 0)
+
+
+def test_places_time_shifts_and_reasons_are_the_same_after_a_kill(tmp_path):
+    with Process(tmp_path, "lwf-1+cassini") as process:
+        with Client(process.address) as client:
+            register(client, 3, gpus=4)
+            for name, servers in (("a", ["s0", "s1"]), ("b", ["s1", "s2"])):
+                client.submit(job(name, 6, profile=HALF, servers=servers))
+                placed(client, name)
+            client.submit(job("waits", 12))
+            client.submit(job("over", 1))
+            client.release("over", "done")
+            before = client.status(), client.explain("b"), client.time_shifts()
+        process.kill()
+        process.start()
+        with Client(process.address) as client:
+            assert (client.status(), client.explain("b"), client.time_shifts()) == before
+            assert client.submit(job("over", 1)).state == pb.ENDED
+            client.release("a")
+            client.release("b")
+            placed(client, "waits")
+        assert process.stop() == 0
+        assert not os.path.exists(process.address.removeprefix("unix:"))
