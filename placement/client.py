@@ -165,7 +165,7 @@ class Client:
         return self.call("PutProfile", self._pb.PutProfileRequest(job_id=job_id, profile=profile))
 
     def report_drift(self, job_id: str, number: int, began_ns: int, duration_ns: int) -> int:
-        """Report when an iteration of a job without an agent began; how long it should wait now, ns."""
+        """Report when an iteration of a job without an agent began to send; how long it should wait now, ns."""
         request = self._pb.ReportDriftRequest(
             job_id=job_id, number=number, began_ns=began_ns, duration_ns=duration_ns
         )

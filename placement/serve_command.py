@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from placement.cassini.drift import THRESHOLD
 from placement.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     rules.add_argument(
         "--drift",
         type=float,
-        default=0.05,
+        default=THRESHOLD,
         metavar="SHARE",
-        help="of an iteration: farther from their time shifts jobs are held back (default 0.05)",
+        help=f"of an iteration: farther from their time shifts jobs are held back (default {THRESHOLD})",
     )
     security = command.add_argument_group("security")
     security.add_argument("--certificate", type=Path, metavar="FILE", help="of the service, PEM: speak TLS")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from placement.cassini.circle import TOLERANCE, common_repeats
 from placement.errors import UsageError
 
-THRESHOLD = 0.05
+THRESHOLD = 0.03
 """Of a job's period: by so much jobs may be off before they are held back."""
 
 

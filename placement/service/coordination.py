@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from placement.service import placement_pb2 as pb
@@ -99,9 +99,7 @@ class Coordination:
         if not counts or not job.turn:
             return {}
         group = self._reporting_group(job, now_ns)
-        shifts = {each.id: each.shift_ns for each in group if each.shift_ns is not None}
-        periods = {each.id: each.iteration_ns for each in group}
-        return self._courses.delays(list(shifts), shifts, periods, now_ns)
+        return self._courses.delays([each.id for each in group], *_wanted(group), now_ns)
 
     def report_alone(self, job_id: str, report: Report) -> pb.Delay | None:
         """As `reported`, for a job without a stream: its own delay is the answer, and is taken as applied.
@@ -127,11 +125,7 @@ class Coordination:
         group = self._reporting_group(job, now_ns) if job.turn else []
         if job not in group or len(group) < 2:
             return None
-        return self._courses.ahead_ns(
-            job.id,
-            {each.id: each.shift_ns or 0 for each in group},
-            {each.id: each.iteration_ns for each in group},
-        )
+        return self._courses.ahead_ns(job.id, *_wanted(group))
 
     def over(self, job: Job, reason: str) -> None:
         """A job is over."""
@@ -160,3 +154,9 @@ class Coordination:
         orderly = job_id in self._left
         self._left.discard(job_id)
         self._on_gone(job_id, orderly)
+
+
+def _wanted(group: Sequence[Job]) -> tuple[dict[str, int], dict[str, int]]:
+    """When in the common turn each job should begin to send, and its period: reports tell of the former."""
+    sends = {job.id: (job.shift_ns or 0) + (job.demand.silence_ns if job.demand else 0) for job in group}
+    return sends, {job.id: job.iteration_ns for job in group}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from placement.cassini.drift import THRESHOLD
 from placement.service import placement_pb2 as pb
 from placement.service.clock import Clock
 from placement.service.jobs import Job, status_message
@@ -25,7 +26,7 @@ class Rules:
 
     policy: str = "lwf-1"
     lease_s: float = 30.0
-    drift_threshold: float = 0.05
+    drift_threshold: float = THRESHOLD
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ class PlacementServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReportDrift(self, request, context):
-        """One report of when an iteration began, for a job without an agent of its own.
+        """One report of when an iteration began to send, for a job without an agent of its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

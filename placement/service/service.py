@@ -14,9 +14,10 @@ from dataclasses import replace
 from placement.cassini.circle import unified
 from placement.cassini.compatibility import Compatibility, compatibility
 from placement.cassini.demand import Demand
+from placement.cassini.observed import observed
 from placement.errors import PlacementError
 from placement.service import placement_pb2 as pb
-from placement.service.checks import check_job, demand_of
+from placement.service.checks import check_job, demand_of, profile_message
 from placement.service.coordination import Coordination
 from placement.service.drifting import Report
 from placement.service.engines.engine import Event, Failed, Handle, Started
@@ -183,6 +184,16 @@ class Service:
         await self.live.store.committed()
         return self.status(job_id)
 
+    async def _profile_seen(self, job_id: str, profile: pb.Profile) -> None:
+        """A running job reports a profile: what it says of a known one, or else the profile. Raises `Refused`."""
+        known = self._registry.job(job_id).demand
+        if known is not None and known.bits:
+            found = observed(demand_of(profile, "profile.profile"), known)
+            if found is known:
+                return
+            profile = profile_message(found)
+        await self.put_profile(job_id, profile, "profile.profile")
+
     async def score(self, request: pb.ScoreRequest) -> pb.ScoreReply:
         """How well jobs would fit together on a link. Raises `Refused`."""
         demands = [
@@ -235,7 +246,7 @@ class Service:
     async def agent_says(self, session: Session, message: pb.AgentMessage) -> None:
         """A message of an attached agent. Raises `Refused`."""
         if message.WhichOneof("message") == "profile":
-            await self.put_profile(session.job_id, message.profile.profile, "profile.profile")
+            await self._profile_seen(session.job_id, message.profile.profile)
         else:
             self.coordination.message(session, message)
 

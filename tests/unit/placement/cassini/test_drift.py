@@ -11,7 +11,7 @@ PERIODS = {"a": 100, "b": 100}
 
 def test_jobs_that_lie_as_they_should_are_left_alone():
     assert corrections({"a": 1000, "b": 1050}, SHIFTS, PERIODS) == {}
-    assert corrections({"a": 1000, "b": 2954}, SHIFTS, PERIODS) == {}  # 4 late is within 5 %
+    assert corrections({"a": 1000, "b": 2954}, SHIFTS, PERIODS, 0.05) == {}  # 4 late
     assert corrections({"a": 1000}, SHIFTS, PERIODS) == {}
 
 

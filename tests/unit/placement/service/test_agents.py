@@ -125,10 +125,10 @@ def test_a_drift_below_the_threshold_is_let_be(address, client, agents):
     apart = (shift_of(client, "b") - shift_of(client, "a")) % (100 * MS)
     base = client.clock_ns() - 10**9
     for number in range(1, 5):
-        a.report(number, base + 100 * MS * number - 4 * MS)
+        a.report(number, base + 100 * MS * number - 2 * MS)
         b.report(number, base + 100 * MS * number + apart)
     eventually(lambda: client.time_shifts(["a"])[0].HasField("drift_ns"))
-    assert eventually(lambda: client.time_shifts(["a"])[0].drift_ns == 4 * MS)
+    assert eventually(lambda: client.time_shifts(["a"])[0].drift_ns == 2 * MS)
     assert a.decisions.empty()
     assert b.decisions.empty()
 

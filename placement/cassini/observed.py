@@ -1,0 +1,37 @@
+"""What a profile that a running job reports says of its demand: the network it was measured on had others on it."""
+
+from __future__ import annotations
+
+from placement.cassini.demand import Demand, Phase
+
+MARKED = 0.2
+"""A change of the silent time, or of the bits, of an iteration by this share is a marked one."""
+
+_NOTHING = 0.05
+"""Of the iteration: a smaller change of the silent time is none, however short that is."""
+
+
+def observed(reported: Demand, known: Demand) -> Demand:
+    """A job's demand after it has reported a profile: the known one, unless it has changed markedly.
+
+    Sharing a link makes communication longer, and so an iteration, but changes neither how long it is silent nor how
+    much it sends. If one of these has changed (a larger batch, another network), the demand is as reported, but sent
+    as fast as the job was known to send: its phases with bandwidth are made shorter where they were slower.
+    """
+    marked_ns = max(MARKED * _silent_ns(known), _NOTHING * known.iteration_ns)
+    silence_changed = abs(_silent_ns(reported) - _silent_ns(known)) > marked_ns
+    if not silence_changed and abs(reported.bits - known.bits) <= MARKED * known.bits:
+        return known
+    fastest = max(phase.bandwidth_bps for phase in known.phases)
+    return Demand(tuple(_as_fast(phase, fastest) for phase in reported.phases))
+
+
+def _silent_ns(demand: Demand) -> int:
+    return sum(phase.duration_ns for phase in demand.phases if not phase.bandwidth_bps)
+
+
+def _as_fast(phase: Phase, fastest_bps: int) -> Phase:
+    if not 0 < phase.bandwidth_bps < fastest_bps:
+        return phase
+    duration_ns = max(1, round(phase.duration_ns * phase.bandwidth_bps / fastest_bps))
+    return Phase(duration_ns, round(phase.bandwidth_bps * phase.duration_ns / duration_ns))

@@ -1,0 +1,49 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placement.cassini.demand import Demand, Phase
+from placement.cassini.observed import observed
+from tests.unit.placement.cassini.demands import demand, demands
+
+KNOWN = demand((60, 0), (40, 100))
+
+
+def test_longer_communication_is_contention_and_no_change():
+    assert observed(demand((60, 0), (80, 50)), KNOWN) == KNOWN
+    assert observed(demand((62, 0), (40, 100)), KNOWN) == KNOWN
+
+
+def test_a_doubled_batch_doubles_the_silence():
+    found = observed(demand((120, 0), (40, 100)), KNOWN)
+    assert found == demand((120, 0), (40, 100))
+
+
+def test_what_was_measured_while_sharing_is_sent_as_fast_as_before():
+    found = observed(demand((120, 0), (80, 50)), KNOWN)
+    assert found == demand((120, 0), (40, 100))
+
+
+def test_more_bits_are_a_change_and_a_faster_link_is_taken_as_it_is():
+    assert observed(demand((60, 0), (60, 100)), KNOWN) == demand((60, 0), (60, 100))
+    assert observed(demand((60, 0), (40, 200)), KNOWN) == demand((60, 0), (40, 200))
+
+
+@given(demands(), st.floats(0.05, 1))
+def test_stretching_a_job_never_changes_what_is_known_of_it(shape, share):
+    known = Demand(tuple(Phase(each.duration_ns, each.bandwidth_bps * 10**6) for each in shape.phases))
+    stretched = Demand(
+        tuple(
+            Phase(round(each.duration_ns / share), round(each.bandwidth_bps * share))
+            if each.bandwidth_bps
+            else each
+            for each in known.phases
+        )
+    )
+    assert observed(stretched, known) is known
+
+
+@given(demands(), demands())
+def test_bits_are_kept(reported, known):
+    found = observed(reported, known)
+    assert found is known or found.bits == pytest.approx(reported.bits, rel=1e-3, abs=1)
