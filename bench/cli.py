@@ -6,9 +6,17 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench import allreduce_command, bulk_command, contend_command, contention_command, perf_command
+from bench import (
+    allreduce_command,
+    bulk_command,
+    compare_command,
+    contend_command,
+    contention_command,
+    perf_command,
+)
 from bench.lab.signals import exit_on_sigterm
 from mltcp.errors import MltcpError, UsageError
+from placement import errors as placement_errors
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -18,6 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     contend_command.add_parser(commands)
+    compare_command.add_parser(commands)
     bulk_command.add_parser(commands)
     allreduce_command.add_parser(commands)
     contention_command.add_parser(commands)
@@ -31,10 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     exit_on_sigterm()
     try:
         return int(options.execute(options))
-    except UsageError as error:
+    except (UsageError, placement_errors.UsageError) as error:
         print(f"mltcp-bench: {error}", file=sys.stderr)
         return 2
-    except MltcpError as error:
+    except (MltcpError, placement_errors.PlacementError) as error:
         print(f"mltcp-bench: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

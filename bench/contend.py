@@ -20,7 +20,7 @@ from bench.lab.paced_host import paced_host
 from bench.lab.topology import dumbbell
 from bench.lab.wiring import INTERFACE
 from bench.policy import Policy
-from bench.workloads.job import JobResult, JobSpec, TrainingOptions
+from bench.workloads.job import JobResult, JobSpec, TrainingOptions, Work
 from bench.workloads.launch import PlacedJob, run_jobs
 from bench.workloads.loop import IterationRecord
 from bench.workloads.perturbation import Perturbation
@@ -31,7 +31,6 @@ from mltcp.ebpf.jobs import attached
 from mltcp.errors import MltcpError
 
 _LAST_SOCKETS_S = 3.0
-Work = Profile | TrainingOptions
 
 
 @dataclass(frozen=True)
@@ -60,9 +59,9 @@ class Contest:
         return round(self.iterations * max(times) / times[index])
 
     def _expected_s(self, work: Work) -> float:
-        if isinstance(work, Profile):
-            return work.isolated_iteration_s(self.link.rate_bps, self.ranks)
-        return work.compute_s + link_time_s(4 * work.parameters, self.link.rate_bps, self.ranks)
+        if isinstance(work, TrainingOptions):
+            return work.compute_s + link_time_s(4 * work.parameters, self.link.rate_bps, self.ranks)
+        return work.isolated_iteration_s(self.link.rate_bps, self.ranks)
 
 
 Losses = dict[str, tuple[float, ...]]
@@ -143,12 +142,16 @@ def _run_policy(
         measured.update(found)
         uses.append((group, use))
     for result in measured.values():
-        _check_control(result, policy)
+        check_control(result, policy)
         _check_losses(result, losses)
     works = [work for _, work in contest.jobs]
     # of jobs that do the same, one has run alone for all
     per_job = [measured.get(index) or measured[works.index(work)] for index, work in enumerate(works)]
     return _policy_run(contest, policy, per_job, list(measured.values()), uses)
+
+
+Environment = Callable[[str, int], tuple[tuple[str, str], ...]]
+"""From a job's name and a rank to what further variables the rank finds in its environment."""
 
 
 def run_group(
@@ -158,11 +161,17 @@ def run_group(
     lab: Lab,
     controls: Controls,
     step: Callable[[], None],
+    *,
+    offsets_s: Sequence[float] | None = None,
+    environment: Environment | None = None,
 ) -> tuple[dict[int, JobResult], LinkUse]:
-    """Run some of the contest's jobs side by side under a policy; ``step`` is called after every iteration of a job."""
+    """Run some of the contest's jobs side by side under a policy; ``step`` is called after every iteration of a job.
+
+    Each job starts later by its offset; by default by the contest's stagger more than the one before.
+    """
     with ExitStack() as stack:
-        placed = [_placed(contest, policy, index, lab, controls, stack) for index in group]
-        offsets = [contest.stagger_s * position for position in range(len(group))]
+        placed = [_placed(contest, policy, index, lab, controls, stack, environment) for index in group]
+        offsets = offsets_s or [contest.stagger_s * position for position in range(len(group))]
 
         def on_iteration(spec: JobSpec, iteration: int, record: IterationRecord) -> None:
             step()
@@ -174,7 +183,13 @@ def run_group(
 
 
 def _placed(
-    contest: Contest, policy: Policy, index: int, lab: Lab, controls: Controls, stack: ExitStack
+    contest: Contest,
+    policy: Policy,
+    index: int,
+    lab: Lab,
+    controls: Controls,
+    stack: ExitStack,
+    environment: Environment | None,
 ) -> PlacedJob:
     """Every rank is on a host of its own, and each host knows the job for itself, as separate machines would."""
     name, work = contest.jobs[index]
@@ -189,7 +204,8 @@ def _placed(
             daemon = stack.enter_context(
                 paced_host(namespace, INTERFACE, contest.link.rate_bps, policy.pacing)
             )
-        places.append(RankPlace(namespace, INTERFACE, host.address, cgroup, daemon, pace))
+        variables = environment(name, host.rank) if environment is not None else ()
+        places.append(RankPlace(namespace, INTERFACE, host.address, cgroup, daemon, pace, variables))
     perturbation = None if policy.isolated else contest.perturbation
     spec = JobSpec(
         name,
@@ -203,7 +219,7 @@ def _placed(
     return PlacedJob(spec, tuple(places))
 
 
-def _check_control(result: JobResult, policy: Policy) -> None:
+def check_control(result: JobResult, policy: Policy) -> None:
     """A measurement under another control than the one asked for is worth nothing."""
     if result.congestion_controls != {policy.control}:
         used = ", ".join(sorted(result.congestion_controls)) or "none"

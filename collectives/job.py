@@ -15,6 +15,7 @@ from collectives.notices import rank_on_host
 from collectives.profile_file import ProfileFile
 from collectives.recorder import Recorder
 from collectives.settings import Settings
+from collectives.steering import Steering, steering_of
 from mltcp.daemon.membership import Membership
 from mltcp.pacing.sockets import SocketPacer
 
@@ -38,6 +39,7 @@ class Job:
     backend: str = "gloo"
     membership: Membership | None = None
     pacer: SocketPacer | None = None
+    steering: Steering | None = None
     _file: ProfileFile | None = None
     _reported_s: float = 0.0
     _written_s: float = 0.0
@@ -50,6 +52,7 @@ class Job:
             MltcpError: the profile's file cannot be written, or, under MLTCP_STRICT, the daemon refuses the job.
         """
         if self._opened:
+            self._steer(store)
             return
         self.settings, self.rank, self.ranks, self.backend = settings, rank, ranks, backend
         if settings.profile is not None and rank == 0:
@@ -59,6 +62,8 @@ class Job:
         self.membership = daemon.join(settings, store, rank, ranks)
         if settings.pace is not None:
             self.pacer = SocketPacer(settings.pace.line_rate_bps, settings.pace.mltcp)
+        self.steering = steering_of(settings, self.recorder)
+        self._steer(store)
         reports = self.membership is not None and rank_on_host(rank) == 0
         if reports or self._file is not None:
             self.recorder.after_iteration = lambda: self._after_iteration(reports)
@@ -66,11 +71,17 @@ class Job:
         atexit.register(self.close)
         self._opened = True
 
+    def _steer(self, store: dist.Store) -> None:
+        if self.steering is not None:
+            self.steering.begin(store, self.rank, self.ranks)
+
     def close(self) -> None:
         """The process ends: write what there is, and end the completion thread.
 
         A thread that is inside torch when the interpreter goes would take the process down with it.
         """
+        if self.steering is not None:
+            self.steering.close()
         self.recorder.finish()
         self.recorder.completion.close()
         self._write()
@@ -135,6 +146,8 @@ def _forget_in_child() -> None:
         atexit.unregister(_job.close)
         if _job.membership is not None:
             _job.membership.close()
+        if _job.steering is not None:
+            _job.steering.forget()
     _job = Job()
 
 

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, Work
 
+from collectives.entrance import Ticket
 from collectives.recorder import GroupLabel, Recorder, Submission
 from collectives.sockets import GroupSocket, Mesh
 from collectives.untraced import untraced
@@ -131,6 +132,8 @@ class MltcpProcessGroup(ProcessGroup):
     def _leave(self) -> None:
         if self._recorder.detach(self._label):
             self._recorder.finish()
+            if self._recorder.after_last_group:
+                self._recorder.after_last_group()
 
     def sockets(self) -> tuple[GroupSocket, ...]:
         """The group's own TCP connections, each with its peer's rank; none where its transport is not Gloo's."""
@@ -149,26 +152,40 @@ class MltcpProcessGroup(ProcessGroup):
         for submission in coalesced:
             if work is not None:
                 self._recorder.watch(submission, work, by_polling=self._nccl)
+            else:
+                submission.release()
         return work
 
     def _follow_specially(self, submission: Submission, work: Work | None, call: tuple[Any, ...]) -> None:
         """See to it that an operation's completion is noticed: one that is coalesced with others, or NCCL's."""
         if self._coalesced is not None:
             self._coalesced.append(submission)
-        elif work is not None:
-            on_cuda = self._nccl and _on_cuda(call)
-            # NCCL's wait() blocks a stream, not the caller; and while a stream is captured nothing may be asked.
-            if not (on_cuda and torch.cuda.is_current_stream_capturing()):
-                self._recorder.watch(submission, work, by_polling=on_cuda)
+            return
+        on_cuda = self._nccl and _on_cuda(call)
+        # NCCL's wait() blocks a stream, not the caller; and while a stream is captured nothing may be asked.
+        if work is None or (on_cuda and torch.cuda.is_current_stream_capturing()):
+            submission.release()
+        else:
+            self._recorder.watch(submission, work, by_polling=on_cuda)
+
+    def _admit(self, name: str, nbytes: int) -> Ticket | None:
+        """Hold an operation back as long as need be; while a stream is captured nothing is to be held for later."""
+        entrance = self._recorder.entrance
+        if entrance is None or (self._nccl and torch.cuda.is_current_stream_capturing()):
+            return None
+        return entrance(name, self._label, nbytes)
 
     def _wait(self, submission: Submission, work: Work) -> None:
         """The caller would wait at once anyway: doing it here tells the time to the nanosecond."""
         try:
             work.wait()
         except Exception:
+            submission.release()
             self._recorder.failed()
             raise
         submission.completed_ns = time.monotonic_ns()
+        if submission.ticket is not None:
+            submission.ticket.done()
 
 
 class PointToPointWork(Work):
@@ -222,11 +239,19 @@ def _counted(name: str, method: str, payload: int = 0, rooted: bool = False) -> 
             options = kwargs.get("opts")
         tensors = args[payload] if len(args) > payload else _by_position(kwargs, payload)
         root = _root(options, kwargs) if rooted else 0
-        submission = self._recorder.submit(name, self._label, _nbytes(tensors), root)
-        work = getattr(self._inner, method)(*args, **kwargs)
+        nbytes = _nbytes(tensors)
+        ticket = None if self._recorder.entrance is None else self._admit(name, nbytes)
+        submission = self._recorder.submit(name, self._label, nbytes, root, ticket)
+        try:
+            work = getattr(self._inner, method)(*args, **kwargs)
+        except BaseException:
+            submission.release()
+            raise
         if work is None or self._special:
             self._follow_specially(submission, work, args)
         elif getattr(options, "asyncOp", True):
+            if ticket is not None:
+                ticket.follow(work)
             self._recorder.completion.watch(work, submission.complete)
         else:
             self._wait(submission, work)

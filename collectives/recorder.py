@@ -5,15 +5,17 @@ All process groups of a process belong to one job and so share one recorder.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from time import monotonic_ns
 
 from collectives import traffic
 from collectives.completion import AnyWork, CompletionThread
 from collectives.detector import Boundary, Detection, IterationDetector, Seen
+from collectives.entrance import Entrance, Ticket
 from collectives.hooks import HookList
 from collectives.notices import say_once
 from collectives.records import Iteration, IterationStart, Operation
@@ -37,17 +39,21 @@ AckedBytes = Callable[[], int | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupLabel:
-    """A process group as its operations remember it: without keeping it, and its connections, alive."""
+    """A process group as its operations remember it: without keeping it, and its connections, alive.
+
+    ``numbers`` counts its collective operations, where there is an entrance.
+    """
 
     name: str
     rank: int
     size: int
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1), repr=False)
 
 
 class Submission:
     """An operation under way; frozen into an Operation when it is looked at."""
 
-    __slots__ = ("bytes", "completed_ns", "group", "name", "on_failure", "root", "submitted_ns")
+    __slots__ = ("bytes", "completed_ns", "group", "name", "on_failure", "root", "submitted_ns", "ticket")
 
     def __init__(
         self,
@@ -57,6 +63,7 @@ class Submission:
         root: int,
         submitted_ns: int,
         on_failure: Callable[[], None],
+        ticket: Ticket | None = None,
     ) -> None:
         self.name = name
         self.group = group
@@ -64,19 +71,30 @@ class Submission:
         self.root = root
         self.submitted_ns = submitted_ns
         self.on_failure = on_failure
+        self.ticket = ticket
         self.completed_ns: int | None = None
 
     def complete(self, now_ns: int | None) -> None:
         """Take note of the time of completion; None if it failed."""
         self.completed_ns = now_ns
+        if self.ticket is not None:
+            self.ticket.done()
         if now_ns is None:
             self.on_failure()
+
+    def release(self) -> None:
+        """It has ended, or nobody will notice when it does: nothing is kept from others for it any more."""
+        if self.ticket is not None:
+            self.ticket.done()
 
     def record(self) -> Operation:
         """The operation as of now."""
         group = self.group
         sent = traffic.sent_bytes(self.name, self.bytes, group.rank, group.size, self.root)
-        return Operation(self.name, group.name, self.bytes, sent, self.submitted_ns, self.completed_ns)
+        number, held_ns = (None, 0) if self.ticket is None else (self.ticket.number, self.ticket.held_ns)
+        return Operation(
+            self.name, group.name, self.bytes, sent, self.submitted_ns, self.completed_ns, group.size, number, held_ns
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -107,6 +125,8 @@ class Recorder:
         self.on_operation: HookList[Operation] = HookList("on_operation")
         self.on_iteration_end: HookList[Iteration] = HookList("on_iteration_end")
         self.completion = CompletionThread()
+        self.entrance: Entrance | None = None
+        self.after_last_group: Callable[[], None] | None = None
         self.after_iteration: Callable[[], None] | None = None
         self.keep_now: Callable[[], None] | None = None
         self._groups: dict[GroupLabel, AckedBytes] = {}
@@ -142,15 +162,17 @@ class Recorder:
 
     # -- operations --------------------------------------------------------------------------------------------------
 
-    def submit(self, name: str, group: GroupLabel, nbytes: int, root: int) -> Submission:
-        """An operation is about to be passed on."""
+    def submit(
+        self, name: str, group: GroupLabel, nbytes: int, root: int, ticket: Ticket | None = None
+    ) -> Submission:
+        """An operation is about to be passed on; one that has come through the entrance has a ticket."""
         detector = self._detector
         if detector.needs_operations:
             self._consult(name, nbytes)
         if self.on_operation.callbacks:
             now_ns = monotonic_ns()
             self.on_operation(Submission(name, group, nbytes, root, now_ns, self.failed).record())
-        submission = Submission(name, group, nbytes, root, monotonic_ns(), self.failed)
+        submission = Submission(name, group, nbytes, root, monotonic_ns(), self.failed, ticket)
         self._open.append(submission)
         self._last = submission
         if len(self._open) > LARGEST_ITERATION:

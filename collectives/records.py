@@ -18,6 +18,10 @@ class Operation:
     on this rank: the tensors of all_reduce, broadcast, reduce, send and recv, and the whole input of the others.
     ``sent_bytes`` is what this rank puts on the network for it, by the algorithm's factor. ``completed_ns`` is
     None until it is complete, and for ever if it failed.
+
+    ``ranks`` is how many the group has. Where a placement service or a gate is configured, ``number`` is the
+    operation's among the collective operations of its group, the same on all of its ranks, and ``held_ns`` is how long
+    it was held back before it was submitted.
     """
 
     name: str
@@ -26,6 +30,9 @@ class Operation:
     sent_bytes: int
     submitted_ns: int
     completed_ns: int | None = None
+    ranks: int = 0
+    number: int | None = None
+    held_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

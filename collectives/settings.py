@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from collectives.gate_settings import GateSettings, check_address
 from mltcp.ebpf.controls import DEFAULT_CONTROL
 from mltcp.errors import UsageError
 from mltcp.pacing.rates import parse_rate_bps
@@ -39,6 +40,8 @@ class Settings:
         profile: the file that the job's demand profile is written to, if any (MLTCP_PROFILE).
         job: the job's name (MLTCP_JOB; else the program's).
         pace: how this process paces its own connections, if it does (MLTCP_PACE).
+        gate: where large operations ask whether they may go, if they do (MLTCP_GATE and others).
+        placement: the address of the placement service that shifts the job in time, if one does (MLTCP_PLACEMENT).
     """
 
     wrap: frozenset[str] = frozenset()
@@ -48,6 +51,8 @@ class Settings:
     profile: Path | None = None
     job: str = "job"
     pace: Pace | None = None
+    gate: GateSettings | None = None
+    placement: str = ""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -66,6 +71,8 @@ class Settings:
             profile=Path(profile) if profile else None,
             job=environment.get("MLTCP_JOB") or Path(sys.argv[0] or "job").stem,
             pace=_pace(environment.get("MLTCP_PACE", "")),
+            gate=GateSettings.from_environment(environment),
+            placement=_placement(environment.get("MLTCP_PLACEMENT", "").strip()),
         )
 
 
@@ -90,6 +97,12 @@ def _pace(text: str) -> Pace | None:
         return Pace(parse_rate_bps(rate), law != "dcqcn")
     except UsageError as error:
         raise UsageError(f"MLTCP_PACE {error}") from None
+
+
+def _placement(address: str) -> str:
+    if address:
+        check_address("MLTCP_PLACEMENT", address)
+    return address
 
 
 def _flag(name: str, value: str) -> bool:

@@ -28,6 +28,7 @@ def join_group(store_file: Path, rank: int, ranks: int, place: RankPlace, job: s
     os.environ["MLTCP_JOB"] = job
     if place.pace is not None:
         os.environ["MLTCP_PACE"] = place.pace
+    os.environ.update(place.environment)
     os.environ[ENVIRONMENT] = NO_DAEMON if place.daemon is None else os.fspath(place.daemon)
     # The control that is compared is set on the job's cgroup, from the first SYN on.
     os.environ["MLTCP_CC"] = NO_CONTROL

@@ -5,6 +5,7 @@ from typing import Literal
 
 from bench.workloads.loop import IterationRecord, TrainingOutcome
 from bench.workloads.perturbation import Perturbation
+from bench.workloads.phases import PhasedWork
 from bench.workloads.profile import Profile
 from bench.workloads.sockets import Flow
 from mltcp.errors import MltcpError, UsageError
@@ -39,16 +40,19 @@ class TrainingOptions:
             raise UsageError(f"a batch of {self.batch} samples is not possible; at least 1")
 
 
+Work = Profile | PhasedWork | TrainingOptions
+
+
 @dataclass(frozen=True)
 class JobSpec:
-    """One job: a profile to replay, or a training to run, on `ranks` processes for `iterations` iterations.
+    """One job: a profile or phases to replay, or a training to run, on `ranks` processes for `iterations` iterations.
 
     `index` of `jobs` is its turn among the jobs of a run, which a perturbation goes by. `warmup` all-reduces
     of four bytes precede the start.
     """
 
     name: str
-    work: Profile | TrainingOptions
+    work: Work
     ranks: int
     iterations: int
     index: int = 0
@@ -67,8 +71,8 @@ class JobSpec:
 
     @property
     def kind(self) -> Literal["replay", "train"]:
-        """Whether the job replays a profile or trains a model."""
-        return "replay" if isinstance(self.work, Profile) else "train"
+        """Whether the job replays a profile or phases, or trains a model."""
+        return "train" if isinstance(self.work, TrainingOptions) else "replay"
 
     def hold_s(self, iteration: int) -> float:
         """How long this job is held back before an iteration."""

@@ -69,7 +69,7 @@ def launched(jobs: Sequence[PlacedJob]) -> Iterator["RunningJobs"]:
 
 
 @dataclass
-class _Rank:
+class LaunchedRank:
     """A rank as its launcher sees it."""
 
     job: int
@@ -80,12 +80,15 @@ class _Rank:
 
 
 @dataclass(frozen=True)
-class _Failure:
-    rank: _Rank
+class Failure:
+    """A rank that raised (with a traceback) or died (without)."""
+
+    rank: LaunchedRank
     cause: str
     traceback: str | None
 
     def error(self) -> RankError:
+        """As an error that names the job and the rank."""
         error = RankError(f"job {self.rank.spec.name}, rank {self.rank.number}: {self.cause}")
         if self.traceback is not None:
             error.add_note(self.traceback)
@@ -97,7 +100,7 @@ class RunningJobs:
 
     def __init__(self, jobs: Sequence[PlacedJob]) -> None:
         self._jobs = jobs
-        self._ranks: list[_Rank] = []
+        self._ranks: list[LaunchedRank] = []
 
     @property
     def pids(self) -> dict[tuple[int, int], int]:
@@ -110,7 +113,7 @@ class RunningJobs:
         for position, job in enumerate(self._jobs):
             store = directory / f"store-{position}"
             for number, place in enumerate(job.places):
-                self._ranks.append(_start_rank(context, position, job.spec, number, place, store))
+                self._ranks.append(launch_rank(context, position, job.spec, number, place, store))
         waiting = set(map(id, self._ranks))
         for rank, message in self._messages():
             if isinstance(message, Ready):
@@ -137,7 +140,7 @@ class RunningJobs:
             if len(results) == len(self._ranks):
                 break
         self._let_leave()
-        return [_job_result(position, job.spec, results) for position, job in enumerate(self._jobs)]
+        return [job_result(position, job.spec, results) for position, job in enumerate(self._jobs)]
 
     def kill(self) -> None:
         """Kill and reap every rank that is still there."""
@@ -150,31 +153,34 @@ class RunningJobs:
         for rank in self._ranks:
             rank.process.join(max(0.0, deadline_s - time.monotonic()))
 
-    def _send(self, rank: _Rank, message: float | None) -> None:
+    def _send(self, rank: LaunchedRank, message: float | None) -> None:
         # A rank that is gone is noticed, with its cause, where its messages are read.
         with suppress(OSError):
             rank.connection.send(message)
 
-    def _messages(self) -> Iterator[tuple[_Rank, Message]]:
+    def _messages(self) -> Iterator[tuple[LaunchedRank, Message]]:
         """What the ranks send, without end; raises RankError as soon as one has failed."""
         while True:
-            for rank, message in _received(self._ranks, None):
-                if isinstance(message, _Failure):
-                    raise self._blamed(message).error()
+            for rank, message in received(self._ranks, None):
+                if isinstance(message, Failure):
+                    raise blamed(message, self._ranks).error()
                 yield rank, message
 
-    def _blamed(self, first: _Failure) -> _Failure:
-        """The failure that caused the others: a death if there is one, or else the first error."""
-        failures = [first]
-        deadline_s = time.monotonic() + BLAME_GRACE_S
-        while failures[-1].traceback is not None and (left_s := deadline_s - time.monotonic()) > 0:
-            others = [rank for rank in self._ranks if rank not in [failure.rank for failure in failures]]
-            received = _received(others, left_s)
-            failures += [message for _, message in received if isinstance(message, _Failure)]
-        return next((failure for failure in failures if failure.traceback is None), first)
+
+def blamed(first: Failure, ranks: Sequence[LaunchedRank]) -> Failure:
+    """The failure that caused the others: a death if there is one, or else the first error."""
+    failures = [first]
+    deadline_s = time.monotonic() + BLAME_GRACE_S
+    while failures[-1].traceback is not None and (left_s := deadline_s - time.monotonic()) > 0:
+        others = [rank for rank in ranks if rank not in [failure.rank for failure in failures]]
+        messages = received(others, left_s)
+        failures += [message for _, message in messages if isinstance(message, Failure)]
+    return next((failure for failure in failures if failure.traceback is None), first)
 
 
-def _received(ranks: Iterable[_Rank], timeout_s: float | None) -> list[tuple[_Rank, Message | _Failure]]:
+def received(
+    ranks: Iterable[LaunchedRank], timeout_s: float | None
+) -> list[tuple[LaunchedRank, Message | Failure]]:
     """One message of each rank that has sent one, or has gone, within the time."""
     by_connection = {rank.connection: rank for rank in ranks}
     ready = wait(list(by_connection), timeout_s)
@@ -182,25 +188,27 @@ def _received(ranks: Iterable[_Rank], timeout_s: float | None) -> list[tuple[_Ra
     return [(rank, _receive(rank)) for rank in senders]
 
 
-def _receive(rank: _Rank) -> Message | _Failure:
+def _receive(rank: LaunchedRank) -> Message | Failure:
     try:
         message: Message = rank.connection.recv()
     except (EOFError, OSError):
         rank.process.join()
-        return _Failure(rank, death(rank.process) or "gone", None)
-    return _Failure(rank, message.error, message.traceback) if isinstance(message, Failed) else message
+        return Failure(rank, death(rank.process) or "gone", None)
+    return Failure(rank, message.error, message.traceback) if isinstance(message, Failed) else message
 
 
-def _start_rank(
+def launch_rank(
     context: ForkServerContext, job: int, spec: JobSpec, number: int, place: RankPlace, store: Path
-) -> _Rank:
+) -> LaunchedRank:
+    """Start the process of a rank."""
     process, connection = start_rank(
         context, rank_main, (spec, number, place, store), f"{spec.name}-{number}"
     )
-    return _Rank(job, spec, number, process, connection)
+    return LaunchedRank(job, spec, number, process, connection)
 
 
-def _job_result(position: int, spec: JobSpec, results: dict[tuple[int, int], RankResult]) -> JobResult:
+def job_result(position: int, spec: JobSpec, results: dict[tuple[int, int], RankResult]) -> JobResult:
+    """What a job's ranks come to together; raises WrongDataError if they have trained different parameters."""
     ranks = tuple(results[position, number] for number in range(spec.ranks))
     checksums = {rank.training.parameters_sha256 for rank in ranks if rank.training}
     if len(checksums) > 1:

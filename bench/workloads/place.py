@@ -14,7 +14,7 @@ NAMESPACES = Path("/run/netns")
 @dataclass(frozen=True)
 class RankPlace:
     """A named network namespace (None: the caller's), interface and address in it, a cgroup v2 directory, the socket
-    of the daemon there (None: none is asked), and what MLTCP_PACE is set to.
+    of the daemon there (None: none is asked), what MLTCP_PACE is set to, and further variables of its environment.
 
     The address is what the rank's connections must turn out to be bound to. Raises UsageError for an
     interface with a name of one letter, which Gloo ignores.
@@ -26,6 +26,7 @@ class RankPlace:
     cgroup: Path | None = None
     daemon: Path | None = None
     pace: str | None = None
+    environment: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.interface) < 2:

@@ -12,6 +12,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import torch  # noqa: E402
 
+import bench.workloads.phased_replay  # noqa: E402
 import bench.workloads.ranks  # noqa: E402
 import bench.workloads.replay  # noqa: E402
 import bench.workloads.training  # noqa: E402, F401

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bench.workloads.job import JobSpec, RankResult, TrainingOptions
 from bench.workloads.loop import IterationCallback, IterationRecord, Workload, run_iterations, sleep_until
+from bench.workloads.phases import PhasedWork
 from bench.workloads.place import RankPlace
 from bench.workloads.sockets import Flow, tcp_flows
 from mltcp.errors import MltcpError
@@ -98,6 +99,10 @@ def _workload(spec: JobSpec, rank: int) -> Workload:
         from bench.workloads.training import Training
 
         return Training(spec.work, rank, spec.ranks)
+    if isinstance(spec.work, PhasedWork):
+        from bench.workloads.phased_replay import PhasedReplay
+
+        return PhasedReplay(spec.work, rank, spec.ranks)
     from bench.workloads.replay import Replay
 
     return Replay(spec.work, rank, spec.ranks)

@@ -7,6 +7,9 @@ from placement.cassini.demand import Demand, Phase
 MARKED = 0.2
 """A change of the silent time, or of the bits, of an iteration by this share is a marked one."""
 
+SHORTER = 0.01
+"""An iteration that is shorter by this share tells more of the job than what is known."""
+
 _NOTHING = 0.05
 """Of the iteration: a smaller change of the silent time is none, however short that is."""
 
@@ -15,13 +18,14 @@ def observed(reported: Demand, known: Demand) -> Demand:
     """A job's demand after it has reported a profile: the known one, unless it has changed markedly.
 
     Sharing a link makes communication longer, and so an iteration, but changes neither how long it is silent nor how
-    much it sends. If one of these has changed (a larger batch, another network), the demand is as reported, but sent
-    as fast as the job was known to send: its phases with bandwidth are made shorter where they were slower.
+    much it sends: such a profile is worth something only if its iteration is shorter. If one of these has changed (a
+    larger batch, another network), the demand is as reported, but sent as fast as the job was known to send: its
+    phases with bandwidth are made shorter where they were slower.
     """
     marked_ns = max(MARKED * _silent_ns(known), _NOTHING * known.iteration_ns)
     silence_changed = abs(_silent_ns(reported) - _silent_ns(known)) > marked_ns
     if not silence_changed and abs(reported.bits - known.bits) <= MARKED * known.bits:
-        return known
+        return reported if reported.iteration_ns < (1 - SHORTER) * known.iteration_ns else known
     fastest = max(phase.bandwidth_bps for phase in known.phases)
     return Demand(tuple(_as_fast(phase, fastest) for phase in reported.phases))
 

@@ -14,6 +14,11 @@ def test_longer_communication_is_contention_and_no_change():
     assert observed(demand((62, 0), (40, 100)), KNOWN) == KNOWN
 
 
+def test_an_iteration_that_is_shorter_says_more_of_the_job():
+    assert observed(demand((60, 0), (36, 110)), KNOWN) == demand((60, 0), (36, 110))
+    assert observed(demand((60, 0), (39.5, 101)), KNOWN) == KNOWN
+
+
 def test_a_doubled_batch_doubles_the_silence():
     found = observed(demand((120, 0), (40, 100)), KNOWN)
     assert found == demand((120, 0), (40, 100))
@@ -46,4 +51,4 @@ def test_stretching_a_job_never_changes_what_is_known_of_it(shape, share):
 @given(demands(), demands())
 def test_bits_are_kept(reported, known):
     found = observed(reported, known)
-    assert found is known or found.bits == pytest.approx(reported.bits, rel=1e-3, abs=1)
+    assert found is known or found is reported or found.bits == pytest.approx(reported.bits, rel=1e-3, abs=1)

@@ -1,0 +1,122 @@
+"""A gate for the lab's jobs: a process of its own at a Unix socket, which works across network namespaces."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from fractions import Fraction
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from bench.compare_coordination import Coordination, PlacedDemand, Uncoordinated
+from bench.workloads.profile import HEADER_OVERHEAD
+from mltcp.errors import MltcpError
+from placement.contention import Contention
+from placement.service import gate_messages as messages
+from placement.service.gate_address import GateAddress
+from placement.service.gate_jobs import GateJob, GateLinks, job_document
+
+VARIABLE, BYTES_VARIABLE = "MLTCP_GATE", "MLTCP_GATE_BYTES"
+_START_S = 120.0
+_ANSWER_S = 10.0
+_CHUNK = 65536
+
+
+class Gated(Uncoordinated):
+    """Every rank asks at the gate, which is told of each job before it starts."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(variables=((VARIABLE, f"unix:{path}"), (BYTES_VARIABLE, "4096")))
+        self._path = path
+
+    def placed(self, job: PlacedDemand) -> None:
+        """Tell the gate which links the job uses, and what it has to compute."""
+        silent_ns = sum(phase.duration_ns for phase in job.demand.phases if not phase.bandwidth_bps)
+        _describe(self._path, GateJob(job.name, job.links, job.iterations, silent_ns, len(job.slots)))
+
+
+@contextmanager
+def gated(policy: str, rate_bps: int, speeds: Mapping[str, Fraction] | None = None) -> Iterator[Coordination]:
+    """A gate with this policy, for as long as the block lasts.
+
+    The contention that it reckons with is that of the lab: a byte takes what it takes at `rate_bps`, and transfers that
+    share a link pay no penalty beyond their shares (docs/results.md).
+
+    Args:
+        policy: srsf-N, ada-srsf or ada-srsf-k.
+        rate_bps: of a link of speed 1.
+        speeds: of the links that have another.
+
+    Raises:
+        MltcpError: the gate did not start.
+    """
+    contention = Contention(Fraction(0), Fraction(8 * HEADER_OVERHEAD * 1e9 / rate_bps), Fraction(0))
+    with tempfile.TemporaryDirectory(prefix="mltcp-gate-") as directory:
+        path = Path(directory) / "gate"
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        arguments = (theirs, path, policy, contention, GateLinks(speeds=dict(speeds or {})))
+        process = context.Process(target=_serve, args=arguments, name="gate", daemon=True)
+        process.start()
+        theirs.close()
+        try:
+            _await_start(ours)
+            yield Gated(path)
+        finally:
+            process.kill()
+            process.join()
+            ours.close()
+
+
+def _serve(connection: Connection, path: Path, policy: str, contention: Contention, links: GateLinks) -> None:
+    """The life of the gate's process."""
+    from placement.service.gate_server import GateConfiguration, GateServer
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        server = GateServer(GateConfiguration(GateAddress(path=path), policy, contention, links))
+    except Exception as error:
+        connection.send(str(error) or type(error).__name__)
+        raise SystemExit(1) from None
+    connection.send("")
+    server.run()
+
+
+def _await_start(connection: Connection) -> None:
+    if not connection.poll(_START_S):
+        raise MltcpError(f"the gate did not start within {_START_S:.0f} s")
+    try:
+        said = connection.recv()
+    except EOFError:
+        said = "its process has gone"
+    if said:
+        raise MltcpError(f"the gate did not start: {said}")
+
+
+def _describe(path: Path, job: GateJob) -> None:
+    """Raises MltcpError: the gate refuses, or is gone."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+            peer.settimeout(_ANSWER_S)
+            peer.connect(str(path))
+            peer.sendall(messages.json_message(messages.DESCRIBE, job_document(job)))
+            kind, body = _answer(peer)
+    except OSError as error:
+        raise MltcpError(f"the gate cannot be told of job {job.name}: {error}") from None
+    if kind != messages.WELCOME:
+        raise MltcpError(f"the gate refuses job {job.name}: {body.decode(errors='replace')}")
+
+
+def _answer(peer: socket.socket) -> tuple[int, bytes]:
+    received = bytearray()
+    while True:
+        chunk = peer.recv(_CHUNK)
+        if not chunk:
+            raise OSError("it hung up")
+        received += chunk
+        for answer in messages.take_messages(received):
+            return answer

@@ -1,0 +1,64 @@
+"""One rank of a job that replays demand phases: timers for silences, real all-reduces at the phases' rates."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torch.distributed as dist
+
+import collectives
+from bench.workloads.loop import IterationRecord, sleep_until
+from bench.workloads.phases import PhasedWork, Stretch
+from bench.workloads.replay import check_sum, contribution
+
+_ELEMENT_BYTES = 4
+
+
+class PhasedReplay:
+    """Iterations of stretches; a stretch that sends in pieces is longer on a busy link, but never faster than asked."""
+
+    def __init__(self, work: PhasedWork, rank: int, ranks: int) -> None:
+        self._work = work
+        self._rank = rank
+        self._ranks = ranks
+        self._pieces = [
+            [torch.ones(max(1, round(size / _ELEMENT_BYTES))) for size in stretch.pieces_bytes]
+            for stretch in work.stretches
+        ]
+        self._tensors = [tensor for pieces in self._pieces for tensor in pieces]
+        self._submitted_bytes = sum(tensor.numel() * _ELEMENT_BYTES for tensor in self._tensors)
+
+    def iterate(self, iteration: int, hold_s: float) -> IterationRecord:
+        """All stretches in order, and a check of the sums after the clock has been read.
+
+        Raises WrongDataError if a sum is wrong.
+        """
+        start_s = time.monotonic()
+        for number, tensor in enumerate(self._tensors):
+            tensor.fill_(contribution(self._rank, iteration, number))
+        at_s = start_s
+        # Without an optimizer, pieces of equal size would be taken for iterations.
+        with collectives.iteration():
+            for stretch, pieces in zip(self._work.at(iteration), self._pieces, strict=True):
+                at_s = _pass(stretch, pieces, at_s)
+        for number, tensor in enumerate(self._tensors):
+            check_sum(tensor, self._ranks, iteration, number)
+        return IterationRecord(start_s, at_s, hold_s, self._submitted_bytes)
+
+    def outcome(self) -> None:
+        """A replay trains nothing."""
+
+
+def _pass(stretch: Stretch, pieces: list[torch.Tensor], begin_s: float) -> float:
+    """Live through a stretch that begins at `begin_s`; returns when it was over."""
+    due_s, now_s = begin_s, begin_s
+    for piece in pieces:
+        sleep_until(due_s)
+        dist.all_reduce(piece)
+        now_s = time.monotonic()
+        # A late timer is made up for, congestion is not: what is sent is never faster than the phase for long.
+        due_s = due_s + stretch.every_s if now_s < due_s + 2 * stretch.every_s else now_s
+    end_s = max(now_s, due_s if pieces else begin_s + stretch.duration_s)
+    sleep_until(end_s)
+    return end_s

@@ -1,0 +1,144 @@
+"""Demand phases on a link: an iteration as stretches of silence, and of all-reduces at a share of the link's rate.
+
+A set of jobs (`placement.traces.sets`) describes each job by phases of (duration, bandwidth) on a link of some
+capacity. Here the same phases are put on the lab's link, which is slower: times are multiplied by one factor for all
+jobs of the set, and bytes are such that each phase takes the same share of the link's rate as it took before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bench.workloads.profile import SMALLEST_BUCKET_BYTES, link_time_s
+from mltcp.errors import UsageError
+from placement.cassini.demand import Demand, Phase
+
+LINE_RATE_SHARE = 0.95
+"""From this share of the rate on, a phase is one all-reduce; below, it is sent in pieces."""
+PIECE_S = 0.005
+"""How far apart pieces are: shorter than the pause after which TCP starts slowly again (the lab's least time-out)."""
+
+LONGEST_S, SHORTEST_S, USUAL_S = 0.6, 0.2, 0.4
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of an iteration on the lab's link: all-reduces of these sizes, one begun every so often; none: silence."""
+
+    duration_s: float
+    pieces_bytes: tuple[int, ...] = ()
+
+    @property
+    def every_s(self) -> float:
+        """How long after a piece begins the next one may."""
+        return self.duration_s / max(1, len(self.pieces_bytes))
+
+
+@dataclass(frozen=True)
+class ComputeChange:
+    """From an iteration (counted from 0) on, silences last `factor` times as long, as with another batch size."""
+
+    iteration: int
+    factor: float
+
+    def __post_init__(self) -> None:
+        if self.iteration < 1:
+            raise UsageError(f"a change at iteration {self.iteration}: 1 or more is allowed")
+        if not (math.isfinite(self.factor) and self.factor > 0):
+            raise UsageError(f"a change by the factor {self.factor}: a finite number above 0 is allowed")
+
+
+@dataclass(frozen=True)
+class PhasedWork:
+    """What a job repeats: its stretches in order, and a change of its compute time in mid-run, if any."""
+
+    name: str
+    stretches: tuple[Stretch, ...]
+    change: ComputeChange | None = None
+
+    @property
+    def sent_bytes(self) -> int:
+        """The bytes that one rank submits to all-reduces in an iteration."""
+        return sum(sum(stretch.pieces_bytes) for stretch in self.stretches)
+
+    def isolated_iteration_s(self, rate_bps: float, ranks: int) -> float:
+        """The iteration's time alone on a link of `rate_bps`, before any change."""
+        return sum(_alone_s(stretch, rate_bps, ranks) for stretch in self.stretches)
+
+    def at(self, iteration: int) -> tuple[Stretch, ...]:
+        """The stretches of that iteration."""
+        if self.change is None or iteration < self.change.iteration:
+            return self.stretches
+        factor = self.change.factor
+        return tuple(
+            stretch if stretch.pieces_bytes else replace(stretch, duration_s=stretch.duration_s * factor)
+            for stretch in self.stretches
+        )
+
+
+def time_scale(iterations_s: Sequence[float]) -> float:
+    """One factor for the times of a set of jobs, such that their iterations take 0.2 to 0.6 s.
+
+    The longest becomes 0.4 s, but more, up to 0.6 s, if the shortest would be below 0.2 s. Long enough that F and
+    windows can act within an iteration, and short enough that a comparison does not take all day.
+
+    Raises:
+        UsageError: there is no job.
+    """
+    if not iterations_s:
+        raise UsageError("a set without jobs: at least one is needed")
+    longest, shortest = max(iterations_s), min(iterations_s)
+    return min(LONGEST_S, max(USUAL_S, SHORTEST_S * longest / shortest)) / longest
+
+
+def on_link(
+    name: str,
+    demand: Demand,
+    capacity_bps: float,
+    rate_bps: float,
+    ranks: int,
+    scale: float,
+) -> PhasedWork:
+    """The demand of a job, described on a link of `capacity_bps`, on one of `rate_bps` with times times `scale`.
+
+    A phase that asks for more than the capacity takes as much longer as it needs.
+
+    A single rank has nobody to send to: all of its phases are silent.
+
+    Raises:
+        UsageError: a capacity that is none.
+    """
+    if not capacity_bps > 0:
+        raise UsageError(f"job {name}: a capacity of {capacity_bps} bit/s; more than 0 is allowed")
+    stretches = tuple(_stretch(phase, capacity_bps, rate_bps, ranks, scale) for phase in demand.phases)
+    return PhasedWork(name, stretches)
+
+
+def _stretch(phase: Phase, capacity_bps: float, rate_bps: float, ranks: int, scale: float) -> Stretch:
+    share = phase.bandwidth_bps / capacity_bps
+    if share == 0 or ranks < 2:
+        return Stretch(phase.duration_ns / 1e9 * scale)
+    duration_s = phase.duration_ns / 1e9 * scale * max(1.0, share)
+    share = min(1.0, share)
+    count = 1 if share >= LINE_RATE_SHARE else max(1, round(duration_s / PIECE_S))
+    # link_time_s is in proportion to the bytes.
+    size = share * duration_s / count / link_time_s(1.0, rate_bps, ranks)
+    return Stretch(duration_s, (max(SMALLEST_BUCKET_BYTES, round(size)),) * count)
+
+
+def _alone_s(stretch: Stretch, rate_bps: float, ranks: int) -> float:
+    piece_s = max((link_time_s(size, rate_bps, ranks) for size in stretch.pieces_bytes), default=0.0)
+    return max(stretch.duration_s, len(stretch.pieces_bytes) * piece_s)
+
+
+def parse_change(text: str) -> tuple[str, ComputeChange]:
+    """The job and its change, written as JOB:ITERATION:FACTOR, such as vgg16-1:40:2. Raises UsageError for others."""
+    job, _, rest = text.partition(":")
+    iteration, _, factor = rest.partition(":")
+    try:
+        return job, ComputeChange(int(iteration), float(factor))
+    except ValueError:
+        why = "JOB:ITERATION:FACTOR is allowed, such as vgg16-1:40:2"
+        raise UsageError(f"--change {text!r}: {why}") from None

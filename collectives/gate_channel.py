@@ -1,0 +1,114 @@
+"""One connection to a gate: asks, hears the answer, tells what is done. The messages are those of the gate's own
+``placement/service/gate_messages.py``, which describes them.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from struct import Struct
+from typing import Any
+
+from mltcp.errors import MltcpError
+
+VERSION = 1
+HELLO, ASK, DONE = 1, 2, 3
+WELCOME, GO, WAIT, REFUSED = 129, 130, 131, 132
+
+_HEADER = Struct("<BxxxI")
+_ASK = Struct("<BxxxIQQQII")
+_DONE = Struct("<BxxxIQQ")
+_OPERATION = Struct("<QQ")
+_MOST_BYTES = 65536
+
+
+class GateRefusedError(MltcpError):
+    """The gate does not want this rank, or what it says."""
+
+
+class GateChannel:
+    """A connection of one thread; whatever goes wrong is an OSError, or GateRefusedError.
+
+    Args:
+        address: ``unix:/path`` or ``host:port``.
+        hello: who is asking.
+        timeout_s: the gate says something within this time.
+    """
+
+    def __init__(self, address: str, hello: Mapping[str, Any], timeout_s: float) -> None:
+        self._socket = _connected(address, timeout_s)
+        self._received = b""
+        try:
+            body = json.dumps({"version": VERSION, **hello}).encode()
+            self._socket.sendall(_HEADER.pack(HELLO, len(body)) + body)
+            while self._take()[0] != WELCOME:
+                pass
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, group: int, number: int, nbytes: int, size: int, iterations: int) -> None:
+        """Return when the operation may go."""
+        self._socket.sendall(
+            _ASK.pack(ASK, _ASK.size - _HEADER.size, group, number, nbytes, size, iterations)
+        )
+        while True:
+            kind, body = self._take()
+            if kind == GO and _OPERATION.unpack(body) == (group, number):
+                return
+
+    def tell_done(self, group: int, number: int) -> None:
+        """The operation has ended here."""
+        self._socket.sendall(_DONE.pack(DONE, _OPERATION.size, group, number))
+
+    def shut(self) -> None:
+        """End the connection, from any thread: one that waits for an answer gets an error now."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close this process's end of the connection, which a parent process may have open, too."""
+        self._socket.close()
+
+    def _take(self) -> tuple[int, bytes]:
+        """The next message."""
+        while True:
+            received = self._received
+            if len(received) >= _HEADER.size:
+                kind, length = _HEADER.unpack_from(received)
+                if length > _MOST_BYTES:
+                    raise ConnectionError("it sends what no gate does")
+                end = _HEADER.size + length
+                if len(received) >= end:
+                    self._received = received[end:]
+                    return _heard(kind, received[_HEADER.size : end])
+            more = self._socket.recv(4096)
+            if not more:
+                raise ConnectionResetError("it has ended the connection")
+            self._received = received + more
+
+
+def _heard(kind: int, body: bytes) -> tuple[int, bytes]:
+    if kind == REFUSED:
+        raise GateRefusedError(body.decode(errors="replace")[:300])
+    if kind == GO and len(body) != _OPERATION.size:
+        raise ConnectionError("it sends what no gate does")
+    return kind, body
+
+
+def _connected(address: str, timeout_s: float) -> socket.socket:
+    if address.startswith("unix:"):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(timeout_s)
+            connection.connect(address.removeprefix("unix:"))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+    host, _, port = address.rpartition(":")
+    connection = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection

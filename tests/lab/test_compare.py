@@ -1,0 +1,162 @@
+"""`mltcp-bench compare` end to end: real processes, the service and the gate, and what is left when it is cut short."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.lab import namespaces
+from mltcp.ebpf.controls import Controls
+
+pytestmark = pytest.mark.lab
+COMPARE = [sys.executable, "-m", "bench.cli", "compare"]
+JOBS = [
+    {
+        "name": name,
+        "workers": 2,
+        "iterations": 100,
+        "arrival_s": arrival_s,
+        "phases": [
+            {"duration_s": 0.14, "bandwidth_bps": 0},
+            {"duration_s": 0.06, "bandwidth_bps": bandwidth},
+        ],
+    }
+    for name, arrival_s, bandwidth in (("full", 0, 50e9), ("half", 1, 25e9))
+]
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """A set, and a trace: a job at line rate and one that sends in pieces."""
+    path = tmp_path / "pair.json"
+    path.write_text(json.dumps({"name": "pair", "source": "", "capacity_gbps": 50, "jobs": JOBS}))
+    return str(path)
+
+
+def compared(*arguments):
+    done = subprocess.run(
+        [*COMPARE, *arguments, "--repeat", "1", "--json"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (document,) = json.loads(done.stdout)["sets"]
+    return document
+
+
+def labs_of(pid):
+    """The namespaces of the labs that a process owns."""
+    records = Path("/run/mltcp-lab").glob("*.json")
+    ids = [record.stem for record in records if json.loads(record.read_text())["pid"] == pid]
+    return [name for one in ids for name in namespaces.names(f"mltcp-lab-{one}")]
+
+
+def processes_in(name):
+    found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=True)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def children_of(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def test_one_link_under_every_kind_of_approach(pair, tmp_path):
+    policies = "isolated,fair,mltcp_reno,mltcp_dcqcn,cassini,ada-srsf"
+    before = Controls().loaded()
+    document = compared(
+        "--set",
+        pair,
+        "--policies",
+        policies,
+        "--iterations",
+        "10",
+        "--profiles",
+        "set",
+        "-o",
+        str(tmp_path / "report"),
+    )
+    assert [each["approach"] for each in document["approaches"]] == policies.split(",")
+    assert document["score"] == 1.0
+    for run in document["runs"]:
+        assert [job["job"] for job in run["jobs"]] == ["full", "half"]
+        assert all(len(job["iteration_s"]) >= 10 for job in run["jobs"])
+    cassini = next(run for run in document["runs"] if run["approach"] == "cassini")
+    assert len(cassini["decisions_s"]) == 2
+    assert {shift["job"] for shift in cassini["shifts"]} == {"full", "half"}
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert all(name in page for name in policies.split(","))
+    assert Controls().loaded() == before
+
+
+def test_a_change_in_mid_run_is_settled(pair):
+    document = compared(
+        "--set", pair, "--policies", "isolated,fair", "--iterations", "24", "--change", "full:8:2"
+    )
+    fair = next(each for each in document["approaches"] if each["approach"] == "fair")
+    assert document["change"] == {"job": "full", "iteration": 8, "factor": 2.0}
+    assert set(fair["settling"]) == {"iterations", "seconds"}
+    full = next(job for job in document["runs"][0]["jobs"] if job["job"] == "full")
+    # Of 0.28 + 0.12 s, the former is doubled.
+    assert min(full["iteration_s"][8:]) > 0.6 > 0.28 + 0.12
+
+
+def test_a_trace_is_placed_and_runs_to_its_end(pair):
+    shape = ["--racks", "2", "--servers", "2", "--slots", "1"]
+    policies = "isolated,fair,random,themis+cassini,lwf-1+srsf-1"
+    document = compared("--trace", pair, *shape, "--policies", policies, "--iterations", "6")
+    runs = {run["approach"]: run for run in document["runs"]}
+    for run in runs.values():
+        for job in run["jobs"]:
+            assert len(job["iteration_s"]) == 6
+            assert job["ended_s"] > job["arrival_s"]
+            assert len(set(job["servers"])) == 2
+    assert all(runs[name]["decisions_s"] for name in policies.split(","))
+    # First-fit fills racks, and both jobs find one of their own.
+    assert [job["servers"] for job in runs["fair"]["jobs"]] == [["r0s0", "r0s1"], ["r1s0", "r1s1"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--policies", "best"], "unknown policy 'best'"),
+        (["--policies", "themis"], "themis only places jobs"),
+        (["--set", "snapshot9"], "no set 'snapshot9'"),
+        (["--change", "nobody:3:2"], "no job 'nobody'"),
+        (["--iterations", "0"], "--iterations 0"),
+        (["--from", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_bad_usage_is_one_line(arguments, message):
+    done = subprocess.run([*COMPARE, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("policy", ["cassini", "srsf-1"])
+def test_an_interrupted_run_leaves_nothing(pair, policy):
+    running = subprocess.Popen(
+        [*COMPARE, "--set", pair, "--policies", policy, "--iterations", "2000", "--repeat", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while sum(bool(processes_in(name)) for name in labs_of(running.pid)) < 4:
+        assert running.poll() is None, running.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    names = labs_of(running.pid)
+    members = [str(pid) for name in names for pid in processes_in(name)] + children_of(running.pid)
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert not set(names) & set(namespaces.names("mltcp-lab-"))
+    # The fork server and its like go when they notice that their parent has.
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in members):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

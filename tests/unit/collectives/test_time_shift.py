@@ -1,0 +1,453 @@
+"""Holds, announcements, the service's clock, where iterations begin, profiles, and the agent that uses all of them."""
+
+import threading
+from collections.abc import Iterator
+from queue import SimpleQueue
+
+import pytest
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectives import agent as agents
+from collectives.agent import Agent
+from collectives.announcements import Announcer, Listener
+from collectives.conversation import Applied, ConversationError, Delay, Detach, IterationReport, ProfileReport
+from collectives.entrance import Entrance
+from collectives.gate_settings import GateSettings
+from collectives.iteration_starts import IterationStarts
+from collectives.learned_profile import LOOKED_AT, REFINED_BY, LearnedProfile, began_to_send_ns
+from collectives.recorder import GroupLabel
+from collectives.records import Iteration, Operation
+from collectives.service_clock import RENEW_S, ServiceClock
+from collectives.settings import Settings
+from collectives.time_shift import HELD, LATE, Hold, TimeShifts
+from mltcp.errors import UsageError
+from tests.unit.collectives.eventually import eventually
+
+WAIT_S = 20.0
+MS = 1_000_000
+
+
+# -- holds -----------------------------------------------------------------------------------------------------------
+
+
+def shifts():
+    outcomes = SimpleQueue()
+    return TimeShifts(lambda hold, outcome: outcomes.put((hold.sequence, outcome))), outcomes
+
+
+def test_only_the_operation_that_is_meant_is_held_and_only_once():
+    found, outcomes = shifts()
+    entrance, group, other = Entrance(found, None), GroupLabel("g", 0, 2), GroupLabel("h", 0, 2)
+    found.add(Hold(7, "g", 3, 30 * MS))
+    tickets = [entrance("all_reduce", each, 8) for each in (group, other, group, other, other, group, group)]
+    assert [ticket.number for ticket in tickets] == [1, 1, 2, 2, 3, 3, 4]
+    assert [ticket.held_ns >= 30 * MS for ticket in tickets] == [False] * 5 + [True, False]
+    assert outcomes.get(timeout=WAIT_S) == (7, HELD)
+    assert outcomes.empty()
+
+
+def test_an_operation_that_has_gone_is_late():
+    found, outcomes = shifts()
+    for number in (1, 2):
+        found.enter("g", number)
+    found.add(Hold(1, "g", 2, 10**12))
+    assert outcomes.get(timeout=WAIT_S) == (1, LATE)
+    found.enter("g", 3)
+    assert found.reached("g") == 3
+
+
+def test_a_long_hold_ends_with_the_job():
+    found, _ = shifts()
+    found.add(Hold(1, "g", 1, 10**15))
+    thread = threading.Thread(target=found.enter, args=("g", 1))
+    thread.start()
+    found.close()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
+@given(st.lists(st.integers(1, 50), unique=True), st.lists(st.integers(1, 50), unique=True))
+def test_each_hold_has_one_outcome_whenever_it_is_heard_of(early, late):
+    """Those of `early` are known before anything happens, those of `late` when half of the operations have gone."""
+    found, outcomes = shifts()
+    for number in early:
+        found.add(Hold(number, "g", number, 0))
+    for number in range(1, 26):
+        found.enter("g", number)
+    for number in set(late) - set(early):
+        found.add(Hold(number, "g", number, 0))
+    for number in range(26, 51):
+        found.enter("g", number)
+    heard = dict(outcomes.get() for _ in range(outcomes.qsize()))
+    assert heard == {
+        **dict.fromkeys(early, HELD),
+        **{number: HELD if number > 25 else LATE for number in set(late) - set(early)},
+    }
+
+
+def test_a_hook_that_fails_harms_no_operation(caplog):
+    def fail(hold, outcome):
+        raise ValueError("broken")
+
+    found = TimeShifts(fail)
+    found.add(Hold(1, "g", 1, 0))
+    found.add(Hold(2, "g", 2, 0))
+    entrance, group = Entrance(found, None), GroupLabel("g", 0, 2)
+    assert [entrance("all_reduce", group, 8).number for _ in range(3)] == [1, 2, 3]
+    assert caplog.text.count("could not be held back") == 1
+
+
+# -- announcements ---------------------------------------------------------------------------------------------------
+
+
+def tcp_store(tmp_path):
+    return dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+
+
+def file_store(tmp_path):
+    return dist.FileStore(str(tmp_path / "store"), 3)
+
+
+@pytest.mark.parametrize("make", [tcp_store, file_store])
+def test_every_rank_hears_and_is_heard(make, tmp_path):
+    store = make(tmp_path)
+    announcer, heard = Announcer(store, 3), SimpleQueue()
+    listeners = [Listener(store, rank, lambda hold, rank=rank: heard.put((rank, hold))) for rank in (1, 2)]
+    for sequence in (1, 2):
+        hold = Hold(sequence, "g", 10 * sequence, 5)
+        announcer.announce(hold)
+        assert sorted(heard.get(timeout=WAIT_S) for _ in listeners) == [(1, hold), (2, hold)]
+    assert not announcer.all_have_said(1)
+    listeners[0].say(1, HELD)
+    assert announcer.late_ranks(1) == (2,)
+    listeners[1].say(1, LATE)
+    assert announcer.all_have_said(1)
+    assert announcer.late_ranks(1) == (2,)
+    announcer.forget(1)
+    assert not announcer.all_have_said(1)
+    listeners[0].close()
+    assert not listeners[0]._thread.is_alive()
+    announcer.close()
+    listeners[1]._thread.join(WAIT_S)
+    assert not listeners[1]._thread.is_alive()
+
+
+def test_the_only_rank_waits_for_nobody(tmp_path):
+    announcer = Announcer(dist.HashStore(), 1)
+    announcer.announce(Hold(1, "g", 1, 1))
+    assert announcer.all_have_said(1)
+    assert announcer.late_ranks(1) == ()
+
+
+# -- the service's clock ---------------------------------------------------------------------------------------------
+
+
+class Network:
+    """Two clocks, and messages between them that take any time in each direction."""
+
+    def __init__(self, offset_ns, delays):
+        self.now_ns = 10**9
+        self.offset_ns = offset_ns
+        self._delays = iter(delays)
+
+    def ask_ns(self):
+        there_ns, back_ns = next(self._delays)
+        self.now_ns += there_ns
+        answer_ns = self.now_ns + self.offset_ns
+        self.now_ns += back_ns
+        return answer_ns
+
+
+DELAYS = st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)), min_size=8, max_size=8)
+
+
+@given(st.integers(-(10**18), 10**18), DELAYS)
+def test_the_offset_is_wrong_by_no_more_than_half_the_quickest_round_trip(offset_ns, delays):
+    network = Network(offset_ns, delays)
+    clock = ServiceClock(lambda: network.now_ns)
+    clock.renew(network.ask_ns)
+    error_ns = clock.at(5) - (5 + offset_ns)
+    assert abs(error_ns) <= min(there + back for there, back in delays) / 2 + 1
+    assert clock.error_ns == min(there + back for there, back in delays) // 2
+
+
+def test_the_offset_is_measured_now_and_then_and_kept_when_nobody_answers():
+    network = Network(77, [(0, 0)] * 8)
+    clock = ServiceClock(lambda: network.now_ns)
+    assert clock.is_due
+    clock.renew(network.ask_ns)
+    assert not clock.is_due
+    network.now_ns += int(RENEW_S * 1e9) + 1
+    assert clock.is_due
+
+    def nobody():
+        raise ConversationError("away")
+
+    with pytest.raises(ConversationError):
+        clock.renew(nobody)
+    assert clock.at(0) == 77
+
+
+# -- iterations ------------------------------------------------------------------------------------------------------
+
+
+def iteration(
+    number, first=None, *, silent_ms=80, sending_ms=20, nbytes=1000, operations=3, group="g", held_ms=0
+):
+    """Operations of a job of 2 ranks; `first` is the number of the first of them."""
+    began_ns = 10**9 * (number + 1)
+    at_ns = began_ns + (silent_ms + held_ms) * MS
+    ends_ns = at_ns + sending_ms * MS
+    first = 1 + number * operations if first is None else first
+    listed = tuple(
+        Operation(
+            "all_reduce", group, nbytes, nbytes, at_ns, ends_ns, 2, first + each, held_ms * MS * (each == 0)
+        )
+        for each in range(operations)
+    )
+    return Iteration(number, began_ns, ends_ns, listed)
+
+
+@given(
+    operations=st.integers(1, 40),
+    silent_ms=st.integers(1, 500),
+    ahead=st.integers(0, 200),
+    offset=st.integers(0, 10),
+)
+def test_the_next_start_begins_an_iteration_and_is_far_enough_ahead(operations, silent_ms, ahead, offset):
+    starts = IterationStarts(2)
+    for number in range(3):
+        starts.add(
+            iteration(number, 1 + offset + number * operations, silent_ms=silent_ms, operations=operations)
+        )
+    reached = offset + 3 * operations + ahead
+    group, found = starts.next_start(reached)
+    assert group == "g"
+    assert (found - 1 - offset) % operations == 0
+    iterations_ahead = (found - reached) / operations
+    assert iterations_ahead > 1
+    assert iterations_ahead * (silent_ms + 20) >= 250 - (silent_ms + 20)
+
+
+def test_operations_of_some_ranks_only_begin_nothing():
+    starts = IterationStarts(4)
+    for number in range(3):
+        starts.add(iteration(number))
+    assert starts.next_start(10) is None
+    assert starts.group is None
+
+
+def test_one_iteration_is_not_enough():
+    starts = IterationStarts(2)
+    starts.add(iteration(0))
+    assert starts.next_start(3) is None
+
+
+# -- profiles --------------------------------------------------------------------------------------------------------
+
+
+def learned(profile, iterations, **shape):
+    """The profiles that were sent during so many iterations, with the number of the iteration."""
+    found = []
+    for number in iterations:
+        report = profile.add(iteration(number, **shape))
+        found += [] if report is None else [(number, report)]
+    return found
+
+
+def test_a_profile_is_sent_when_it_is_learned_and_not_again():
+    profile = LearnedProfile()
+    found = learned(profile, range(100))
+    assert [number for number, _ in found] == [2 + LOOKED_AT - 1]
+    assert found[0][1] == ProfileReport(((80 * MS, 0), (20 * MS, 3 * 1000 * 8 * 50)))
+
+
+@pytest.mark.parametrize("shape", [{"silent_ms": 160}, {"silent_ms": 40}, {"nbytes": 2000}])
+def test_a_marked_change_is_sent_once(shape):
+    profile = LearnedProfile()
+    learned(profile, range(20))
+    found = learned(profile, range(20, 60), **shape)
+    assert len(found) == 1
+    assert found[0][0] < 20 + LOOKED_AT
+    assert profile.add(iteration(60, **shape)) is None
+
+
+@pytest.mark.parametrize("shape", [{"sending_ms": 200}, {"silent_ms": 90}, {"held_ms": 500}])
+def test_contention_noise_and_holds_are_no_change(shape):
+    profile = LearnedProfile()
+    learned(profile, range(2 + LOOKED_AT + REFINED_BY))
+    assert learned(profile, range(60, 160), **shape) == []
+
+
+def test_the_first_guess_is_refined_once_and_then_only_by_what_is_shorter():
+    profile = LearnedProfile()
+    first = learned(profile, range(8), silent_ms=84)
+    found = learned(profile, range(8, 200))
+    assert len(first) == 1
+    assert [report.phases[0] for _, report in found] == [(80 * MS, 0)]
+    assert found[0][0] == 7 + REFINED_BY
+    assert learned(profile, range(200, 300), sending_ms=25) == []
+    sooner = learned(profile, range(300, 500), sending_ms=15)
+    assert [report.phases[1][0] for _, report in sooner] == [15 * MS]
+
+
+def test_the_reference_point_is_the_first_sending():
+    late = iteration(30, silent_ms=95)
+    assert began_to_send_ns(late) == late.started_ns + 95 * MS
+    assert began_to_send_ns(iteration(0, nbytes=0)) is None
+
+
+def test_iterations_that_send_nothing_have_no_profile():
+    assert learned(LearnedProfile(), range(30), nbytes=0) == []
+
+
+# -- the agent -------------------------------------------------------------------------------------------------------
+
+
+class LocalService:
+    """A service in this process."""
+
+    def __init__(self):
+        self.reports, self.opened = SimpleQueue(), SimpleQueue()
+        self.there = True
+
+    def open(self, job, ranks):
+        if not self.there:
+            raise ConversationError("nobody")
+        conversation = LocalConversation(self)
+        self.opened.put(conversation)
+        return conversation
+
+    def next(self, kind):
+        while True:
+            report = self.reports.get(timeout=WAIT_S)
+            if isinstance(report, kind):
+                return report
+
+
+class LocalConversation:
+    def __init__(self, service):
+        self._service = service
+        self.inbox = SimpleQueue()
+
+    def clock_ns(self):
+        return 0
+
+    def send(self, report):
+        self._service.reports.put(report)
+
+    def decisions(self) -> Iterator[Delay | Detach]:
+        yield from iter(self.inbox.get, None)
+
+    def close(self):
+        self.inbox.put(None)
+
+
+class Ranks:
+    """A job of two ranks in this process: rank 0 with its agent, and rank 1."""
+
+    def __init__(self, monkeypatch):
+        monkeypatch.setattr(agents, "REPORT_EVERY_S", 0.0)
+        monkeypatch.setattr(agents, "RETRY_S", 0.01)
+        monkeypatch.setattr(agents, "WAIT_FOR_RANKS_S", 0.0)
+        self.service = LocalService()
+        store = dist.HashStore()
+        self.shifts = [TimeShifts(lambda hold, outcome: self.agent.outcome(hold, outcome))]
+        self.listener = Listener(store, 1, lambda hold: self.shifts[1].add(hold))
+        self.shifts.append(TimeShifts(lambda hold, outcome: self.listener.say(hold.sequence, outcome)))
+        self.agent = Agent(self.service, "job", 2, self.shifts[0], Announcer(store, 2))
+        self.number = 0
+
+    def run(self, iterations, ranks=(0, 1)):
+        for _ in range(iterations):
+            found = iteration(self.number)
+            for rank in ranks:
+                for operation in found.operations:
+                    self.shifts[rank].enter("g", operation.number)
+            self.agent.iteration_ended(found)
+            self.number += 1
+
+    def close(self):
+        self.agent.close()
+        self.listener.close()
+
+
+@pytest.fixture
+def ranks(monkeypatch):
+    found = Ranks(monkeypatch)
+    yield found
+    found.close()
+
+
+def run_until(ranks, kind, among=(0, 1)):
+    """Run iterations until the service has a report of this kind; each waits until the one before was heard of."""
+    while True:
+        ranks.run(1, among)
+        report = ranks.service.reports.get(timeout=WAIT_S)
+        while not isinstance(report, IterationReport | kind):
+            report = ranks.service.reports.get(timeout=WAIT_S)
+        if isinstance(report, kind):
+            return report
+
+
+def test_a_delay_is_kept_and_reported_with_the_iteration(ranks):
+    conversation = ranks.service.opened.get(timeout=WAIT_S)
+    ranks.run(10)
+    assert ranks.service.next(ProfileReport).phases[0] == (80 * MS, 0)
+    ranks.service.next(IterationReport)
+    conversation.inbox.put(Delay(5, 1000))
+    applied = run_until(ranks, Applied)
+    assert (applied.sequence, applied.late) == (5, ())
+    assert 10 < applied.iteration < ranks.number
+
+
+def test_a_rank_that_hears_too_late_is_in_the_report(ranks):
+    conversation = ranks.service.opened.get(timeout=WAIT_S)
+    for number in range(1, 10**4):
+        ranks.shifts[1].enter("g", number)  # rank 1 is far ahead, as it cannot be
+    ranks.run(10, (0,))
+    ranks.service.next(IterationReport)
+    conversation.inbox.put(Delay(1, 1000))
+    assert run_until(ranks, Applied, (0,)).late == (1,)
+
+
+def test_delays_are_kept_one_after_the_other(ranks):
+    conversation = ranks.service.opened.get(timeout=WAIT_S)
+    ranks.run(10)
+    ranks.service.next(IterationReport)
+    for sequence in (1, 2, 3):
+        conversation.inbox.put(Delay(sequence, 1000))
+    found = [run_until(ranks, Applied) for _ in range(3)]
+    assert [each.sequence for each in found] == [1, 2, 3]
+    assert found[0].iteration < found[1].iteration < found[2].iteration
+
+
+def test_a_conversation_that_breaks_is_begun_anew_with_the_profile(ranks):
+    conversation = ranks.service.opened.get(timeout=WAIT_S)
+    ranks.run(10)
+    first = ranks.service.next(ProfileReport)
+    conversation.inbox.put(None)
+    ranks.service.opened.get(timeout=WAIT_S)
+    assert ranks.service.next(ProfileReport) == first
+
+
+def test_who_is_detached_stays_so(ranks):
+    conversation = ranks.service.opened.get(timeout=WAIT_S)
+    conversation.inbox.put(Detach("over"))
+    eventually(lambda: ranks.agent._detached and ranks.agent._conversation is None)
+    ranks.run(20)
+    assert ranks.service.opened.empty()
+
+
+@pytest.mark.parametrize("address", ["nowhere", "unix:", "host:0"])
+def test_bad_addresses_are_refused(address):
+    with pytest.raises(UsageError, match=f"MLTCP_PLACEMENT={address}"):
+        Settings.from_environment({"MLTCP_PLACEMENT": address})
+
+
+def test_settings():
+    found = Settings.from_environment({"MLTCP_PLACEMENT": "unix:/run/p", "MLTCP_GATE": "unix:/run/g"})
+    assert (found.placement, found.gate) == ("unix:/run/p", GateSettings("unix:/run/g"))
+    assert (Settings.from_environment({}).placement, Settings.from_environment({}).gate) == ("", None)
