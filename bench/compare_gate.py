@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import socket
 import tempfile
@@ -13,6 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from bench.compare_coordination import Coordination, PlacedDemand, Uncoordinated
+from bench.compare_process import serving
 from bench.workloads.profile import HEADER_OVERHEAD
 from mltcp.errors import MltcpError
 from placement.contention import Contention
@@ -21,7 +21,6 @@ from placement.service.gate_address import GateAddress
 from placement.service.gate_jobs import GateJob, GateLinks, job_document
 
 VARIABLE, BYTES_VARIABLE = "MLTCP_GATE", "MLTCP_GATE_BYTES"
-_START_S = 120.0
 _ANSWER_S = 10.0
 _CHUNK = 65536
 
@@ -57,19 +56,9 @@ def gated(policy: str, rate_bps: int, speeds: Mapping[str, Fraction] | None = No
     contention = Contention(Fraction(0), Fraction(8 * HEADER_OVERHEAD * 1e9 / rate_bps), Fraction(0))
     with tempfile.TemporaryDirectory(prefix="mltcp-gate-") as directory:
         path = Path(directory) / "gate"
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        arguments = (theirs, path, policy, contention, GateLinks(speeds=dict(speeds or {})))
-        process = context.Process(target=_serve, args=arguments, name="gate", daemon=True)
-        process.start()
-        theirs.close()
-        try:
-            _await_start(ours)
+        served_links = GateLinks(speeds=dict(speeds or {}))
+        with serving("the gate", _serve, path, policy, contention, served_links):
             yield Gated(path)
-        finally:
-            process.kill()
-            process.join()
-            ours.close()
 
 
 def _serve(connection: Connection, path: Path, policy: str, contention: Contention, links: GateLinks) -> None:
@@ -84,17 +73,6 @@ def _serve(connection: Connection, path: Path, policy: str, contention: Contenti
         raise SystemExit(1) from None
     connection.send("")
     server.run()
-
-
-def _await_start(connection: Connection) -> None:
-    if not connection.poll(_START_S):
-        raise MltcpError(f"the gate did not start within {_START_S:.0f} s")
-    try:
-        said = connection.recv()
-    except EOFError:
-        said = "its process has gone"
-    if said:
-        raise MltcpError(f"the gate did not start: {said}")
 
 
 def _describe(path: Path, job: GateJob) -> None:

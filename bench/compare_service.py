@@ -7,7 +7,6 @@ their time shifts have them. Which slots a job has is decided before it comes he
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import tempfile
 import time
@@ -18,17 +17,17 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from bench.compare_coordination import Coordination, PlacedDemand, Uncoordinated
+from bench.compare_process import serving
 from bench.compare_results import Shift
 from bench.lab.two_tier import CORE, TwoTier, rack_name, server_name
 from mltcp.errors import MltcpError
-from placement.cassini.demand import Demand
 from placement.client import Client
 from placement.errors import PlacementError
 from placement.service import placement_pb2 as pb
+from placement.service.checks import profile_message
 
 VARIABLE = "MLTCP_PLACEMENT"
 POLICY = "first-fit+cassini"
-_START_S = 120.0
 _STOP_S = 10.0
 _UNLIMITED_BPS = 10**12
 """Of what is no link of the lab's."""
@@ -86,7 +85,7 @@ class Served(Uncoordinated):
 
     def placed(self, job: PlacedDemand) -> None:
         """Have the job placed, and note who is to be shifted by how much now that it is there."""
-        profile = profile_of(job.demand) if job.demand.bits else None
+        profile = profile_message(job.demand) if job.demand.bits else None
         with _said("placing", job.name):
             self._client.register_job(
                 pb.Job(
@@ -124,35 +123,15 @@ def served(network: Network) -> Iterator[Coordination]:
     """
     with tempfile.TemporaryDirectory(prefix="mltcp-placement-") as directory:
         socket, state = Path(directory) / "socket", Path(directory) / "state"
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, socket, state), name="placement", daemon=True)
-        process.start()
-        theirs.close()
-        try:
-            _await_start(ours)
-            with Client(f"unix:{socket}", token="") as client:
-                with _said("registering", "the network"):
-                    # A server makes its switch known, and a link the switch above.
-                    client.register_servers(network.servers())
-                    client.register_links(network.links())
-                yield Served(client)
-        finally:
-            process.terminate()
-            process.join(_STOP_S)
-            process.kill()
-            process.join()
-            ours.close()
-
-
-def profile_of(demand: Demand) -> pb.Profile:
-    """The demand as the service reads it."""
-    return pb.Profile(
-        phases=[
-            pb.Phase(duration_ns=phase.duration_ns, bandwidth_bps=phase.bandwidth_bps)
-            for phase in demand.phases
-        ]
-    )
+        with (
+            serving("the placement service", _serve, socket, state, stop_s=_STOP_S),
+            Client(f"unix:{socket}", token="") as client,
+        ):
+            with _said("registering", "the network"):
+                # A server makes its switch known, and a link the switch above.
+                client.register_servers(network.servers())
+                client.register_links(network.links())
+            yield Served(client)
 
 
 def _serve(connection: Connection, socket: Path, state: Path) -> None:
@@ -170,17 +149,6 @@ def _serve(connection: Connection, socket: Path, state: Path) -> None:
         with suppress(OSError):
             connection.send(str(error) or type(error).__name__)
         raise SystemExit(1) from None
-
-
-def _await_start(connection: Connection) -> None:
-    if not connection.poll(_START_S):
-        raise MltcpError(f"the placement service did not start within {_START_S:.0f} s")
-    try:
-        said = connection.recv()
-    except EOFError:
-        said = "its process has gone"
-    if said:
-        raise MltcpError(f"the placement service did not start: {said}")
 
 
 @contextmanager

@@ -68,13 +68,19 @@ class Address:
 
     def check_free(self) -> None:
         """Raises `PlacementError` if somebody listens at this path: gRPC would take it away from them."""
-        if self.path is None:
-            return
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.settimeout(1.0)
-            with suppress(OSError):
-                probe.connect(os.fspath(self.path))
-                raise PlacementError(f"cannot listen at {self}: another process does")
+        if self.path is not None and answers(self.path):
+            raise PlacementError(f"cannot listen at {self}: another process does")
+
+
+def answers(path: Path) -> bool:
+    """Whether somebody listens at this path."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(os.fspath(path))
+        except OSError:
+            return False
+        return True
 
 
 def _private(name: str) -> Path:

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
+from typing import Self
 
 from placement.errors import PlacementError, UsageError
+from placement.service.address import Address, answers
 
 _BACKLOG = 1024
 
 
 @dataclass(frozen=True)
-class GateAddress:
+class GateAddress(Address):
     """A Unix socket's path, or a host and port."""
 
-    path: Path | None = None
-    host: str = ""
-    port: int = 0
-
-    def __str__(self) -> str:
-        if self.path is not None:
-            return f"unix:{self.path}"
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
     @classmethod
-    def parse(cls, text: str) -> GateAddress:
+    def parse(cls, text: str, what: str = "address") -> Self:
         """Read ``unix:/path``, ``host:port`` or ``[host]:port``.
 
         Raises:
@@ -38,15 +29,8 @@ class GateAddress:
             return cls(path=Path(text.removeprefix("unix:")))
         host, _, port = text.rpartition(":")
         if not host or not port.isdecimal() or int(port) > 65535:
-            raise UsageError(f"address {text!r}: unix:/path or host:port is allowed")
+            raise UsageError(f"{what} {text!r}: unix:/path or host:port is allowed")
         return cls(host=host.strip("[]"), port=int(port))
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only this host can reach it."""
-        with suppress(ValueError):
-            return self.path is not None or ip_address(self.host).is_loopback
-        return self.host == "localhost"
 
     def listen(self, open_to_all: bool) -> socket.socket:
         """A listening socket; one at a path is for its owner only, unless it is open to all users of the host.
@@ -62,7 +46,7 @@ class GateAddress:
             raise PlacementError(f"cannot listen at {self}: {error.strerror or error}") from None
 
     def _listen_at_path(self, path: Path, open_to_all: bool) -> socket.socket:
-        if _answers(path):
+        if answers(path):
             raise PlacementError(f"cannot listen at {self}: another process does")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -92,14 +76,3 @@ class GateAddress:
             listener.close()
             raise
         return listener
-
-
-def _answers(path: Path) -> bool:
-    """Whether somebody listens at this path."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(os.fspath(path))
-        except OSError:
-            return False
-        return True

@@ -1,0 +1,56 @@
+"""A server beside a comparison, in a process of its own that says when it is up."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+from mltcp.errors import MltcpError
+
+_START_S = 120.0
+
+
+@contextmanager
+def serving(what: str, main: Callable[..., None], *arguments: Any, stop_s: float = 0.0) -> Iterator[None]:
+    """A process that runs `main` with a connection and the arguments, for as long as the block lasts.
+
+    It sends "" when it is up, or why it is not.
+
+    Args:
+        what: for messages.
+        main: of the process.
+        arguments: for it.
+        stop_s: how long it has to end by itself, by SIGTERM; with 0 it is killed at once.
+
+    Raises:
+        MltcpError: it did not start.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=main, args=(theirs, *arguments), name=what, daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        _await_start(what, ours)
+        yield
+    finally:
+        if stop_s:
+            process.terminate()
+            process.join(stop_s)
+        process.kill()
+        process.join()
+        ours.close()
+
+
+def _await_start(what: str, connection: Connection) -> None:
+    if not connection.poll(_START_S):
+        raise MltcpError(f"{what} did not start within {_START_S:.0f} s")
+    try:
+        said = connection.recv()
+    except EOFError:
+        said = "its process has gone"
+    if said:
+        raise MltcpError(f"{what} did not start: {said}")
