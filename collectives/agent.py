@@ -229,8 +229,14 @@ class Agent:
         self._reported_s = now_s
         if self._clock.is_due:
             self._clock.renew(self._conversation.clock_ns)
-        duration_ns = iteration.ended_ns - iteration.started_ns
+        duration_ns = iteration.ended_ns - iteration.started_ns - self._held_back_ns(iteration)
         self._send(IterationReport(iteration.number, self._clock.at(began_ns), duration_ns))
+
+    def _held_back_ns(self, iteration: Iteration) -> int:
+        """By how much a delay made an iteration longer: the next one will not be."""
+        pending = self._pending
+        kept = pending is not None and pending.iteration == iteration.number and not pending.late
+        return pending.hold.delay_ns if pending is not None and kept else 0
 
     # -- delays ------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from statistics import median
 from collectives.records import Iteration, Operation
 
 REMEMBERED = 8
-LEAST_ITERATIONS = 2
+LEAST_ITERATIONS = 1
 LEAD_S = 0.25
 """So far ahead all ranks learn of a hold in time."""
 

@@ -1,9 +1,16 @@
-"""From reports of when iterations began to delays: jobs that no longer lie as their time shifts have them."""
+"""From reports of when iterations began to delays: jobs that no longer lie as their time shifts have them.
+
+A delay is kept some iterations after the report that calls for it. Jobs that collide meanwhile do not stand still: who
+sends first gets more of the link, and so runs ahead of the other, by as much in every iteration. Delays are therefore
+worked out for where the jobs will be when they are kept, if all iterations until then take as long as the last ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median_low
+from typing import Any
 
 from placement.cassini.drift import corrections
 from placement.service import placement_pb2 as pb
@@ -14,6 +21,15 @@ AHEAD_NS = 1_000_000_000
 
 APPLY_WITHIN_NS = 60_000_000_000
 """A delay that is not confirmed by then is taken as lost."""
+
+LEAD = 3
+"""So many iterations after the last report a delay is kept, as long as nothing is known of the job's agent."""
+
+MOST_PATIENCE = 63
+"""No more looks pass between two delays than so many, however often they have been in vain."""
+
+PACED_BY = 3
+"""The median of the last so many durations is how fast a job runs: a single stall says nothing of the next ones."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +52,11 @@ class Course:
         sent_ns: when a delay was sent that is not applied yet; 0 if there is none.
         from_iteration: reports of earlier iterations do not count: they began before a delay was applied.
         fresh: whether the report is newer than the last look at the job's group.
+        durations_ns: of the last iterations that count.
+        lead: the iterations from the last report before a delay was sent to the one that kept it.
+        sent_after: the number of that report.
+        unsettled: how many delays in a row have not put the job's group right.
+        patience: so many more looks at the group are to pass before the next delay.
     """
 
     report: Report | None = None
@@ -44,6 +65,31 @@ class Course:
     sent_ns: int = 0
     from_iteration: int = 0
     fresh: bool = False
+    durations_ns: tuple[int, ...] = ()
+    lead: int = LEAD
+    sent_after: int = 0
+    unsettled: int = 0
+    patience: int = 0
+
+    def at_ns(self, iteration: int) -> int:
+        """When an iteration will begin at the present pace; the last report must be there."""
+        assert self.report is not None
+        return self.report.began_ns + (iteration - self.report.number) * self.pace_ns
+
+    def kept_ns(self) -> int:
+        """When the iteration begins that would keep a delay sent now."""
+        assert self.report is not None
+        return self.at_ns(self.report.number + self.lead)
+
+    def nearest_ns(self, at_ns: int) -> int:
+        """When the iteration begins that begins nearest to a moment."""
+        assert self.report is not None
+        return self.at_ns(self.report.number + round((at_ns - self.report.began_ns) / self.pace_ns))
+
+    @property
+    def pace_ns(self) -> int:
+        """How long an iteration takes now."""
+        return max(1, median_low(self.durations_ns))
 
 
 @dataclass
@@ -77,7 +123,12 @@ class Courses:
         pending = course.sent_ns > 0 and now_ns - course.sent_ns < APPLY_WITHIN_NS
         counts = not pending and report.number >= course.from_iteration
         self._courses[job_id] = replace(
-            course, report=report, heard_ns=now_ns, fresh=counts, sent_ns=course.sent_ns if pending else 0
+            course,
+            report=report,
+            heard_ns=now_ns,
+            fresh=counts,
+            sent_ns=course.sent_ns if pending else 0,
+            durations_ns=(*course.durations_ns, report.duration_ns)[-PACED_BY:],
         )
         return counts
 
@@ -85,7 +136,13 @@ class Courses:
         """A delay has been applied, from this iteration on. One that is not awaited changes nothing."""
         course = self.of(job_id)
         if course.sent_ns and sequence == course.sequence:
-            self._courses[job_id] = replace(course, sent_ns=0, from_iteration=iteration, fresh=False)
+            lead = max(1, iteration - course.sent_after)
+            durations_ns = (
+                course.durations_ns[-1:] if course.report and course.report.number >= iteration else ()
+            )
+            self._courses[job_id] = replace(
+                course, sent_ns=0, from_iteration=iteration, fresh=False, lead=lead, durations_ns=durations_ns
+            )
 
     def delays(
         self, jobs: Sequence[str], shifts_ns: Mapping[str, int], periods_ns: Mapping[str, int], now_ns: int
@@ -94,27 +151,52 @@ class Courses:
         courses = {job: self.of(job) for job in jobs}
         if len(courses) < 2 or not all(course.fresh for course in courses.values()):
             return {}
-        phases = {job: course.report.began_ns for job, course in courses.items() if course.report}
-        waits = corrections(phases, shifts_ns, periods_ns, self.threshold)
-        for job, course in courses.items():
-            self._courses[job] = replace(course, fresh=False)
+        self._look(courses, fresh=False)
+        if not corrections(_seen(courses), shifts_ns, periods_ns, self.threshold):
+            self._look(courses, unsettled=0, patience=0)
+            return {}
+        patience = max(course.patience for course in courses.values())
+        if patience > 0:
+            self._look(courses, patience=patience - 1)
+            return {}
+        waits = corrections(_foreseen(courses), shifts_ns, periods_ns, self.threshold)
+        if waits:
+            unsettled = max(course.unsettled for course in courses.values())
+            self._look(courses, unsettled=unsettled + 1, patience=min(2**unsettled - 1, MOST_PATIENCE))
         return {job: self._delay(job, wait, now_ns) for job, wait in waits.items()}
+
+    def _look(self, jobs: Iterable[str], **changes: Any) -> None:
+        for job in jobs:
+            self._courses[job] = replace(self._courses[job], **changes)
 
     def ahead_ns(
         self, job_id: str, shifts_ns: Mapping[str, int], periods_ns: Mapping[str, int]
     ) -> int | None:
         """How far a job is ahead of the others, as they last reported; None if it is not known."""
-        reports = {job: self.of(job).report for job in shifts_ns}
-        phases = {job: report.began_ns for job, report in reports.items() if report is not None}
-        if job_id not in phases or len(phases) < 2:
+        courses = {job: self.of(job) for job in shifts_ns if self.of(job).report is not None}
+        if job_id not in courses or len(courses) < 2:
             return None
-        return corrections(phases, shifts_ns, periods_ns, 0.0).get(job_id, 0)
+        return corrections(_seen(courses), shifts_ns, periods_ns, 0.0).get(job_id, 0)
 
     def _delay(self, job_id: str, wait_ns: int, now_ns: int) -> pb.Delay:
-        course = replace(self.of(job_id), sequence=self.of(job_id).sequence + 1, sent_ns=now_ns)
+        before = self.of(job_id)
+        after = before.report.number if before.report else 0
+        course = replace(before, sequence=before.sequence + 1, sent_ns=now_ns, sent_after=after)
         self._courses[job_id] = course
         reason = f"{wait_ns / 1e6:.3f} ms ahead of where its time shift has it"
         return pb.Delay(sequence=course.sequence, delay_ns=wait_ns, reason=reason)
+
+
+def _seen(courses: Mapping[str, Course]) -> dict[str, int]:
+    """When iterations began or begin, at about the time of the latest report: some are older than others."""
+    latest_ns = max(course.report.began_ns for course in courses.values() if course.report)
+    return {job: course.nearest_ns(latest_ns) for job, course in courses.items()}
+
+
+def _foreseen(courses: Mapping[str, Course]) -> dict[str, int]:
+    """When iterations will begin at about the time when all delays sent now have been kept."""
+    kept_ns = max(course.kept_ns() for course in courses.values())
+    return {job: course.nearest_ns(kept_ns) for job, course in courses.items()}
 
 
 def _check(report: Report, before: Report | None, now_ns: int, prefix: str) -> None:
