@@ -28,8 +28,8 @@ LEAD = 3
 MOST_PATIENCE = 63
 """No more looks pass between two delays than so many, however often they have been in vain."""
 
-PACED_BY = 3
-"""The median of the last so many durations is how fast a job runs: a single stall says nothing of the next ones."""
+PACED_BY = 4
+"""The median of the last so many durations is how fast a job runs: a stall or two say nothing of the next ones."""
 
 
 @dataclass(frozen=True)
@@ -71,25 +71,10 @@ class Course:
     unsettled: int = 0
     patience: int = 0
 
-    def at_ns(self, iteration: int) -> int:
-        """When an iteration will begin at the present pace; the last report must be there."""
-        assert self.report is not None
-        return self.report.began_ns + (iteration - self.report.number) * self.pace_ns
-
-    def kept_ns(self) -> int:
-        """When the iteration begins that would keep a delay sent now."""
-        assert self.report is not None
-        return self.at_ns(self.report.number + self.lead)
-
-    def nearest_ns(self, at_ns: int) -> int:
-        """When the iteration begins that begins nearest to a moment."""
-        assert self.report is not None
-        return self.at_ns(self.report.number + round((at_ns - self.report.began_ns) / self.pace_ns))
-
-    @property
-    def pace_ns(self) -> int:
-        """How long an iteration takes now."""
-        return max(1, median_low(self.durations_ns))
+    def pace_ns(self, period_ns: int, threshold: float) -> int:
+        """How long an iteration takes now, of a job whose period this is; off by less than the threshold is noise."""
+        taken_ns = median_low(self.durations_ns) if self.durations_ns else period_ns
+        return taken_ns if abs(taken_ns - period_ns) > threshold * period_ns else period_ns
 
 
 @dataclass
@@ -152,14 +137,15 @@ class Courses:
         if len(courses) < 2 or not all(course.fresh for course in courses.values()):
             return {}
         self._look(courses, fresh=False)
-        if not corrections(_seen(courses), shifts_ns, periods_ns, self.threshold):
+        paces_ns = {job: course.pace_ns(periods_ns[job], self.threshold) for job, course in courses.items()}
+        if not corrections(_seen(courses, paces_ns), shifts_ns, periods_ns, self.threshold):
             self._look(courses, unsettled=0, patience=0)
             return {}
         patience = max(course.patience for course in courses.values())
         if patience > 0:
             self._look(courses, patience=patience - 1)
             return {}
-        waits = corrections(_foreseen(courses), shifts_ns, periods_ns, self.threshold)
+        waits = corrections(_foreseen(courses, paces_ns), shifts_ns, periods_ns, self.threshold)
         if waits:
             unsettled = max(course.unsettled for course in courses.values())
             self._look(courses, unsettled=unsettled + 1, patience=min(2**unsettled - 1, MOST_PATIENCE))
@@ -176,7 +162,7 @@ class Courses:
         courses = {job: self.of(job) for job in shifts_ns if self.of(job).report is not None}
         if job_id not in courses or len(courses) < 2:
             return None
-        return corrections(_seen(courses), shifts_ns, periods_ns, 0.0).get(job_id, 0)
+        return corrections(_seen(courses, periods_ns), shifts_ns, periods_ns, 0.0).get(job_id, 0)
 
     def _delay(self, job_id: str, wait_ns: int, now_ns: int) -> pb.Delay:
         before = self.of(job_id)
@@ -187,16 +173,27 @@ class Courses:
         return pb.Delay(sequence=course.sequence, delay_ns=wait_ns, reason=reason)
 
 
-def _seen(courses: Mapping[str, Course]) -> dict[str, int]:
-    """When iterations began or begin, at about the time of the latest report: some are older than others."""
-    latest_ns = max(course.report.began_ns for course in courses.values() if course.report)
-    return {job: course.nearest_ns(latest_ns) for job, course in courses.items()}
+def _seen(courses: Mapping[str, Course], paces_ns: Mapping[str, int]) -> dict[str, int]:
+    """When iterations begin at about the time of the latest report: some are older than others."""
+    return _nearest(courses, paces_ns, max(_began_ns(course) for course in courses.values()))
 
 
-def _foreseen(courses: Mapping[str, Course]) -> dict[str, int]:
-    """When iterations will begin at about the time when all delays sent now have been kept."""
-    kept_ns = max(course.kept_ns() for course in courses.values())
-    return {job: course.nearest_ns(kept_ns) for job, course in courses.items()}
+def _foreseen(courses: Mapping[str, Course], paces_ns: Mapping[str, int]) -> dict[str, int]:
+    """When iterations will begin at about the time when delays sent now have been kept."""
+    kept_ns = max(_began_ns(course) + course.lead * paces_ns[job] for job, course in courses.items())
+    return _nearest(courses, paces_ns, kept_ns)
+
+
+def _nearest(courses: Mapping[str, Course], paces_ns: Mapping[str, int], at_ns: int) -> dict[str, int]:
+    """When that iteration of each job begins that begins nearest to a moment."""
+    began_ns = {job: _began_ns(course) for job, course in courses.items()}
+    return {job: at + round((at_ns - at) / paces_ns[job]) * paces_ns[job] for job, at in began_ns.items()}
+
+
+def _began_ns(course: Course) -> int:
+    """When the last iteration began that was reported; there must be one."""
+    assert course.report is not None
+    return course.report.began_ns
 
 
 def _check(report: Report, before: Report | None, now_ns: int, prefix: str) -> None:
