@@ -105,6 +105,13 @@ def common_repeats(times_ns: Sequence[int], tolerance: float) -> tuple[int, ...]
     return tuple(by_time[time] for time in times_ns)
 
 
+def periods_on_circle(times_ns: Sequence[int], tolerance: float = TOLERANCE) -> tuple[int, ...]:
+    """How long an iteration of each job is on the unified circle of all: p / r_j, ns; see `unified`."""
+    repeats = common_repeats(times_ns, tolerance)
+    perimeter = max(repeat * time for repeat, time in zip(repeats, times_ns, strict=True))
+    return tuple(round(perimeter / repeat) for repeat in repeats)
+
+
 def _within(times_ns: Sequence[int], most: int) -> int:
     """How many iterations of the longest there are at most in so many of the shortest: at least one."""
     return max(1, most * min(times_ns) // max(times_ns))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from placement.cassini.circle import TOLERANCE, common_repeats
+from placement.cassini.circle import TOLERANCE, common_repeats, periods_on_circle
 from placement.errors import UsageError
 
 THRESHOLD = 0.03
@@ -25,7 +25,7 @@ def corrections(
     Args:
         phases_ns: of each job, when an iteration of it began, on one clock.
         shifts_ns: of each job, its time shift, t_j.
-        periods_ns: of each job, how long an iteration is on its circle.
+        periods_ns: of each job, how long an iteration takes; those of the circle are worked out from these.
         threshold: the share of its period that a job may be off.
 
     Returns:
@@ -44,6 +44,8 @@ def corrections(
             )
     if len(phases_ns) < 2:
         return {}
+    jobs = sorted(phases_ns)
+    periods_ns = dict(zip(jobs, periods_on_circle([periods_ns[job] for job in jobs]), strict=True))
     waits = min(_possible_waits(phases_ns, shifts_ns, periods_ns), key=lambda each: sum(each.values()))
     if all(wait <= threshold * periods_ns[job] for job, wait in waits.items()):
         return {}

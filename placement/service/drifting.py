@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median_low
 from typing import Any
 
+from placement.cassini.circle import periods_on_circle
 from placement.cassini.drift import corrections
 from placement.service import placement_pb2 as pb
 from placement.service.refusal import invalid
@@ -137,6 +138,7 @@ class Courses:
         if len(courses) < 2 or not all(course.fresh for course in courses.values()):
             return {}
         self._look(courses, fresh=False)
+        periods_ns = dict(zip(jobs, periods_on_circle([periods_ns[job] for job in jobs]), strict=True))
         paces_ns = {job: course.pace_ns(periods_ns[job], self.threshold) for job, course in courses.items()}
         if not corrections(_seen(courses, paces_ns), shifts_ns, periods_ns, self.threshold):
             self._look(courses, unsettled=0, patience=0)

@@ -36,6 +36,15 @@ def test_circles_of_several_turns_are_compared_on_the_turn_that_fits_best():
     assert corrections({"a": 0, "b": 5}, shifts, periods) == {"b": 5}
 
 
+def test_periods_that_are_equal_but_for_the_tolerance_are_those_of_one_circle():
+    shifts, periods = {"a": 407, "b": 206}, {"a": 416, "b": 408}
+    for off in range(-12, 13):
+        # b lies 201 before a, and so 215 after it: on b's own period that would be 207
+        for phases in ({"a": 10_000, "b": 10_000 - 201 + off}, {"a": 10_000, "b": 10_000 + 215 + off}):
+            assert corrections(phases, shifts, periods, 0.03) == {}
+    assert corrections({"a": 10_000, "b": 10_215 - 20}, shifts, periods, 0.03) == {"b": 20}
+
+
 @given(
     st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 10**6), min_size=2),
     st.data(),
