@@ -245,11 +245,13 @@ class Agent:
         if self._pending is not None or not self._waiting:
             return
         group = self._starts.group
-        start = None if group is None else self._starts.next_start(self._shifts.reached(group))
+        reached = 0 if group is None else self._shifts.reached(group)
+        start = self._starts.next_start(reached, time.monotonic_ns())
         if start is None:
             return
         delay = self._waiting.pop(0)
-        hold = Hold(delay.sequence, start[0], start[1], max(0, min(delay.delay_ns, LONGEST_NS)))
+        wait_ns = delay.wait_ns(self._clock.at(start.begins_ns))
+        hold = Hold(delay.sequence, start.group, start.number, max(0, min(wait_ns, LONGEST_NS)))
         self._pending = _Pending(hold)
         self._announcer.announce(hold)
         self._shifts.add(hold)

@@ -48,13 +48,27 @@ class ProfileReport:
 Report: TypeAlias = IterationReport | Applied | ProfileReport
 
 
+LATE_BY = 0.1
+"""Of a period: who is late by no more goes at once, rather than wait for the next turn."""
+
+
 @dataclass(frozen=True)
 class Delay:
-    """The service wants the job's iterations so much later."""
+    """The service wants the job's iterations later: by `delay_ns`, or, where there is a period, so that one begins to
+    send at `at_ns` on the service's clock, or any number of periods earlier or later."""
 
     sequence: int
     delay_ns: int
     reason: str = ""
+    at_ns: int = 0
+    period_ns: int = 0
+
+    def wait_ns(self, begins_ns: int) -> int:
+        """How long an iteration has to wait that would begin to send at this time of the service's clock."""
+        if self.period_ns <= 0:
+            return self.delay_ns
+        late_ns = round(LATE_BY * self.period_ns)
+        return max(0, (self.at_ns - begins_ns + late_ns) % self.period_ns - late_ns)
 
 
 @dataclass(frozen=True)

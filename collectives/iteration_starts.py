@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
-from statistics import median
+from statistics import median, median_low
 
+from collectives.learned_profile import began_to_send_ns
 from collectives.records import Iteration, Operation
 
 REMEMBERED = 8
-LEAST_ITERATIONS = 1
-LEAD_S = 0.25
+PACED_BY = 3
+LEAD_NS = 50_000_000
 """So far ahead all ranks learn of a hold in time."""
 
 
@@ -24,7 +25,18 @@ class Start:
     iteration: int
     group: str
     number: int
-    duration_s: float
+    ended_ns: int
+    before_ns: int
+    duration_ns: int
+
+
+@dataclass(frozen=True)
+class NextStart:
+    """An operation with which an iteration will begin, and about when, by CLOCK_MONOTONIC."""
+
+    group: str
+    number: int
+    begins_ns: int
 
 
 class IterationStarts:
@@ -42,7 +54,12 @@ class IterationStarts:
         """A further iteration has finished."""
         first = next((each for each in iteration.operations if self._is_of_all(each)), None)
         if first is not None and first.number is not None:
-            start = Start(iteration.number, first.group, first.number, iteration.duration_s)
+            duration_ns = iteration.ended_ns - iteration.started_ns - first.held_ns
+            began_ns = began_to_send_ns(iteration) or first.submitted_ns
+            before_ns = began_ns - iteration.started_ns - first.held_ns
+            start = Start(
+                iteration.number, first.group, first.number, iteration.ended_ns, before_ns, duration_ns
+            )
             if self._starts and start.group != self._starts[-1].group:
                 self._starts.clear()
             self._starts.append(start)
@@ -50,21 +67,25 @@ class IterationStarts:
     def _is_of_all(self, operation: Operation) -> bool:
         return operation.number is not None and operation.ranks == self._ranks
 
-    def next_start(self, reached: int) -> tuple[str, int] | None:
-        """The group and number of an operation, far enough ahead, with which an iteration will begin.
+    def next_start(self, reached: int, now_ns: int) -> NextStart | None:
+        """The next operation, far enough ahead, with which an iteration will begin.
 
-        `reached` operations of that group have gone. None while too few iterations with operations of all ranks have
-        been seen. Where iterations differ in how many operations they have, it may lie within one.
+        `reached` operations of its group have gone. None while too few iterations with operations of all ranks have
+        been seen. Where iterations differ in how many operations they have, it may lie within one. A job that is late
+        is not waited for: the next iteration but as many as fit into the lead is taken at the latest.
         """
         steps = self._steps()
         if not steps:
             return None
         step = max(1, round(median(steps)))
         last = self._starts[-1]
-        seconds = median(each.duration_s for each in self._starts)
-        ahead = max(LEAST_ITERATIONS, ceil(LEAD_S / max(seconds, 1e-6)))
-        gone = max(0, reached - last.number)
-        return last.group, last.number + (gone // step + 1 + ahead) * step
+        recent = list(self._starts)[-PACED_BY:]
+        pace_ns = max(1, median_low(each.duration_ns for each in recent))
+        first_ns = last.ended_ns + median_low(each.before_ns for each in recent)
+        next_up = max(1, (reached - last.number) // step + 1)
+        in_time = 1 + ceil((now_ns + LEAD_NS - first_ns) / pace_ns)
+        ahead = max(next_up, min(in_time, next_up + ceil(LEAD_NS / pace_ns)))
+        return NextStart(last.group, last.number + ahead * step, first_ns + (ahead - 1) * pace_ns)
 
     def _steps(self) -> Sequence[int]:
         """How many operations the last iterations had."""

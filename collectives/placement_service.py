@@ -63,8 +63,11 @@ class PlacementConversation:
     def decisions(self) -> Iterator[Decision]:
         """What the service decides, until the conversation ends; ConversationError if it breaks."""
         with _as_conversation_error():
-            for kind, sequence, delay_ns, reason in self._stream.decisions():
-                yield Detach(reason) if kind == "detach" else Delay(sequence, delay_ns, reason)
+            for each in self._stream.decisions():
+                if each.kind == "detach":
+                    yield Detach(each.reason)
+                else:
+                    yield Delay(each.sequence, each.delay_ns, each.reason, each.at_ns, each.period_ns)
 
     def close(self) -> None:
         """End the conversation."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Event
 from typing import TYPE_CHECKING
@@ -14,6 +15,18 @@ if TYPE_CHECKING:
 
 DELAY, DETACH = "delay", "detach"
 _LEAVE_S = 1.0
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A decision: DELAY, with the fields of the message of this name, or DETACH, which has a reason alone."""
+
+    kind: str
+    reason: str
+    sequence: int = 0
+    delay_ns: int = 0
+    at_ns: int = 0
+    period_ns: int = 0
 
 
 class AgentStream:
@@ -46,15 +59,18 @@ class AgentStream:
         """What the service's clock says; may raise `ServiceError`."""
         return self._client.clock_ns()
 
-    def decisions(self) -> Iterator[tuple[str, int, int, str]]:
-        """The decisions: (DELAY, sequence, delay_ns, reason) or (DETACH, 0, 0, reason). May raise `ServiceError`."""
+    def decisions(self) -> Iterator[Decided]:
+        """The decisions, as they come. May raise `ServiceError`."""
         self._reading = True
         try:
             for decision in self._client.attach(iter(self._messages.get, None)):
                 if decision.WhichOneof("decision") == "delay":
-                    yield DELAY, decision.delay.sequence, decision.delay.delay_ns, decision.delay.reason
+                    delay = decision.delay
+                    yield Decided(
+                        DELAY, delay.reason, delay.sequence, delay.delay_ns, delay.at_ns, delay.period_ns
+                    )
                 elif decision.WhichOneof("decision") == "detach":
-                    yield DETACH, 0, 0, decision.detach.reason
+                    yield Decided(DETACH, decision.detach.reason)
         finally:
             self._ended.set()
 

@@ -44,12 +44,22 @@ def corrections(
             )
     if len(phases_ns) < 2:
         return {}
-    jobs = sorted(phases_ns)
-    periods_ns = dict(zip(jobs, periods_on_circle([periods_ns[job] for job in jobs]), strict=True))
-    waits = min(_possible_waits(phases_ns, shifts_ns, periods_ns), key=lambda each: sum(each.values()))
+    waits = least_waits(phases_ns, shifts_ns, periods_ns)
     if all(wait <= threshold * periods_ns[job] for job, wait in waits.items()):
         return {}
     return {job: wait for job, wait in waits.items() if wait > threshold * periods_ns[job] / 10}
+
+
+def least_waits(
+    phases_ns: Mapping[str, int], shifts_ns: Mapping[str, int], periods_ns: Mapping[str, int]
+) -> dict[str, int]:
+    """How long each job has to wait, however little, so that all lie as they should; see `corrections`.
+
+    One of them waits for nothing. The periods are those of the circle, which may be longer than those given.
+    """
+    jobs = sorted(phases_ns)
+    on_circle = dict(zip(jobs, periods_on_circle([periods_ns[job] for job in jobs]), strict=True))
+    return min(_possible_waits(phases_ns, shifts_ns, on_circle), key=lambda each: sum(each.values()))
 
 
 def _possible_waits(

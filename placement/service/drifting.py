@@ -1,8 +1,8 @@
 """From reports of when iterations began to delays: jobs that no longer lie as their time shifts have them.
 
-A delay is kept some iterations after the report that calls for it. Jobs that collide meanwhile do not stand still: who
-sends first gets more of the link, and so runs ahead of the other, by as much in every iteration. Delays are therefore
-worked out for where the jobs will be when they are kept, if all iterations until then take as long as the last ones.
+A delay is kept some iterations after the report that calls for it, and jobs that collide do not stand still meanwhile:
+who sends first gets more of the link, and so runs ahead. So each job of a group is told a time, and works out how long
+it has to wait when it is about to.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from statistics import median_low
 from typing import Any
 
 from placement.cassini.circle import periods_on_circle
-from placement.cassini.drift import corrections
+from placement.cassini.drift import corrections, least_waits
 from placement.service import placement_pb2 as pb
 from placement.service.refusal import invalid
 
@@ -26,7 +26,10 @@ APPLY_WITHIN_NS = 60_000_000_000
 LEAD = 3
 """So many iterations after the last report a delay is kept, as long as nothing is known of the job's agent."""
 
-MOST_PATIENCE = 63
+MOST_MARGIN = 0.25
+"""Of the longest period; see `Courses.delays`."""
+
+MOST_PATIENCE = 7
 """No more looks pass between two delays than so many, however often they have been in vain."""
 
 PACED_BY = 4
@@ -147,11 +150,21 @@ class Courses:
         if patience > 0:
             self._look(courses, patience=patience - 1)
             return {}
-        waits = corrections(_foreseen(courses, paces_ns), shifts_ns, periods_ns, self.threshold)
-        if waits:
-            unsettled = max(course.unsettled for course in courses.values())
-            self._look(courses, unsettled=unsettled + 1, patience=min(2**unsettled - 1, MOST_PATIENCE))
-        return {job: self._delay(job, wait, now_ns) for job, wait in waits.items()}
+        foreseen = _foreseen(courses, paces_ns)
+        waits = least_waits(foreseen, shifts_ns, periods_ns)
+        unsettled = max(course.unsettled for course in courses.values())
+        self._look(courses, unsettled=unsettled + 1, patience=min(2**unsettled - 1, MOST_PATIENCE))
+        margin_ns = self._margin_ns(paces_ns, periods_ns)
+        return {
+            job: self._delay(job, began_ns, waits[job] + margin_ns, periods_ns[job], now_ns)
+            for job, began_ns in foreseen.items()
+        }
+
+    def _margin_ns(self, paces_ns: Mapping[str, int], periods_ns: Mapping[str, int]) -> int:
+        """So much later than foreseen all jobs are to begin, so that the latest of them can keep its time, too."""
+        excess_ns = max(paces_ns[job] - period_ns for job, period_ns in periods_ns.items())
+        longest_ns = max(periods_ns.values())
+        return round(min(MOST_MARGIN * longest_ns, self.threshold * longest_ns + max(0, excess_ns)))
 
     def _look(self, jobs: Iterable[str], **changes: Any) -> None:
         for job in jobs:
@@ -166,13 +179,18 @@ class Courses:
             return None
         return corrections(_seen(courses, periods_ns), shifts_ns, periods_ns, 0.0).get(job_id, 0)
 
-    def _delay(self, job_id: str, wait_ns: int, now_ns: int) -> pb.Delay:
+    def _delay(self, job_id: str, began_ns: int, wait_ns: int, period_ns: int, now_ns: int) -> pb.Delay:
         before = self.of(job_id)
         after = before.report.number if before.report else 0
         course = replace(before, sequence=before.sequence + 1, sent_ns=now_ns, sent_after=after)
         self._courses[job_id] = course
-        reason = f"{wait_ns / 1e6:.3f} ms ahead of where its time shift has it"
-        return pb.Delay(sequence=course.sequence, delay_ns=wait_ns, reason=reason)
+        return pb.Delay(
+            sequence=course.sequence,
+            delay_ns=wait_ns,
+            reason=f"{wait_ns / 1e6:.3f} ms ahead of where its time shift has it",
+            at_ns=began_ns + wait_ns,
+            period_ns=period_ns,
+        )
 
 
 def _seen(courses: Mapping[str, Course], paces_ns: Mapping[str, int]) -> dict[str, int]:

@@ -418,14 +418,18 @@ class Decision(_message.Message):
     def __init__(self, delay: _Optional[_Union[Delay, _Mapping]] = ..., detach: _Optional[_Union[Detach, _Mapping]] = ...) -> None: ...
 
 class Delay(_message.Message):
-    __slots__ = ("sequence", "delay_ns", "reason")
+    __slots__ = ("sequence", "delay_ns", "reason", "at_ns", "period_ns")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     DELAY_NS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    AT_NS_FIELD_NUMBER: _ClassVar[int]
+    PERIOD_NS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     delay_ns: int
     reason: str
-    def __init__(self, sequence: _Optional[int] = ..., delay_ns: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    at_ns: int
+    period_ns: int
+    def __init__(self, sequence: _Optional[int] = ..., delay_ns: _Optional[int] = ..., reason: _Optional[str] = ..., at_ns: _Optional[int] = ..., period_ns: _Optional[int] = ...) -> None: ...
 
 class Detach(_message.Message):
     __slots__ = ("reason",)

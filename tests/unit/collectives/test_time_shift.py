@@ -12,10 +12,18 @@ from hypothesis import strategies as st
 from collectives import agent as agents
 from collectives.agent import Agent
 from collectives.announcements import Announcer, Listener
-from collectives.conversation import Applied, ConversationError, Delay, Detach, IterationReport, ProfileReport
+from collectives.conversation import (
+    LATE_BY,
+    Applied,
+    ConversationError,
+    Delay,
+    Detach,
+    IterationReport,
+    ProfileReport,
+)
 from collectives.entrance import Entrance
 from collectives.gate_settings import GateSettings
-from collectives.iteration_starts import IterationStarts
+from collectives.iteration_starts import LEAD_NS, IterationStarts
 from collectives.learned_profile import LOOKED_AT, REFINED_BY, LearnedProfile, began_to_send_ns
 from collectives.recorder import GroupLabel
 from collectives.records import Iteration, Operation
@@ -194,10 +202,19 @@ def test_the_offset_is_measured_now_and_then_and_kept_when_nobody_answers():
 
 
 def iteration(
-    number, first=None, *, silent_ms=80, sending_ms=20, nbytes=1000, operations=3, group="g", held_ms=0
+    number,
+    first=None,
+    *,
+    silent_ms=80,
+    sending_ms=20,
+    nbytes=1000,
+    operations=3,
+    group="g",
+    held_ms=0,
+    began_ns=None,
 ):
     """Operations of a job of 2 ranks; `first` is the number of the first of them."""
-    began_ns = 10**9 * (number + 1)
+    began_ns = 10**9 * (number + 1) if began_ns is None else began_ns
     at_ns = began_ns + (silent_ms + held_ms) * MS
     ends_ns = at_ns + sending_ms * MS
     first = 1 + number * operations if first is None else first
@@ -210,39 +227,69 @@ def iteration(
     return Iteration(number, began_ns, ends_ns, listed)
 
 
-@given(
-    operations=st.integers(1, 40),
-    silent_ms=st.integers(1, 500),
-    ahead=st.integers(0, 200),
-    offset=st.integers(0, 10),
-)
-def test_the_next_start_begins_an_iteration_and_is_far_enough_ahead(operations, silent_ms, ahead, offset):
-    starts = IterationStarts(2)
+SILENT_MS, TAKES_MS = st.integers(1, 500), 20
+
+
+def three_iterations(operations, silent_ms, offset=0, held_ms=0):
+    """What follows them, of iterations that follow each other, the last of which was held; and when they ended."""
+    starts, at_ns = IterationStarts(2), 10**9
     for number in range(3):
-        starts.add(
-            iteration(number, 1 + offset + number * operations, silent_ms=silent_ms, operations=operations)
-        )
-    reached = offset + 3 * operations + ahead
-    group, found = starts.next_start(reached)
-    assert group == "g"
-    assert (found - 1 - offset) % operations == 0
-    iterations_ahead = (found - reached) / operations
-    assert iterations_ahead > 1
-    assert iterations_ahead * (silent_ms + 20) >= 250 - (silent_ms + 20)
+        held = held_ms if number == 2 else 0
+        found = iteration(
+            number, 1 + offset + number * operations, silent_ms=silent_ms, operations=operations,
+            held_ms=held, began_ns=at_ns,
+        )  # fmt: skip
+        at_ns = found.ended_ns
+        starts.add(found)
+    return starts, at_ns
+
+
+@given(st.integers(1, 40), SILENT_MS, st.integers(0, 200), st.integers(0, 10), st.integers(0, 10**10))
+def test_the_next_start_begins_an_iteration_that_has_not_begun(operations, silent_ms, gone, offset, later_ns):
+    starts, ended_ns = three_iterations(operations, silent_ms, offset)
+    reached = offset + 3 * operations + gone
+    found = starts.next_start(reached, ended_ns + later_ns)
+    iterations, rest = divmod(found.number - 1 - offset, operations)
+    assert (found.group, rest) == ("g", 0)
+    assert found.number > reached
+    # as far as three iterations that were alike can tell
+    assert found.begins_ns == ended_ns + (silent_ms + (iterations - 3) * (silent_ms + TAKES_MS)) * MS
+
+
+@given(SILENT_MS, st.integers(0, 300))
+def test_it_is_the_first_that_all_ranks_learn_of_in_time(silent_ms, held_ms):
+    starts, ended_ns = three_iterations(2, silent_ms, held_ms=held_ms)
+    found = starts.next_start(6, ended_ns)
+    assert found.begins_ns >= ended_ns + LEAD_NS
+    assert found.begins_ns - (silent_ms + TAKES_MS) * MS < max(ended_ns + LEAD_NS, ended_ns + 1)
+
+
+def test_a_job_that_is_late_is_held_soon_all_the_same():
+    starts, ended_ns = three_iterations(2, 80)
+    assert starts.next_start(6, ended_ns + 3600 * 10**9).number <= 6 + 1 + 2 * 2
 
 
 def test_operations_of_some_ranks_only_begin_nothing():
     starts = IterationStarts(4)
     for number in range(3):
         starts.add(iteration(number))
-    assert starts.next_start(10) is None
+    assert starts.next_start(10, 0) is None
     assert starts.group is None
 
 
 def test_one_iteration_is_not_enough():
     starts = IterationStarts(2)
     starts.add(iteration(0))
-    assert starts.next_start(3) is None
+    assert starts.next_start(3, 0) is None
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**12), st.integers(1, 10**9))
+def test_a_delay_to_a_time_is_kept_on_the_period_by_who_is_late_at_once(begins_ns, at_ns, period_ns):
+    wait_ns = Delay(1, 7, "", at_ns, period_ns).wait_ns(begins_ns)
+    assert 0 <= wait_ns <= period_ns
+    off_ns = (begins_ns + wait_ns - at_ns) % period_ns
+    assert off_ns == 0 or (wait_ns == 0 and off_ns <= LATE_BY * period_ns + 1)
+    assert Delay(1, 7).wait_ns(begins_ns) == 7
 
 
 # -- profiles --------------------------------------------------------------------------------------------------------
