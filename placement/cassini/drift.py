@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from placement.cassini.circle import TOLERANCE, common_repeats, periods_on_circle
 from placement.errors import UsageError
 
-THRESHOLD = 0.03
-"""Of a job's period: by so much jobs may be off before they are held back."""
+THRESHOLD = 0.05
+"""Of the longest period: by so much jobs may be off before they are held back."""
 
 
 def corrections(
@@ -26,7 +26,7 @@ def corrections(
         phases_ns: of each job, when an iteration of it began, on one clock.
         shifts_ns: of each job, its time shift, t_j.
         periods_ns: of each job, how long an iteration takes; those of the circle are worked out from these.
-        threshold: the share of its period that a job may be off.
+        threshold: the share of the longest period that a job may be off.
 
     Returns:
         Of each job that has to wait, how long, ns: less than its period. Waits below a tenth of the threshold are
@@ -45,9 +45,10 @@ def corrections(
     if len(phases_ns) < 2:
         return {}
     waits = least_waits(phases_ns, shifts_ns, periods_ns)
-    if all(wait <= threshold * periods_ns[job] for job, wait in waits.items()):
+    most = threshold * max(periods_ns[job] for job in phases_ns)
+    if max(waits.values()) <= most:
         return {}
-    return {job: wait for job, wait in waits.items() if wait > threshold * periods_ns[job] / 10}
+    return {job: wait for job, wait in waits.items() if wait > most / 10}
 
 
 def least_waits(

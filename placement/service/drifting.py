@@ -26,10 +26,10 @@ APPLY_WITHIN_NS = 60_000_000_000
 LEAD = 3
 """So many iterations after the last report a delay is kept, as long as nothing is known of the job's agent."""
 
-MOST_MARGIN = 0.25
-"""Of the longest period; see `Courses.delays`."""
+MARGIN = 0.25
+"""Of the longest wait: so much later all jobs are to begin, so that the latest of them can keep its time, too."""
 
-MOST_PATIENCE = 7
+MOST_PATIENCE = 3
 """No more looks pass between two delays than so many, however often they have been in vain."""
 
 PACED_BY = 4
@@ -154,17 +154,11 @@ class Courses:
         waits = least_waits(foreseen, shifts_ns, periods_ns)
         unsettled = max(course.unsettled for course in courses.values())
         self._look(courses, unsettled=unsettled + 1, patience=min(2**unsettled - 1, MOST_PATIENCE))
-        margin_ns = self._margin_ns(paces_ns, periods_ns)
+        margin_ns = round(MARGIN * max(waits.values()))
         return {
-            job: self._delay(job, began_ns, waits[job] + margin_ns, periods_ns[job], now_ns)
+            job: self._delay(job, began_ns + margin_ns, waits[job], periods_ns[job], now_ns)
             for job, began_ns in foreseen.items()
         }
-
-    def _margin_ns(self, paces_ns: Mapping[str, int], periods_ns: Mapping[str, int]) -> int:
-        """So much later than foreseen all jobs are to begin, so that the latest of them can keep its time, too."""
-        excess_ns = max(paces_ns[job] - period_ns for job, period_ns in periods_ns.items())
-        longest_ns = max(periods_ns.values())
-        return round(min(MOST_MARGIN * longest_ns, self.threshold * longest_ns + max(0, excess_ns)))
 
     def _look(self, jobs: Iterable[str], **changes: Any) -> None:
         for job in jobs:
@@ -179,7 +173,8 @@ class Courses:
             return None
         return corrections(_seen(courses, periods_ns), shifts_ns, periods_ns, 0.0).get(job_id, 0)
 
-    def _delay(self, job_id: str, began_ns: int, wait_ns: int, period_ns: int, now_ns: int) -> pb.Delay:
+    def _delay(self, job_id: str, could_ns: int, wait_ns: int, period_ns: int, now_ns: int) -> pb.Delay:
+        """Have a job begin so long after it could, which is the margin later than foreseen."""
         before = self.of(job_id)
         after = before.report.number if before.report else 0
         course = replace(before, sequence=before.sequence + 1, sent_ns=now_ns, sent_after=after)
@@ -188,7 +183,7 @@ class Courses:
             sequence=course.sequence,
             delay_ns=wait_ns,
             reason=f"{wait_ns / 1e6:.3f} ms ahead of where its time shift has it",
-            at_ns=began_ns + wait_ns,
+            at_ns=could_ns + wait_ns,
             period_ns=period_ns,
         )
 

@@ -98,13 +98,17 @@ def test_the_job_that_is_ahead_is_told_to_wait_and_then_left_in_peace(address, c
     # b is where it should be; a is 20 ms early.
     a.report(1, base - 20 * MS)
     b.report(1, base + apart % (100 * MS))
-    delay = a.decision().delay
-    assert (delay.sequence, delay.delay_ns) == (1, 20 * MS)
-    assert "20.000 ms" in delay.reason
+    first, second = a.decision().delay, b.decision().delay
+    assert (first.sequence, first.delay_ns, first.period_ns) == (1, 20 * MS, 100 * MS)
+    assert "20.000 ms" in first.reason
+    # Both are told a time, as far apart as they should be.
+    assert (second.sequence, second.delay_ns) == (1, 0)
+    assert (second.at_ns - first.at_ns - apart) % (100 * MS) == 0
     # What a says before it has applied the delay does not count, and then it lies right.
     a.report(2, base + 80 * MS)
     b.report(2, base + 100 * MS + apart % (100 * MS))
     a.say(applied=pb.Applied(sequence=1, iteration=3))
+    b.say(applied=pb.Applied(sequence=1, iteration=3))
     a.report(3, base + 200 * MS)
     b.report(3, base + 200 * MS + apart % (100 * MS))
     # Later it is 10 ms late, iteration after iteration, until b has been told to wait.
@@ -115,7 +119,7 @@ def test_the_job_that_is_ahead_is_told_to_wait_and_then_left_in_peace(address, c
             break
         client.clock_ns()
     assert b.decision().delay.delay_ns == 10 * MS
-    assert a.decisions.empty()
+    assert a.decision().delay.delay_ns == 0
     assert client.job("a").state == pb.PLACED
 
 
