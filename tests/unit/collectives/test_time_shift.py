@@ -439,12 +439,18 @@ def run_until(ranks, kind, among=(0, 1)):
             return report
 
 
+def await_holds(ranks, which):
+    """These ranks know of a hold: iterations that take no time would be over before."""
+    eventually(lambda: all(ranks.shifts[rank]._holds for rank in which))
+
+
 def test_a_delay_is_kept_and_reported_with_the_iteration(ranks):
     conversation = ranks.service.opened.get(timeout=WAIT_S)
     ranks.run(10)
     assert ranks.service.next(ProfileReport).phases[0] == (80 * MS, 0)
     ranks.service.next(IterationReport)
     conversation.inbox.put(Delay(5, 1000))
+    await_holds(ranks, (0, 1))
     applied = run_until(ranks, Applied)
     assert (applied.sequence, applied.late) == (5, ())
     assert 10 < applied.iteration < ranks.number
@@ -457,6 +463,7 @@ def test_a_rank_that_hears_too_late_is_in_the_report(ranks):
     ranks.run(10, (0,))
     ranks.service.next(IterationReport)
     conversation.inbox.put(Delay(1, 1000))
+    await_holds(ranks, (0,))
     assert run_until(ranks, Applied, (0,)).late == (1,)
 
 
