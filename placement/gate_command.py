@@ -61,7 +61,7 @@ def execute(options: argparse.Namespace) -> int:
     from placement.service.gate_server import GateConfiguration, GateServer
 
     configuration = GateConfiguration(
-        GateAddress.parse(options.listen),
+        GateAddress.parse(options.listen, "--listen"),
         options.policy,
         contention_of(options),
         load_links(options.links) if options.links is not None else GateLinks(),

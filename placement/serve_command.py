@@ -154,7 +154,7 @@ def _gate(text: str, stack: ExitStack) -> Gating:
     from placement.service.gating import Gating
 
     address, _, policy = text.partition(",")
-    gate = Gating(GateAddress.parse(address), policy or "ada-srsf")
+    gate = Gating(GateAddress.parse(address, "--gate"), policy or "ada-srsf")
     stack.callback(gate.close)
     return gate
 

@@ -74,8 +74,7 @@ def unified(demands: Sequence[Demand], *, angles: int = ANGLES, tolerance: float
     if not 0 <= tolerance < 1:
         raise UsageError(f"tolerance is {tolerance}: 0 up to (not including) 1 is allowed")
     times = [demand.iteration_ns for demand in demands]
-    repeats = common_repeats(times, tolerance)
-    perimeter = max(repeat * time for repeat, time in zip(repeats, times, strict=True))
+    perimeter, repeats = common_turn(times, tolerance)
     number = _angles(angles, repeats)
     return Circles(
         perimeter,
@@ -90,6 +89,12 @@ def unified(demands: Sequence[Demand], *, angles: int = ANGLES, tolerance: float
             np.int64,
         ),
     )
+
+
+def common_turn(times_ns: Sequence[int], tolerance: float = TOLERANCE) -> tuple[int, tuple[int, ...]]:
+    """p and r_j of the unified circle of jobs whose iterations take so long, ns; see `unified`."""
+    repeats = common_repeats(times_ns, tolerance)
+    return max(repeat * time for repeat, time in zip(repeats, times_ns, strict=True)), repeats
 
 
 def common_repeats(times_ns: Sequence[int], tolerance: float) -> tuple[int, ...]:
@@ -107,8 +112,7 @@ def common_repeats(times_ns: Sequence[int], tolerance: float) -> tuple[int, ...]
 
 def periods_on_circle(times_ns: Sequence[int], tolerance: float = TOLERANCE) -> tuple[int, ...]:
     """How long an iteration of each job is on the unified circle of all: p / r_j, ns; see `unified`."""
-    repeats = common_repeats(times_ns, tolerance)
-    perimeter = max(repeat * time for repeat, time in zip(repeats, times_ns, strict=True))
+    perimeter, repeats = common_turn(times_ns, tolerance)
     return tuple(round(perimeter / repeat) for repeat in repeats)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from placement.cassini.circle import TOLERANCE, common_repeats, periods_on_circle
+from placement.cassini.circle import common_turn
 from placement.errors import UsageError
 
 THRESHOLD = 0.05
@@ -59,17 +59,19 @@ def least_waits(
     One of them waits for nothing. The periods are those of the circle, which may be longer than those given.
     """
     jobs = sorted(phases_ns)
-    on_circle = dict(zip(jobs, periods_on_circle([periods_ns[job] for job in jobs]), strict=True))
-    return min(_possible_waits(phases_ns, shifts_ns, on_circle), key=lambda each: sum(each.values()))
+    perimeter_ns, repeats = common_turn([periods_ns[job] for job in jobs])
+    turns = dict(zip(jobs, repeats, strict=True))
+    return min(
+        _possible_waits(phases_ns, shifts_ns, perimeter_ns, turns), key=lambda each: sum(each.values())
+    )
 
 
 def _possible_waits(
-    phases_ns: Mapping[str, int], shifts_ns: Mapping[str, int], periods_ns: Mapping[str, int]
+    phases_ns: Mapping[str, int], shifts_ns: Mapping[str, int], perimeter_ns: int, turns: Mapping[str, int]
 ) -> Iterator[dict[str, int]]:
     """How long each job waits if a certain one does not, for each of them and each of its turns of the circle."""
-    jobs = sorted(phases_ns)
-    repeats = common_repeats([periods_ns[job] for job in jobs], TOLERANCE)
-    for reference, times in zip(jobs, repeats, strict=True):
+    periods_ns = {job: round(perimeter_ns / times) for job, times in turns.items()}
+    for reference, times in turns.items():
         for turn in range(times):
             origin = phases_ns[reference] - shifts_ns[reference] + turn * periods_ns[reference]
-            yield {job: (origin + shifts_ns[job] - phases_ns[job]) % periods_ns[job] for job in jobs}
+            yield {job: (origin + shifts_ns[job] - phases_ns[job]) % periods_ns[job] for job in turns}

@@ -141,7 +141,7 @@ class Courses:
         if len(courses) < 2 or not all(course.fresh for course in courses.values()):
             return {}
         self._look(courses, fresh=False)
-        periods_ns = dict(zip(jobs, periods_on_circle([periods_ns[job] for job in jobs]), strict=True))
+        periods_ns = _on_circle(jobs, periods_ns)
         paces_ns = {job: course.pace_ns(periods_ns[job], self.threshold) for job, course in courses.items()}
         if not corrections(_seen(courses, paces_ns), shifts_ns, periods_ns, self.threshold):
             self._look(courses, unsettled=0, patience=0)
@@ -171,7 +171,8 @@ class Courses:
         courses = {job: self.of(job) for job in shifts_ns if self.of(job).report is not None}
         if job_id not in courses or len(courses) < 2:
             return None
-        return corrections(_seen(courses, periods_ns), shifts_ns, periods_ns, 0.0).get(job_id, 0)
+        on_circle = _on_circle(list(courses), periods_ns)
+        return corrections(_seen(courses, on_circle), shifts_ns, on_circle, 0.0).get(job_id, 0)
 
     def _delay(self, job_id: str, could_ns: int, wait_ns: int, period_ns: int, now_ns: int) -> pb.Delay:
         """Have a job begin so long after it could, which is the margin later than foreseen."""
@@ -186,6 +187,11 @@ class Courses:
             at_ns=could_ns + wait_ns,
             period_ns=period_ns,
         )
+
+
+def _on_circle(jobs: Sequence[str], periods_ns: Mapping[str, int]) -> dict[str, int]:
+    """The periods that jobs have on the circle of all of them."""
+    return dict(zip(jobs, periods_on_circle([periods_ns[job] for job in jobs]), strict=True))
 
 
 def _seen(courses: Mapping[str, Course], paces_ns: Mapping[str, int]) -> dict[str, int]:

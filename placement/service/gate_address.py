@@ -6,9 +6,8 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
-from placement.errors import PlacementError, UsageError
+from placement.errors import PlacementError
 from placement.service.address import Address, answers
 
 _BACKLOG = 1024
@@ -17,20 +16,6 @@ _BACKLOG = 1024
 @dataclass(frozen=True)
 class GateAddress(Address):
     """A Unix socket's path, or a host and port."""
-
-    @classmethod
-    def parse(cls, text: str, what: str = "address") -> Self:
-        """Read ``unix:/path``, ``host:port`` or ``[host]:port``.
-
-        Raises:
-            UsageError: it is none of these.
-        """
-        if text.startswith("unix:") and len(text) > len("unix:"):
-            return cls(path=Path(text.removeprefix("unix:")))
-        host, _, port = text.rpartition(":")
-        if not host or not port.isdecimal() or int(port) > 65535:
-            raise UsageError(f"{what} {text!r}: unix:/path or host:port is allowed")
-        return cls(host=host.strip("[]"), port=int(port))
 
     def listen(self, open_to_all: bool) -> socket.socket:
         """A listening socket; one at a path is for its owner only, unless it is open to all users of the host.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placement.cassini.demand import Phase
+from placement.cassini.demand import Demand, Phase
 from placement.errors import UsageError
 from placement.simulator import flows
 from placement.simulator.flows import CORE, ENDED, FLOW, Flows
@@ -149,7 +149,7 @@ class Fluid:
         world.bandwidth[job, : len(phases)] = [phase.bandwidth_bps * _SEND for phase in phases]
         world.way[job, : len(links)] = links
         flow.phases, flow.links, flow.to_do, flow.noise = len(phases), len(links), iterations, noise_ns
-        flow.silence, flow.marked = _silence_ns(phases), 0.0
+        flow.silence, flow.marked = Demand(tuple(phases)).silence_ns, 0.0
         flows.begin(world, job, float(hold_ns))
 
     def stop(self, job: int) -> None:
@@ -222,12 +222,3 @@ class Fluid:
 def _noise(seed: int, jobs: int) -> np.ndarray:
     drawn = [np.random.default_rng((seed, job)).standard_normal(NOISE) for job in range(jobs)]
     return np.array(drawn)
-
-
-def _silence_ns(phases: Sequence[Phase]) -> int:
-    silence = 0
-    for phase in phases:
-        if phase.bandwidth_bps:
-            break
-        silence += phase.duration_ns
-    return silence

@@ -363,7 +363,7 @@ def test_a_job_survives_its_document(job):
     assert job_from(json.loads(json.dumps(job_document(job)))) == job
 
 
-@pytest.mark.parametrize("text", ["", "unix:", "7411", ":7411", "host:", "host:99999", "host:x"])
+@pytest.mark.parametrize("text", ["", "unix:", "unix:gate", "7411", ":7411", "host:", "host:99999", "host:x"])
 def test_bad_addresses_are_refused(text):
     with pytest.raises(UsageError, match="unix:/path or host:port"):
         GateAddress.parse(text)
