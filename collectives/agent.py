@@ -46,6 +46,9 @@ REPORT_EVERY_S = 0.1
 WAIT_FOR_RANKS_S = 2.0
 """So long after a hold the other ranks are listened for."""
 
+TIMED_FOR = 100
+"""For so many iterations a job keeps to the time of a delay: the jobs that it was meant for may be gone."""
+
 _MOST_WAITING = 256
 _LEAVE_S = 2.0
 
@@ -58,10 +61,19 @@ class _Heard:
     decision: Decision | None
 
 
+@dataclass(frozen=True)
+class _Timed:
+    """A delay to a time, that was kept first in this iteration."""
+
+    delay: Delay
+    iteration: int
+
+
 @dataclass
 class _Pending:
-    """A delay that is being kept."""
+    """A delay that is being kept, by a hold."""
 
+    delay: Delay
     hold: Hold
     iteration: int | None = None
     kept_s: float = 0.0
@@ -101,6 +113,7 @@ class Agent:
         self._next_try_s, self._retry_s = 0.0, RETRY_S
         self._reported_s = 0.0
         self._pending: _Pending | None = None
+        self._timed: _Timed | None = None
         self._waiting: list[Delay] = []
         self._detached = False
         self._closing = False
@@ -189,6 +202,8 @@ class Agent:
 
     def _end_conversation(self) -> None:
         conversation, self._conversation = self._conversation, None
+        self._timed = None
+        self._shifts.keep_to(None)
         if conversation is not None:
             conversation.close()
 
@@ -221,6 +236,7 @@ class Agent:
         self._report(iteration)
         self._finish_pending()
         self._start_waiting()
+        self._keep_time(iteration.number)
 
     def _report(self, iteration: Iteration) -> None:
         began_ns, now_s = began_to_send_ns(iteration), time.monotonic()
@@ -229,14 +245,9 @@ class Agent:
         self._reported_s = now_s
         if self._clock.is_due:
             self._clock.renew(self._conversation.clock_ns)
-        duration_ns = iteration.ended_ns - iteration.started_ns - self._held_back_ns(iteration)
+        held_ns = sum(each.held_ns for each in iteration.operations)
+        duration_ns = max(0, iteration.ended_ns - iteration.started_ns - held_ns)
         self._send(IterationReport(iteration.number, self._clock.at(began_ns), duration_ns))
-
-    def _held_back_ns(self, iteration: Iteration) -> int:
-        """By how much a delay made an iteration longer: the next one will not be."""
-        pending = self._pending
-        kept = pending is not None and pending.iteration == iteration.number and not pending.late
-        return pending.hold.delay_ns if pending is not None and kept else 0
 
     # -- delays ------------------------------------------------------------------------------------------------------
 
@@ -252,7 +263,9 @@ class Agent:
         delay = self._waiting.pop(0)
         wait_ns = delay.wait_ns(self._clock.at(start.begins_ns))
         hold = Hold(delay.sequence, start.group, start.number, max(0, min(wait_ns, LONGEST_NS)))
-        self._pending = _Pending(hold)
+        self._pending = _Pending(delay, hold)
+        self._timed = None
+        self._shifts.keep_to(None)
         self._announcer.announce(hold)
         self._shifts.add(hold)
         _log.info(
@@ -290,4 +303,17 @@ class Agent:
             _log.info("mltcp: learned too late of a hold: ranks %s", ", ".join(map(str, late)))
         self._announcer.forget(sequence)
         self._pending = None
+        self._timed = _Timed(pending.delay, pending.iteration) if pending.delay.period_ns > 0 else None
         self._send(Applied(sequence, pending.iteration, late))
+
+    def _keep_time(self, number: int) -> None:
+        """After an iteration: have the next ones begin no earlier than the last delay has it.
+
+        This rank alone sees to it: the others wait for it in the operation.
+        """
+        timed = self._timed
+        timetable = None
+        if timed is not None and number < timed.iteration + TIMED_FOR:
+            at_ns = self._clock.monotonic_at(timed.delay.at_ns)
+            timetable = self._starts.timetable(at_ns, timed.delay.period_ns)
+        self._shifts.keep_to(timetable)

@@ -18,7 +18,8 @@ class ConversationError(MltcpError):
 
 @dataclass(frozen=True)
 class IterationReport:
-    """An iteration of the job: when it began to send, on the service's clock, and how long it took."""
+    """An iteration of the job: when it began to send, on the service's clock, and how long it took but for what it was
+    held back."""
 
     number: int
     began_ns: int
@@ -48,14 +49,10 @@ class ProfileReport:
 Report: TypeAlias = IterationReport | Applied | ProfileReport
 
 
-LATE_BY = 0.1
-"""Of a period: who is late by no more goes at once, rather than wait for the next turn."""
-
-
 @dataclass(frozen=True)
 class Delay:
-    """The service wants the job's iterations later: by `delay_ns`, or, where there is a period, so that one begins to
-    send at `at_ns` on the service's clock, or any number of periods earlier or later."""
+    """The service wants the job's iterations later: by `delay_ns`, or, where there is a period, by about so much, so
+    that one begins to send at `at_ns` on the service's clock, or any number of periods earlier or later."""
 
     sequence: int
     delay_ns: int
@@ -64,11 +61,15 @@ class Delay:
     period_ns: int = 0
 
     def wait_ns(self, begins_ns: int) -> int:
-        """How long an iteration has to wait that would begin to send at this time of the service's clock."""
+        """How long an iteration has to wait that would begin to send at this time of the service's clock.
+
+        Of the times that it might begin at, the one is taken for which it waits for about as long as the service
+        thought: who is late goes at once, rather than wait for the next turn.
+        """
         if self.period_ns <= 0:
             return self.delay_ns
-        late_ns = round(LATE_BY * self.period_ns)
-        return max(0, (self.at_ns - begins_ns + late_ns) % self.period_ns - late_ns)
+        least_ns = self.delay_ns - self.period_ns // 2
+        return max(0, least_ns + (self.at_ns - begins_ns - least_ns) % self.period_ns)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from statistics import median, median_low
 
 from collectives.learned_profile import began_to_send_ns
 from collectives.records import Iteration, Operation
+from collectives.timetable import EARLY_BY, Timetable
 
 REMEMBERED = 8
 PACED_BY = 3
@@ -80,12 +81,28 @@ class IterationStarts:
         step = max(1, round(median(steps)))
         last = self._starts[-1]
         recent = list(self._starts)[-PACED_BY:]
-        pace_ns = max(1, median_low(each.duration_ns for each in recent))
+        pace_ns = self._pace_ns()
         first_ns = last.ended_ns + median_low(each.before_ns for each in recent)
         next_up = max(1, (reached - last.number) // step + 1)
         in_time = 1 + ceil((now_ns + LEAD_NS - first_ns) / pace_ns)
         ahead = max(next_up, min(in_time, next_up + ceil(LEAD_NS / pace_ns)))
         return NextStart(last.group, last.number + ahead * step, first_ns + (ahead - 1) * pace_ns)
+
+    def timetable(self, at_ns: int, period_ns: int) -> Timetable | None:
+        """One by which iterations begin at this time of CLOCK_MONOTONIC, and all periods before and after it.
+
+        None where it cannot be told with which operation an iteration begins, as iterations differ in how many they
+        have; and where iterations take another time than a period, but for a tenth.
+        """
+        steps = set(self._steps()[-PACED_BY:])
+        if len(steps) != 1 or abs(self._pace_ns() - period_ns) > EARLY_BY * period_ns:
+            return None
+        last = self._starts[-1]
+        return Timetable(last.group, last.number, steps.pop(), at_ns, period_ns)
+
+    def _pace_ns(self) -> int:
+        """How long an iteration takes, but for what the last ones were held."""
+        return max(1, median_low(each.duration_ns for each in list(self._starts)[-PACED_BY:]))
 
     def _steps(self) -> Sequence[int]:
         """How many operations the last iterations had."""

@@ -36,6 +36,10 @@ class ServiceClock:
         self.error_ns = round_trip_ns // 2
         self._renewed_ns = self._now_ns()
 
+    def monotonic_at(self, service_ns: int) -> int:
+        """This host's CLOCK_MONOTONIC at a time of the service."""
+        return service_ns - self._offset_ns
+
     def at(self, monotonic_ns: int) -> int:
         """The service's time at a time of this host's CLOCK_MONOTONIC."""
         return monotonic_ns + self._offset_ns

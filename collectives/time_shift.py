@@ -7,8 +7,11 @@ all ranks. Who holds sleeps on the thread that calls the operation, asynchronous
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from collectives.timetable import Timetable
 
 LONGEST_NS = 600_000_000_000
 """No hold is longer: ten minutes."""
@@ -42,6 +45,7 @@ class TimeShifts:
         self._lock = threading.Lock()
         self._holds: dict[tuple[str, int], Hold] = {}
         self._reached: dict[str, int] = {}
+        self._timetable: Timetable | None = None
         self._leaving = threading.Event()
 
     def reached(self, group: str) -> int:
@@ -57,14 +61,23 @@ class TimeShifts:
         if late:
             self._outcome(hold, LATE)
 
+    def keep_to(self, timetable: Timetable | None) -> None:
+        """From now on hold back what is early by this timetable; a hold before an operation comes first."""
+        self._timetable = timetable
+
     def enter(self, group: str, number: int) -> None:
-        """An operation is about to go: wait here if there is a hold before it."""
+        """An operation is about to go: wait here if there is a hold before it, or it is early."""
         with self._lock:
             self._reached[group] = number
             hold = self._holds.pop((group, number), None) if self._holds else None
+            timetable = self._timetable
         if hold is not None:
             self._leaving.wait(min(hold.delay_ns, LONGEST_NS) / 1e9)
             self._outcome(hold, HELD)
+        elif timetable is not None:
+            early_ns = timetable.wait_ns(group, number, time.monotonic_ns())
+            if early_ns:
+                self._leaving.wait(early_ns / 1e9)
 
     def close(self) -> None:
         """Hold no more, and let go who is held."""

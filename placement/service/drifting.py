@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median_low
 from typing import Any
 
-from placement.cassini.circle import periods_on_circle
+from placement.cassini.circle import TOLERANCE, periods_on_circle
 from placement.cassini.drift import corrections, least_waits
 from placement.service import placement_pb2 as pb
 from placement.service.refusal import invalid
@@ -31,6 +31,9 @@ MARGIN = 0.25
 
 MOST_PATIENCE = 3
 """No more looks pass between two delays than so many, however often they have been in vain."""
+
+ALLOWANCE = 0.005
+"""Of a period: so much longer than they would take iterations are timed, so that who is late comes back."""
 
 PACED_BY = 4
 """The median of the last so many durations is how fast a job runs: a stall or two say nothing of the next ones."""
@@ -56,7 +59,7 @@ class Course:
         sent_ns: when a delay was sent that is not applied yet; 0 if there is none.
         from_iteration: reports of earlier iterations do not count: they began before a delay was applied.
         fresh: whether the report is newer than the last look at the job's group.
-        durations_ns: of the last iterations that count.
+        durations_ns: of the last iterations that count, but for what they were held back.
         lead: the iterations from the last report before a delay was sent to the one that kept it.
         sent_after: the number of that report.
         unsettled: how many delays in a row have not put the job's group right.
@@ -77,8 +80,15 @@ class Course:
 
     def pace_ns(self, period_ns: int, threshold: float) -> int:
         """How long an iteration takes now, of a job whose period this is; off by less than the threshold is noise."""
-        taken_ns = median_low(self.durations_ns) if self.durations_ns else period_ns
+        taken_ns = self._taken_ns(period_ns)
         return taken_ns if abs(taken_ns - period_ns) > threshold * period_ns else period_ns
+
+    def longer_by(self, period_ns: int) -> float:
+        """By which share of its period an iteration takes longer than it."""
+        return max(0.0, self._taken_ns(period_ns) / period_ns - 1)
+
+    def _taken_ns(self, otherwise_ns: int) -> int:
+        return median_low(self.durations_ns) if self.durations_ns else otherwise_ns
 
 
 @dataclass
@@ -141,9 +151,9 @@ class Courses:
         if len(courses) < 2 or not all(course.fresh for course in courses.values()):
             return {}
         self._look(courses, fresh=False)
-        periods_ns = _on_circle(jobs, periods_ns)
-        paces_ns = {job: course.pace_ns(periods_ns[job], self.threshold) for job, course in courses.items()}
-        if not corrections(_seen(courses, paces_ns), shifts_ns, periods_ns, self.threshold):
+        timed_ns = _timed(courses, _on_circle(jobs, periods_ns))
+        paces_ns = {job: course.pace_ns(timed_ns[job], self.threshold) for job, course in courses.items()}
+        if not corrections(_seen(courses, paces_ns), shifts_ns, timed_ns, self.threshold):
             self._look(courses, unsettled=0, patience=0)
             return {}
         patience = max(course.patience for course in courses.values())
@@ -151,12 +161,12 @@ class Courses:
             self._look(courses, patience=patience - 1)
             return {}
         foreseen = _foreseen(courses, paces_ns)
-        waits = least_waits(foreseen, shifts_ns, periods_ns)
+        waits = least_waits(foreseen, shifts_ns, timed_ns)
         unsettled = max(course.unsettled for course in courses.values())
         self._look(courses, unsettled=unsettled + 1, patience=min(2**unsettled - 1, MOST_PATIENCE))
         margin_ns = round(MARGIN * max(waits.values()))
         return {
-            job: self._delay(job, began_ns + margin_ns, waits[job], periods_ns[job], now_ns)
+            job: self._delay(job, began_ns + margin_ns, waits[job], timed_ns[job], now_ns)
             for job, began_ns in foreseen.items()
         }
 
@@ -192,6 +202,16 @@ class Courses:
 def _on_circle(jobs: Sequence[str], periods_ns: Mapping[str, int]) -> dict[str, int]:
     """The periods that jobs have on the circle of all of them."""
     return dict(zip(jobs, periods_on_circle([periods_ns[job] for job in jobs]), strict=True))
+
+
+def _timed(courses: Mapping[str, Course], periods_ns: Mapping[str, int]) -> dict[str, int]:
+    """How far apart iterations are to begin: all longer than on the circle by what the slowest job takes longer.
+
+    More than circles tolerate says that jobs collide, but not what they take otherwise.
+    """
+    longer = max(course.longer_by(periods_ns[job]) for job, course in courses.items())
+    allowed = ALLOWANCE + (longer if longer <= TOLERANCE else ALLOWANCE)
+    return {job: round((1 + allowed) * period_ns) for job, period_ns in periods_ns.items()}
 
 
 def _seen(courses: Mapping[str, Course], paces_ns: Mapping[str, int]) -> dict[str, int]:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from queue import SimpleQueue
+from time import monotonic_ns
 
 import pytest
 import torch.distributed as dist
@@ -13,7 +14,6 @@ from collectives import agent as agents
 from collectives.agent import Agent
 from collectives.announcements import Announcer, Listener
 from collectives.conversation import (
-    LATE_BY,
     Applied,
     ConversationError,
     Delay,
@@ -30,6 +30,7 @@ from collectives.records import Iteration, Operation
 from collectives.service_clock import RENEW_S, ServiceClock
 from collectives.settings import Settings
 from collectives.time_shift import HELD, LATE, Hold, TimeShifts
+from collectives.timetable import EARLY_BY, Timetable
 from mltcp.errors import UsageError
 from tests.unit.collectives.eventually import eventually
 
@@ -64,6 +65,40 @@ def test_an_operation_that_has_gone_is_late():
     assert outcomes.get(timeout=WAIT_S) == (1, LATE)
     found.enter("g", 3)
     assert found.reached("g") == 3
+
+
+TURNS = st.integers(-1000, 1000)
+
+
+@given(st.integers(0, 10**12), st.integers(10, 10**9), TURNS, st.integers(1, 50), TURNS, st.data())
+def test_a_timetable_holds_back_what_is_a_little_early(at_ns, period_ns, turn, every, iterations, data):
+    table = Timetable("g", 100, every, at_ns, period_ns)
+    early_ns = data.draw(st.integers(0, int(EARLY_BY * period_ns)))
+    begins = 100 + iterations * every
+    slot_ns = at_ns + turn * period_ns
+    assert table.wait_ns("g", begins, slot_ns - early_ns) == early_ns
+    late_ns = data.draw(st.integers(0, int((1 - EARLY_BY) * period_ns) - 1))
+    assert table.wait_ns("g", begins, slot_ns + late_ns) == 0
+    assert table.wait_ns("h", begins, slot_ns - early_ns) == 0
+    within = data.draw(st.integers(1, every))
+    assert within == every or table.wait_ns("g", begins + within, slot_ns - early_ns) == 0
+
+
+def test_who_keeps_to_a_timetable_goes_on_time_and_a_hold_comes_first():
+    found, outcomes = shifts()
+    slot_ns = monotonic_ns() + 200 * MS
+    found.keep_to(Timetable("g", 1, 2, slot_ns, 10**12))
+    found.enter("g", 2)
+    assert monotonic_ns() < slot_ns, "it begins no iteration"
+    found.enter("g", 3)
+    assert monotonic_ns() >= slot_ns
+    found.keep_to(Timetable("g", 1, 2, monotonic_ns() + 90 * 10**9, 10**12))
+    found.add(Hold(1, "g", 5, 1))
+    found.enter("g", 5)
+    assert outcomes.get(timeout=WAIT_S) == (1, HELD)
+    found.keep_to(None)
+    found.enter("g", 7)
+    assert monotonic_ns() < slot_ns + 60 * 10**9
 
 
 def test_a_long_hold_ends_with_the_job():
@@ -283,13 +318,38 @@ def test_one_iteration_is_not_enough():
     assert starts.next_start(3, 0) is None
 
 
-@given(st.integers(0, 10**9), st.integers(0, 10**12), st.integers(1, 10**9))
-def test_a_delay_to_a_time_is_kept_on_the_period_by_who_is_late_at_once(begins_ns, at_ns, period_ns):
-    wait_ns = Delay(1, 7, "", at_ns, period_ns).wait_ns(begins_ns)
-    assert 0 <= wait_ns <= period_ns
+@given(st.integers(0, 10**9), st.integers(0, 10**12), st.integers(1, 10**9), st.integers(0, 10**9))
+def test_a_delay_to_a_time_is_kept_on_the_period_by_about_as_long_a_wait(
+    begins_ns, at_ns, period_ns, delay_ns
+):
+    wait_ns = Delay(1, delay_ns, "", at_ns, period_ns).wait_ns(begins_ns)
     off_ns = (begins_ns + wait_ns - at_ns) % period_ns
-    assert off_ns == 0 or (wait_ns == 0 and off_ns <= LATE_BY * period_ns + 1)
+    assert wait_ns >= 0
+    assert abs(wait_ns - delay_ns) <= period_ns // 2 + 1
+    assert off_ns == 0 or (wait_ns == 0 and off_ns <= period_ns // 2 + 1)
     assert Delay(1, 7).wait_ns(begins_ns) == 7
+
+
+@pytest.mark.parametrize(("late_ms", "waits_ms"), [(-20, 20), (0, 0), (60, 0), (200, 0)])
+def test_who_was_not_to_wait_and_is_late_goes_at_once(late_ms, waits_ms):
+    assert Delay(1, 0, "", 1000 * MS, 412 * MS).wait_ns((1000 + late_ms) * MS) == waits_ms * MS
+
+
+@given(st.integers(1, 40), SILENT_MS, st.integers(0, 10), st.integers(0, 300))
+def test_a_timetable_is_of_the_operations_that_begin_iterations(operations, silent_ms, offset, held_ms):
+    starts, _ = three_iterations(operations, silent_ms, offset, held_ms)
+    period_ns = (silent_ms + TAKES_MS) * MS
+    found = starts.timetable(5, period_ns)
+    assert found == Timetable("g", 1 + offset + 2 * operations, operations, 5, period_ns)
+    assert starts.timetable(5, 2 * period_ns) is None, "it is of other iterations"
+
+
+def test_where_iterations_differ_in_their_operations_there_is_no_timetable():
+    starts = IterationStarts(2)
+    for number, first in enumerate((1, 4, 8, 11)):
+        starts.add(iteration(number, first))
+    assert starts.timetable(0, 100 * MS) is None
+    assert IterationStarts(2).timetable(0, 100 * MS) is None
 
 
 # -- profiles --------------------------------------------------------------------------------------------------------
@@ -456,6 +516,13 @@ def test_a_delay_is_kept_and_reported_with_the_iteration(ranks):
     assert 10 < applied.iteration < ranks.number
 
 
+def test_what_an_iteration_was_held_back_is_not_in_its_reported_duration(ranks):
+    ranks.service.opened.get(timeout=WAIT_S)
+    ranks.agent.iteration_ended(iteration(0, held_ms=30))
+    report = ranks.service.next(IterationReport)
+    assert report.duration_ns == 100 * MS
+
+
 def test_a_rank_that_hears_too_late_is_in_the_report(ranks):
     conversation = ranks.service.opened.get(timeout=WAIT_S)
     for number in range(1, 10**4):
@@ -476,6 +543,25 @@ def test_delays_are_kept_one_after_the_other(ranks):
     found = [run_until(ranks, Applied) for _ in range(3)]
     assert [each.sequence for each in found] == [1, 2, 3]
     assert found[0].iteration < found[1].iteration < found[2].iteration
+
+
+def test_after_a_delay_to_a_time_the_job_keeps_to_it_for_some_time(ranks):
+    conversation = ranks.service.opened.get(timeout=WAIT_S)
+    ranks.run(10)
+    ranks.service.next(IterationReport)
+    conversation.inbox.put(Delay(1, 1000, "", 5, 100 * MS))
+    await_holds(ranks, (0, 1))
+    applied = run_until(ranks, Applied)
+    ranks.run(1)
+    eventually(lambda: ranks.shifts[0]._timetable is not None)
+    found = ranks.shifts[0]._timetable
+    at_ns = ranks.agent._clock.monotonic_at(5)
+    assert (found.every, found.at_ns, found.period_ns) == (3, at_ns, 100 * MS)
+    assert (found.number - 1) % 3 == 0
+    assert ranks.shifts[1]._timetable is None
+    ranks.number = applied.iteration + agents.TIMED_FOR
+    ranks.run(1)
+    eventually(lambda: ranks.shifts[0]._timetable is None)
 
 
 def test_a_conversation_that_breaks_is_begun_anew_with_the_profile(ranks):

@@ -3,7 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.conversation import Delay
-from placement.service.drifting import APPLY_WITHIN_NS, Courses, Report
+from collectives.timetable import Timetable
+from placement.cassini.circle import TOLERANCE
+from placement.service.drifting import ALLOWANCE, APPLY_WITHIN_NS, Courses, Report
 
 MS = 10**6
 SHIFTS = {"a": 0, "b": 50 * MS}
@@ -81,24 +83,30 @@ def test_after_the_delays_the_jobs_lie_as_they_should(first, second):
 # -- two jobs on one link, of which the earlier to send gets more of it -----------------------------------------------
 
 
+LONGEST_MS = 415 * (1 + TOLERANCE + ALLOWANCE) + 1
+"""Who collides a little while it is told a time seems to take so much longer; then it is timed by that."""
+
+
 class Sender:
     """A job in steps of a millisecond: it computes, then sends; a delay is kept before it sends, as an agent does."""
 
-    def __init__(self, silent_ms, sends_ms, later_ms=0):
-        self.silent_ms, self.sends_ms = silent_ms, sends_ms
+    def __init__(self, silent_ms, sends_ms, later_ms=0, keeps_time=True):
+        self.silent_ms, self.sends_ms, self.keeps_time = silent_ms, sends_ms, keeps_time
         self.number, self.started_ms, self.began_ms = 0, later_ms, None
         self.left, self.held_ms = sends_ms, 0
-        self.hold = self.kept = None
+        self.hold = self.kept = self.table = None
         self.durations = []
 
     def wants(self, now_ms):
         if now_ms < self.started_ms + self.silent_ms + self.held_ms:
             return False
         if self.hold is not None and self.hold[0] <= self.number and self.began_ms is None:
-            _, self.held_ms, sequence = self.hold
+            _, self.held_ms, sequence, self.table = self.hold
             self.hold, self.kept = None, (sequence, self.number)
             return self.wants(now_ms)
         if self.began_ms is None:
+            if self.keeps_time and self.table and self.table.wait_ns("", 0, now_ms * MS) > 0:
+                return False
             self.began_ms = now_ms
         return True
 
@@ -118,15 +126,23 @@ class Sender:
         number, begins_ms = self.number, self.started_ms + self.silent_ms
         while begins_ms < now_ms + notice_ms:
             number, begins_ms = number + 1, begins_ms + pace_ms
-        self.hold = number, delay.wait_ns(begins_ms * MS) // MS, sent.sequence
+        table = Timetable("", 0, 1, delay.at_ns, delay.period_ns)
+        self.hold = number, delay.wait_ns(begins_ms * MS) // MS, sent.sequence, table
 
 
-def run_beside(made, notice_ms, share, later_ms, iterations=100, silent_ms=215, sends_ms=200):
-    """How often one of two such jobs was delayed, and how long their last 40 iterations took."""
-    jobs = {"a": Sender(silent_ms, sends_ms), "b": Sender(silent_ms, sends_ms, later_ms)}
+def run_beside(made, notice_ms, share, later_ms, shorter_ms=0, keeps_time=True):
+    """How often one of two such jobs was delayed in 100 iterations, and how long their last 40 took.
+
+    Without company, the first takes 415 ms less `shorter_ms`, the second 415 ms.
+    """
+    iterations, silent_ms, sends_ms = 100, 215, 200
+    jobs = {
+        "a": Sender(silent_ms - shorter_ms, sends_ms, keeps_time=keeps_time),
+        "b": Sender(silent_ms, sends_ms, later_ms, keeps_time),
+    }
     period_ms = silent_ms + sends_ms
     shifts = {"a": 0, "b": period_ms // 2 * MS}
-    periods = dict.fromkeys("ab", period_ms * MS)
+    periods = {"a": (period_ms - shorter_ms) * MS, "b": period_ms * MS}
     delays, now_ms = 0, 0
     while min(job.number for job in jobs.values()) < iterations:
         now_ms += 1
@@ -155,8 +171,18 @@ def run_beside(made, notice_ms, share, later_ms, iterations=100, silent_ms=215, 
 @pytest.mark.parametrize("later_ms", [0, 30, 150, 280, 400])
 def test_jobs_that_collide_are_told_apart_at_once_however_late_delays_are_kept(notice_ms, share, later_ms):
     delays, durations = run_beside(Courses(0.03), notice_ms, share, later_ms)
+    assert delays <= 8
+    assert max(durations) <= LONGEST_MS
+
+
+@pytest.mark.parametrize("share", [0.5, 0.65])
+@pytest.mark.parametrize("shorter_ms", [5, 10])
+def test_who_is_faster_alone_than_on_the_circle_keeps_to_its_time(share, shorter_ms):
+    delays, durations = run_beside(Courses(0.03), 50, share, 30, shorter_ms)
     assert delays <= 6
-    assert max(durations) <= 416
+    assert max(durations) <= LONGEST_MS
+    adrift, _ = run_beside(Courses(0.03), 50, share, 30, shorter_ms, keeps_time=False)
+    assert adrift > 2 * delays
 
 
 def test_delays_in_vain_become_rarer_and_one_look_in_place_starts_anew():
