@@ -16,6 +16,9 @@ ANGLES = 72
 """Five degrees, as in 4.5.1."""
 
 TOLERANCE = 0.03
+KEPT_TOLERANCE = 0.05
+"""Of jobs that keep to timetables: those that are faster than their circle are held back, and collide with nobody."""
+
 MOST_ANGLES = 36_000
 _LARGEST = 2**62
 MOST_EXACT, MOST_MEASURED = 24, 8

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median_low
 from typing import Any
 
-from placement.cassini.circle import TOLERANCE, periods_on_circle
+from placement.cassini.circle import KEPT_TOLERANCE, TOLERANCE, periods_on_circle
 from placement.cassini.drift import corrections, least_waits
 from placement.service import placement_pb2 as pb
 from placement.service.refusal import invalid
@@ -201,7 +201,8 @@ class Courses:
 
 def _on_circle(jobs: Sequence[str], periods_ns: Mapping[str, int]) -> dict[str, int]:
     """The periods that jobs have on the circle of all of them."""
-    return dict(zip(jobs, periods_on_circle([periods_ns[job] for job in jobs]), strict=True))
+    found = periods_on_circle([periods_ns[job] for job in jobs], KEPT_TOLERANCE)
+    return dict(zip(jobs, found, strict=True))
 
 
 def _timed(courses: Mapping[str, Course], periods_ns: Mapping[str, int]) -> dict[str, int]:

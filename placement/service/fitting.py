@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from placement.cassini.circle import KEPT_TOLERANCE
 from placement.cassini.demand import Demand
-from placement.cassini.module import Choice, choose
+from placement.cassini.module import Choice, Traffic, choose
 from placement.service.candidates import Candidate
 from placement.service.jobs import Job
 from placement.service.registry import Registry
@@ -38,12 +39,15 @@ class Question:
         are connected, the candidates are compared by the others, and time shifts worked out for the one that is taken.
         """
         if len(self.traffic) == 1 or len(self.demands) <= WHOLE_JOBS:
-            return choose(self.traffic, self.demands, self.capacities_bps)
+            return self._choose(self.traffic)
         near = [{link: jobs for link, jobs in each.items() if link in self.touched} for each in self.traffic]
-        compared = choose(near, self.demands, self.capacities_bps)
-        whole = choose([self.traffic[compared.candidate]], self.demands, self.capacities_bps)
+        compared = self._choose(near)
+        whole = self._choose([self.traffic[compared.candidate]])
         links = tuple(each for each in whole.links if each.link in self.touched)
         return replace(compared, shifts_ns=whole.shifts_ns, turns=whole.turns, links=links)
+
+    def _choose(self, traffic: Sequence[Traffic]) -> Choice:
+        return choose(traffic, self.demands, self.capacities_bps, tolerance=KEPT_TOLERANCE)
 
 
 def question(registry: Registry, job: Job, candidates: Sequence[Candidate]) -> Question:
