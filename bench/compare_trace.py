@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from pathlib import Path
 
 from bench.compare_approach import Approach
 from bench.compare_coordination import Coordination, PlacedDemand, Together, from_epoch
@@ -25,9 +24,8 @@ from bench.compare_service import served, slot_name, two_tier_network
 from bench.contend import check_control, loaded_controls
 from bench.lab import namespaces
 from bench.lab.lab import Lab
-from bench.lab.paced_host import paced_host
 from bench.lab.placing import label_of
-from bench.lab.topology import INTERFACE, MAX_JOBS
+from bench.lab.topology import MAX_JOBS
 from bench.lab.two_tier import TwoTier, two_tier, two_tier_cluster
 from bench.progress import Step
 from bench.workloads.job import JobResult, JobSpec
@@ -208,7 +206,6 @@ class _TraceRun:
         self._ended: list[_Running] = []
         self._decisions_s: list[float] = []
         self._epoch_s = 0.0
-        self._daemons: dict[str, Path] = {}
 
     def run(self) -> ApproachRun:
         """Live through the trace."""
@@ -378,7 +375,7 @@ class _TraceRun:
                 label_of(running.number),
                 address,
                 cgroups[server],
-                self._daemon(server),
+                None,
                 self._pace(),
                 self._coordination.variables,
             )
@@ -390,18 +387,6 @@ class _TraceRun:
         if pacing is None or not pacing.by_socket:
             return None
         return f"{self._plan.shape.nic.rate_bps}bit,{pacing.law}"
-
-    def _daemon(self, server: str) -> Path | None:
-        """The daemon of a server that paces, which stays for the whole run."""
-        pacing = self._approach.policy.pacing
-        if pacing is None or pacing.by_socket:
-            return None
-        if server not in self._daemons:
-            rate_bps = self._plan.shape.nic.rate_bps
-            self._daemons[server] = self._stack.enter_context(
-                paced_host(self._lab.namespace(server), INTERFACE, rate_bps, pacing)
-            )
-        return self._daemons[server]
 
     def _take_off(self, running: _Running) -> None:
         self._coordination.released(running.name)
@@ -491,6 +476,14 @@ def _check(trace: JobSet, plan: TracePlan) -> None:
     for job in trace.jobs:
         if job.workers > slots:
             raise UsageError(f"{trace.name}: {job.name} wants {job.workers} slots; the lab has {slots}")
+    for approach in plan.approaches:
+        pacing = approach.policy.pacing
+        if pacing is not None and not pacing.by_socket:
+            # the lab has shaped the servers' interfaces, and a daemon leaves alone what it has not installed
+            raise UsageError(
+                f"--policies: {approach.policy.name!r}: no daemon can pace the servers of this lab; "
+                f"{approach.policy.name.partition('@')[0]}@by=socket is allowed"
+            )
     if (
         slots > MAX_JOBS
         and len(trace.jobs) > MAX_JOBS
