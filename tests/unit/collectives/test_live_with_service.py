@@ -72,6 +72,8 @@ def test_jobs_that_begin_together_are_moved_apart(tmp_path):
                 for processes, directory in zip((first, second), directories.values(), strict=True)
             ]
     for ranks in found:
-        assert len({tuple(number for _, number, _ in rank["held"]) for rank in ranks}) == 1
+        held = sorted(([number for _, number, _ in rank["held"]] for rank in ranks), key=len)
+        # The jobs were stopped at any moment: one rank may have kept a last hold that the other had not come to.
+        assert all(each[: len(held[0])] == held[0] and len(each) <= len(held[0]) + 1 for each in held)
     # They may have begun apart by chance.
     assert before < APART or any(rank["held"] for ranks in found for rank in ranks)
