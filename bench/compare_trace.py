@@ -375,16 +375,15 @@ class _TraceRun:
                 label_of(running.number),
                 address,
                 cgroups[server],
-                None,
-                self._pace(),
-                self._coordination.variables,
+                pace=self._pace(),
+                environment=self._coordination.variables,
             )
             for server, address in zip(running.servers, bound, strict=True)
         )
 
     def _pace(self) -> str | None:
-        pacing = self._approach.policy.pacing
-        if pacing is None or not pacing.by_socket:
+        pacing = self._approach.policy.pacing  # by socket: see _check
+        if pacing is None:
             return None
         return f"{self._plan.shape.nic.rate_bps}bit,{pacing.law}"
 

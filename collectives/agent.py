@@ -202,8 +202,7 @@ class Agent:
 
     def _end_conversation(self) -> None:
         conversation, self._conversation = self._conversation, None
-        self._timed = None
-        self._shifts.keep_to(None)
+        self._keep_no_time()
         if conversation is not None:
             conversation.close()
 
@@ -245,8 +244,7 @@ class Agent:
         self._reported_s = now_s
         if self._clock.is_due:
             self._clock.renew(self._conversation.clock_ns)
-        held_ns = sum(each.held_ns for each in iteration.operations)
-        duration_ns = max(0, iteration.ended_ns - iteration.started_ns - held_ns)
+        duration_ns = max(0, iteration.ended_ns - iteration.started_ns - iteration.held_ns)
         self._send(IterationReport(iteration.number, self._clock.at(began_ns), duration_ns))
 
     # -- delays ------------------------------------------------------------------------------------------------------
@@ -264,8 +262,7 @@ class Agent:
         wait_ns = delay.wait_ns(self._clock.at(start.begins_ns))
         hold = Hold(delay.sequence, start.group, start.number, max(0, min(wait_ns, LONGEST_NS)))
         self._pending = _Pending(delay, hold)
-        self._timed = None
-        self._shifts.keep_to(None)
+        self._keep_no_time()
         self._announcer.announce(hold)
         self._shifts.add(hold)
         _log.info(
@@ -305,6 +302,10 @@ class Agent:
         self._pending = None
         self._timed = _Timed(pending.delay, pending.iteration) if pending.delay.period_ns > 0 else None
         self._send(Applied(sequence, pending.iteration, late))
+
+    def _keep_no_time(self) -> None:
+        self._timed = None
+        self._shifts.keep_to(None)
 
     def _keep_time(self, number: int) -> None:
         """After an iteration: have the next ones begin no earlier than the last delay has it.

@@ -123,15 +123,11 @@ def began_to_send_ns(iteration: Iteration) -> int | None:
 
 
 def _duration_s(iterations: Iterable[Iteration]) -> float:
-    return median(each.duration_s - _held_s(each) for each in iterations)
-
-
-def _held_s(iteration: Iteration) -> float:
-    return sum(each.held_ns for each in iteration.operations) / 1e9
+    return median(each.duration_s - each.held_ns / 1e9 for each in iterations)
 
 
 def _silent_s(iteration: Iteration) -> float:
-    return max(0.0, iteration.compute_s - _held_s(iteration))
+    return max(0.0, iteration.compute_s - iteration.held_ns / 1e9)
 
 
 def _sends(operation: Operation) -> bool:

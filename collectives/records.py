@@ -63,6 +63,11 @@ class Iteration:
         return (self.ended_ns - self.started_ns) / 1e9
 
     @property
+    def held_ns(self) -> int:
+        """How long its operations were held back, together."""
+        return sum(operation.held_ns for operation in self.operations)
+
+    @property
     def bytes(self) -> int:
         """Payload of all its operations."""
         return sum(operation.bytes for operation in self.operations)
