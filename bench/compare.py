@@ -24,6 +24,7 @@ from bench.compare_coordination import (
     from_epoch,
 )
 from bench.compare_gate import gated
+from bench.compare_journal import Keep
 from bench.compare_results import ApproachRun, Change, JobRun, LinkExcerpt, Measured
 from bench.compare_service import dumbbell_network, served
 from bench.contend import Contest, check_control, loaded_controls, run_group
@@ -95,8 +96,10 @@ Progress = Callable[[str, int], None]
 """Called with the approach's name and the repeat whenever a job has finished an iteration."""
 
 
-def compare(snapshots: Sequence[Snapshot], plan: Plan, progress: Progress) -> list[Measured]:
+def compare(snapshots: Sequence[Snapshot], plan: Plan, progress: Progress, keep: Keep) -> list[Measured]:
     """Compare the approaches on each snapshot, one after the other, in labs of their own.
+
+    What has been measured goes to `keep` whenever an approach has run.
 
     Raises:
         UsageError: a job or an approach that this cannot be done with.
@@ -106,7 +109,10 @@ def compare(snapshots: Sequence[Snapshot], plan: Plan, progress: Progress) -> li
     contests = [_Comparison(snapshot, plan) for snapshot in snapshots]
     namespaces.require_privileges()
     with loaded_controls([approach.policy for approach in plan.approaches]) as controls:
-        return [contest.run(controls, progress) for contest in contests]
+        done: list[Measured] = []
+        for contest in contests:
+            done.append(contest.run(controls, progress, lambda so_far: keep((*done, so_far))))
+        return done
 
 
 def total_iterations(snapshots: Sequence[Snapshot], plan: Plan) -> int:
@@ -140,7 +146,7 @@ class _Comparison:
             self._contest.iterations_of(index) for group in groups for index in group
         )
 
-    def run(self, controls: Controls, progress: Progress) -> Measured:
+    def run(self, controls: Controls, progress: Progress, keep: Callable[[Measured], None]) -> Measured:
         """Run every approach, every repeat, in a lab of this snapshot's."""
         runs: list[ApproachRun] = []
         topology = dumbbell(len(self._contest.jobs), self._plan.ranks, self._plan.link)
@@ -152,9 +158,16 @@ class _Comparison:
                 for approach in self._ordered():
                     live = _Live(approach, repeat, lab, controls, Path(directory), progress)
                     runs.append(self._run(live))
+                    keep(self._measured(runs))
+        return self._measured(runs)
+
+    def _measured(self, runs: Sequence[ApproachRun]) -> Measured:
+        """In the order of the plan, whatever that in which they ran."""
         order = [approach.name for approach in self._plan.approaches]
-        runs.sort(key=lambda run: (run.repeat, order.index(run.approach)))
-        return Measured(self._snapshot.name, self._setting(), tuple(runs), self._score(), self._plan.change)
+        ordered = sorted(runs, key=lambda run: (run.repeat, order.index(run.approach)))
+        return Measured(
+            self._snapshot.name, self._setting(), tuple(ordered), self._score(), self._plan.change
+        )
 
     def _ordered(self) -> list[Approach]:
         """Isolated runs come first in a repeat: they measure the profiles that Cassini works with."""

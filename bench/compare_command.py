@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bench.compare import DemandingJob, Plan, Snapshot, compare, total_iterations
 from bench.compare_approach import Approach, parse_approaches
+from bench.compare_journal import keep_in
 from bench.compare_report import print_report
 from bench.compare_results import Change, CompareResult, compare_result, from_document, to_document
 from bench.compare_trace import TracePlan
@@ -59,7 +60,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         dest="output",
         type=Path,
         metavar="DIR",
-        help="write pictures, report.html and result.json there",
+        help="write pictures and report.html there, and result.json, which is kept up to date from run to run",
     )
     command.set_defaults(execute=execute)
 
@@ -155,8 +156,9 @@ def _run(options: argparse.Namespace) -> CompareResult:
         return _run_trace(options)
     plan = plan_of(options)
     snapshots = snapshots_of(options, plan.link)
+    keep = keep_in(options.output)
     with progress(total_iterations(snapshots, plan), plan.repeat) as step:
-        return compare_result(compare(snapshots, plan, step))
+        return compare_result(compare(snapshots, plan, step, keep))
 
 
 def plan_of(options: argparse.Namespace) -> Plan:
@@ -192,8 +194,9 @@ def _run_trace(options: argparse.Namespace) -> CompareResult:
 
     trace = compare_trace.first_jobs(sets.load(options.trace), options.first)
     plan = trace_plan_of(options)
+    keep = keep_in(options.output)
     with progress(compare_trace.total_iterations(trace, plan), plan.repeat) as step:
-        return compare_result([compare_trace.compare_trace(trace, plan, step)])
+        return compare_result([compare_trace.compare_trace(trace, plan, step, keep)])
 
 
 def trace_plan_of(options: argparse.Namespace) -> TracePlan:

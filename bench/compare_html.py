@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import io
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,13 +12,14 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from bench.compare_journal import write_result
 from bench.compare_plots import Picture, colours_of, gain_figure, gains, pictures_of
 from bench.compare_report import approach_table, heading, job_table, sentence
 from bench.compare_results import CompareResult, SetResult, to_document
 from mltcp.errors import UsageError
 from placement.picture import STYLE, write
 
-REPORT, RESULT = "report.html", "result.json"
+REPORT = "report.html"
 GAIN_CAPTION = "What interleaving is worth, against how well the jobs of a set fit together."
 
 _STYLE = """
@@ -44,10 +44,9 @@ def write_report(result: CompareResult, directory: Path) -> tuple[Path, ...]:
         directory.mkdir(parents=True, exist_ok=True)
         paths = [_png(picture, directory) for picture in _all_pictures(result)]
         (directory / REPORT).write_text(html_report(result), encoding="utf-8")
-        (directory / RESULT).write_text(json.dumps(to_document(result), allow_nan=False) + "\n")
     except OSError as error:
         raise UsageError(f"cannot write to {directory}: {error.strerror or error}") from error
-    return (*paths, directory / REPORT, directory / RESULT)
+    return (*paths, directory / REPORT, write_result(to_document(result), directory))
 
 
 def html_report(result: CompareResult) -> str:

@@ -18,6 +18,7 @@ from fractions import Fraction
 from bench.compare_approach import Approach
 from bench.compare_coordination import Coordination, PlacedDemand, Together, from_epoch
 from bench.compare_gate import gated
+from bench.compare_journal import Keep
 from bench.compare_placing import scheduler
 from bench.compare_results import ApproachRun, JobRun, Measured
 from bench.compare_service import served, slot_name, two_tier_network
@@ -89,8 +90,10 @@ class _Scale:
         return max(LEAST_ITERATIONS, round(job.iterations * self.iterations))
 
 
-def compare_trace(trace: JobSet, plan: TracePlan, step: Step) -> Measured:
+def compare_trace(trace: JobSet, plan: TracePlan, step: Step, keep: Keep) -> Measured:
     """Live through the trace under every approach, every repeat.
+
+    What has been measured goes to `keep` whenever an approach has run.
 
     Raises:
         UsageError: a job that is larger than the lab, or more jobs than it can tell apart.
@@ -100,13 +103,15 @@ def compare_trace(trace: JobSet, plan: TracePlan, step: Step) -> Measured:
     _check(trace, plan)
     namespaces.require_privileges()
     scale = scale_of(trace, plan)
-    runs = []
+    measured = Measured(trace.name, _setting(plan, scale), ())
     with loaded_controls([approach.policy for approach in plan.approaches]) as controls:
         with Lab(two_tier(plan.shape), ecn_by=plan.ecn_by) as lab:
             for repeat in range(plan.repeat):
                 for approach in plan.approaches:
-                    runs.append(_TraceRun(trace, plan, scale, approach, repeat, lab, controls, step).run())
-    return Measured(trace.name, _setting(plan, scale), tuple(runs))
+                    run = _TraceRun(trace, plan, scale, approach, repeat, lab, controls, step).run()
+                    measured = replace(measured, runs=(*measured.runs, run))
+                    keep([measured])
+    return measured
 
 
 def scale_of(trace: JobSet, plan: TracePlan) -> _Scale:
