@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -29,6 +30,7 @@ rotating them hardly matters, and a fit would not outlast the drift.
 
 _ANGLES_AN_ITERATION = 12
 _REASONABLE_ANGLES = 4
+_KEPT = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,8 @@ def groups(times_ns: Sequence[int], tolerance: float) -> tuple[tuple[int, ...], 
     found: list[list[int]] = []
     for job in sorted(range(len(times_ns)), key=lambda each: -times_ns[each]):
         for group in found:
-            if _commensurable([*(times_ns[each] for each in group), times_ns[job]], tolerance):
+            times = {*(times_ns[each] for each in group), times_ns[job]}
+            if _commensurable(tuple(sorted(times)), tolerance):
                 group.append(job)
                 break
         else:
@@ -141,10 +144,12 @@ def groups(times_ns: Sequence[int], tolerance: float) -> tuple[tuple[int, ...], 
     return tuple(sorted(tuple(sorted(group)) for group in found))
 
 
-def _commensurable(times_ns: Sequence[int], tolerance: float) -> bool:
-    distinct = np.array(sorted(set(times_ns)), np.int64)
-    if len(distinct) == 1 or math.lcm(*times_ns) <= max(times_ns) * _within(times_ns, MOST_EXACT):
+@lru_cache(maxsize=_KEPT)
+def _commensurable(times_ns: tuple[int, ...], tolerance: float) -> bool:
+    """Whether jobs whose iterations take so long, each once and ascending, can share a circle."""
+    if len(times_ns) == 1 or math.lcm(*times_ns) <= times_ns[-1] * _within(times_ns, MOST_EXACT):
         return True
+    distinct = np.array(times_ns, np.int64)
     repeats = np.zeros(len(distinct), np.int64)
     return closest_multiples(distinct, _within(times_ns, MOST_MEASURED), tolerance, repeats) <= tolerance
 
@@ -155,6 +160,7 @@ def _angles(least: int, repeats: Sequence[int]) -> int:
     return -(-wanted // common) * common if common <= _REASONABLE_ANGLES * wanted else wanted
 
 
+@lru_cache(maxsize=_KEPT)
 def _sampled(demand: Demand, perimeter_ns: int, repeats: int, angles: int) -> np.ndarray:
     """The demand at each angle; after the end of its iteration a job is silent until the next begins."""
     values = np.array([phase.bandwidth_bps for phase in demand.phases] + [0], np.int64)

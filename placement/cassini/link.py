@@ -17,8 +17,8 @@ import numpy as np
 from placement.cassini.circle import ANGLES, TOLERANCE, Circles, groups, unified
 from placement.cassini.compatibility import EFFORT, Compatibility, compatibility
 from placement.cassini.demand import Demand
+from placement.cassini.excess import expected_excess, rotated_sum
 
-_LEVELS = 4096
 _LEAST_SHARE = 10
 
 
@@ -80,7 +80,7 @@ class LinkFit:
     def at_random(self) -> float:
         """The score on average over all time shifts: that of jobs which nobody holds to any."""
         demands = [demand for group in self.groups for demand in list(group.circles.demand)]
-        return 1 - _expected_excess(demands, self.capacity_bps) / self.capacity_bps
+        return 1 - expected_excess(demands, self.capacity_bps) / self.capacity_bps
 
     @property
     def drift(self) -> float:
@@ -92,7 +92,7 @@ class LinkFit:
         sums: list[np.ndarray] = []
         for group in self.groups:
             sums += _independent(group, [group.rotation(shifts_ns[job]) for job in group.jobs])
-        return 1 - _expected_excess(sums, self.capacity_bps) / self.capacity_bps
+        return 1 - expected_excess(sums, self.capacity_bps) / self.capacity_bps
 
 
 def fit_link(
@@ -132,7 +132,9 @@ def fit_link(
         circles = unified(own, angles=angles, tolerance=tolerance)
         capacity = capacity_bps if len(parts) == 1 else left_bps
         found = compatibility(circles, capacity, effort=effort)
-        at_random = 1 - _expected_excess(list(circles.demand), capacity) / capacity
+        at_random = found.score
+        if len(part) > 1:
+            at_random = 1 - expected_excess(list(circles.demand), capacity) / capacity
         group = Group(part, circles, capacity, found, at_random, True)
         gain = found.score - at_random
         tied = not worthwhile or (gain >= worthwhile and group.drift <= gain / 2)
@@ -149,9 +151,9 @@ def _whole(demands: Sequence[Demand], capacity_bps: int, fitted: tuple[Group, ..
         found = fitted[0].compatibility
         return LinkFit(capacity_bps, fitted, found.score, found.bound, tuple(shifts))
     sums = [each for group in fitted for each in _independent(group, group.compatibility.rotations)]
-    score = 1 - _expected_excess(sums, capacity_bps) / capacity_bps
+    score = 1 - expected_excess(sums, capacity_bps) / capacity_bps
     # whatever the rotations, the mean demand beyond the capacity is lost
-    overload = sum(float(each.mean()) for each in sums) - capacity_bps
+    overload = sum(int(each.sum()) / len(each) for each in sums) - capacity_bps
     bound = max(score, 1 - max(0.0, overload) / capacity_bps)
     return LinkFit(capacity_bps, fitted, score, bound, tuple(shifts))
 
@@ -161,33 +163,8 @@ def _independent(group: Group, rotations: Sequence[int]) -> list[np.ndarray]:
     demand = group.circles.demand
     if not group.tied:
         return list(demand)
-    return [np.sum([np.roll(demand[at], turn) for at, turn in enumerate(rotations)], axis=0)]
+    return [rotated_sum(demand, np.array(rotations, np.int64))]
 
 
 def _mean_bps(demand: Demand) -> float:
     return demand.bits * 1e9 / demand.iteration_ns
-
-
-def _expected_excess(sums: Sequence[np.ndarray], capacity_bps: int) -> float:
-    """The mean of what demands at independent angles are beyond the capacity, bit/s."""
-    values, shares = np.zeros(1), np.ones(1)
-    for each in sums:
-        own, counts = np.unique(each, return_counts=True)
-        values = (values[:, None] + own[None, :]).ravel()
-        shares = (shares[:, None] * (counts / len(each))[None, :]).ravel()
-        values, shares = _merged(values, shares)
-    return float((np.maximum(values - capacity_bps, 0) * shares).sum())
-
-
-def _merged(values: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Equal values as one; where too many are left, neighbours at their mean."""
-    distinct, positions = np.unique(values, return_inverse=True)
-    together = np.bincount(positions, shares)
-    if len(distinct) <= _LEVELS:
-        return distinct, together
-    width = (distinct[-1] - distinct[0]) / _LEVELS
-    bins = np.minimum(((distinct - distinct[0]) / width).astype(np.int64), _LEVELS - 1)
-    weights = np.bincount(bins, together, _LEVELS)
-    means = np.bincount(bins, distinct * together, _LEVELS)
-    kept = weights > 0
-    return means[kept] / weights[kept], weights[kept]
