@@ -103,6 +103,7 @@ def fit_link(
     tolerance: float = TOLERANCE,
     effort: int = EFFORT,
     worthwhile: float = 0.0,
+    timed: bool = False,
 ) -> LinkFit:
     """Rotate the jobs of a link against each other as far as that makes sense; their order makes no difference.
 
@@ -113,8 +114,10 @@ def fit_link(
         tolerance: see `unified`.
         effort: see `compatibility`.
         worthwhile: by how much the score of a group has to be better than at random, for its jobs to be tied to each
-            other; correcting their drift costs them that much, and must not cost half of what it gains. With 0 all
-            groups are.
+            other. With 0 all groups are.
+        timed: whether jobs keep to timetables. Then drift costs those that are faster than their circle just that,
+            and is worth anything below what it gains. Otherwise the jobs collide until they are corrected, and drift
+            must not come to half of the gain.
 
     Raises:
         UsageError: no demands, a capacity that is not positive, or angles or a tolerance that cannot be.
@@ -137,7 +140,7 @@ def fit_link(
             at_random = 1 - expected_excess(list(circles.demand), capacity) / capacity
         group = Group(part, circles, capacity, found, at_random, True)
         gain = found.score - at_random
-        tied = not worthwhile or (gain >= worthwhile and group.drift <= gain / 2)
+        tied = not worthwhile or (gain >= worthwhile and group.drift <= (gain if timed else gain / 2))
         fitted.append(replace(group, tied=tied))
     return _whole(demands, capacity_bps, tuple(fitted))
 

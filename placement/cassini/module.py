@@ -103,6 +103,7 @@ def choose(
     angles: int = ANGLES,
     tolerance: float = TOLERANCE,
     worthwhile: float = WORTHWHILE,
+    timed: bool = False,
 ) -> Choice:
     """Algorithm 2. Equal scores go to the earlier candidate; the order of jobs and links makes no difference.
 
@@ -116,6 +117,7 @@ def choose(
         tolerance: of iteration times that have no small common multiple; see `circle.unified`.
         worthwhile: by how much time shifts have to better the score of a link over what it is at random, for its jobs
             to be held to them; with 0 all are, as in the thesis. See `link.fit_link`.
+        timed: whether jobs keep to timetables, so that drift costs less. See `link.fit_link`.
 
     Raises:
         UsageError: no candidates, or a job without demand or a link without capacity.
@@ -123,7 +125,7 @@ def choose(
     if not candidates:
         raise UsageError("no candidates: one or more is allowed")
     _check(candidates, demands, capacities_bps)
-    links = _Links(demands, capacities_bps, angles, tolerance, worthwhile)
+    links = _Links(demands, capacities_bps, angles, tolerance, worthwhile, timed)
     with ThreadPoolExecutor(os.cpu_count()) as threads:  # the search lets other threads run
         rated = list(threads.map(lambda at: _Rated(at, candidates[at], links), range(len(candidates))))
     ranked = sorted(rated, key=lambda each: (-each.score_bound, each.position))
@@ -160,11 +162,13 @@ class _Links:
         angles: int,
         tolerance: float,
         worthwhile: float,
+        timed: bool,
     ) -> None:
         self.capacities_bps = capacities_bps
         self.angles = angles
         self._tolerance = tolerance
         self._worthwhile = worthwhile
+        self._timed = timed
         self.iteration_ns = {job: demand.iteration_ns for job, demand in demands.items()}
         # by what they are, so that no sum depends on the order in which jobs are given
         self._demands = sorted(set(demands.values()), key=_content)
@@ -178,7 +182,8 @@ class _Links:
     def fit(self, link: str, jobs: Sequence[str]) -> LinkFit:
         """How the jobs, which are in order, fit together."""
         demands = tuple(self._demands[self._kind[job]] for job in jobs)
-        return _fit(demands, self.capacities_bps[link], self.angles, self._tolerance, self._worthwhile)
+        capacity_bps = self.capacities_bps[link]
+        return _fit(demands, capacity_bps, self.angles, self._tolerance, self._worthwhile, self._timed)
 
     def silent(self, job: str) -> bool:
         """Whether it sends nothing at all."""
@@ -187,11 +192,22 @@ class _Links:
 
 @lru_cache(maxsize=_KEPT_FITS)
 def _fit(
-    demands: tuple[Demand, ...], capacity_bps: int, angles: int, tolerance: float, worthwhile: float
+    demands: tuple[Demand, ...],
+    capacity_bps: int,
+    angles: int,
+    tolerance: float,
+    worthwhile: float,
+    timed: bool,
 ) -> LinkFit:
     """Links that carry the same demands at the same capacity are solved once, for this choice and those to come."""
     return fit_link(
-        demands, capacity_bps, angles=angles, tolerance=tolerance, effort=RATING_EFFORT, worthwhile=worthwhile
+        demands,
+        capacity_bps,
+        angles=angles,
+        tolerance=tolerance,
+        effort=RATING_EFFORT,
+        worthwhile=worthwhile,
+        timed=timed,
     )
 
 

@@ -47,7 +47,7 @@ class Question:
         return replace(compared, shifts_ns=whole.shifts_ns, turns=whole.turns, links=links)
 
     def _choose(self, traffic: Sequence[Traffic]) -> Choice:
-        return choose(traffic, self.demands, self.capacities_bps, tolerance=KEPT_TOLERANCE)
+        return choose(traffic, self.demands, self.capacities_bps, tolerance=KEPT_TOLERANCE, timed=True)
 
 
 def question(registry: Registry, job: Job, candidates: Sequence[Candidate]) -> Question:

@@ -46,6 +46,20 @@ def test_two_that_fit_are_still_rotated_beside_a_third_that_does_not():
     assert found.score_at((0, 0, 0)) < found.score
 
 
+@pytest.mark.parametrize(
+    ("sends", "gain", "free", "timed"),
+    [(0.2, 0.035, False, False), (0.3, 0.081, False, True), (0.4, 0.146, True, True)],
+)
+def test_jobs_are_held_to_their_shifts_if_that_is_worth_their_drift(sends, gain, free, timed):
+    # 100 and 95.5 ms on one circle: the second drifts by 4.5 %
+    jobs = [up_down(100 - 100 * sends, 100 * sends), up_down(95.5 - 95.5 * sends, 95.5 * sends)]
+    for keeps_time, tied in ((False, free), (True, timed)):
+        (group,) = fit_link(jobs, 100, tolerance=0.05, worthwhile=0.02, timed=keeps_time).groups
+        assert group.drift == pytest.approx(0.045)
+        assert group.compatibility.score - group.at_random == pytest.approx(gain, abs=0.001)
+        assert group.tied == tied
+
+
 @given(st.lists(st.integers(10**6, 10**9), min_size=1, max_size=8), st.randoms(use_true_random=False))
 @settings(deadline=None)
 def test_groups_part_the_jobs_and_do_not_depend_on_their_order(times, numbers):
