@@ -4,8 +4,7 @@ from hypothesis import strategies as st
 
 from collectives.conversation import Delay
 from collectives.timetable import Timetable
-from placement.cassini.circle import TOLERANCE
-from placement.service.drifting import ALLOWANCE, APPLY_WITHIN_NS, Courses, Report
+from placement.service.drifting import ALLOWANCE, APPLY_WITHIN_NS, RETIMED, Courses, Report
 
 MS = 10**6
 SHIFTS = {"a": 0, "b": 50 * MS}
@@ -83,8 +82,8 @@ def test_after_the_delays_the_jobs_lie_as_they_should(first, second):
 # -- two jobs on one link, of which the earlier to send gets more of it -----------------------------------------------
 
 
-LONGEST_MS = 415 * (1 + TOLERANCE + ALLOWANCE) + 1
-"""Who collides a little while it is told a time seems to take so much longer; then it is timed by that."""
+LONGEST_MS = 415 * (1 + ALLOWANCE + RETIMED) + 1
+"""Who collides while it is told a period is told too long a one, but not for long."""
 
 
 class Sender:
@@ -93,7 +92,7 @@ class Sender:
     def __init__(self, silent_ms, sends_ms, later_ms=0, keeps_time=True):
         self.silent_ms, self.sends_ms, self.keeps_time = silent_ms, sends_ms, keeps_time
         self.number, self.started_ms, self.began_ms = 0, later_ms, None
-        self.left, self.held_ms = sends_ms, 0
+        self.left, self.held_ms, self.early_ms = sends_ms, 0, 0
         self.hold = self.kept = self.table = None
         self.durations = []
 
@@ -106,6 +105,7 @@ class Sender:
             return self.wants(now_ms)
         if self.began_ms is None:
             if self.keeps_time and self.table and self.table.wait_ns("", 0, now_ms * MS) > 0:
+                self.early_ms += 1
                 return False
             self.began_ms = now_ms
         return True
@@ -113,10 +113,11 @@ class Sender:
     def end(self, now_ms):
         """The iteration ends; the report of it."""
         taken_ms = now_ms - self.started_ms
-        report = Report(self.number, NOW + self.began_ms * MS, (taken_ms - self.held_ms) * MS)
+        report = Report(self.number, NOW + self.began_ms * MS, (taken_ms - self.held_ms - self.early_ms) * MS)
         self.durations.append(taken_ms)
         self.number += 1
-        self.started_ms, self.began_ms, self.left, self.held_ms = now_ms, None, self.sends_ms, 0
+        self.started_ms, self.began_ms, self.left = now_ms, None, self.sends_ms
+        self.held_ms = self.early_ms = 0
         return report
 
     def keep(self, sent, now_ms, notice_ms):
@@ -183,6 +184,33 @@ def test_who_is_faster_alone_than_on_the_circle_keeps_to_its_time(share, shorter
     assert max(durations) <= LONGEST_MS
     adrift, _ = run_beside(Courses(0.03), 50, share, 30, shorter_ms, keeps_time=False)
     assert adrift > 2 * delays
+
+
+def test_who_was_told_a_period_in_a_collision_is_told_another_once_it_lies_right():
+    made = courses()
+
+    def look(number, at_ms, taken_ms):
+        now_ns = NOW + round(at_ms * MS) + MS
+        for job, shift_ns in SHIFTS.items():
+            began_ns = NOW + round(at_ms * MS) + shift_ns % (100 * MS)
+            made.note(job, Report(number, began_ns, round(taken_ms * MS)), now_ns + 100 * MS, "")
+        return decided(number, now_ns)
+
+    def decided(number, now_ns):
+        told = made.delays(["a", "b"], SHIFTS, PERIODS, now_ns)
+        for job, each in told.items():
+            made.applied(job, each.sequence, number + 1)
+        return told
+
+    note(made, "a", 1, 0)
+    made.note("b", Report(1, NOW + 70 * MS, 102 * MS), NOW + 10**9, "")
+    told = decided(1, NOW)
+    assert {job: each.period_ns for job, each in told.items()} == dict.fromkeys("ab", 102.5 * MS)
+    told = [look(number, 102.5 * number, 100) for number in range(2, 20)]
+    # four durations tell how fast they are now; nobody is held back for it, and it is said once
+    assert [bool(each) for each in told] == [False] * 3 + [True] + [False] * 14
+    for each in told[3].values():
+        assert (each.delay_ns, each.period_ns) == (0, 100.5 * MS)
 
 
 def test_delays_in_vain_become_rarer_and_one_look_in_place_starts_anew():
