@@ -75,29 +75,30 @@ def colours_of(result: CompareResult) -> dict[str, str]:
 
 
 def bars_figure(one: SetResult, colours: dict[str, str]) -> Figure:
-    """Left the slowdown, its spread and 99th percentile; right marks per iteration."""
+    """Left the slowdown, its spread and 99th percentile; right marks or, if there are none, retransmissions."""
     names = [each.approach for each in one.approaches]
     left_in = 0.35 + _CHARACTER_IN * max(map(len, names))
+    marked = any(each.figures.marks_per_iteration for each in one.approaches)
     figure = framed(
-        f"{one.name}: slowdown, and marks",
+        f"{one.name}: slowdown, and {'marks' if marked else 'retransmissions'}",
         [("mean", INK), ("line: smallest to largest repeat", MUTED), ("|  99th percentile", MUTED)],
         max(2, len(names)) * BAR_IN,
         columns=2,
         left_in=left_in,
     )
-    slow, marks = figure.axes
+    slow, signs = figure.axes
     for row, each in enumerate(one.approaches):
         _bar(slow, row, each, colours[each.approach])
-        marks.barh(
-            row, each.figures.marks_per_iteration, height=0.62, color=colours[each.approach], linewidth=0
-        )
+        figures = each.figures
+        shown = figures.marks_per_iteration if marked else figures.retransmits_per_iteration
+        signs.barh(row, shown, height=0.62, color=colours[each.approach], linewidth=0)
     with_yardstick = any(each.figures.slowdown is not None for each in one.approaches)
     slow.set_xlabel("iteration time over isolated" if with_yardstick else "iteration time, s")
     if with_yardstick:
         slow.axvline(1, color=INK, linewidth=0.9)
-    marks.set_xlabel("marked packets an iteration")
+    signs.set_xlabel("marked packets an iteration" if marked else "segments sent again an iteration")
     slow.set_yticks(range(len(names)), names, color=INK)
-    marks.set_yticks([])
+    signs.set_yticks([])
     for ax in figure.axes:
         ax.tick_params(axis="y", length=0)
         ax.spines["left"].set_visible(False)

@@ -2,12 +2,13 @@
 
 import io
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
 from bench.compare_html import html_report, write_report
-from bench.compare_plots import gains, overlap
+from bench.compare_plots import bars_figure, gains, overlap
 from bench.compare_report import print_report, sentence
 from bench.compare_results import ApproachRun, Change, JobRun, LinkExcerpt, Measured, Shift, compare_result
 from mltcp.errors import UsageError
@@ -99,6 +100,18 @@ def test_the_page_needs_nothing_else():
     assert "@import" not in page
     # For each of two sets bars, distribution, iterations and link use; and the gain against the score.
     assert parser.tags.count("svg") == 2 * 4 + 1
+
+
+@pytest.mark.parametrize(
+    ("marks", "shown", "width"), [(24, "marked packets", 2.0), (0, "segments sent again", 1.0)]
+)
+def test_where_no_queue_marks_the_bars_are_of_retransmissions(marks, shown, width):
+    runs = [run("isolated", 1, 1), run("fair", 1.3, 1.3)]
+    runs = [replace(each, jobs=tuple(replace(job, marks=marks) for job in each.jobs)) for each in runs]
+    one = compare_result([Measured("pair", {}, tuple(runs))]).sets[0]
+    _, right = bars_figure(one, dict.fromkeys(("isolated", "fair"), "#000000")).axes
+    assert shown in right.get_xlabel()
+    assert [bar.get_width() for bar in right.patches] == [width, width]
 
 
 def test_names_are_no_markup():
