@@ -148,6 +148,7 @@ class _Comparison:
 
     def run(self, controls: Controls, progress: Progress, keep: Callable[[Measured], None]) -> Measured:
         """Run every approach, every repeat, in a lab of this snapshot's."""
+        measured = Measured(self._snapshot.name, self._setting(), (), self._score(), self._plan.change)
         runs: list[ApproachRun] = []
         topology = dumbbell(len(self._contest.jobs), self._plan.ranks, self._plan.link)
         with (
@@ -158,16 +159,14 @@ class _Comparison:
                 for approach in self._ordered():
                     live = _Live(approach, repeat, lab, controls, Path(directory), progress)
                     runs.append(self._run(live))
-                    keep(self._measured(runs))
-        return self._measured(runs)
+                    measured = replace(measured, runs=self._in_order(runs))
+                    keep(measured)
+        return measured
 
-    def _measured(self, runs: Sequence[ApproachRun]) -> Measured:
-        """In the order of the plan, whatever that in which they ran."""
+    def _in_order(self, runs: Sequence[ApproachRun]) -> tuple[ApproachRun, ...]:
+        """In that of the plan, whatever that in which they ran."""
         order = [approach.name for approach in self._plan.approaches]
-        ordered = sorted(runs, key=lambda run: (run.repeat, order.index(run.approach)))
-        return Measured(
-            self._snapshot.name, self._setting(), tuple(ordered), self._score(), self._plan.change
-        )
+        return tuple(sorted(runs, key=lambda run: (run.repeat, order.index(run.approach))))
 
     def _ordered(self) -> list[Approach]:
         """Isolated runs come first in a repeat: they measure the profiles that Cassini works with."""

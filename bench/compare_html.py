@@ -12,11 +12,10 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from bench.compare_journal import write_result
+from bench.compare_journal import writable, write_result
 from bench.compare_plots import Picture, colours_of, gain_figure, gains, pictures_of
 from bench.compare_report import approach_table, heading, job_table, sentence
 from bench.compare_results import CompareResult, SetResult, to_document
-from mltcp.errors import UsageError
 from placement.picture import STYLE, write
 
 REPORT = "report.html"
@@ -40,12 +39,9 @@ def write_report(result: CompareResult, directory: Path) -> tuple[Path, ...]:
     Raises:
         UsageError: nothing can be written there.
     """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
+    with writable(directory):
         paths = [_png(picture, directory) for picture in _all_pictures(result)]
         (directory / REPORT).write_text(html_report(result), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write to {directory}: {error.strerror or error}") from error
     return (*paths, directory / REPORT, write_result(to_document(result), directory))
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from errno import EACCES
 from pathlib import Path
 
 from bench.compare_results import Measured, compare_result, to_document
@@ -26,7 +28,8 @@ def keep_in(directory: Path | None) -> Keep:
     """
     if directory is None:
         return lambda measured: None
-    _made(directory)
+    with writable(directory):
+        pass
 
     def keep(measured: Sequence[Measured]) -> None:
         write_result(to_document(compare_result(measured)), directory)
@@ -41,18 +44,25 @@ def write_result(document: object, directory: Path) -> Path:
         UsageError: it cannot be written there.
     """
     unfinished = directory / f".{RESULT}.{os.getpid()}"
-    try:
-        unfinished.write_text(json.dumps(document, allow_nan=False) + "\n")
-        return unfinished.replace(directory / RESULT)
-    except OSError as error:
-        unfinished.unlink(missing_ok=True)
-        raise UsageError(f"cannot write to {directory}: {error.strerror or error}") from error
+    with writable(directory):
+        try:
+            unfinished.write_text(json.dumps(document, allow_nan=False) + "\n")
+            return unfinished.replace(directory / RESULT)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
 
-def _made(directory: Path) -> None:
+@contextmanager
+def writable(directory: Path) -> Iterator[None]:
+    """Make the directory if need be, for the files that are written into it.
+
+    Raises:
+        UsageError: it cannot be made, or a file in it cannot be written.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        if not os.access(directory, os.W_OK):
+            raise PermissionError(EACCES, os.strerror(EACCES))
+        yield
     except OSError as error:
         raise UsageError(f"cannot write to {directory}: {error.strerror or error}") from error
-    if not os.access(directory, os.W_OK):
-        raise UsageError(f"cannot write to {directory}: permission denied")

@@ -11,6 +11,7 @@ import numpy as np
 
 from placement.cassini.demand import Demand
 from placement.cassini.multiples import closest_multiples
+from placement.compiled import compiled_with_arrays
 from placement.errors import UsageError
 
 ANGLES = 72
@@ -55,6 +56,22 @@ class Circles:
     def period_ns(self, job: int) -> float:
         """How long an iteration of a job is on its circle."""
         return self.perimeter_ns / self.repeats[job]
+
+    def together(self, rotations: Sequence[int]) -> np.ndarray:
+        """The demand of all jobs at each angle, bit/s, when each is rotated by so many angles."""
+        return _rotated_sum(self.demand, np.array(rotations, np.int64))
+
+
+@compiled_with_arrays
+def _rotated_sum(circles: np.ndarray, rotations: np.ndarray) -> np.ndarray:
+    jobs, angles = circles.shape
+    sum_ = np.zeros(angles, circles.dtype)
+    for job in range(jobs):
+        to = rotations[job] % angles
+        for angle in range(angles):
+            sum_[to] += circles[job, angle]
+            to = to + 1 if to + 1 < angles else 0
+    return sum_
 
 
 def unified(demands: Sequence[Demand], *, angles: int = ANGLES, tolerance: float = TOLERANCE) -> Circles:

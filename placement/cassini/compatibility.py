@@ -93,8 +93,7 @@ def shift_ns(circles: Circles, job: int, rotation: int) -> int:
 
 def score_at(circles: Circles, capacity_bps: int, rotations: Sequence[int]) -> float:
     """The score of Table 4.1 for given rotations (in angles), such as 0 for jobs as they are."""
-    demand = sum(np.roll(circles.demand[job], rotation) for job, rotation in enumerate(rotations))
-    excess = int(np.maximum(demand - capacity_bps, 0).sum())
+    excess = int(np.maximum(circles.together(rotations) - capacity_bps, 0).sum())
     return 1 - excess / (circles.angles * capacity_bps)
 
 

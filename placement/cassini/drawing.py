@@ -37,8 +37,7 @@ def write_picture(
 def _drawn(names: Sequence[str], circles: Circles, capacity_bps: int, found: Compatibility) -> Figure:
     key = [(name, _colour(job)) for job, name in enumerate(names)]
     still = (0,) * len(names)
-    together = sum(np.roll(circles.demand[job], turn) for job, turn in enumerate(found.rotations))
-    highest = max(int(circles.demand.sum(axis=0).max()), int(np.max(together)), capacity_bps)
+    highest = max(*(int(circles.together(turns).max()) for turns in (still, found.rotations)), capacity_bps)
     title = f"Unified circles of {circles.perimeter_ns / 1e6:.6g} ms on a link of {shown_rate(capacity_bps)}"
     figure = framed(title, [*key, ("excess", _EXCESS)], _HEIGHT_IN, columns=2)
     for axes, rotations, what in zip(

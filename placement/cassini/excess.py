@@ -24,19 +24,6 @@ def expected_excess(demands: Sequence[np.ndarray], capacity_bps: int) -> float:
 
 
 @compiled_with_arrays
-def rotated_sum(circles: np.ndarray, rotations: np.ndarray) -> np.ndarray:
-    """The demand of jobs together, each ([job, angle]) rotated by so many angles."""
-    jobs, angles = circles.shape
-    sum_ = np.zeros(angles, circles.dtype)
-    for job in range(jobs):
-        to = rotations[job] % angles
-        for angle in range(angles):
-            sum_[to] += circles[job, angle]
-            to = to + 1 if to + 1 < angles else 0
-    return sum_
-
-
-@compiled_with_arrays
 def _mean_excess(demands: np.ndarray, ends: np.ndarray, capacity: float, most: int) -> float:
     values, shares = np.zeros(1), np.ones(1)
     begin = 0

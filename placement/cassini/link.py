@@ -17,7 +17,7 @@ import numpy as np
 from placement.cassini.circle import ANGLES, TOLERANCE, Circles, groups, unified
 from placement.cassini.compatibility import EFFORT, Compatibility, compatibility
 from placement.cassini.demand import Demand
-from placement.cassini.excess import expected_excess, rotated_sum
+from placement.cassini.excess import expected_excess
 
 _LEAST_SHARE = 10
 
@@ -163,10 +163,9 @@ def _whole(demands: Sequence[Demand], capacity_bps: int, fitted: tuple[Group, ..
 
 def _independent(group: Group, rotations: Sequence[int]) -> list[np.ndarray]:
     """The demands that lie beside each other at random: that of the group, or those of its jobs if it is not tied."""
-    demand = group.circles.demand
     if not group.tied:
-        return list(demand)
-    return [rotated_sum(demand, np.array(rotations, np.int64))]
+        return list(group.circles.demand)
+    return [group.circles.together(rotations)]
 
 
 def _mean_bps(demand: Demand) -> float:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
-from placement.cassini.circle import MOST_EXACT, MOST_MEASURED, common_repeats, unified
+from placement.cassini.circle import MOST_EXACT, MOST_MEASURED, Circles, common_repeats, unified
 from placement.errors import UsageError
 from tests.unit.placement.cassini.demands import MS, demand, demands, up_down
 
@@ -96,3 +97,16 @@ def test_bad_arguments(arguments, message):
     names = ("angles", "tolerance")
     with pytest.raises(UsageError, match=message):
         unified(arguments[0], **dict(zip(names, arguments[1:], strict=False)))
+
+
+CIRCLES = st.tuples(st.integers(1, 4), st.integers(1, 6)).flatmap(
+    lambda shape: arrays(np.int64, shape, elements=st.integers(0, 9))
+)
+
+
+@given(CIRCLES, st.data())
+def test_circles_are_rotated_and_added(circles, data):
+    rotations = data.draw(arrays(np.int64, len(circles), elements=st.integers(-20, 20)))
+    expected = sum(np.roll(row, turn) for row, turn in zip(circles, rotations, strict=True))
+    found = Circles(1, circles.shape[1], (1,) * len(circles), (0.0,) * len(circles), circles)
+    assert found.together(rotations).tolist() == expected.tolist()

@@ -8,12 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from placement.cassini.excess import expected_excess, rotated_sum
+from placement.cassini.excess import expected_excess
 
 ROWS = st.integers(1, 6).flatmap(lambda angles: arrays(np.int64, angles, elements=st.integers(0, 9)))
-CIRCLES = st.tuples(st.integers(1, 4), st.integers(1, 6)).flatmap(
-    lambda shape: arrays(np.int64, shape, elements=st.integers(0, 9))
-)
 
 
 @given(st.lists(ROWS, min_size=1, max_size=4), st.integers(1, 20))
@@ -36,10 +33,3 @@ def test_more_values_than_are_kept_apart_are_still_right_on_average():
     drawn = sum(numbers.choice(each, 400_000) for each in demands)
     beyond = np.maximum(drawn - mean, 0).mean()
     assert expected_excess(demands, round(mean)) == pytest.approx(beyond, rel=0.01)
-
-
-@given(CIRCLES, st.data())
-def test_circles_are_rotated_and_added(circles, data):
-    rotations = data.draw(arrays(np.int64, len(circles), elements=st.integers(-20, 20)))
-    expected = sum(np.roll(row, turn) for row, turn in zip(circles, rotations, strict=True))
-    assert rotated_sum(circles, rotations).tolist() == expected.tolist()
