@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 TYPES = {"float": torch.float32, "double": torch.float64, "int32": torch.int32, "int64": torch.int64}

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from bench.progress import Step, progress
-from mltcp.errors import MltcpError, UsageError
+from mltcp.core.errors import MltcpError, UsageError
 
 if TYPE_CHECKING:
     from bench.allreduce import Measurement, Sweep

@@ -23,7 +23,7 @@ from bench.lab.link import Link
 from bench.lab.topology import dumbbell
 from bench.policy import Policy
 from bench.processors import busy_s
-from mltcp.errors import MltcpError, NotAvailableError
+from mltcp.core.errors import MltcpError, NotAvailableError
 
 _SERVER_S = 10.0
 

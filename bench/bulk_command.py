@@ -15,7 +15,7 @@ from bench.contend_command import add_jobs, add_link, contest_of, link_of
 from bench.lab.aqm import VIRTUAL_QUEUE
 from bench.policy import Policy, parse_policy
 from bench.progress import progress
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 _EXAMPLES = """\
 examples:

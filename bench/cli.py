@@ -15,7 +15,7 @@ from bench import (
     perf_command,
 )
 from bench.lab.signals import exit_on_sigterm
-from mltcp.errors import MltcpError, UsageError
+from mltcp.core.errors import MltcpError, UsageError
 from placement import errors as placement_errors
 
 

@@ -35,8 +35,8 @@ from bench.lab.link_use import DirectionUse, LinkUse
 from bench.lab.topology import dumbbell
 from bench.workloads.job import JobResult
 from bench.workloads.phases import ComputeChange, PhasedWork, on_link, time_scale
-from mltcp.ebpf.controls import Controls
-from mltcp.errors import MltcpError, UsageError
+from mltcp.core.errors import MltcpError, UsageError
+from mltcp.ebpf.congestion_controls import Controls
 from placement.cassini.compatibility import score_link
 from placement.cassini.demand import Demand, Phase, demand_from_document
 from placement.errors import UsageError as PlacementUsageError

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from bench.policy import Policy, allowed_policies, parse_policy
 from bench.results import ISOLATED
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 from placement.errors import UsageError as PlacementUsageError
 from placement.policies.catalogue import communication_policy
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.compare_coordination import Coordination, PlacedDemand, Uncoordinated
 from bench.compare_process import serving
 from bench.workloads.profile import HEADER_OVERHEAD
-from mltcp.errors import MltcpError
+from mltcp.core.errors import MltcpError
 from placement.contention import Contention
 from placement.service import gate_messages as messages
 from placement.service.gate_address import GateAddress

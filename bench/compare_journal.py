@@ -10,7 +10,7 @@ from errno import EACCES
 from pathlib import Path
 
 from bench.compare_results import Measured, compare_result, to_document
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 RESULT = "result.json"
 

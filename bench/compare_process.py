@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
-from mltcp.errors import MltcpError
+from mltcp.core.errors import MltcpError
 
 _START_S = 120.0
 

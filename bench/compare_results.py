@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, fields
 from statistics import fmean, median
 
 from bench.results import ISOLATED, percentile, second_half
-from mltcp.errors import MltcpError, UsageError
+from mltcp.core.errors import MltcpError, UsageError
 
 SCHEMA = 1
 SETTLED_WINDOW = 5

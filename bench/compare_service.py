@@ -20,7 +20,7 @@ from bench.compare_coordination import Coordination, PlacedDemand, Uncoordinated
 from bench.compare_process import serving
 from bench.compare_results import Shift
 from bench.lab.two_tier import CORE, TwoTier, rack_name, server_name
-from mltcp.errors import MltcpError
+from mltcp.core.errors import MltcpError
 from placement.client import Client
 from placement.errors import PlacementError
 from placement.service import placement_pb2 as pb

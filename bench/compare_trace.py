@@ -34,9 +34,9 @@ from bench.workloads.launch import PlacedJob
 from bench.workloads.open_run import Ended, Event, Iterated, open_run
 from bench.workloads.phases import on_link, time_scale
 from bench.workloads.place import RankPlace
-from mltcp.ebpf.controls import Controls
+from mltcp.core.errors import MltcpError, UsageError
+from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.jobs import attached
-from mltcp.errors import MltcpError, UsageError
 from placement.cassini.demand import Demand, Phase
 from placement.cluster import Cluster
 from placement.policies.augmented import Decision, links_of

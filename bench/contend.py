@@ -26,9 +26,9 @@ from bench.workloads.loop import IterationRecord
 from bench.workloads.perturbation import Perturbation
 from bench.workloads.place import RankPlace
 from bench.workloads.profile import Profile, link_time_s
-from mltcp.ebpf.controls import CONTROLS, Controls
+from mltcp.core.errors import MltcpError
+from mltcp.ebpf.congestion_controls import CONTROLS, Controls
 from mltcp.ebpf.jobs import attached
-from mltcp.errors import MltcpError
 
 _LAST_SOCKETS_S = 3.0
 

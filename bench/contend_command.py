@@ -18,7 +18,7 @@ from bench.results import ContendResult, contend_result, to_document
 from bench.workloads.job import TrainingOptions
 from bench.workloads.perturbation import parse_perturbation
 from bench.workloads.profile import Profile, Scale, default_fraction, fit, load
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 _POLICIES = "isolated,reno,mltcp_reno,cubic,mltcp_cubic,dctcp,mltcp_dctcp"
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)(b|kb|mb)?")

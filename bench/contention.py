@@ -24,7 +24,7 @@ from bench.processors import busy_s, count
 from bench.workloads.loop import sleep_until
 from bench.workloads.place import RankPlace
 from bench.workloads.rounds import StandingJob, StandingJobs, standing
-from mltcp.ebpf.controls import Controls
+from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.jobs import attached
 from placement.measurements import Measurement
 

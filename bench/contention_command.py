@@ -18,7 +18,7 @@ from bench.contention import RANKS, Measured, Plan, Round, measure
 from bench.lab.topology import MAX_JOBS
 from bench.policy import PACED, Policy, parse_policy
 from bench.progress import progress
-from mltcp.errors import MltcpError, UsageError
+from mltcp.core.errors import MltcpError, UsageError
 from placement.errors import PlacementError
 from placement.measurements import as_csv
 from placement.whole_file import check_writable, write_whole

@@ -17,8 +17,8 @@ from bench.perf.intervals import Interval
 from bench.perf.plan import DOWN, PORT, UP, Bucket, Plan
 from bench.perf.server import Server
 from bench.workloads.profile import load
+from mltcp.core.errors import UsageError
 from mltcp.ebpf.jobs import check_name
-from mltcp.errors import UsageError
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}

@@ -23,7 +23,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from bench.results import ISOLATED, ContendResult, LinkUse, PolicyResult
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 JOB_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
 BASE_COLOURS = {"reno": "#332288", "cubic": "#882255", "dctcp": "#117733", "bbr": "#AA4499"}

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from bench.lab.paced_host import Pacing
 from bench.results import ISOLATED
-from mltcp.aggressiveness import Aggressiveness, Shape
-from mltcp.ebpf.controls import CONTROLS, MLTCP_CONTROLS, available
+from mltcp.control.aggressiveness import Aggressiveness, Shape
+from mltcp.core.errors import UsageError
+from mltcp.ebpf.congestion_controls import CONTROLS, MLTCP_CONTROLS, available
 from mltcp.ebpf.jobs import control_for
 from mltcp.ebpf.layout import Job, Start
-from mltcp.errors import UsageError
 from mltcp.pacing.rate_law import CONSTANTS
 
 PACED = ("dcqcn", "mltcp_dcqcn")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from statistics import fmean, median
 
-from mltcp.errors import MltcpError
+from mltcp.core.errors import MltcpError
 
 SCHEMA = 1
 ISOLATED = "isolated"

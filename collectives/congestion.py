@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from collectives.notices import rank_on_host, say_once
 from collectives.settings import NO_CONTROL, Settings
 from collectives.sockets import Mesh
-from mltcp.ebpf.controls import CONTROLS, MLTCP_CONTROLS, allowed, available
-from mltcp.errors import NotAvailableError, UsageError
-from mltcp.tcp_info import congestion_control, set_congestion_control, tcp_info
+from mltcp.core.errors import NotAvailableError, UsageError
+from mltcp.ebpf.congestion_controls import CONTROLS, MLTCP_CONTROLS, allowed, available
+from mltcp.pacing.tcp_info import congestion_control, set_congestion_control, tcp_info
 
 NEED_ECN = frozenset({"dctcp", "bpf_dctcp", "mltcp_dctcp"})
 """Controls that are nothing without ECN."""

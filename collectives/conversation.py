@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from mltcp.errors import MltcpError
+from mltcp.core.errors import MltcpError
 
 
 class ConversationError(MltcpError):

@@ -12,9 +12,9 @@ from torch.distributed import PrefixStore, Store
 from collectives.notices import rank_on_host, say_once
 from collectives.settings import Settings
 from collectives.sockets import Mesh
-from mltcp.daemon.client import INSTANCE, NoDaemonError, Registration
-from mltcp.daemon.membership import Membership
-from mltcp.errors import MltcpError, NotAvailableError
+from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.daemon.client.client import INSTANCE, NoDaemonError, Registration
+from mltcp.daemon.client.membership import Membership
 
 _KEYS = "mltcp/daemon"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._@-]+")

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 from collectives.detector import Detection
 from collectives.records import Iteration, Operation, busy_intervals
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 SCHEMA = 1
 TYPICAL_OF = 32

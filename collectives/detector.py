@@ -6,7 +6,7 @@ Four detectors, in this order; each gives way to the ones before it for good onc
 * optimizer: the end of the outermost optimizer step. Where several optimizers take turns (a GAN's, or one for each
   parameter), an iteration is one cycle of the sequence in which they step.
 * pattern: the repeating sequence of (operation, bytes), cut where the pause before an operation is longest.
-* gap: pauses that always enclose the same bytes (mltcp.iteration, as the kernel does it).
+* gap: pauses that always enclose the same bytes (mltcp.control.iteration, as the kernel does it).
 
 Pure logic: no torch, no clock. Times are nanoseconds of any monotonic clock.
 """
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from mltcp.iteration import LARGEST_REGROUPING, IterationTracker
+from mltcp.control.iteration import LARGEST_REGROUPING, IterationTracker
 
 LARGEST_HISTORY = 4096
 """At least so many steps are remembered, if there were as many; a cycle is at most half as long."""

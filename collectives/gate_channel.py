@@ -11,7 +11,7 @@ from contextlib import suppress
 from struct import Struct
 from typing import Any
 
-from mltcp.errors import MltcpError
+from mltcp.core.errors import MltcpError
 
 VERSION = 1
 HELLO, ASK, DONE = 1, 2, 3

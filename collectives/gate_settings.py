@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 THRESHOLD_BYTES = 65536
 TIMEOUT_S = 5.0

@@ -16,7 +16,7 @@ from collectives.profile_file import ProfileFile
 from collectives.recorder import Recorder
 from collectives.settings import Settings
 from collectives.steering import Steering, steering_of
-from mltcp.daemon.membership import Membership
+from mltcp.daemon.client.membership import Membership
 from mltcp.pacing.sockets import SocketPacer
 
 WRITE_EVERY_S = 1.0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from collectives.notices import say_once
-from mltcp.errors import MltcpError
+from mltcp.core.errors import MltcpError
 
 
 class ProfileFile:

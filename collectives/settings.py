@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collectives.gate_settings import GateSettings, check_address
-from mltcp.ebpf.controls import DEFAULT_CONTROL
-from mltcp.errors import UsageError
-from mltcp.pacing.rates import parse_rate_bps
+from mltcp.core.errors import UsageError
+from mltcp.core.quantities import parse_rate_bps
+from mltcp.ebpf.congestion_controls import DEFAULT_CONTROL
 
 WRAPPABLE = ("gloo", "nccl")
 NO_CONTROL = "none"

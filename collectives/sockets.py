@@ -16,7 +16,15 @@ from datetime import timedelta
 
 from torch.distributed import PrefixStore, Store
 
-from mltcp.tcp_info import Address, addresses, inode, is_listening, local_address, tcp_info, tcp_sockets
+from mltcp.pacing.tcp_info import (
+    Address,
+    addresses,
+    inode,
+    is_listening,
+    local_address,
+    tcp_info,
+    tcp_sockets,
+)
 
 _KEYS = "mltcp/sockets"
 

@@ -8,7 +8,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from bench.lab import namespaces, shaper
 from bench.lab.link import Link
-from mltcp.errors import NotAvailableError
+from mltcp.core.errors import NotAvailableError
 
 VIRTUAL_QUEUE = "virtual_queue"
 KERNEL = "kernel"

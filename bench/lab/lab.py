@@ -14,7 +14,7 @@ from bench.lab.bottleneck import BIN_NS, BINS, Bottleneck
 from bench.lab.link_use import LinkUse
 from bench.lab.placing import Placing
 from bench.lab.topology import Topology
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 
 class Lab:

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 
 @dataclass(frozen=True)

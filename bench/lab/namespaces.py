@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from pyroute2 import IPRoute, netns
 from pyroute2.netlink.exceptions import NetlinkError
 
-from mltcp.errors import MltcpError, NotAvailableError, UsageError
+from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.lab import namespaces
-from mltcp.aggressiveness import Aggressiveness
-from mltcp.daemon.client import Client, NoDaemonError
-from mltcp.errors import MltcpError
+from mltcp.control.aggressiveness import Aggressiveness
+from mltcp.core.errors import MltcpError
+from mltcp.daemon.client.client import Client, NoDaemonError
 
 _START_S = 15.0
 _END_S = 10.0

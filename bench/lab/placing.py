@@ -20,7 +20,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from bench.lab import namespaces, wiring
 from bench.lab.topology import INTERFACE, MAX_JOBS, MAX_RANKS, NETWORK, Server, Topology
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 _PREFIX = 24
 

@@ -11,7 +11,7 @@ from bench.lab import namespaces
 from bench.lab.lab import Lab
 from bench.lab.placing import label_of
 from bench.lab.topology import INTERFACE, MAX_JOBS
-from mltcp.errors import MltcpError
+from mltcp.core.errors import MltcpError
 from placement.errors import PlacementError
 from placement.service.engines.hosts import Host
 from placement.service.engines.network import Endpoint

@@ -11,7 +11,7 @@ import ctypes
 import os
 from pathlib import Path
 
-from mltcp.errors import MltcpError
+from mltcp.core.errors import MltcpError
 
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x00020000, 0x4000, 1 << 18
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 RTO_MIN_US = 5000
 RTO_MIN = "net.ipv4.tcp_rto_min_us"

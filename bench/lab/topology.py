@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
 from bench.lab.link import Link
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 # The classifier at the bottleneck reads the job out of the third octet of 10.77.JOB.x: the two must agree.
 NETWORK = IPv4Network("10.77.0.0/16")

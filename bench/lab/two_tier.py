@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from bench.lab.link import Link
 from bench.lab.topology import Server, Switch, Topology, Trunk
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 from placement import cluster
 
 CORE = "core"

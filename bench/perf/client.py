@@ -15,7 +15,7 @@ from bench.perf.job import registered
 from bench.perf.messages import GREETING, PeerError
 from bench.perf.plan import Plan
 from bench.perf.traffic import Direction
-from mltcp.errors import MltcpError, UsageError
+from mltcp.core.errors import MltcpError, UsageError
 
 CONNECT_S = 10.0
 RESULTS_S = 30.0

@@ -7,8 +7,8 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from mltcp.daemon.client import Client, NoDaemonError, Registration
-from mltcp.errors import MltcpError
+from mltcp.core.errors import MltcpError
+from mltcp.daemon.client.client import Client, NoDaemonError, Registration
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from mltcp.errors import MltcpError
+from mltcp.core.errors import MltcpError
 
 _LENGTH = struct.Struct("!I")
 HEADER_BYTES = _LENGTH.size

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from mltcp.core.errors import UsageError
 from mltcp.ebpf.jobs import check_name
-from mltcp.errors import UsageError
 
 PORT = 5301
 MOST_FLOWS = 128

@@ -23,8 +23,8 @@ from bench.perf import messages
 from bench.perf.messages import GREETING, HEADER_BYTES, PeerError
 from bench.perf.plan import Plan
 from bench.perf.side import Connections, needs_ecn, notice_loss, set_control
-from mltcp.errors import MltcpError, UsageError
-from mltcp.tcp_info import congestion_control
+from mltcp.core.errors import MltcpError, UsageError
+from mltcp.pacing.tcp_info import congestion_control
 
 MOST_TESTS = 32
 MOST_GREETING = 512

@@ -14,7 +14,7 @@ from contextlib import suppress
 from bench.perf import messages, side
 from bench.perf.job import registered
 from bench.perf.plan import Plan
-from mltcp.errors import MltcpError
+from mltcp.core.errors import MltcpError
 
 
 def main(arguments: Sequence[str]) -> int:

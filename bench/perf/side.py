@@ -9,9 +9,9 @@ from typing import Any
 
 from bench.perf.plan import DOWN, UP, Plan
 from bench.perf.traffic import Direction, Receiving, Sending
-from mltcp.ebpf.controls import available
-from mltcp.errors import UsageError
-from mltcp.tcp_info import set_congestion_control
+from mltcp.core.errors import UsageError
+from mltcp.ebpf.congestion_controls import available
+from mltcp.pacing.tcp_info import set_congestion_control
 
 LOST_S = 30
 """A host that is not heard of for so long is gone."""

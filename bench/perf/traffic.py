@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from bench.perf.plan import Plan
-from mltcp.tcp_info import congestion_control, tcp_info
+from mltcp.pacing.tcp_info import congestion_control, tcp_info
 
 BLOCK_BYTES = 128 << 10
 _RECEIVED = b"\1"

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from bench.workloads.place import RankPlace
 from collectives.backend import register
 from collectives.settings import NO_CONTROL
-from mltcp.daemon.client import ENVIRONMENT, NO_DAEMON
+from mltcp.daemon.client.client import ENVIRONMENT, NO_DAEMON
 
 TIMEOUT = timedelta(seconds=60)
 

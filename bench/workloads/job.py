@@ -8,7 +8,7 @@ from bench.workloads.perturbation import Perturbation
 from bench.workloads.phases import PhasedWork
 from bench.workloads.profile import Profile
 from bench.workloads.sockets import Flow
-from mltcp.errors import MltcpError, UsageError
+from mltcp.core.errors import MltcpError, UsageError
 
 
 class RankError(MltcpError):

@@ -15,7 +15,7 @@ from bench.workloads.loop import IterationRecord
 from bench.workloads.place import RankPlace
 from bench.workloads.rank_process import BLAME_GRACE_S, death, fork_server, kill_ranks, start_rank
 from bench.workloads.ranks import Failed, Finished, Message, Progress, Ready, rank_main
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 START_DELAY_S = 0.2
 _LEAVE_GRACE_S = 5.0

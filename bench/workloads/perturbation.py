@@ -4,7 +4,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bench.workloads.profile import SMALLEST_BUCKET_BYTES, link_time_s
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 from placement.cassini.demand import Demand, Phase
 
 LINE_RATE_SHARE = 0.95

@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from mltcp.errors import MltcpError, UsageError
+from mltcp.core.errors import MltcpError, UsageError
 
 CLONE_NEWNET = 0x40000000
 NAMESPACES = Path("/run/netns")

@@ -18,7 +18,7 @@ from bench.workloads.loop import IterationCallback, IterationRecord, Workload, r
 from bench.workloads.phases import PhasedWork
 from bench.workloads.place import RankPlace
 from bench.workloads.sockets import Flow, tcp_flows
-from mltcp.errors import MltcpError
+from mltcp.core.errors import MltcpError
 
 PR_SET_PDEATHSIG = 1
 

@@ -18,7 +18,7 @@ from bench.workloads.perturbation import parse_perturbation
 from bench.workloads.profile import Profile, builtin_names, load
 from bench.workloads.replay import Replay
 from bench.workloads.sockets import Flow, tcp_flows
-from mltcp.errors import MltcpError, UsageError
+from mltcp.core.errors import MltcpError, UsageError
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 

@@ -16,7 +16,7 @@ from bench.workloads.rank_process import BLAME_GRACE_S, death, fork_server, kill
 from bench.workloads.ranks import Failed
 from bench.workloads.round_rank import Answer, Joined, Message, Round, Took, round_rank_main
 from bench.workloads.sockets import Flow
-from mltcp.errors import MltcpError
+from mltcp.core.errors import MltcpError
 
 # For every rank to have been told, and to have made its tensor, before the first one starts.
 START_DELAY_S = 0.1

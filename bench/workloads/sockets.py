@@ -3,7 +3,7 @@
 from contextlib import suppress
 from dataclasses import dataclass
 
-from mltcp.tcp_info import TCP_ESTABLISHED, addresses, congestion_control, tcp_info, tcp_sockets
+from mltcp.pacing.tcp_info import TCP_ESTABLISHED, addresses, congestion_control, tcp_info, tcp_sockets
 
 
 @dataclass(frozen=True)

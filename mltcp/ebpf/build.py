@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mltcp.errors import MltcpError, NotAvailableError
+from mltcp.core.errors import MltcpError, NotAvailableError
 
 HEADERS = Path(__file__).resolve().parent
 PACKAGES = HEADERS.parent.parent

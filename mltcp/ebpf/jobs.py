@@ -11,12 +11,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mltcp.core.errors import MltcpError, UsageError
 from mltcp.ebpf import build
-from mltcp.ebpf.controls import CONTROLS, SOURCES, Controls, available, is_alive
+from mltcp.ebpf.congestion_controls import CONTROLS, SOURCES, Controls, available, is_alive
 from mltcp.ebpf.layout import Job
 from mltcp.ebpf.libbpf import BpfError, BpfMap, BpfObject
 from mltcp.ebpf.mounts import cgroup_root
-from mltcp.errors import MltcpError, UsageError
 
 _ATTACHMENT = struct.Struct("=II16s")
 _KEY = struct.Struct("=I")

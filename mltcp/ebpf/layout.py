@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-from mltcp.aggressiveness import Aggressiveness, Shape
+from mltcp.control.aggressiveness import Aggressiveness, Shape
 
 Raw = bytes
 """By another name, because some structures have a field called bytes."""
@@ -39,7 +39,7 @@ class Start(IntEnum):
 
 @dataclass(frozen=True)
 class Tracker:
-    """The state of a job's (or a flow's) iteration tracker; the twin of ``mltcp.iteration.IterationTracker``."""
+    """The state of an iteration tracker of a job or a flow; twin of ``mltcp.control.iteration.IterationTracker``."""
 
     last_ns: int = 0
     start_ns: int = 0

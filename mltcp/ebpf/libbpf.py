@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 
-from mltcp.errors import MltcpError, NotAvailableError
+from mltcp.core.errors import MltcpError, NotAvailableError
 
 MAP_TYPE_STRUCT_OPS = 26
 _PRINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)

@@ -7,14 +7,14 @@
  * all flows of a job on this host share one bytes_ratio: an iteration is as slow as its slowest flow, and flows of one job
  * gain nothing from competing with each other. A flow without a job tracks its own iterations.
  *
- * The tracker is the twin of mltcp/iteration.py, F that of mltcp/aggressiveness.py: change both together.
+ * The tracker is the twin of mltcp/control/iteration.py, F that of mltcp/control/aggressiveness.py: change both together.
  */
 #pragma once
 
 #include "kernel.bpf.h"
 
 #define Q16_ONE 65536ULL
-/* Of mltcp/iteration.py, where the reasons are. */
+/* Of mltcp/control/iteration.py, where the reasons are. */
 #define PAUSE_FLOOR_NS 5000000ULL
 #define RUNGS 14
 #define ALIKE_SHIFT 4
@@ -26,7 +26,7 @@
 #define GIVEN_TOTAL 1U
 #define GIVEN_GAP 2U
 
-/* The codes of mltcp.aggressiveness.Shape. */
+/* The codes of mltcp.control.aggressiveness.Shape. */
 enum shape { SHAPE_ONE, SHAPE_LINEAR, SHAPE_QUADRATIC, SHAPE_RECIPROCAL, SHAPE_CONCAVE, SHAPE_FALLING_LINEAR,
 	     SHAPE_FALLING_QUADRATIC };
 

@@ -6,7 +6,7 @@ import ctypes
 import os
 from pathlib import Path
 
-from mltcp.errors import NotAvailableError
+from mltcp.core.errors import NotAvailableError
 
 BPFFS = Path("/sys/fs/bpf")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mltcp.ebpf.controls import Controls
+from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.layout import Record
 from mltcp.ebpf.libbpf import RingBuffer
 

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mltcp.aggressiveness import Aggressiveness
-from mltcp.iteration import IterationRecord, IterationTracker
-from mltcp.pacing.feedback import NO_SAMPLE, FlowKey, Sample
+from mltcp.control.aggressiveness import Aggressiveness
+from mltcp.control.iteration import IterationRecord, IterationTracker
 from mltcp.pacing.rate_law import Constants, RateLaw
+from mltcp.pacing.sock_diag import NO_SAMPLE, FlowKey, Sample
 
 SMALLEST_CHANGE = 0.005
 """A rate that differs by less than this share from the one in force is not worth a message to the kernel."""
 
 
 class Diagnosis(Protocol):
-    """Where samples come from: :class:`mltcp.pacing.feedback.SocketDiagnosis`."""
+    """Where samples come from: :class:`mltcp.pacing.sock_diag.SocketDiagnosis`."""
 
     def sample(self, flows: list[FlowKey]) -> list[Sample | None]:
         """The counters of each flow; None for one that is gone."""

@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from mltcp.daemon.changes import QdiscChange
-from mltcp.daemon.journal import Journal
-from mltcp.errors import MltcpError, NotAvailableError
+from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.daemon.journal.changes import QdiscChange
+from mltcp.daemon.journal.journal import Journal
 from mltcp.pacing.qdiscs import HANDLE, Root, Saved, class_handles, root_of
 from mltcp.pacing.tc_messages import QUANTUM_BYTES, TcSocket, burst_bytes
 

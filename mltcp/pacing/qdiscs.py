@@ -8,7 +8,7 @@ import socket
 import struct
 from dataclasses import dataclass, replace
 
-from mltcp.errors import MltcpError
+from mltcp.core.errors import MltcpError
 from mltcp.pacing import netlink
 
 HANDLE = 0x6D6C0000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 CONSTANTS: dict[str, tuple[float, float]] = {
     "alpha_gain": (0.0001, 1.0),

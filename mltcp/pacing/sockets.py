@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 
-from mltcp.aggressiveness import Aggressiveness
-from mltcp.iteration import IterationTracker
+from mltcp.control.aggressiveness import Aggressiveness
+from mltcp.control.iteration import IterationTracker
 from mltcp.pacing.controller import PacingController
-from mltcp.pacing.feedback import FlowKey, Sample
 from mltcp.pacing.rate_law import Constants
-from mltcp.tcp_info import inode, set_max_pacing_rate, tcp_info
+from mltcp.pacing.sock_diag import FlowKey, Sample
+from mltcp.pacing.tcp_info import inode, set_max_pacing_rate, tcp_info
 
 INTERVAL_S = 0.002
 

@@ -13,7 +13,7 @@ import socket
 import struct
 from collections.abc import Mapping
 
-from mltcp.errors import MltcpError
+from mltcp.core.errors import MltcpError
 from mltcp.pacing import netlink
 
 _RTM_NEWTCLASS, _RTM_NEWTFILTER = 40, 44

@@ -8,7 +8,7 @@ from pathlib import Path
 from pyroute2 import IPRoute
 
 from bench.lab import namespaces
-from mltcp.daemon.journal import Journal
+from mltcp.daemon.journal.journal import Journal
 from mltcp.pacing.htb import HtbTree
 from mltcp.pacing.qdiscs import HANDLE
 from tests.lab.daemons import namespace_with_link

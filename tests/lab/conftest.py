@@ -3,7 +3,7 @@
 import pytest
 
 from bench.lab import namespaces
-from mltcp.errors import NotAvailableError
+from mltcp.core.errors import NotAvailableError
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import os
 import secrets
 from contextlib import contextmanager
 
-from mltcp.ebpf.controls import Controls
+from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.mounts import ensure_bpffs
 
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.lab import namespaces
-from mltcp.daemon.client import Client, Registration
+from mltcp.daemon.client.client import Client, Registration
 from tests.lab.daemons import daemon_in, namespace_with_link
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")

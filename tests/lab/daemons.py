@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.lab import namespaces, sysctls
-from mltcp.daemon.client import Client, NoDaemonError
+from mltcp.daemon.client.client import Client, NoDaemonError
 
 START_S = 20.0
 

@@ -8,9 +8,9 @@ import pytest
 
 from collectives import congestion
 from collectives.settings import Settings
-from mltcp.ebpf.controls import allowed
-from mltcp.errors import NotAvailableError
-from mltcp.tcp_info import congestion_control, set_congestion_control
+from mltcp.core.errors import NotAvailableError
+from mltcp.ebpf.congestion_controls import allowed
+from mltcp.pacing.tcp_info import congestion_control, set_congestion_control
 from tests.lab.controls_under_test import own_controls
 from tests.unit.collectives.ranks import run_ranks
 from tests.unit.collectives.test_sockets import group, tcp_store

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.lab import namespaces
-from mltcp.ebpf.controls import Controls
+from mltcp.ebpf.congestion_controls import Controls
 
 pytestmark = pytest.mark.lab
 CONTEND = [sys.executable, "-m", "bench.cli", "contend"]

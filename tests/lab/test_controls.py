@@ -9,10 +9,10 @@ import threading
 
 import pytest
 
+from mltcp.core.errors import MltcpError, UsageError
 from mltcp.ebpf import build
-from mltcp.ebpf.controls import SOURCES, Controls, available
+from mltcp.ebpf.congestion_controls import SOURCES, Controls, available
 from mltcp.ebpf.libbpf import BpfObject
-from mltcp.errors import MltcpError, UsageError
 from tests.lab.controls_under_test import own_controls
 
 pytestmark = pytest.mark.lab
@@ -148,7 +148,7 @@ _CRASH = """
 import os, signal, sys
 from pathlib import Path
 from mltcp.ebpf import libbpf
-from mltcp.ebpf.controls import Controls
+from mltcp.ebpf.congestion_controls import Controls
 
 root, name, crash_before = sys.argv[1:]
 owner = libbpf.BpfMap if crash_before == "pin" else libbpf.BpfObject

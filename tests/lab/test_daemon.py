@@ -21,10 +21,10 @@ from bench.workloads.job import JobSpec
 from bench.workloads.launch import PlacedJob, run_jobs
 from bench.workloads.place import RankPlace
 from bench.workloads.profile import Profile
-from mltcp.daemon.client import Client, Registration
-from mltcp.daemon.membership import Membership
+from mltcp.daemon.client.client import Client, Registration
+from mltcp.daemon.client.membership import Membership
 from mltcp.ebpf.mounts import BPFFS
-from mltcp.tcp_info import congestion_control
+from mltcp.pacing.tcp_info import congestion_control
 from tests.lab.daemon_load import connections, load
 from tests.lab.daemons import daemon_in, namespace_with_link
 

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from bench.lab import namespaces, sysctls
-from mltcp.daemon.journal import Journal
-from mltcp.errors import MltcpError
+from mltcp.core.errors import MltcpError
+from mltcp.daemon.journal.journal import Journal
 from mltcp.pacing.htb import OTHERS, HtbTree
 from mltcp.pacing.qdiscs import HANDLE
 from mltcp.pacing.tc_messages import ClassGoneError, burst_bytes

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from mltcp.aggressiveness import Aggressiveness, Shape
+from mltcp.control.aggressiveness import Aggressiveness, Shape
+from mltcp.control.iteration import IterationTracker
+from mltcp.core.errors import MltcpError
 from mltcp.ebpf.jobs import attached
 from mltcp.ebpf.layout import Job, Tracker
 from mltcp.ebpf.records import record_reader
-from mltcp.errors import MltcpError
-from mltcp.iteration import IterationTracker
 from tests.lab.controls_under_test import own_controls
 
 pytestmark = pytest.mark.lab

@@ -23,7 +23,7 @@ from bench.lab import aqm, clean_stale, namespaces, offloads, ownership, shaper
 from bench.lab.lab import Lab
 from bench.lab.link import Link, parse_rate
 from bench.lab.topology import Host, Switch, Topology, Trunk, dumbbell
-from mltcp.errors import MltcpError, NotAvailableError, UsageError
+from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 
 pytestmark = pytest.mark.lab
 

@@ -14,7 +14,7 @@ from bench.lab.link import Link
 from bench.lab.servers import LabNetwork, engine_hosts
 from bench.lab.two_tier import TwoTier, two_tier
 from bench.workloads.profile import load
-from mltcp.aggressiveness import Aggressiveness
+from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.ebpf.jobs import attached
 from mltcp.ebpf.layout import Job
 from placement.errors import PlacementError

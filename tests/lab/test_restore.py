@@ -14,10 +14,10 @@ from contextlib import contextmanager
 import pytest
 
 from bench.lab import namespaces
-from mltcp.daemon.changes import QdiscChange
-from mltcp.daemon.journal import Journal
-from mltcp.daemon.restore import restore
-from mltcp.errors import MltcpError, NotAvailableError
+from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.daemon.journal.changes import QdiscChange
+from mltcp.daemon.journal.journal import Journal
+from mltcp.daemon.journal.restore import restore
 from mltcp.pacing.htb import OTHERS, HtbTree
 from mltcp.pacing.qdiscs import Saved, root_of
 from tests.lab.daemons import namespace_with_link
@@ -323,7 +323,7 @@ def test_a_successor_brings_its_own_line_rate_and_no_second_classifier(inside, t
 FOLLOWS = """
 import subprocess, sys
 from pathlib import Path
-from mltcp.daemon.journal import Journal
+from mltcp.daemon.journal.journal import Journal
 from mltcp.pacing.htb import HtbTree
 
 def speed(megabits):

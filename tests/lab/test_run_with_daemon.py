@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bench.lab import namespaces
-from mltcp.daemon.client import Client
+from mltcp.daemon.client.client import Client
 from mltcp.ebpf.jobs import CGROUP
 from mltcp.ebpf.mounts import cgroup_root
 from tests.lab.daemons import daemon_in, namespace_with_link
@@ -40,7 +40,7 @@ def run_as_nobody(daemon, *options):
     """`mltcp run` by another user; its modules are loaded before it becomes that user, who may not read them here."""
     code = (
         "import os, sys\n"
-        "import mltcp.cli, mltcp.daemon.membership, encodings.idna\n"
+        "import mltcp.cli, mltcp.daemon.client.membership, encodings.idna\n"
         f"os.setgid({NOBODY}); os.setuid({NOBODY})\n"
         f"sys.exit(mltcp.cli.main(['run', *{list(options)!r}, '--', '/usr/bin/python3', '-c', {PROGRAM!r}]))"
     )

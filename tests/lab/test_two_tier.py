@@ -15,7 +15,7 @@ from bench.lab.link import Link
 from bench.lab.placing import label_of
 from bench.lab.topology import dumbbell
 from bench.lab.two_tier import TwoTier, two_tier, two_tier_cluster
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 pytestmark = pytest.mark.lab
 

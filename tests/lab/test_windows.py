@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from bench.lab import namespaces
-from mltcp.aggressiveness import Aggressiveness, Shape, ratio_q16, scale_acked
-from mltcp.ebpf.controls import available
+from mltcp.control.aggressiveness import Aggressiveness, Shape, ratio_q16, scale_acked
+from mltcp.ebpf.congestion_controls import available
 from mltcp.ebpf.jobs import attached
 from mltcp.ebpf.layout import Job, Tracker
 from tests.lab.controls_under_test import own_controls

@@ -107,7 +107,7 @@ def test_forbidden_import_is_found(package, source):
 @pytest.mark.parametrize(
     ("package", "source"),
     [
-        ("mltcp", "import os\nfrom mltcp.errors import UsageError"),
+        ("mltcp", "import os\nfrom mltcp.core.errors import UsageError"),
         ("mltcp.ebpf", "from . import layout\nfrom ..errors import UsageError"),
         ("mltcp", "import torchlike\nimport benchmark"),
         ("collectives", "import torch\nfrom mltcp import iteration"),

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from bench.allreduce import OPERATIONS, Sweep, _Work, busbw_factor, parse_size
 from bench.cli import main
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 from tests.unit.collectives.ranks import run_ranks
 
 COMMAND = [sys.executable, "-m", "bench.cli", "allreduce"]

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.compare_approach import parse_approach, parse_approaches
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from bench.compare_journal import RESULT, keep_in
 from bench.compare_results import ApproachRun, JobRun, Measured, from_document
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 
 def measured(*approaches):

@@ -11,7 +11,7 @@ from bench.compare_html import html_report, write_report
 from bench.compare_plots import bars_figure, gains, overlap
 from bench.compare_report import print_report, sentence
 from bench.compare_results import ApproachRun, Change, JobRun, LinkExcerpt, Measured, Shift, compare_result
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 NAMES = ("vgg16-1", "vgg16-2")
 USE = LinkExcerpt(

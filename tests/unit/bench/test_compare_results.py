@@ -20,7 +20,7 @@ from bench.compare_results import (
     settling_of,
     to_document,
 )
-from mltcp.errors import MltcpError, UsageError
+from mltcp.core.errors import MltcpError, UsageError
 
 
 def job_run(name, times, began=0.0, arrival=0.0, **more):

@@ -22,7 +22,7 @@ from bench.workloads.place import RankPlace
 from bench.workloads.profile import Profile
 from bench.workloads.replay import check_sum, contribution
 from bench.workloads.sockets import tcp_flows
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 LOOPBACK = RankPlace(None, "lo", "127.0.0.1")
 TINY = Profile("tiny", 0.002, 0.004, (4096, 40_000, 40))

@@ -18,7 +18,7 @@ from bench.lab.link import Link, parse_rate
 from bench.lab.link_use import DirectionUse, LinkUse
 from bench.lab.namespaces import require_privileges
 from bench.lab.topology import Host, Switch, Topology, Trunk, dumbbell
-from mltcp.errors import NotAvailableError, UsageError
+from mltcp.core.errors import NotAvailableError, UsageError
 
 LINK = Link(rate_bps=200_000_000, queue_bytes=100_000, ecn_threshold_bytes=30_000)
 

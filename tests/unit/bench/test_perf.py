@@ -19,7 +19,7 @@ from bench.cli import main
 from bench.perf import messages
 from bench.perf.plan import DOWN, UP, Bucket, Plan
 from bench.perf.report import iteration_summary
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 BENCH = [sys.executable, "-m", "bench.cli", "perf"]
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from bench.plots import iterations_figure, link_use_figure, overlap, slowdown_figure, write_plots
 from bench.results import JobRun, LinkUse, PolicyRun, contend_result
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 NAMES = ("vgg16-1", "vgg16-2")
 

@@ -19,7 +19,7 @@ from bench.workloads.profile import (
     link_time_s,
     load,
 )
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 PROFILES = st.builds(
     Profile,

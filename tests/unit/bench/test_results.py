@@ -19,7 +19,7 @@ from bench.results import (
     to_document,
     to_json,
 )
-from mltcp.errors import MltcpError
+from mltcp.core.errors import MltcpError
 
 LINK = {"rate_bps": 200_000_000, "limit_bytes": 400_000, "ecn_threshold_bytes": None}
 

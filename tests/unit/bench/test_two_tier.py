@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bench.lab.link import Link
 from bench.lab.topology import Server, Switch, Topology, Trunk
 from bench.lab.two_tier import TwoTier, two_tier, two_tier_cluster
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 LINK = Link(10**8, 10**5)
 SHAPES = st.builds(

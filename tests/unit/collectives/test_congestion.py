@@ -12,9 +12,9 @@ import torch.distributed as dist
 
 from collectives import congestion, notices
 from collectives.settings import Settings
-from mltcp.ebpf.controls import CONTROLS, DEFAULT_CONTROL, MLTCP_CONTROLS, allowed, available
-from mltcp.errors import NotAvailableError, UsageError
-from mltcp.tcp_info import congestion_control, set_congestion_control
+from mltcp.core.errors import NotAvailableError, UsageError
+from mltcp.ebpf.congestion_controls import CONTROLS, DEFAULT_CONTROL, MLTCP_CONTROLS, allowed, available
+from mltcp.pacing.tcp_info import congestion_control, set_congestion_control
 from tests.unit.collectives.ranks import run_ranks
 from tests.unit.collectives.test_sockets import all_seen, group, meet, tcp_store
 
@@ -170,7 +170,7 @@ def test_a_control_that_needs_ecn_is_not_set_on_connections_without(tmp_path):
 
 
 def test_knowing_the_names_loads_no_bpf_library():
-    script = "import mltcp.ebpf.controls; print(open('/proc/self/maps').read().count('libbpf'))"
+    script = "import mltcp.ebpf.congestion_controls; print(open('/proc/self/maps').read().count('libbpf'))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "0"
 

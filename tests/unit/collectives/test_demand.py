@@ -20,7 +20,7 @@ from collectives.demand import (
 )
 from collectives.detector import Detection
 from collectives.records import Iteration, Operation
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 
 MS = 1_000_000
 START = 7_000 * MS

@@ -17,7 +17,7 @@ from collectives import gate as gates
 from collectives import job
 from collectives.gate import GATED, Gate
 from collectives.gate_settings import GateSettings
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 from placement.service.gate_address import GateAddress
 from placement.service.gate_server import GateConfiguration, GateServer
 from tests.unit.collectives.eventually import eventually

@@ -7,7 +7,7 @@ import pytest
 
 from collectives import notices
 from collectives.profile_file import ProfileFile
-from mltcp.errors import MltcpError
+from mltcp.core.errors import MltcpError
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.sockets import Mesh, new_listeners
-from mltcp.tcp_info import addresses, tcp_sockets
+from mltcp.pacing.tcp_info import addresses, tcp_sockets
 from tests.unit.collectives.ranks import run_ranks
 from tests.unit.collectives.test_traffic import acknowledged
 

@@ -31,7 +31,7 @@ from collectives.service_clock import RENEW_S, ServiceClock
 from collectives.settings import Settings
 from collectives.time_shift import HELD, LATE, Hold, TimeShifts
 from collectives.timetable import EARLY_BY, Timetable
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 from tests.unit.collectives.eventually import eventually
 
 WAIT_S = 20.0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import collectives
 from collectives.traffic import REDUCE_SEGMENT_BYTES, sent_bytes
-from mltcp.tcp_info import tcp_info
+from mltcp.pacing.tcp_info import tcp_info
 from tests.unit.collectives.ranks import run_ranks
 
 MIB = 1 << 20

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltcp.aggressiveness import ONE_Q16, Aggressiveness, Shape, ratio_q16, scale_acked
-from mltcp.errors import UsageError
+from mltcp.control.aggressiveness import ONE_Q16, Aggressiveness, Shape, ratio_q16, scale_acked
+from mltcp.core.errors import UsageError
 
 SIX = [shape for shape in Shape if shape is not Shape.ONE]
 INCREASING = [Shape.LINEAR, Shape.QUADRATIC, Shape.RECIPROCAL, Shape.CONCAVE]

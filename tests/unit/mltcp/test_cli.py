@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from mltcp import probe
-from mltcp.cli import main
+from mltcp.cli.main import main
+from mltcp.ebpf import probe
 
 
 @pytest.mark.parametrize(

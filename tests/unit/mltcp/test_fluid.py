@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mltcp.aggressiveness import Aggressiveness, Shape
-from mltcp.errors import UsageError
-from mltcp.fluid import FluidIteration, FluidJob, closed_form_shift, noise_bound, simulate
+from mltcp.control.aggressiveness import Aggressiveness, Shape
+from mltcp.control.fluid import FluidIteration, FluidJob, closed_form_shift, noise_bound, simulate
+from mltcp.core.errors import UsageError
 
 INCREASING = [Shape.LINEAR, Shape.QUADRATIC, Shape.RECIPROCAL, Shape.CONCAVE]
 FALLING = [Shape.FALLING_LINEAR, Shape.FALLING_QUADRATIC]

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltcp.aggressiveness import ONE_Q16, Aggressiveness, Shape
-from mltcp.errors import UsageError
-from mltcp.iteration import PAUSE_FLOOR_NS, IterationRecord, IterationTracker
+from mltcp.control.aggressiveness import ONE_Q16, Aggressiveness, Shape
+from mltcp.control.iteration import PAUSE_FLOOR_NS, IterationRecord, IterationTracker
+from mltcp.core.errors import UsageError
 
 MS = 1_000_000
 COMPUTE_NS = 220 * MS

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from mltcp import tcp_info as sut
+from mltcp.pacing import tcp_info as sut
 
 
 @contextmanager

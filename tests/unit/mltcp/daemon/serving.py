@@ -4,14 +4,14 @@ import asyncio
 import threading
 from contextlib import contextmanager
 
-from mltcp.aggressiveness import Aggressiveness
-from mltcp.daemon.attachments import Attachments
-from mltcp.daemon.host import Host
-from mltcp.daemon.reading import Reading
-from mltcp.daemon.requests import Requests, tell
-from mltcp.daemon.server import Server
-from mltcp.ebpf.controls import Controls
-from mltcp.pacing.feedback import SocketDiagnosis
+from mltcp.control.aggressiveness import Aggressiveness
+from mltcp.daemon.jobs.attachments import Attachments
+from mltcp.daemon.jobs.job_manager import Host
+from mltcp.daemon.service.requests import Requests, tell
+from mltcp.daemon.service.server import Server
+from mltcp.daemon.service.status_builder import Reading
+from mltcp.ebpf.congestion_controls import Controls
+from mltcp.pacing.sock_diag import SocketDiagnosis
 
 NOBODY = 65534
 

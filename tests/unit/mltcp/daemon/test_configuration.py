@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltcp.aggressiveness import Shape
-from mltcp.daemon.configuration import Configuration, load
-from mltcp.ebpf.controls import MLTCP_CONTROLS
-from mltcp.errors import UsageError
-from mltcp.pacing.rates import parse_rate_bps
+from mltcp.control.aggressiveness import Shape
+from mltcp.core.errors import UsageError
+from mltcp.core.quantities import parse_rate_bps
+from mltcp.daemon.service.configuration import Configuration, load
+from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS
 
 FULL = """\
 socket = "/run/other.sock"

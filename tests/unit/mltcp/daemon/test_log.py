@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltcp.daemon import log
+from mltcp.daemon.service import log
 
 TELL = logging.getLogger("mltcp.daemon")
 

@@ -11,11 +11,11 @@ import time
 import pytest
 
 import mltcp
-from mltcp.daemon import protocol
-from mltcp.daemon.client import Client, NoDaemonError, Registration
-from mltcp.daemon.protocol import MOST_BYTES, DeniedError
-from mltcp.errors import NotAvailableError, UsageError
-from mltcp.tcp_info import congestion_control, descriptors
+from mltcp.core.errors import NotAvailableError, UsageError
+from mltcp.daemon.client import protocol
+from mltcp.daemon.client.client import Client, NoDaemonError, Registration
+from mltcp.daemon.client.protocol import MOST_BYTES, DeniedError
+from mltcp.pacing.tcp_info import congestion_control, descriptors
 from tests.unit.mltcp.daemon.serving import NOBODY, serving
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed")
@@ -60,7 +60,7 @@ def answer(peer, packet, fds=()):
 def as_nobody(server, code):
     """What a program of another user prints, which has the client as `client`."""
     program = (
-        "import os; from pathlib import Path; from mltcp.daemon.client import *\n"
+        "import os; from pathlib import Path; from mltcp.daemon.client.client import *\n"
         f"os.setgid({NOBODY}); os.setuid({NOBODY})\n"
         f"client = Client(Path({str(server.path)!r}))\n{code}"
     )
@@ -211,7 +211,7 @@ def test_root_sees_and_stops_everybodys_jobs(server):
     code = "client.register(Registration('theirs'))\nprint(client.status().jobs[0].job)"
     assert as_nobody(server, code) == "theirs"
     program = (
-        "import os, sys; from pathlib import Path; from mltcp.daemon.client import *\n"
+        "import os, sys; from pathlib import Path; from mltcp.daemon.client.client import *\n"
         f"os.setgid({NOBODY}); os.setuid({NOBODY})\n"
         f"client = Client(Path({str(server.path)!r})); print(client.register(Registration('theirs')).number)\n"
         "sys.stdout.flush(); sys.stdin.read()"
@@ -395,7 +395,7 @@ def test_a_daemon_that_goes_away_is_noticed(tmp_path):
 
 def test_the_client_needs_nothing_but_the_standard_library():
     program = (
-        "import sys; import mltcp.daemon.client, mltcp.daemon.membership\n"
+        "import sys; import mltcp.daemon.client.client, mltcp.daemon.client.membership\n"
         "foreign = {name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names\n"
         "print(sorted(name for name in foreign if not name.startswith('__')))"
     )

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from mltcp.daemon.status import DaemonStatus, InterfaceStatus, JobStatus
-from mltcp.daemon.top import COLUMNS, _amount, add_parser, execute, fitting, headline, screen
-from mltcp.errors import MltcpError, UsageError
+from mltcp.cli.top import COLUMNS, _amount, add_parser, execute, fitting, headline, screen
+from mltcp.core.errors import MltcpError, UsageError
+from mltcp.daemon.client.status import DaemonStatus, InterfaceStatus, JobStatus
 
 
 def job(number=16, name="bert", **changes):

@@ -4,11 +4,11 @@ import socket
 
 import pytest
 
-from mltcp.aggressiveness import Aggressiveness
-from mltcp.iteration import IterationTracker
+from mltcp.control.aggressiveness import Aggressiveness
+from mltcp.control.iteration import IterationTracker
 from mltcp.pacing.controller import PacingController
-from mltcp.pacing.feedback import FlowKey, Sample
 from mltcp.pacing.rate_law import Constants
+from mltcp.pacing.sock_diag import FlowKey, Sample
 
 LINE = 1e9
 STEP_NS = 2_000_000

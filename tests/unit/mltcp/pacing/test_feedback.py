@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from mltcp.pacing.feedback import BATCH, FlowKey, SocketDiagnosis
+from mltcp.pacing.sock_diag import BATCH, FlowKey, SocketDiagnosis
 
 SO_COOKIE = 57
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltcp.errors import UsageError
+from mltcp.core.errors import UsageError
 from mltcp.pacing.rate_law import CONSTANTS, Constants, RateLaw
 
 LINE = 1e9

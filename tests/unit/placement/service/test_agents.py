@@ -10,8 +10,7 @@ from placement.client import Client, RefusedError, ServiceError
 from placement.service import placement_pb2 as pb
 from placement.service.drifting import ALLOWANCE
 from placement.service.live import Rules
-
-from .serving import HALF, eventually, job, placed, profile, serving, two_racks
+from tests.unit.placement.service.serving import HALF, eventually, job, placed, profile, serving, two_racks
 
 MS = 10**6
 

@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from placement.cli import main
-
-from .load import Process
+from tests.unit.placement.service.load import Process
 
 CLUSTER = {
     "servers": [

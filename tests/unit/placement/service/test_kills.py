@@ -4,9 +4,8 @@ import os
 
 from placement.client import Client
 from placement.service import placement_pb2 as pb
-
-from .load import Process, kills, register
-from .serving import HALF, job, placed
+from tests.unit.placement.service.load import Process, kills, register
+from tests.unit.placement.service.serving import HALF, job, placed
 
 
 def test_every_acknowledged_submission_survives_and_none_is_there_twice(tmp_path):

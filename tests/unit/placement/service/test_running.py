@@ -10,8 +10,7 @@ from placement.service.engines.hosts import Host
 from placement.service.engines.local import LocalEngine
 from placement.service.gate_address import GateAddress
 from placement.service.gating import Gating
-
-from .serving import eventually, serving
+from tests.unit.placement.service.serving import eventually, serving
 
 PATIENCE_S = 90
 

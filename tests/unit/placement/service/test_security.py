@@ -13,8 +13,7 @@ from placement.client import Client, RefusedError, ServiceError
 from placement.errors import PlacementError, UsageError
 from placement.service.address import Address
 from placement.service.security import Security
-
-from .serving import serving, two_racks
+from tests.unit.placement.service.serving import serving, two_racks
 
 TOKEN = "a-token-of-some-length"
 

@@ -11,8 +11,16 @@ from placement.service import placement_pb2 as pb
 from placement.service import servicer
 from placement.service.live import Rules
 from placement.service.server import NAME
-
-from .serving import GBPS, HALF, eventually, job, placed, profile, serving, two_racks
+from tests.unit.placement.service.serving import (
+    GBPS,
+    HALF,
+    eventually,
+    job,
+    placed,
+    profile,
+    serving,
+    two_racks,
+)
 
 
 @pytest.fixture

@@ -1,0 +1,345 @@
+"""``mltcp top``: the jobs of this host, as a table that lives."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from mltcp.core.errors import MltcpError, UsageError
+from mltcp.daemon.client.status import DaemonStatus, InterfaceStatus, JobStatus
+
+Read = Callable[[], DaemonStatus]
+
+_BAR = 10
+_DASH = "-"
+_WIDEST_TEXT = 31  # the longest name of a job
+_GAP = 2
+_WRONG = {
+    "absent": "there is no such interface now",
+    "left alone": "jobs are not paced there: someone else changed its queueing discipline",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its head, what it says, what is in it, and by what it is sorted.
+
+    Those with the largest `rank` are dropped first where the terminal is narrow; `width` is the least that a column
+    takes. Numbers, at the right, take what they need; of words, at the left, the end is left out.
+    """
+
+    name: str
+    help: str
+    cell: Callable[[JobStatus], str]
+    key: Callable[[JobStatus], float | str]
+    width: int
+    rank: int
+    right: bool = True
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return _DASH
+    return f"{value:.3f} s" if value < 100 else f"{value:.0f} s"
+
+
+def _amount(value: float | None, unit: str) -> str:
+    if value is None:
+        return _DASH
+    for prefix in ("", "k", "M", "G"):
+        if abs(value) < 999.5:  # what rounds to 1000 is 1 of the next
+            return f"{value:.3g} {prefix}{unit}"
+        value /= 1000
+    return f"{value:.3g} T{unit}"
+
+
+def _bar(ratio: float) -> str:
+    filled = round(ratio * _BAR)
+    return "█" * filled + "░" * (_BAR - filled)
+
+
+COLUMNS = (
+    Column(
+        "job",
+        "the job's name; of somebody else's only whose it is, if there is no room for the column user",
+        lambda j: j.job,
+        lambda j: j.job,
+        14,
+        0,
+        False,
+    ),
+    Column("user", "who runs it", lambda j: j.user, lambda j: j.user, 8, 4, False),
+    Column(
+        "ranks",
+        "its processes on this host that have joined",
+        lambda j: str(j.ranks),
+        lambda j: j.ranks,
+        5,
+        6,
+    ),
+    Column("flows", "its TCP connections on this host", lambda j: str(j.flows), lambda j: j.flows, 5, 5),
+    Column(
+        "by",
+        "what controls it: the eBPF congestion control, tc (its class is paced), or none",
+        lambda j: j.control if j.how == "kernel" and j.control else j.how,
+        lambda j: j.how,
+        11,
+        3,
+        False,
+    ),
+    Column(
+        "F",
+        "F(bytes_ratio) now: what its growth is multiplied by",
+        lambda j: f"{j.factor:.2f}",
+        lambda j: j.factor,
+        4,
+        1,
+    ),
+    Column(
+        "bytes_ratio",
+        "how much of this iteration's bytes have been acknowledged",
+        lambda j: _bar(j.bytes_ratio),
+        lambda j: j.bytes_ratio,
+        _BAR + 1,
+        2,
+        False,
+    ),
+    Column(
+        "iterations", "how many have finished", lambda j: str(j.iterations), lambda j: j.iterations, 10, 7
+    ),
+    Column(
+        "now",
+        "the last iteration's time",
+        lambda j: _seconds(j.iteration_s),
+        lambda j: j.iteration_s or 0,
+        8,
+        1,
+    ),
+    Column(
+        "typical",
+        "the median of the last fifteen iterations",
+        lambda j: _seconds(j.typical_iteration_s),
+        lambda j: j.typical_iteration_s or 0,
+        8,
+        2,
+    ),
+    Column(
+        "slowdown",
+        "typical over the best seen (the least median of five)",
+        lambda j: _DASH if j.slowdown is None else f"{j.slowdown:.3f}",
+        lambda j: j.slowdown or 0,
+        8,
+        1,
+    ),
+    Column(
+        "sent",
+        "bytes acknowledged, per second",
+        lambda j: _amount(j.bytes_per_s, "B/s"),
+        lambda j: j.bytes_per_s,
+        10,
+        3,
+    ),
+    Column(
+        "rate",
+        "the rate of its class, if it is paced",
+        lambda j: _amount(j.rate_bps, "bit/s"),
+        lambda j: j.rate_bps or 0,
+        11,
+        5,
+    ),
+    Column(
+        "retrans",
+        "segments sent again, since each flow came",
+        lambda j: str(j.retransmits),
+        lambda j: j.retransmits,
+        7,
+        4,
+    ),
+    Column(
+        "marks",
+        "segments that came back ECN-marked",
+        lambda j: _amount(j.marks, "").strip(),
+        lambda j: j.marks,
+        6,
+        4,
+    ),
+)
+
+_TOLD_BY_ALL = ("user", "ranks", "flows", "by")
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``top`` to the commands."""
+    names = ", ".join(column.name for column in COLUMNS)
+    top = commands.add_parser("top", help="watch the jobs of this host, as its daemon sees them")
+    top.add_argument("--interval", type=float, default=1.0, metavar="S", help="between looks (default 1)")
+    top.add_argument("--sort", default="job", metavar="COLUMN", help=f"of {names} (default job)")
+    top.add_argument("--once", action="store_true", help="show it once; so does a pipe")
+    top.add_argument("--json", action="store_true", help="the daemon's status as one JSON document")
+    top.add_argument("--describe", action="store_true", help="what every column means")
+
+
+def execute(options: argparse.Namespace, read: Read) -> int:
+    """Show the table until Ctrl-C, which is how one leaves it: exit status 0.
+
+    Raises:
+        MltcpError: no daemon answers.
+    """
+    if options.describe:
+        print("\n".join(f"{column.name:12} {column.help}" for column in COLUMNS))
+        return 0
+    if options.sort not in (column.name for column in COLUMNS):
+        raise UsageError(
+            f"unknown column {options.sort!r}; choose from {', '.join(column.name for column in COLUMNS)}"
+        )
+    if not 0.1 <= options.interval <= 3600:
+        raise UsageError(f"--interval {options.interval:g}: 0.1 to 3600 seconds are allowed")
+    status = read()
+    if options.json:
+        print(json.dumps(status.document(), indent=2))
+    elif options.once or not sys.stdout.isatty():
+        console = Console(highlight=False)
+        console.print(screen(status, options.sort, console.width))
+    else:
+        _watch(status, read, options)
+    return 0
+
+
+def _watch(status: DaemonStatus, read: Read, options: argparse.Namespace) -> None:
+    console = Console(highlight=False)
+    seen_s, trouble = time.monotonic(), ""
+    try:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                shown = screen(status, options.sort, console.width, trouble, console.height)
+                live.update(shown, refresh=True)
+                time.sleep(options.interval)
+                try:
+                    status, seen_s, trouble = read(), time.monotonic(), ""
+                except MltcpError as error:
+                    trouble = f"no answer for {time.monotonic() - seen_s:.0f} s: {error}"
+    except KeyboardInterrupt:
+        return
+
+
+def screen(
+    status: DaemonStatus, sort: str, width: int, trouble: str = "", height: int | None = None
+) -> RenderableType:
+    """All that is shown: a line on the daemon, what is wrong, and its jobs, or those that the height has room for."""
+    parts: list[RenderableType] = [Text(headline(status), style="bold", overflow="ellipsis", no_wrap=True)]
+    wrong = [_wrong_with(each) for each in status.interfaces if each.state in _WRONG]
+    for line in [*wrong, *([trouble] if trouble else [])]:
+        parts.append(Text(line, style="red", overflow="ellipsis", no_wrap=True))
+    if not status.jobs:
+        return Group(*parts, Text("no jobs"))
+    room = None if height is None else max(1, height - len(parts) - 1)
+    jobs = _sorted(status.jobs, sort)
+    if room is None or len(jobs) <= room:
+        return Group(*parts, table_of(jobs, width))
+    shown = jobs[: max(1, room - 1)]
+    return Group(*parts, table_of(shown, width), Text(f"and {len(jobs) - len(shown)} more", style="dim"))
+
+
+def _wrong_with(interface: InterfaceStatus) -> str:
+    return f"{_plain(interface.name)} {interface.state}: {_WRONG[interface.state]}"
+
+
+def headline(status: DaemonStatus) -> str:
+    """The daemon in one line."""
+    text = f"mltcpd {status.pid}, up {_duration(status.uptime_s)}, {len(status.jobs)} jobs"
+    text += f", {100 * status.daemon_cpu:.1f} % CPU"
+    if status.pacing != "off":
+        where = ", ".join(f"{each.name} {each.state}" for each in status.interfaces)
+        text += f"; {status.law} every {1000 * status.interval_s:g} ms"
+        text += f" ({100 * status.control_cpu:.1f} % CPU) on {where}"
+    elif status.controls:
+        text += f"; {', '.join(status.controls)}"
+    return text
+
+
+def _sorted(jobs: Sequence[JobStatus], sort: str) -> list[JobStatus]:
+    """By a column, strangers last; numbers with the largest first, which is what a full screen must show."""
+    key = next(column.key for column in COLUMNS if column.name == sort)
+
+    def place(job: JobStatus) -> tuple[bool, float, str, int]:
+        value = key(job)
+        number, text = (0.0, value) if isinstance(value, str) else (-value, "")
+        return not job.detail, number, text, job.number
+
+    return sorted(jobs, key=place)
+
+
+def table_of(jobs: Sequence[JobStatus], width: int) -> Table:
+    """The jobs, in as many columns as the width has room for."""
+    columns = fitting(width, jobs)
+    widths = _widths(columns, jobs, width)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in columns:
+        table.add_column(
+            column.name, justify="right" if column.right else "left", no_wrap=True, width=widths[column.name]
+        )
+    for job in jobs:
+        cells = [_cell(column, job) for column in columns]
+        if not job.detail and all(column.name != "user" for column in columns):
+            cells[0] = f"({_plain(job.user)})"
+        table.add_row(*(Text(cell) for cell in cells), style=_style(job))
+    return table
+
+
+def fitting(width: int, jobs: Sequence[JobStatus] = ()) -> list[Column]:
+    """The columns that a terminal of this width has room for with these jobs, the most important ones."""
+    kept = list(COLUMNS)
+    least = {column.name: _least(column, jobs) for column in COLUMNS}
+    while len(kept) > 1 and sum(least[column.name] + _GAP for column in kept) - _GAP > width:
+        kept.remove(max(reversed(kept), key=lambda column: column.rank))
+    return kept
+
+
+def _least(column: Column, jobs: Sequence[JobStatus]) -> int:
+    """Of a number no digit may be missing."""
+    return max([column.width, *(len(_cell(column, job)) for job in jobs if column.right)])
+
+
+def _widths(columns: Sequence[Column], jobs: Sequence[JobStatus], width: int) -> dict[str, int]:
+    """What each column gets: words get what is left, as far as they need it."""
+    widths = {column.name: _least(column, jobs) for column in columns}
+    left = width - sum(each + _GAP for each in widths.values()) + _GAP
+    for column in columns:
+        if not column.right:
+            wanted = max((cell_len(_cell(column, job)) for job in jobs), default=0)
+            more = max(0, min(left, min(wanted, _WIDEST_TEXT) - widths[column.name]))
+            widths[column.name] += more
+            left -= more
+    return widths
+
+
+def _cell(column: Column, job: JobStatus) -> str:
+    return _plain(column.cell(job)) if job.detail or column.name in _TOLD_BY_ALL else ""
+
+
+def _plain(text: str) -> str:
+    """Without what would move the cursor, or end the line."""
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def _style(job: JobStatus) -> str:
+    if not job.detail:
+        return "dim"
+    return "yellow" if job.slowdown is not None and job.slowdown > 1.1 else ""
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,1 @@
+"""The control law in pure Python: the function F, iteration tracking, and the fluid model."""

@@ -1,0 +1,164 @@
+"""The family of functions F(bytes_ratio) by which MLTCP scales a congestion control's increase step.
+
+Each function exists twice: in floating point, for models and for people, and in the unsigned fixed-point
+form (Q16: the value times 65536) in which the eBPF congestion controls compute it. `Shape`'s codes, and the
+order of the operations in `Aggressiveness.fixed`, `ratio_q16` and `scale_acked`, are a contract with
+`mltcp/ebpf/`: change both sides or neither.
+
+Source: MLTCP, arXiv 2402.09589, the aggressiveness function and its requirements.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Self
+
+from mltcp.core.errors import UsageError
+
+ONE_Q16 = 1 << 16
+"""The number 1 in Q16."""
+
+DEFAULT_SLOPE = 1.75
+DEFAULT_INTERCEPT = 0.25
+
+LARGEST_FACTOR = 64.0
+"""The largest F allowed: far above any sensible one, and small enough that no product leaves 64 bits."""
+
+SMALLEST_INTERCEPT = 1 / ONE_Q16
+"""The smallest intercept that is not 0 in Q16: with 0 a flow would never grow."""
+
+
+class Shape(IntEnum):
+    """Which function F is; the codes are shared with the eBPF code.
+
+    With slope s, intercept i and x = bytes_ratio. The increasing ones go from i to s + i, the falling ones
+    from s + i to i.
+    """
+
+    ONE = 0
+    """1: the base congestion control, unchanged."""
+    LINEAR = 1
+    """s x + i: the paper's choice."""
+    QUADRATIC = 2
+    """s x^2 + i"""
+    RECIPROCAL = 3
+    """1 / (1/i - (1/i - 1/(s+i)) x); with the paper's constants 1 / (4 - 3.5 x)."""
+    CONCAVE = 4
+    """-s x^2 + 2 s x + i"""
+    FALLING_LINEAR = 5
+    """(s + i) - s x: drives jobs together; for the ablation."""
+    FALLING_QUADRATIC = 6
+    """(s + i) - s x^2: drives jobs together; for the ablation."""
+
+    @property
+    def label(self) -> str:
+        """The name by which a person asks for this shape: `linear`, `falling_quadratic`, ..."""
+        return self.name.lower()
+
+    @classmethod
+    def from_name(cls, name: str) -> "Shape":
+        """The shape with this label; raises UsageError, which lists the labels, if there is none."""
+        for shape in cls:
+            if shape.label == name:
+                return shape
+        allowed = ", ".join(shape.label for shape in cls)
+        raise UsageError(f"unknown function {name!r}: allowed are {allowed}")
+
+
+_REAL: dict[Shape, Callable[[float, float, float], float]] = {
+    Shape.ONE: lambda x, s, i: 1.0,
+    Shape.LINEAR: lambda x, s, i: s * x + i,
+    Shape.QUADRATIC: lambda x, s, i: s * x * x + i,
+    Shape.RECIPROCAL: lambda x, s, i: i * (s + i) / ((s + i) - s * x),
+    Shape.CONCAVE: lambda x, s, i: s * x * (2 - x) + i,
+    Shape.FALLING_LINEAR: lambda x, s, i: (s + i) - s * x,
+    Shape.FALLING_QUADRATIC: lambda x, s, i: (s + i) - s * x * x,
+}
+
+_FIXED: dict[Shape, Callable[[int, int, int], int]] = {
+    Shape.ONE: lambda x, s, i: ONE_Q16,
+    Shape.LINEAR: lambda x, s, i: ((s * x) >> 16) + i,
+    Shape.QUADRATIC: lambda x, s, i: ((s * ((x * x) >> 16)) >> 16) + i,
+    Shape.RECIPROCAL: lambda x, s, i: (i * (s + i)) // ((s + i) - ((s * x) >> 16)),
+    Shape.CONCAVE: lambda x, s, i: ((s * (2 * x - ((x * x) >> 16))) >> 16) + i,
+    Shape.FALLING_LINEAR: lambda x, s, i: (s + i) - ((s * x) >> 16),
+    Shape.FALLING_QUADRATIC: lambda x, s, i: (s + i) - ((s * ((x * x) >> 16)) >> 16),
+}
+
+
+@dataclass(frozen=True)
+class Aggressiveness:
+    """One F: a shape with its slope and intercept (both dimensionless).
+
+    Raises UsageError unless slope >= 0, intercept >= 1/65536 and slope + intercept <= 64.
+    """
+
+    shape: Shape = Shape.LINEAR
+    slope: float = DEFAULT_SLOPE
+    intercept: float = DEFAULT_INTERCEPT
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.slope) and 0 <= self.slope <= LARGEST_FACTOR):
+            raise UsageError(f"slope {self.slope} is out of range: allowed is 0 to {LARGEST_FACTOR:g}")
+        if not (math.isfinite(self.intercept) and SMALLEST_INTERCEPT <= self.intercept <= LARGEST_FACTOR):
+            raise UsageError(
+                f"intercept {self.intercept} is out of range: allowed is 1/65536 to {LARGEST_FACTOR:g}"
+            )
+        if self.slope + self.intercept > LARGEST_FACTOR:
+            raise UsageError(
+                f"slope + intercept = {self.slope + self.intercept} is out of range:"
+                f" allowed is at most {LARGEST_FACTOR:g}"
+            )
+
+    @classmethod
+    def from_name(cls, name: str, slope: float = DEFAULT_SLOPE, intercept: float = DEFAULT_INTERCEPT) -> Self:
+        """The F whose shape has this label; raises UsageError, which lists the labels, if there is none."""
+        return cls(Shape.from_name(name), slope, intercept)
+
+    def __call__(self, bytes_ratio: float) -> float:
+        """F(bytes_ratio); a ratio outside [0, 1] counts as the nearer end."""
+        return _REAL[self.shape](min(1.0, max(0.0, bytes_ratio)), self.slope, self.intercept)
+
+    def fixed(self, ratio_q16: int) -> int:
+        """F in Q16 of a bytes_ratio in Q16 (0 to 65536), in the integer arithmetic of the eBPF code.
+
+        Every intermediate value fits 64 unsigned bits. With the paper's constants the result is less than
+        3 units of Q16 from the exact value (9 for `reciprocal`), and exact at both ends.
+        """
+        return _FIXED[self.shape](ratio_q16, self.slope_q16, self.intercept_q16)
+
+    @property
+    def slope_q16(self) -> int:
+        """The slope in Q16, rounded to the nearest."""
+        return round(self.slope * ONE_Q16)
+
+    @property
+    def intercept_q16(self) -> int:
+        """The intercept in Q16, rounded to the nearest."""
+        return round(self.intercept * ONE_Q16)
+
+    @property
+    def increasing(self) -> bool:
+        """Whether F grows with bytes_ratio, which is what makes jobs interleave."""
+        return self(1.0) > self(0.0)
+
+
+def ratio_q16(acked_bytes: int, total_bytes: int) -> int:
+    """min(1, acked_bytes / total_bytes) in Q16; 0 where total_bytes is 0 (unknown).
+
+    The shift stays within 64 bits for counts below 2^48 bytes.
+    """
+    if total_bytes == 0:
+        return 0
+    return min(ONE_Q16, (acked_bytes << 16) // total_bytes)
+
+
+def scale_acked(acked: int, f_q16: int, carry: int) -> tuple[int, int]:
+    """What `acked` counts for under F, and the fraction (Q16, below 65536) to carry into the next call.
+
+    Start with carry 0. Because the fraction is carried, the sum over many calls loses less than 1; with F = 1
+    every call returns `acked` itself, so the base congestion control is met exactly.
+    """
+    scaled_q16 = carry + acked * f_q16
+    return scaled_q16 >> 16, scaled_q16 & (ONE_Q16 - 1)

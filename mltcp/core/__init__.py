@@ -1,0 +1,1 @@
+"""Errors, quantities and files that every package uses; imports nothing heavy."""

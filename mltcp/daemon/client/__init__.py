@@ -1,0 +1,1 @@
+"""The client of mltcpd, and the messages that it and the daemon exchange."""

@@ -1,0 +1,238 @@
+"""Talks to the daemon. Nothing here needs more than the standard library, or any privilege."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.daemon.client import protocol
+from mltcp.daemon.client.protocol import MOST_BYTES, MOST_DESCRIPTORS
+from mltcp.daemon.client.status import DaemonStatus
+
+ENVIRONMENT = "MLTCP_DAEMON"
+"""The variable that names the daemon's socket, or is ``none`` where none is to be asked."""
+
+NO_DAEMON = "none"
+
+INSTANCE = "MLTCP_JOB_INSTANCE"
+"""The variable by which `mltcp run` tells what it starts which registration it belongs to."""
+
+
+class NoDaemonError(NotAvailableError):
+    """No daemon answers."""
+
+
+def socket_path() -> Path | None:
+    """Where the daemon of this host listens; None if none is to be asked."""
+    text = os.environ.get(ENVIRONMENT, "").strip()
+    if text == NO_DAEMON:
+        return None
+    return Path(text) if text else protocol.SOCKET
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A job, as one of its processes tells the daemon of it.
+
+    Attributes:
+        job: its name, of letters, digits and ``._@-``.
+        instance: tells this run from another of the same name; all of a run's processes give the same.
+        rank: this process's; `ranks`: how many there are in the job, on all hosts.
+        control: the congestion control for its flows; ``default``: what the daemon has; ``none``: leave them.
+        function, slope, intercept: F.
+        total_bytes, gap_s: what this host sends in an iteration, and the silence that ends one; 0: to be learned.
+        attach: put this process, and what it starts from now on, into a cgroup: all its new connections are the job's.
+    """
+
+    job: str
+    instance: str = ""
+    rank: int = 0
+    ranks: int = 1
+    control: str = "default"
+    function: str = "linear"
+    slope: float = 1.75
+    intercept: float = 0.25
+    total_bytes: int = 0
+    gap_s: float = 0.0
+    attach: bool = False
+
+
+@dataclass(frozen=True)
+class Registered:
+    """What the daemon made of a registration; `how` as in JobStatus, `mark` of its paced sockets (0: none)."""
+
+    number: int
+    how: str
+    control: str
+    mark: int
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A descriptor that the daemon did not take: its position among those that were passed, and why."""
+
+    position: int
+    why: str
+
+
+class Client:
+    """A connection to the daemon. A job lives as long as a connection that registered it.
+
+    Args:
+        path: of its socket; None: where the environment or the default says.
+        timeout_s: how long to wait for a reply.
+
+    Raises:
+        NoDaemonError: none answers there.
+        NotAvailableError: this user may not connect to it.
+    """
+
+    def __init__(self, path: Path | None = None, timeout_s: float = 5.0) -> None:
+        path = path or socket_path()
+        if path is None:
+            raise NoDaemonError(f"{ENVIRONMENT}={NO_DAEMON}: no daemon is to be asked")
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(timeout_s)
+        try:
+            self._socket.connect(os.fspath(path))
+        except PermissionError:
+            self._socket.close()
+            raise NotAvailableError(
+                f"mltcpd listens at {path}, but only members of that socket's group may connect to it"
+            ) from None
+        except OSError as error:
+            self._socket.close()
+            raise NoDaemonError(f"no mltcpd answers at {path}: {error.strerror or error}") from None
+
+    def fileno(self) -> int:
+        """The connection's descriptor: readable when the daemon has something to say, or is gone."""
+        return self._socket.fileno()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave: the daemon forgets what only this connection held."""
+        self._socket.close()
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    def register(self, registration: Registration) -> Registered:
+        """Make this process a member of a job; the first one makes the job.
+
+        Raises:
+            UsageError: a field is not allowed; the daemon's message says what is.
+            NotAvailableError: the host cannot do it.
+        """
+        reply = self.ask("register", **dataclasses.asdict(registration))
+        return Registered(reply["number"], reply["how"], reply["control"], reply["mark"])
+
+    def add_flows(self, descriptors: Sequence[int]) -> tuple[Refused, ...]:
+        """Pass TCP connections of this process to the daemon as flows of its job; returns those it did not take.
+
+        The daemon keeps no descriptor, so that closing one here closes the connection.
+        """
+        refused = []
+        for at in range(0, len(descriptors), MOST_DESCRIPTORS):
+            part = list(descriptors[at : at + MOST_DESCRIPTORS])
+            reply = self._ask({"request": "flows"}, part)
+            refused += [Refused(at + each["position"], each["why"]) for each in reply["refused"]]
+        return tuple(refused)
+
+    def report_iteration(self, number: int, duration_s: float, sent_bytes: int) -> None:
+        """Tell of a finished iteration of the job, as its program knows it."""
+        self.ask("iteration", number=number, duration_s=duration_s, sent_bytes=sent_bytes)
+
+    def iteration(self) -> dict[str, Any]:
+        """Where the job is: `iterations`, `bytes_ratio`, `factor`, `total_bytes`, `gap_s`."""
+        return self.ask("progress")
+
+    def status(self) -> DaemonStatus:
+        """Everything that this user may know."""
+        reply = self.ask("status")
+        parts = [reply]
+        while parts[-1].get("more"):
+            parts.append(self._reply())
+        jobs = [job for part in parts for job in part["status"]["jobs"]]
+        return DaemonStatus.from_document({**parts[0]["status"], "jobs": jobs})
+
+    def change(self, number: int, **law: float | str) -> None:
+        """Give a job another F: `function`, `slope`, `intercept`.
+
+        Raises:
+            DeniedError: it is somebody else's.
+        """
+        self.ask("change", number=number, **law)
+
+    def stop(self, number: int) -> None:
+        """Let a job run on without the daemon: its class goes, F is 1.
+
+        Raises:
+            DeniedError: it is somebody else's.
+        """
+        self.ask("stop", number=number)
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The iterations of this user's jobs as they finish, from now on and until the daemon is gone.
+
+        Each has `job` (its number), `name`, `number` (of the iteration), `duration_s` and `sent_bytes`. The connection
+        is for nothing else from then on.
+        """
+        self.ask("subscribe")
+        self._socket.settimeout(None)
+        return self._packets()
+
+    def _packets(self) -> Iterator[dict[str, Any]]:
+        while (packet := self._receive()) is not None:
+            yield packet
+
+    def ask(self, request: str, **fields: Any) -> dict[str, Any]:
+        """Any request; returns the reply.
+
+        Raises what the reply says, and NoDaemonError if none comes.
+        """
+        return self._ask({"request": request, **fields})
+
+    def _ask(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> dict[str, Any]:
+        try:
+            socket.send_fds(self._socket, [protocol.encode(message)], list(descriptors))
+        except OSError as error:
+            raise NoDaemonError(f"mltcpd is gone: {error.strerror or error}") from None
+        return self._reply()
+
+    def _reply(self) -> dict[str, Any]:
+        while (reply := self._receive()) is not None:
+            if "event" in reply:
+                continue
+            if not reply.get("ok"):
+                raise protocol.raised_from(reply)
+            return reply
+        raise NoDaemonError("mltcpd closed the connection")
+
+    def _receive(self) -> dict[str, Any] | None:
+        try:
+            packet = self._socket.recv(MOST_BYTES)
+        except TimeoutError:
+            raise NoDaemonError(f"mltcpd does not answer within {self._socket.gettimeout()} s") from None
+        except OSError as error:
+            raise NoDaemonError(f"mltcpd is gone: {error.strerror or error}") from None
+        if not packet:
+            return None
+        try:
+            found: dict[str, Any] = json.loads(packet)
+        except ValueError:
+            raise MltcpError("mltcpd sent what is no JSON") from None
+        return found

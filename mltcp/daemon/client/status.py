@@ -1,0 +1,107 @@
+"""What the daemon says of itself and its jobs: the contract of `mltcp status`, `mltcp top` and metrics."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from mltcp.core.errors import MltcpError
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class InterfaceStatus:
+    """One interface that was named to the daemon.
+
+    `state`: ``paced`` (the tree is there), ``absent`` (no such interface now), ``left alone`` (someone changed it).
+    """
+
+    name: str
+    state: str
+    line_rate_bps: int = 0
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """One job of this host. For a job of somebody else's, `detail` is False and only the first fields are true.
+
+    `how`: ``kernel`` (an eBPF congestion control scales its windows), ``tc`` (its class is paced), ``none``.
+    `control` is the congestion control of its flows. Times are None until an iteration has been seen. `slowdown` is the
+    typical iteration time over the best one seen. `marks` counts segments that came back marked (delivered_ce).
+    """
+
+    number: int
+    user: str
+    ranks: int
+    flows: int
+    how: str
+    detail: bool = True
+    job: str = ""
+    instance: str = ""
+    uid: int = -1
+    control: str = ""
+    function: str = "linear"
+    slope: float = 0.0
+    intercept: float = 1.0
+    factor: float = 1.0
+    bytes_ratio: float = 0.0
+    iterations: int = 0
+    iteration_s: float | None = None
+    typical_iteration_s: float | None = None
+    best_iteration_s: float | None = None
+    slowdown: float | None = None
+    bytes_per_s: float = 0.0
+    rate_bps: float | None = None
+    retransmits: int = 0
+    marks: int = 0
+    total_bytes: int = 0
+    gap_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class DaemonStatus:
+    """The daemon as a whole.
+
+    `pacing` is ``tc`` or ``off``; `law` the rate law where there is pacing; `control_cpu` the share of one core that
+    the control loop takes, and `daemon_cpu` that of the whole process, both over the last ten seconds or so.
+    """
+
+    pid: int
+    version: int
+    uptime_s: float
+    pacing: str
+    law: str
+    interval_s: float
+    control_cpu: float
+    daemon_cpu: float
+    connections: int
+    controls: tuple[str, ...] = ()
+    interfaces: tuple[InterfaceStatus, ...] = ()
+    jobs: tuple[JobStatus, ...] = field(default=())
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"schema": SCHEMA, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """From the daemon's JSON; fields of a later version are passed over.
+
+        Raises:
+            MltcpError: it is not such a document.
+        """
+        try:
+            values = {name: document[name] for name in cls.__dataclass_fields__}
+            values["controls"] = tuple(values["controls"])
+            values["interfaces"] = tuple(_of(InterfaceStatus, each) for each in values["interfaces"])
+            values["jobs"] = tuple(_of(JobStatus, each) for each in values["jobs"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise MltcpError(f"the daemon's status cannot be read: {error!r}") from None
+        return cls(**values)
+
+
+def _of(kind: Any, document: Mapping[str, Any]) -> Any:
+    return kind(**{name: value for name, value in document.items() if name in kind.__dataclass_fields__})

@@ -1,0 +1,1 @@
+"""The jobs that mltcpd controls, and the mechanisms that control them."""

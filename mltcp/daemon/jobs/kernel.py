@@ -1,0 +1,136 @@
+"""Jobs under eBPF congestion controls: their entries in the kernel's maps, which flows are theirs, what comes back."""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import replace
+from typing import Any
+
+from mltcp.control.aggressiveness import Aggressiveness
+from mltcp.core.errors import MltcpError
+from mltcp.daemon.jobs.flows import PassedFlow
+from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS, Controls, is_alive
+from mltcp.ebpf.jobs import enter_job, remove_stale
+from mltcp.ebpf.layout import Job, Record, Tracker
+from mltcp.ebpf.libbpf import RingBuffer
+
+_KEY = struct.Struct("=I")
+_DESCRIPTOR = struct.Struct("=i")
+_EXISTING = 2
+
+
+class KernelJobs:
+    """The jobs' side of the loaded controls, open for as long as the daemon runs.
+
+    Raises:
+        MltcpError: nothing is loaded, or it is of another version.
+    """
+
+    def __init__(self, controls: Controls) -> None:
+        self._controls = controls
+        self._records: list[Record] = []
+        remove_stale(controls)
+        self._jobs = controls.shared_map("mltcp_jobs")
+        self._flows = controls.shared_map("mltcp_flows")
+        self._check_versions()
+        with controls.shared_map("mltcp_records") as records:
+            self._ring = RingBuffer(records, lambda raw: self._records.append(Record.unpack(raw)))
+
+    def _check_versions(self) -> None:
+        if self._jobs.value_size != Job.SIZE:
+            raise MltcpError(
+                "the loaded controls are of another version of this program: mltcp unload, then mltcp load"
+            )
+
+    def close(self) -> None:
+        """Close the maps; flows and their jobs stay as they are."""
+        self._ring.close()
+        self._flows.close()
+        self._jobs.close()
+
+    def takes(self, control: str) -> bool:
+        """Whether flows under this control belong to jobs."""
+        return self._controls.takes_jobs(control)
+
+    # -- jobs --------------------------------------------------------------------------------------------------------
+
+    def enter(self, name: str, aggressiveness: Aggressiveness, total_bytes: int, gap_ns: int) -> int:
+        """Make an entry for a job; returns its number in the kernel."""
+        tracker = Tracker.given_values(total_bytes or None, gap_ns or None)
+        return enter_job(Job(name, aggressiveness, tracker=tracker), self._controls)
+
+    def inherit(self, flow: PassedFlow, name: str) -> int | None:
+        """The job that a flow was given by a daemon that is gone, now owned by this one; None if it has none."""
+        number = self._job_of(flow)
+        job = self.job(number) if number else None
+        if job is None or job.name != name or (job.owner != os.getpid() and is_alive(job.owner)):
+            return None
+        self._replace(number, owner=os.getpid())
+        return number
+
+    def job(self, number: int) -> Job | None:
+        """A job as the kernel has it now."""
+        value = self._jobs.lookup(_KEY.pack(number))
+        return None if value is None else Job.unpack(value)
+
+    def change(self, number: int, aggressiveness: Aggressiveness) -> None:
+        """Give a job another F, in force from the next acknowledgement on."""
+        self._replace(number, aggressiveness=aggressiveness)
+
+    def _replace(self, number: int, **changes: Any) -> None:
+        """Write what user space owns of an entry.
+
+        The kernel counts on meanwhile: an iteration that it finishes between the reading and the writing is lost, which
+        costs the job one iteration of a wrong count.
+        """
+        job = self.job(number)
+        if job is not None:
+            self._jobs.update(_KEY.pack(number), replace(job, **changes).pack(), _EXISTING)
+
+    def leave(self, number: int) -> None:
+        """A job is over: its entry goes if no flow is left; else the next daemon, or `mltcp run`, removes it."""
+        job = self.job(number)
+        if job is None:
+            return
+        if job.flows:
+            # No process: whoever finds it without flows may remove it.
+            self._replace(number, owner=0)
+        else:
+            self._jobs.delete(_KEY.pack(number))
+
+    # -- flows -------------------------------------------------------------------------------------------------------
+
+    def tag(self, flow: PassedFlow, number: int, control: str) -> None:
+        """Make a flow one of a job's, under a control.
+
+        Raises:
+            UsageError: the kernel does not take the control for it.
+        """
+        key = _DESCRIPTOR.pack(flow.descriptor)
+        if flow.control in MLTCP_CONTROLS:
+            # Its former job counts it out while it leaves its control.
+            flow.set_control("reno")
+        value = self._flows.lookup(key) or bytes(self._flows.value_size)
+        self._flows.update(key, _KEY.pack(number) + value[_KEY.size :])
+        flow.set_control(control)
+
+    def _job_of(self, flow: PassedFlow) -> int:
+        value = self._flows.lookup(_DESCRIPTOR.pack(flow.descriptor))
+        return 0 if value is None else int(_KEY.unpack_from(value)[0])
+
+    # -- records -----------------------------------------------------------------------------------------------------
+
+    def records(self) -> list[Record]:
+        """The iterations that have finished since the last call."""
+        self._ring.consume()
+        taken = list(self._records)
+        self._records.clear()
+        return taken
+
+
+def open_kernel_jobs(controls: Controls) -> KernelJobs | None:
+    """The jobs' side of what is loaded; None if nothing is."""
+    if not controls.loaded():
+        return None
+    return KernelJobs(controls)

@@ -1,0 +1,1 @@
+"""The journal of changes to the host, and their reversal."""

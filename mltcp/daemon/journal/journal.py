@@ -1,0 +1,164 @@
+"""What the daemon changed on the host, on disk before it is changed, so that it can be undone whatever happens.
+
+A file of JSON lines: a change with its number, later that it was undone. A last line that a crash cut off says nothing,
+for its change was not made yet. Changes of another boot are passed over: nothing that is changed here outlives one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.daemon.journal.changes import Change, change_from, document_of
+
+JOURNAL = Path("/var/lib/mltcp/journal")
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A change that was made, or was about to be."""
+
+    number: int
+    change: Change
+
+
+class Journal:
+    """The journal of one daemon; made by :meth:`locked`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._boot = _BOOT.read_text().strip()
+        self._pending = self._read()
+        self._next = 1 + max(self._pending, default=0)
+        self._rewrite()
+
+    @classmethod
+    @contextmanager
+    def locked(cls, path: Path = JOURNAL) -> Iterator[Journal]:
+        """The journal at a path, which nobody else has meanwhile: a daemon that lives keeps it.
+
+        Raises:
+            MltcpError: another daemon has it.
+            NotAvailableError: it cannot be written there.
+        """
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Opened for appending, so that a refused one does not take the owner's number away.
+            lock = open(path.with_name(path.name + ".lock"), "a+")  # noqa: SIM115
+        except OSError as error:
+            raise NotAvailableError(f"the journal {path} cannot be written: {error.strerror}") from None
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.seek(0)
+                owner = lock.read().strip() or "?"
+                raise MltcpError(
+                    f"mltcpd is running already (pid {owner}): it has the journal {path}"
+                ) from None
+            lock.truncate(0)
+            lock.write(f"{os.getpid()}\n")
+            lock.flush()
+            yield cls(path)
+
+    def record(self, change: Change) -> int:
+        """Note a change that is about to be made; returns its number. It is on disk when this returns.
+
+        Raises:
+            MltcpError: it cannot be written; the change must not be made then.
+        """
+        number, self._next = self._next, self._next + 1
+        self._append({"number": number, "boot": self._boot, "change": document_of(change)})
+        self._pending[number] = change
+        return number
+
+    def undone(self, number: int, how: str) -> None:
+        """Note what has become of a change.
+
+        Raises:
+            MltcpError: it cannot be written; the next start finds the change undone already.
+        """
+        if self._pending.pop(number, None) is None:
+            return
+        self._append({"undone": number, "how": how})
+        if not self._pending:
+            self._rewrite()  # so that it does not grow with the days that a daemon runs
+
+    def pending(self) -> list[Entry]:
+        """The changes that are not undone, the last first."""
+        return [Entry(number, self._pending[number]) for number in sorted(self._pending, reverse=True)]
+
+    def _read(self) -> dict[int, Change]:
+        found: dict[int, Change] = {}
+        try:
+            text = self._path.read_text(errors="replace")
+        except FileNotFoundError:
+            return found
+        lines = text.split("\n")
+        for line in lines[:-1]:  # what has no newline was cut off
+            self._read_line(line, found)
+        return found
+
+    def _read_line(self, line: str, found: dict[int, Change]) -> None:
+        try:
+            document = json.loads(line)
+            if "undone" in document:
+                found.pop(document["undone"], None)
+            elif document["boot"] == self._boot:
+                found[document["number"]] = change_from(document["change"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise MltcpError(f"the journal {self._path} has a line that is none of ours: {error}") from None
+
+    def _rewrite(self) -> None:
+        """Leave out what is undone, and take a line that was cut off away."""
+        scratch = self._path.with_name(self._path.name + ".new")
+        lines = [
+            {"number": number, "boot": self._boot, "change": document_of(change)}
+            for number, change in sorted(self._pending.items())
+        ]
+        with self._writing():
+            with open(scratch, "w") as file:
+                file.writelines(json.dumps(line) + "\n" for line in lines)
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(self._path)
+            _sync_directory(self._path.parent)
+
+    def _append(self, line: dict[str, object]) -> None:
+        with self._writing(), open(self._path, "ab", buffering=0) as file:
+            end = file.tell()
+            try:
+                _write_all(file, (json.dumps(line) + "\n").encode())
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(end)  # half a line would spoil the next one
+                raise
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise MltcpError(f"the journal {self._path} cannot be written: {error.strerror}") from None
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    """A full disk takes a part first, and says what is wrong at the next attempt."""
+    while data:
+        data = data[file.write(data) :]
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""The process of mltcpd: its socket, requests, configuration, metrics and log."""

@@ -1,0 +1,336 @@
+"""The daemon's configuration file: TOML, each field checked, each fault told with its file, line and field."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from mltcp.control.aggressiveness import LARGEST_FACTOR, SMALLEST_INTERCEPT, Aggressiveness, Shape
+from mltcp.core.errors import UsageError
+from mltcp.core.quantities import parse_rate_bps
+from mltcp.daemon.client import protocol
+from mltcp.daemon.journal.journal import JOURNAL
+from mltcp.daemon.service.toml_lines import line_of
+from mltcp.ebpf.congestion_controls import CONTROLS, DEFAULT_CONTROL, MLTCP_CONTROLS
+from mltcp.pacing.rate_law import CONSTANTS, Constants
+
+LAWS = ("mltcp_dcqcn", "dcqcn")
+MODES = ("tc", "off")
+DEFAULT_INTERVAL_S = 0.002
+SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.0005, 0.01
+
+_INTERFACE = re.compile(r"[^\s/]{1,15}")
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:]+):(\d{1,5})")
+_LONGEST_SOCKET_BYTES = 107
+"""What fits into an address of a Unix socket; source: unix(7)."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What the daemon is to do.
+
+    Attributes:
+        socket: where it listens.
+        group: whose members may connect.
+        interfaces: those that jobs are paced on.
+        asked_controls: see `controls`.
+        default_control: of jobs which ask for none, where nothing is paced.
+        metrics: HOST:PORT for Prometheus; None: nowhere.
+        replace_qdisc: whether a queueing discipline that somebody chose may be replaced.
+        journal: where what it changes on the host is noted.
+        pacing: ``tc`` or ``off``.
+        law: ``mltcp_dcqcn`` or ``dcqcn``.
+        interval_s: of control.
+        line_rate_bps: of the interfaces; None: what they say.
+        constants: of the rate law.
+        aggressiveness: F of jobs that say nothing of it.
+    """
+
+    socket: Path = protocol.SOCKET
+    group: str = "mltcp"
+    interfaces: tuple[str, ...] = ()
+    asked_controls: tuple[str, ...] | None = None
+    default_control: str = DEFAULT_CONTROL
+    metrics: str | None = None
+    replace_qdisc: bool = False
+    journal: Path = JOURNAL
+    pacing: str = "off"
+    law: str = LAWS[0]
+    interval_s: float = DEFAULT_INTERVAL_S
+    line_rate_bps: int | None = None
+    constants: Constants = field(default_factory=lambda: _constants({}, DEFAULT_INTERVAL_S))
+    aggressiveness: Aggressiveness = field(default_factory=Aggressiveness)
+
+    @property
+    def controls(self) -> tuple[str, ...]:
+        """The eBPF congestion controls that it loads: if nobody says, all of MLTCP's, or none where it paces."""
+        if self.asked_controls is not None:
+            return self.asked_controls
+        return MLTCP_CONTROLS if self.pacing == "off" else ()
+
+    def with_overrides(
+        self,
+        interfaces: Sequence[str] = (),
+        metrics: str | None = None,
+        replace_qdisc: bool = False,
+        socket: Path | None = None,
+    ) -> Self:
+        """With what was said on the command line, which counts more.
+
+        Raises:
+            UsageError: an interface or address cannot be.
+        """
+        changed = self
+        if interfaces:
+            names = _argument("--interface", _interfaces, list(interfaces))
+            changed = replace(changed, interfaces=names, pacing="tc")
+        if metrics is not None:
+            changed = replace(changed, metrics=_argument("--metrics", _address, metrics))
+        if replace_qdisc:
+            changed = replace(changed, replace_qdisc=True)
+        return changed if socket is None else replace(changed, socket=socket)
+
+
+def load(path: Path, interfaces_follow: bool = False) -> Configuration:
+    """The configuration in a file; `interfaces_follow` where the command line is going to name some.
+
+    Raises:
+        UsageError: it cannot be read, or something in it cannot be; one line, which says where and what is allowed.
+    """
+    text = _text_of(path)
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: {_told(error, text)}") from None
+    except (ValueError, RecursionError):
+        raise UsageError(f"{path}: a number in it is too long, or it is nested too deeply") from None
+    return _Reader(path, text, interfaces_follow).configuration(document)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    try:
+        return content.decode().replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        found = f"byte 0x{content[error.start]:02x}"
+        raise UsageError(f"{path}: line {line}: {found} is no text: UTF-8 is allowed") from None
+
+
+def _told(error: tomllib.TOMLDecodeError, text: str) -> str:
+    """A syntax error with its line first, as all faults are told."""
+    told = " ".join(str(error).split())
+    found = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", told)
+    if found is None:
+        return told
+    return f"line {found[2] or len(text.splitlines())}: {found[1]}"
+
+
+class _Reader:
+    """Turns a document into a configuration; knows where in the file each field is."""
+
+    def __init__(self, path: Path, text: str, interfaces_follow: bool) -> None:
+        self._path = path
+        self._text = text
+        self._interfaces_follow = interfaces_follow
+
+    def configuration(self, document: dict[str, Any]) -> Configuration:
+        values = self._table([], document, _FIELDS, ("pacing", "function"))
+        pacing = self._table(["pacing"], document.get("pacing", {}), _PACING, ("constants",))
+        function = self._table(["function"], document.get("function", {}), _FUNCTION)
+        interval_s = pacing.pop("interval_s", DEFAULT_INTERVAL_S)
+        constants = self._constants(document.get("pacing", {}), interval_s)
+        pacing.setdefault("pacing", "tc" if values.get("interfaces") else "off")
+        if pacing["pacing"] == "tc" and not (values.get("interfaces") or self._interfaces_follow):
+            raise self._fault(["pacing", "mode"], "'tc' needs interfaces: name some, or choose off")
+        law = self._checked(["function"], lambda given: Aggressiveness(**given), function)
+        return Configuration(
+            **values, **pacing, interval_s=interval_s, constants=constants, aggressiveness=law
+        )
+
+    def _constants(self, pacing: Any, interval_s: float) -> Constants:
+        table = pacing.get("constants", {}) if isinstance(pacing, dict) else {}
+        checks = {name: (name, _constant(name)) for name in CONSTANTS}
+        return _constants(self._table(["pacing", "constants"], table, checks), interval_s)
+
+    def _table(
+        self,
+        path: Sequence[str],
+        table: Any,
+        fields: Mapping[str, tuple[str, Check]],
+        tables: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        if not isinstance(table, dict):
+            raise self._fault(path, f"cannot be {_shown(table)}: a table, [{'.'.join(path)}], is allowed")
+        values = {}
+        for name, value in table.items():
+            if name in tables:
+                continue
+            if name not in fields:
+                allowed = ", ".join([*fields, *(f"[{each}]" for each in tables)])
+                raise self._fault([*path, name], f"is no field: {allowed} are allowed")
+            target, check = fields[name]
+            values[target] = self._checked([*path, name], check, value)
+        return values
+
+    def _checked(self, path: Sequence[str], check: Check, value: Any) -> Any:
+        try:
+            return check(value)
+        except UsageError as error:
+            raise self._fault(path, str(error)) from None
+
+    def _fault(self, path: Sequence[str], what: str) -> UsageError:
+        dotted = ".".join(_key(each) for each in path)
+        return UsageError(f"{self._path}: line {line_of(self._text, path)}: {dotted} {what}")
+
+
+Check = Callable[[Any], Any]
+
+
+def _argument(name: str, check: Check, value: Any) -> Any:
+    try:
+        return check(value)
+    except UsageError as error:
+        raise UsageError(f"{name} {error}") from None
+
+
+def _shown(value: Any) -> str:
+    """A value on one line, and not more of it than one can read."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of more digits than Python shows
+        text = "what it is"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _shown(name)
+
+
+def _constants(given: Mapping[str, float], interval_s: float) -> Constants:
+    """The timers of the law are the control interval, if nobody says otherwise: each interval is one step of it."""
+    values: dict[str, Any] = {"timer": interval_s, "alpha_timer": interval_s, **given}
+    return Constants(**values)
+
+
+def _constant(name: str) -> Check:
+    between = _between(*CONSTANTS[name])
+    if name != "fast_recovery_steps":
+        return between
+
+    def whole(value: Any) -> int:
+        if not isinstance(value, int) or between(value) != value:
+            raise UsageError(f"cannot be {_shown(value)}: a whole number is allowed")
+        return value
+
+    return whole
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"cannot be {_shown(value)}: a text is allowed")
+    return value
+
+
+def _path(value: Any) -> Path:
+    if not _text(value).startswith("/") or "\0" in value:
+        raise UsageError(f"cannot be {_shown(value)}: an absolute path is allowed")
+    return Path(value)
+
+
+def _socket_path(value: Any) -> Path:
+    path = _path(value)
+    if len(bytes(path)) > _LONGEST_SOCKET_BYTES:
+        raise UsageError(f"cannot be {_shown(value)}: {_LONGEST_SOCKET_BYTES} bytes are allowed")
+    return path
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise UsageError(f"cannot be {_shown(value)}: true or false is allowed")
+    return value
+
+
+def _one_of(allowed: Sequence[str]) -> Check:
+    def check(value: Any) -> str:
+        if value not in allowed:
+            raise UsageError(f"cannot be {_shown(value)}: {', '.join(allowed)} are allowed")
+        return str(value)
+
+    return check
+
+
+def _between(low: float, high: float) -> Check:
+    def check(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise UsageError(f"cannot be {_shown(value)}: a number, {low:g} to {high:g}, is allowed")
+        return float(value)
+
+    return check
+
+
+def _several(check: Check, what: str) -> Check:
+    def checked(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise UsageError(f"cannot be {_shown(value)}: a list of {what} is allowed")
+        found = tuple(check(each) for each in value)
+        for each in found:
+            if found.count(each) > 1:
+                raise UsageError(f"has {_shown(each)} twice: once is allowed")
+        return found
+
+    return checked
+
+
+def _interface(value: Any) -> str:
+    if not isinstance(value, str) or not _INTERFACE.fullmatch(value) or value in (".", ".."):
+        raise UsageError(
+            f"cannot be {_shown(value)}: a name of 1 to 15 characters, no / and no blank, is allowed"
+        )
+    return value
+
+
+def _address(value: Any) -> str:
+    found = _ADDRESS.fullmatch(value) if isinstance(value, str) else None
+    if found is None or not 0 < int(found[2]) < 65536:
+        raise UsageError(f"cannot be {_shown(value)}: HOST:PORT is allowed, such as 127.0.0.1:9464")
+    return str(value)
+
+
+def _shape(value: Any) -> Shape:
+    labels = tuple(shape.label for shape in Shape)
+    return Shape.from_name(_one_of(labels)(value))
+
+
+_interfaces = _several(_interface, "interfaces")
+
+_FIELDS: dict[str, tuple[str, Check]] = {
+    "socket": ("socket", _socket_path),
+    "group": ("group", _text),
+    "interfaces": ("interfaces", _interfaces),
+    "controls": ("asked_controls", _several(_one_of(tuple(CONTROLS)), "controls")),
+    "default_control": ("default_control", _one_of(MLTCP_CONTROLS)),
+    "metrics": ("metrics", _address),
+    "replace_qdisc": ("replace_qdisc", _flag),
+    "journal": ("journal", _path),
+}
+
+_PACING: dict[str, tuple[str, Check]] = {
+    "mode": ("pacing", _one_of(MODES)),
+    "law": ("law", _one_of(LAWS)),
+    "interval": ("interval_s", _between(SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S)),
+    "line_rate": ("line_rate_bps", parse_rate_bps),
+}
+
+_FUNCTION: dict[str, tuple[str, Check]] = {
+    "shape": ("shape", _shape),
+    "slope": ("slope", _between(0, LARGEST_FACTOR)),
+    "intercept": ("intercept", _between(SMALLEST_INTERCEPT, LARGEST_FACTOR)),
+}

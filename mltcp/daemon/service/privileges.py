@@ -1,0 +1,71 @@
+"""Gives up what the daemon does not need once it has started.
+
+It stays root by name, so that it owns its files and pins, but keeps three capabilities: CAP_NET_ADMIN (trees,
+priorities, marks, congestion controls), CAP_BPF (maps and pins), CAP_PERFMON (programs). Source: capabilities(7).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+from mltcp.core.errors import MltcpError
+
+_VERSION_3 = 0x20080522
+_PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
+_CAP_NET_ADMIN, _CAP_PERFMON, _CAP_BPF = 12, 38, 39
+KEPT = (_CAP_NET_ADMIN, _CAP_PERFMON, _CAP_BPF)
+
+
+class _Header(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+class _Data(ctypes.Structure):
+    _fields_ = (
+        ("effective", ctypes.c_uint32),
+        ("permitted", ctypes.c_uint32),
+        ("inheritable", ctypes.c_uint32),
+    )
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def drop() -> None:
+    """Keep only what is needed, for good: in this thread and all that it starts, which must not have begun yet.
+
+    Raises:
+        MltcpError: the kernel refuses.
+    """
+    for capability in range(_last_capability() + 1):
+        if capability not in KEPT:
+            _check(_libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0), "the bounding set cannot be reduced")
+    header, data = _Header(_VERSION_3, 0), (_Data * 2)()
+    for capability in KEPT:
+        word, bit = divmod(capability, 32)
+        data[word].effective |= 1 << bit
+        data[word].permitted |= 1 << bit
+    _check(_libc.capset(ctypes.byref(header), ctypes.byref(data)), "capabilities cannot be given up")
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "new privileges cannot be ruled out")
+
+
+def effective() -> frozenset[int]:
+    """The capabilities that this thread has now."""
+    status = Path(f"/proc/self/task/{_thread()}/status").read_text()
+    bits = int(next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), 16)
+    return frozenset(number for number in range(64) if bits >> number & 1)
+
+
+def _thread() -> int:
+    return int(_libc.gettid())
+
+
+def _last_capability() -> int:
+    return int(Path("/proc/sys/kernel/cap_last_cap").read_text())
+
+
+def _check(status: int, what: str) -> None:
+    if status != 0:
+        raise MltcpError(f"{what}: {os.strerror(ctypes.get_errno())}")

@@ -1,0 +1,319 @@
+"""The daemon's socket: who connects, what they send, and what happens to those who send too much.
+
+Everything runs on one event loop. A peer gets an error for what it does wrong and never holds up another: packets are
+read one a turn, replies that a peer does not read are bounded, and a user who asks too much is heard later.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import grp
+import logging
+import os
+import pwd
+import resource
+import socket
+import struct
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
+from mltcp.daemon.client.protocol import MOST_BYTES, MOST_DESCRIPTORS, Fields, decode, encode, error_reply
+
+_log = logging.getLogger("mltcp.daemon")
+
+BACKLOG = 1024
+MOST_UNREAD = 256
+"""So many packets may wait for a peer that does not read; then it is dropped."""
+
+MOST_PER_SECOND = 5000
+"""So many packets of one user are handled in a second; the rest waits for the next."""
+
+RESERVED_DESCRIPTORS = 128
+_CREDENTIALS = struct.Struct("=iII")
+_ANCILLARY_BYTES = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Who is at the other end, as the kernel says."""
+
+    pid: int
+    uid: int
+    gid: int
+
+    @property
+    def user(self) -> str:
+        """The user's name, or number where there is no name."""
+        try:
+            return pwd.getpwuid(self.uid).pw_name
+        except KeyError:
+            return str(self.uid)
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this peer may see and change everything."""
+        return self.uid == 0
+
+    def __str__(self) -> str:
+        return f"{self.user} (pid {self.pid})"
+
+
+class Handler(Protocol):
+    """What requests are handed to."""
+
+    def handle(
+        self, connection: Connection, fields: Fields, descriptors: Sequence[int]
+    ) -> Iterable[Mapping[str, Any]]:
+        """The replies to a request, whose descriptors are closed afterwards; MltcpError becomes an error reply."""
+
+    def left(self, connection: Connection) -> None:
+        """A connection is gone."""
+
+
+class Connection:
+    """One peer's connection."""
+
+    def __init__(self, server: Server, accepted: socket.socket) -> None:
+        self._server = server
+        self._socket = accepted
+        self._unread: deque[bytes] = deque()
+        self._open = True
+        credentials = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        self.peer = Peer(*_CREDENTIALS.unpack(credentials))
+        self.subscribed = False
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+        return self._socket.fileno()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a packet now, or when the peer has read some of what it was sent."""
+        if not self._open:
+            return
+        self._unread.append(encode(message))
+        if len(self._unread) > MOST_UNREAD:
+            self._server.drop(self, "it does not read its replies")
+        else:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what waits, as far as the peer takes it."""
+        while self._unread:
+            try:
+                self._socket.send(self._unread[0])
+            except BlockingIOError:
+                self._server.loop.add_writer(self.fileno(), self.flush)
+                return
+            except OSError as error:
+                self._server.drop(self, f"sending fails: {error.strerror}")
+                return
+            self._unread.popleft()
+        if self._open:
+            self._server.loop.remove_writer(self.fileno())
+
+    def receive(self) -> None:
+        """Read one packet and have it handled."""
+        try:
+            packet, ancillary, flags, _ = self._socket.recvmsg(
+                MOST_BYTES + 1, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._server.drop(self, f"receiving fails: {error.strerror}")
+            return
+        descriptors = _descriptors(ancillary)
+        try:
+            replies = self._server.handle(self, packet, flags, descriptors) if packet else None
+        finally:
+            # Before the reply: whoever has it may rely on holding the only copies.
+            for descriptor in descriptors:
+                os.close(descriptor)
+        if replies is None:
+            self._server.drop(self)
+            return
+        for reply in replies:
+            self.send(reply)
+
+    def close(self) -> None:
+        """Close it; a second time does nothing."""
+        self._open = False
+        self._socket.close()
+
+
+class Server:
+    """Listens on a Unix socket that a group may connect to.
+
+    Args:
+        path: of the socket.
+        group: that owns it; where there is none of that name, everybody may connect.
+        handler: what requests are handed to.
+    """
+
+    def __init__(self, path: Path, group: str, handler: Handler) -> None:
+        self.path = path
+        self._group = group
+        self._handler = handler
+        self._connections: set[Connection] = set()
+        self._handled: dict[int, int] = {}
+        self._paused: set[Connection] = set()
+        self._most = _raise_descriptor_limit() - RESERVED_DESCRIPTORS
+        self._listener: socket.socket | None = None
+        self.loop: asyncio.AbstractEventLoop
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._connections)
+
+    def listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin; what an earlier daemon left at the path is replaced.
+
+        Raises:
+            NotAvailableError: the socket cannot be made there.
+        """
+        self.loop = loop
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self.path.unlink(missing_ok=True)
+            former = os.umask(0o117)
+            try:
+                listener.bind(os.fspath(self.path))
+            finally:
+                os.umask(former)
+            self._open_to_group()
+            listener.listen(BACKLOG)
+        except OSError as error:
+            listener.close()
+            raise NotAvailableError(f"cannot listen at {self.path}: {error.strerror or error}") from None
+        listener.setblocking(False)
+        self._listener = listener
+        loop.add_reader(listener.fileno(), self._accept)
+        loop.call_later(1.0, self._next_second)
+
+    def _open_to_group(self) -> None:
+        try:
+            os.chown(self.path, -1, grp.getgrnam(self._group).gr_gid)
+        except KeyError:
+            os.chmod(self.path, 0o666)
+            _log.warning("there is no group %s: every user may connect to %s", self._group, self.path)
+
+    def close(self) -> None:
+        """End all connections and remove the socket."""
+        for connection in list(self._connections):
+            self.drop(connection)
+        if self._listener is not None:
+            self.loop.remove_reader(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+            self.path.unlink(missing_ok=True)
+
+    def subscribers(self) -> list[Connection]:
+        """The connections that asked for events."""
+        return [connection for connection in self._connections if connection.subscribed]
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        if self._listener is None:
+            return
+        try:
+            accepted, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            _log.warning("a connection could not be accepted: %s", error.strerror)
+            return
+        accepted.setblocking(False)
+        connection = Connection(self, accepted)
+        obstacle = self._obstacle(connection.peer)
+        if obstacle:
+            _log.warning("refused a connection of %s: %s", connection.peer, obstacle)
+            with suppress(OSError):
+                accepted.send(encode(error_reply(NotAvailableError(obstacle))))
+            connection.close()
+            return
+        self._connections.add(connection)
+        self.loop.add_reader(connection.fileno(), connection.receive)
+
+    def _obstacle(self, peer: Peer) -> str | None:
+        if len(self._connections) >= self._most:
+            return f"there are {self._most} connections already, which is the most"
+        most = self._most // 2
+        if not peer.is_root and sum(each.peer.uid == peer.uid for each in self._connections) >= most:
+            return f"{peer.user} has {most} connections already, which is the most"
+        return None
+
+    def drop(self, connection: Connection, why: str | None = None) -> None:
+        """End a connection; without a reason, its peer has ended it."""
+        if connection not in self._connections:
+            return
+        if why:
+            _log.warning("dropped the connection of %s: %s", connection.peer, why)
+        self._connections.discard(connection)
+        self._paused.discard(connection)
+        self.loop.remove_reader(connection.fileno())
+        self.loop.remove_writer(connection.fileno())
+        connection.close()
+        self._handler.left(connection)
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    def handle(
+        self, connection: Connection, packet: bytes, flags: int, descriptors: Sequence[int]
+    ) -> list[Mapping[str, Any]]:
+        """Have a packet handled; returns the replies."""
+        self._count(connection)
+        try:
+            if flags & socket.MSG_TRUNC or len(packet) > MOST_BYTES:
+                raise UsageError(f"a message of more than {MOST_BYTES} bytes: no more are allowed")
+            if flags & socket.MSG_CTRUNC:
+                raise UsageError(f"more than {MOST_DESCRIPTORS} descriptors: no more are allowed")
+            replies = self._handler.handle(connection, decode(packet), descriptors)
+            return [{"ok": True, **reply} for reply in replies]
+        except MltcpError as error:
+            return [error_reply(error)]
+        except Exception as error:
+            # A fault of ours must not take down what all jobs of the host hang on.
+            _log.exception("a request of %s failed", connection.peer)
+            return [error_reply(MltcpError(f"the daemon failed: {error!r}"))]
+
+    def _count(self, connection: Connection) -> None:
+        uid = connection.peer.uid
+        self._handled[uid] = self._handled.get(uid, 0) + 1
+        if self._handled[uid] > MOST_PER_SECOND and not connection.peer.is_root:
+            self._paused.add(connection)
+            self.loop.remove_reader(connection.fileno())
+
+    def _next_second(self) -> None:
+        if self._listener is None:
+            return
+        self._handled.clear()
+        for connection in self._paused:
+            self.loop.add_reader(connection.fileno(), connection.receive)
+        self._paused.clear()
+        self.loop.call_later(1.0, self._next_second)
+
+
+def _descriptors(ancillary: Iterable[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return list(found)
+
+
+def _raise_descriptor_limit() -> int:
+    """As many connections as this process may ever have; returns how many descriptors that are."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        hard = 1 << 20
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return min(hard, 1 << 16)

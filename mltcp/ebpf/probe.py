@@ -1,0 +1,231 @@
+"""``mltcp probe``: what this host needs to have, whether it has it, and what to do where it has not."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from mltcp.core.errors import MltcpError
+from mltcp.ebpf import build, libbpf
+from mltcp.ebpf.congestion_controls import CONTROLS, SOURCES, available
+from mltcp.ebpf.mounts import BPFFS, cgroup_root, mounted
+
+BTF = Path("/sys/kernel/btf/vmlinux")
+_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38, "CAP_BPF": 39}
+_QDISCS = {
+    "htb": "CONFIG_NET_SCH_HTB",
+    "tbf": "CONFIG_NET_SCH_TBF",
+    "clsact": "CONFIG_NET_SCH_INGRESS",
+    "fq": "CONFIG_NET_SCH_FQ",
+    "fq_codel": "CONFIG_NET_SCH_FQ_CODEL",
+}
+_CLONE_NEWNET = 0x40000000
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One need: whether it is there, what was seen, what to do, and whether the kernel mode cannot run without it."""
+
+    need: str
+    present: bool
+    detail: str
+    remedy: str = ""
+    required: bool = True
+
+
+def probe() -> list[Finding]:
+    """Look at everything; never raises for something that is missing."""
+    checks: list[Callable[[], Finding]] = [
+        _kernel, _capabilities, _libbpf, _btf, _struct_ops, _kfuncs, _bpffs, _cgroup, _cgroup_bpf,
+    ]  # fmt: skip
+    findings = [check() for check in checks]
+    findings += [_control(source) for source in sorted(set(CONTROLS.values()))]
+    return findings + _qdiscs() + [_own_dctcp()]
+
+
+def can_run(findings: list[Finding]) -> bool:
+    """Whether the kernel mode can run: all that is required is there."""
+    return all(finding.present for finding in findings if finding.required)
+
+
+def _kernel() -> Finding:
+    release = platform.release()
+    numbers = tuple(int(part) for part in release.split("-")[0].split(".")[:2])
+    return Finding(
+        "kernel 5.15 or newer",
+        numbers >= (5, 15),
+        release,
+        "a newer kernel; pacing over tc works on older ones",
+    )
+
+
+def _capabilities() -> Finding:
+    status = dict(
+        line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line
+    )
+    effective = int(status["CapEff"], 16)
+    missing = [name for name, bit in _CAPABILITIES.items() if not effective >> bit & 1]
+    detail = f"missing {', '.join(missing)}" if missing else ", ".join(_CAPABILITIES)
+    return Finding("capabilities", not missing, detail, "run as root")
+
+
+def _libbpf() -> Finding:
+    try:
+        return Finding("libbpf 1.0 or newer", True, libbpf.version())
+    except MltcpError as error:
+        return Finding("libbpf 1.0 or newer", False, str(error), "apt-get install libbpf1")
+
+
+def _btf() -> Finding:
+    return Finding("kernel BTF", BTF.exists(), str(BTF), "a kernel built with CONFIG_DEBUG_INFO_BTF=y")
+
+
+@cache
+def _btf_strings() -> bytes:
+    try:
+        return BTF.read_bytes()
+    except OSError:
+        return b""
+
+
+def _struct_ops() -> Finding:
+    present = b"\0bpf_struct_ops_tcp_congestion_ops\0" in _btf_strings()
+    detail = (
+        "tcp_congestion_ops can be written in eBPF"
+        if present
+        else "no bpf_struct_ops_tcp_congestion_ops in the BTF"
+    )
+    return Finding(
+        "struct_ops", present, detail, "a kernel with CONFIG_BPF_SYSCALL=y, CONFIG_BPF_JIT=y and CONFIG_NET=y"
+    )
+
+
+def _kfuncs() -> Finding:
+    wanted = ["tcp_reno_cong_avoid", "cubictcp_cong_avoid"]
+    missing = [name for name in wanted if b"\0" + name.encode() + b"\0" not in _btf_strings()]
+    detail = (
+        f"missing {', '.join(missing)}" if missing else "the kernel's Reno and CUBIC can be called from eBPF"
+    )
+    return Finding(
+        "kernel functions", not missing, detail, "a kernel 5.15 or newer with CONFIG_TCP_CONG_CUBIC=y"
+    )
+
+
+def _bpffs() -> Finding:
+    if BPFFS in mounted("bpf"):
+        return Finding("bpffs", True, f"mounted at {BPFFS}")
+    supported = any(line.split()[-1] == "bpf" for line in Path("/proc/filesystems").read_text().splitlines())
+    detail = (
+        f"not mounted; `mltcp load` mounts it at {BPFFS}"
+        if supported
+        else "this kernel has no bpf file system"
+    )
+    return Finding("bpffs", supported, detail, "a kernel with CONFIG_BPF_SYSCALL=y")
+
+
+def _cgroup() -> Finding:
+    try:
+        return Finding("cgroup v2", True, f"mounted at {cgroup_root()}")
+    except MltcpError as error:
+        return Finding(
+            "cgroup v2", False, str(error), "mount -t cgroup2 none /sys/fs/cgroup/unified (CONFIG_CGROUPS=y)"
+        )
+
+
+def _cgroup_bpf() -> Finding:
+    present = b"\0cgroup_bpf\0" in _btf_strings()
+    return Finding(
+        "cgroup eBPF", present, "sockops programs on cgroups" if present else "", "CONFIG_CGROUP_BPF=y"
+    )
+
+
+def _control(source: str) -> Finding:
+    """The proof: the kernel verifies and loads the object. Nothing is registered."""
+    need = f"the kernel takes {source}.bpf.o"
+    if os.geteuid() != 0:
+        return Finding(need, False, "not tried", "run as root")
+    try:
+        with libbpf.BpfObject.open(build.compiled(SOURCES / f"{source}.bpf.c")) as opened:
+            opened.load()
+    except MltcpError as error:
+        return Finding(
+            need,
+            False,
+            str(error).splitlines()[-1][:200],
+            "see the needs above, or report this with `uname -r`",
+        )
+    return Finding(need, True, "verified and loaded, then dropped")
+
+
+def _own_dctcp() -> Finding:
+    present = "dctcp" in available()
+    detail = "in the kernel" if present else "not in this kernel; bpf_dctcp stands in"
+    return Finding("dctcp", present, detail, "modprobe tcp_dctcp (CONFIG_TCP_CONG_DCTCP)", required=False)
+
+
+def _qdiscs() -> list[Finding]:
+    """Needed by the lab and by pacing only; tried on the loopback interface of a scratch network namespace."""
+    if os.geteuid() != 0:
+        return [
+            Finding(f"qdisc {kind}", False, "not tried", "run as root", required=False) for kind in _QDISCS
+        ]
+    present = _tried_qdiscs()
+    return [
+        Finding(
+            f"qdisc {kind}",
+            kind in present,
+            "there" if kind in present else "unknown to this kernel",
+            f"modprobe sch_{kind.replace('clsact', 'ingress')} ({option})",
+            required=False,
+        )
+        for kind, option in _QDISCS.items()
+    ]
+
+
+def _tried_qdiscs() -> set[str]:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reader)
+            os.write(writer, " ".join(_qdiscs_of_scratch_namespace()).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        answer = pipe.read()
+    os.waitpid(child, 0)
+    return set(answer.split())
+
+
+def _qdiscs_of_scratch_namespace() -> list[str]:
+    from pyroute2 import IPRoute
+
+    if ctypes.CDLL(None).unshare(_CLONE_NEWNET) != 0:
+        return []
+    arguments: dict[str, dict[str, object]] = {
+        "tbf": {"rate": "1mbit", "burst": 4096, "limit": 65536},
+        "htb": {"default": 1},
+    }
+    found = []
+    with IPRoute() as route:
+        for kind in _QDISCS:
+            try:
+                route.tc(
+                    "add",
+                    kind,
+                    index=1,
+                    **({} if kind == "clsact" else {"handle": "1:"}),
+                    **arguments.get(kind, {}),
+                )
+                found.append(kind)
+                if kind != "clsact":
+                    route.tc("del", index=1, handle="1:", root=True)
+            except Exception:
+                continue  # pyroute2 raises its own kinds for an unknown qdisc; any of them means: not usable here
+    return found

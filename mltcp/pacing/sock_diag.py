@@ -1,0 +1,203 @@
+"""What the kernel tells of a job's flows, through sock_diag: no descriptor is held, so that a close is a close.
+
+A request for one connection is a lookup in the kernel's table, whatever else runs on the host; a control interval sends
+those of all flows at once. Sources: include/uapi/linux/inet_diag.h and tcp.h.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.pacing import netlink
+from mltcp.pacing.tcp_info import TCP_ESTABLISHED, Address
+
+_NETLINK_SOCK_DIAG = 4
+_SOCK_DIAG_BY_FAMILY = 20
+_INFO, _MARK, _BYTECODE, _MARK_CONDITION = 2, 15, 1, 10
+_WANT_INFO = 1 << (_INFO - 1)
+_RECEIVE_BUFFER_BYTES = 4 << 20
+
+_REQ = struct.Struct("=BBBBI")
+_ID = struct.Struct("!HH16s16s")
+_REST = struct.Struct("=IQ")
+_MARK_FILTER = struct.Struct("=BBHII")
+_MESSAGE_BYTES = 72
+_STATE, _ID_AT = 1, 4
+
+# Into struct tcp_info.
+_RETRANSMITS, _ACKED, _DELIVERED = 100, 120, struct.Struct("=II")
+_DELIVERED_AT = 192
+_U32, _U64 = struct.Struct("=I"), struct.Struct("=Q")
+
+BATCH = 128
+"""How many connections are asked for at once: their replies fit the receive buffer."""
+
+
+class Sample(NamedTuple):
+    """The counters of one flow since it was opened."""
+
+    acked_bytes: int
+    delivered: int
+    delivered_ce: int
+    retransmits: int
+
+
+NO_SAMPLE = Sample(0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class FlowKey:
+    """A TCP connection as the kernel finds it; the cookie tells it from a later one between the same ports."""
+
+    family: int
+    local: Address
+    remote: Address
+    cookie: int
+
+    def request(self, number: int) -> bytes:
+        """The message that asks for it; `number` comes back with the reply."""
+        wanted = _REQ.pack(self.family, socket.IPPROTO_TCP, _WANT_INFO, 0, 0xFFFFFFFF)
+        ports = _ID.pack(self.local[1], self.remote[1], _packed(self.local[0]), _packed(self.remote[0]))
+        # The kernel splits the cookie into its lower and its upper half, in this order.
+        body = wanted + ports + _REST.pack(0, self.cookie)
+        return netlink.message(_SOCK_DIAG_BY_FAMILY, 0, body, number)
+
+
+class SocketDiagnosis:
+    """Asks the kernel for connections of this network namespace.
+
+    Raises:
+        NotAvailableError: the kernel has no sock_diag for TCP.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
+        except OSError as error:
+            raise NotAvailableError(
+                f"sock_diag is not to be had: {error.strerror} (CONFIG_INET_DIAG)"
+            ) from None
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+        self._socket.bind((0, 0))
+        self._requests: dict[FlowKey, bytes] = {}
+
+    def close(self) -> None:
+        """Give the socket back."""
+        self._socket.close()
+
+    def sample(self, flows: Sequence[FlowKey]) -> list[Sample | None]:
+        """The counters of each flow; None for one that is gone.
+
+        Raises:
+            MltcpError: the kernel refuses a request.
+        """
+        samples: list[Sample | None] = []
+        for at in range(0, len(flows), BATCH):
+            samples += self._sample(flows[at : at + BATCH])
+        return samples
+
+    def forget(self, flow: FlowKey) -> None:
+        """This flow will not be asked for again."""
+        self._requests.pop(flow, None)
+
+    def _sample(self, flows: Sequence[FlowKey]) -> list[Sample | None]:
+        samples: list[Sample | None] = [None] * len(flows)
+        if not flows:
+            return samples
+        self._socket.send(b"".join(self._request(number, flow) for number, flow in enumerate(flows)))
+        missing = len(flows)
+        while missing:
+            buffer = self._socket.recv(netlink.MOST_BYTES)
+            for kind, number, start, end in netlink.messages(buffer):
+                missing -= 1
+                if kind == netlink.ERROR:
+                    _check(netlink.error_in(buffer, start))
+                else:
+                    samples[number] = _sample_in(buffer, start, end)
+        return samples
+
+    def _request(self, number: int, flow: FlowKey) -> bytes:
+        """The request with its number; all else of it is made once."""
+        made = self._requests.get(flow)
+        if made is None:
+            made = self._requests[flow] = flow.request(0)
+        return made[:8] + _U32.pack(number) + made[12:]
+
+    def marked(self, mark: int, mask: int) -> Iterator[tuple[FlowKey, int]]:
+        """The established connections whose mark is `mark` under `mask`, each with its whole mark.
+
+        It needs CAP_NET_ADMIN, and looks at every connection of the namespace: it is for once a second.
+        """
+        for family in (socket.AF_INET, socket.AF_INET6):
+            self._socket.send(_dump_request(family, mark, mask))
+            yield from self._dumped()
+
+    def _dumped(self) -> list[tuple[FlowKey, int]]:
+        found: list[tuple[FlowKey, int]] = []
+        while True:
+            buffer = self._socket.recv(netlink.MOST_BYTES)
+            for kind, _, start, end in netlink.messages(buffer):
+                if kind == netlink.DONE:
+                    return found
+                if kind == netlink.ERROR:
+                    _check(netlink.error_in(buffer, start))
+                    return found
+                mark = next(
+                    (
+                        at
+                        for name, at, _ in netlink.attributes(buffer, start + _MESSAGE_BYTES, end)
+                        if name == _MARK
+                    ),
+                    None,
+                )
+                if mark is not None:
+                    found.append((_key_in(buffer, start), _U32.unpack_from(buffer, mark)[0]))
+
+
+def _dump_request(family: int, mark: int, mask: int) -> bytes:
+    # One condition; where it does not hold, the jump leads beyond the program's end, which means no.
+    size = _MARK_FILTER.size
+    condition = netlink.attribute(_BYTECODE, _MARK_FILTER.pack(_MARK_CONDITION, size, size + 4, mark, mask))
+    body = _REQ.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << TCP_ESTABLISHED) + bytes(48) + condition
+    return netlink.message(_SOCK_DIAG_BY_FAMILY, netlink.DUMP, body)
+
+
+def _sample_in(buffer: bytes, start: int, end: int) -> Sample | None:
+    # Not open any more, and kept by the kernel for a while: nothing is sent on it.
+    for number, at, to in netlink.attributes(buffer, start + _MESSAGE_BYTES, end):
+        if number == _INFO and to - at >= _DELIVERED_AT + 8:
+            delivered, delivered_ce = _DELIVERED.unpack_from(buffer, at + _DELIVERED_AT)
+            return Sample(
+                _U64.unpack_from(buffer, at + _ACKED)[0],
+                delivered,
+                delivered_ce,
+                _U32.unpack_from(buffer, at + _RETRANSMITS)[0],
+            )
+    return None
+
+
+def _key_in(buffer: bytes, start: int) -> FlowKey:
+    family = buffer[start]
+    local_port, remote_port, local, remote = _ID.unpack_from(buffer, start + _ID_AT)
+    cookie = _REST.unpack_from(buffer, start + _ID_AT + _ID.size)[1]
+    return FlowKey(family, (_host(family, local), local_port), (_host(family, remote), remote_port), cookie)
+
+
+def _host(family: int, packed: bytes) -> str:
+    return socket.inet_ntop(family, packed[: 4 if family == socket.AF_INET else 16])
+
+
+def _packed(host: str) -> bytes:
+    return ipaddress.ip_address(host.partition("%")[0]).packed.ljust(16, b"\0")
+
+
+def _check(number: int) -> None:
+    if number not in (0, errno.ENOENT, errno.ESTALE):
+        raise MltcpError(f"sock_diag: {errno.errorcode.get(number, number)}")
