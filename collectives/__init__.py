@@ -6,7 +6,7 @@ registers the backend. What it finds out is here to read::
     collectives.detection()      which detector finds the iterations, and what it has learned
     collectives.iterations()     the last finished iterations, each with its operations
     collectives.profile()        the last and the typical iteration as phases of (duration, bandwidth)
-    collectives.sockets()        the group's own TCP connections, each with its peer's rank
+    collectives.transport.sockets()        the group's own TCP connections, each with its peer's rank
 
 and what can be hung into the job's life::
 
@@ -24,16 +24,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from collectives.autoload import load
+from collectives.group.autoload import load
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from collectives.demand import Profile
-    from collectives.detector import Detection
-    from collectives.recorder import Recorder
-    from collectives.records import Iteration, IterationStart, Operation
-    from collectives.sockets import GroupSocket
+    from collectives.recording.demand import Profile
+    from collectives.recording.detector import Detection
+    from collectives.recording.recorder import Recorder
+    from collectives.recording.records import Iteration, IterationStart, Operation
+    from collectives.transport.sockets import GroupSocket
 
 __all__ = [
     "connections",
@@ -74,7 +74,7 @@ def iterations() -> tuple[Iteration, ...]:
 
 def profile() -> Profile:
     """The demand profile of this process's job on this rank as of now."""
-    from collectives import job
+    from collectives.group import job
 
     return job.current().profile()
 
@@ -86,7 +86,7 @@ def connections(group: ProcessGroup | None = None) -> tuple[GroupSocket, ...]:
     """
     import torch.distributed as dist
 
-    from collectives.process_group import MltcpProcessGroup
+    from collectives.group.process_group import MltcpProcessGroup
 
     target = group if group is not None else dist.group.WORLD
     return target.sockets() if isinstance(target, MltcpProcessGroup) else ()
@@ -108,7 +108,7 @@ def on_iteration_end(callback: Callable[[Iteration], object]) -> Callable[[], No
 
 
 def _recorder() -> Recorder:
-    from collectives import job
+    from collectives.group import job
 
     return job.current().recorder
 

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 from bench.workloads.place import RankPlace
-from collectives.backend import register
-from collectives.settings import NO_CONTROL
+from collectives.core.settings import NO_CONTROL
+from collectives.group.backend import register
 from mltcp.daemon.client.client import ENVIRONMENT, NO_DAEMON
 
 TIMEOUT = timedelta(seconds=60)

@@ -10,7 +10,7 @@ HELLO. What it says then::
 `group` stands for the name of a process group, `number` is the operation's among the collective operations of that
 group, from 1 on. While a rank waits it hears WAIT every now and then, and so knows that the gate lives. HELLO, DESCRIBE
 and STATUS have a JSON object for a body and are answered by WELCOME, which has one too. Whoever sends what is not
-allowed gets REFUSED, with a line of text, and is disconnected. `collectives/gate.py` is the other end.
+allowed gets REFUSED, with a line of text, and is disconnected. `collectives/gate/gate.py` is the other end.
 """
 
 from __future__ import annotations

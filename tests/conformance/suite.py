@@ -43,8 +43,8 @@ def _suite() -> type[unittest.TestCase]:
     if backend != "gloo" or "MLTCP_WRAP" in os.environ:
         # Registers the backend also where entry points are not loaded; and here, not once in each of a thousand ranks,
         # is loaded what a first group needs.
-        import collectives.inner
-        import collectives.make  # noqa: F401
+        import collectives.group.group_factory
+        import collectives.group.inner_group  # noqa: F401
     for feature in ("gpu", "cuda", "ddp", "subgroup", "plugin"):
         DistTestCases.backend_feature[feature].add(backend)
     from torch.testing._internal.distributed import distributed_test as upstream

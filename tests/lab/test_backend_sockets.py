@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from collectives import congestion
-from collectives.settings import Settings
+from collectives.core.settings import Settings
+from collectives.transport import congestion_control as congestion
 from mltcp.core.errors import NotAvailableError
 from mltcp.ebpf.congestion_controls import allowed
 from mltcp.pacing.tcp_info import congestion_control, set_congestion_control

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from collectives.backend import register
+from collectives.group.backend import register
 
 _FORK = multiprocessing.get_context("fork")
 LIMIT_S = 120.0

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from collectives import job
+from collectives.group import job
 from tests.unit.collectives.ranks import join
 
 COMPUTE_S = float(os.environ.get("COMPUTE_S", "0.02"))

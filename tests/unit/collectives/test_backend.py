@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
 
-from collectives.inner import Devices, must_share
+from collectives.group.inner_group import Devices, must_share
 from tests.unit.collectives.ranks import run_ranks
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,7 +47,9 @@ def test_with_autoload_off_an_import_is_enough():
     assert program(script, TORCH_DEVICE_BACKEND_AUTOLOAD="0")[0].startswith("mltcp MltcpProcessGroup")
 
 
-@pytest.mark.parametrize("module", ["collectives", "collectives.backend", "collectives.recorder"])
+@pytest.mark.parametrize(
+    "module", ["collectives", "collectives.group.backend", "collectives.recording.recorder"]
+)
 def test_ours_may_be_imported_before_torch(module):
     script = f"import {module}, torch, torch.distributed as dist\n" + ONE_RANK.format(backend="mltcp")
     assert program(script) == ("mltcp MltcpProcessGroup [1.0, 1.0, 1.0]", "")
@@ -62,7 +64,8 @@ def test_importing_torch_loads_little_of_ours():
     script = (
         "import sys, torch; print(sorted(name for name in sys.modules if name.startswith('collectives')))"
     )
-    assert program(script)[0] == "['collectives', 'collectives.autoload', 'collectives.backend']"
+    loaded = [f"collectives{name}" for name in ("", ".group", ".group.autoload", ".group.backend")]
+    assert program(script)[0] == str(loaded)
 
 
 def test_importing_torch_survives_whatever_is_wrong_with_the_hook():
@@ -71,7 +74,7 @@ def test_importing_torch_survives_whatever_is_wrong_with_the_hook():
         "import sys\n"
         "class Broken:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'collectives.backend':\n"
+        "        if name == 'collectives.group.backend':\n"
         "            raise RuntimeError('broken on purpose')\n"
         "sys.meta_path.insert(0, Broken())\n"
         "import torch; print(torch.ones(1).item())"

@@ -10,8 +10,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from collectives import congestion, notices
-from collectives.settings import Settings
+from collectives.core import notices
+from collectives.core.settings import Settings
+from collectives.transport import congestion_control as congestion
 from mltcp.core.errors import NotAvailableError, UsageError
 from mltcp.ebpf.congestion_controls import CONTROLS, DEFAULT_CONTROL, MLTCP_CONTROLS, allowed, available
 from mltcp.pacing.tcp_info import congestion_control, set_congestion_control
@@ -185,7 +186,7 @@ def test_a_notice_comes_once_a_key_and_from_the_first_rank_only(caplog):
 
 def test_a_notice_reaches_a_person_who_has_configured_no_logging_and_a_forked_child_says_its_own():
     script = (
-        "import os\nfrom collectives.notices import say_once\n"
+        "import os\nfrom collectives.core.notices import say_once\n"
         "say_once('key', 'line'); say_once('key', 'line')\n"
         "if os.fork() == 0: say_once('key', 'in the child')\nelse: os.wait()\n"
     )

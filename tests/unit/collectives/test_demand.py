@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives.demand import (
+from collectives.recording.demand import (
     TYPICAL_OF,
     WARM_UP,
     Phase,
@@ -18,8 +18,8 @@ from collectives.demand import (
     profile_of,
     typical,
 )
-from collectives.detector import Detection
-from collectives.records import Iteration, Operation
+from collectives.recording.detector import Detection
+from collectives.recording.records import Iteration, Operation
 from mltcp.core.errors import UsageError
 
 MS = 1_000_000

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives.detector import LARGEST_HISTORY, Boundary, IterationDetector, Seen, find_pattern
+from collectives.recording.detector import LARGEST_HISTORY, Boundary, IterationDetector, Seen, find_pattern
 
 PAUSE_NS = 50_000_000
 BETWEEN_NS = 20_000

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives import job
+from collectives.group import job
 from tests.unit.collectives.ranks import Died, join, run_ranks, started
 
 BIG = 4_000_000

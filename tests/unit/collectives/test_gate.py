@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch import nn
 
 import collectives
-from collectives import gate as gates
-from collectives import job
-from collectives.gate import GATED, Gate
-from collectives.gate_settings import GateSettings
+from collectives.core.gate_settings import GateSettings
+from collectives.gate import gate as gates
+from collectives.gate.gate import GATED, Gate
+from collectives.group import job
 from mltcp.core.errors import UsageError
 from placement.service.gate_address import GateAddress
 from placement.service.gate_server import GateConfiguration, GateServer
@@ -133,7 +133,7 @@ def test_a_gate_that_dies_lets_go_who_waits_and_is_found_again(address, monkeypa
 
 
 def test_a_gate_that_hangs_is_open_after_the_stated_time(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("collectives.notices._said", set())
+    monkeypatch.setattr("collectives.core.notices._said", set())
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "silent"))
         silent.listen()
@@ -146,7 +146,7 @@ def test_a_gate_that_hangs_is_open_after_the_stated_time(tmp_path, caplog, monke
 
 
 def test_a_wrong_token_opens_the_gate_for_good(address, caplog, monkeypatch):
-    monkeypatch.setattr("collectives.notices._said", set())
+    monkeypatch.setattr("collectives.core.notices._said", set())
     with serving(address, token="secret"):
         gate = asking(address, token="guess")
         assert gate.is_open

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from collectives.detector import (
+from collectives.recording.detector import (
     LARGEST_HISTORY,
     Boundary,
     BrokenCycles,
@@ -17,7 +17,7 @@ from collectives.detector import (
     StepCycle,
     repetition,
 )
-from collectives.recorder import GroupLabel, Recorder
+from collectives.recording.recorder import GroupLabel, Recorder
 
 D, G, A = 0, 1, 2
 

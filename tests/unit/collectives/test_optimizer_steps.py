@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.optim import LBFGS, SGD
 
-from collectives import optimizer_steps
+from collectives.recording import optimizer_steps
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from collectives import notices
-from collectives.profile_file import ProfileFile
+from collectives.core import notices
+from collectives.recording.profile_file import ProfileFile
 from mltcp.core.errors import MltcpError
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from collectives.sockets import Mesh, new_listeners
+from collectives.transport.sockets import Mesh, new_listeners
 from mltcp.pacing.tcp_info import addresses, tcp_sockets
 from tests.unit.collectives.ranks import run_ranks
 from tests.unit.collectives.test_traffic import acknowledged

@@ -10,10 +10,9 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives import agent as agents
-from collectives.agent import Agent
-from collectives.announcements import Announcer, Listener
-from collectives.conversation import (
+from collectives.agent import agent as agents
+from collectives.agent.agent import Agent
+from collectives.agent.agent_protocol import (
     Applied,
     ConversationError,
     Delay,
@@ -21,16 +20,17 @@ from collectives.conversation import (
     IterationReport,
     ProfileReport,
 )
-from collectives.entrance import Entrance
-from collectives.gate_settings import GateSettings
-from collectives.iteration_starts import LEAD_NS, IterationStarts
-from collectives.learned_profile import LOOKED_AT, REFINED_BY, LearnedProfile, began_to_send_ns
-from collectives.recorder import GroupLabel
-from collectives.records import Iteration, Operation
-from collectives.service_clock import RENEW_S, ServiceClock
-from collectives.settings import Settings
-from collectives.time_shift import HELD, LATE, Hold, TimeShifts
-from collectives.timetable import EARLY_BY, Timetable
+from collectives.agent.announcements import Announcer, Listener
+from collectives.agent.iteration_starts import LEAD_NS, IterationStarts
+from collectives.agent.learned_profile import LOOKED_AT, REFINED_BY, LearnedProfile, began_to_send_ns
+from collectives.agent.service_clock import RENEW_S, ServiceClock
+from collectives.agent.time_shift import HELD, LATE, Hold, TimeShifts
+from collectives.agent.timetable import EARLY_BY, Timetable
+from collectives.core.gate_settings import GateSettings
+from collectives.core.settings import Settings
+from collectives.group.admission import Entrance
+from collectives.recording.recorder import GroupLabel
+from collectives.recording.records import Iteration, Operation
 from mltcp.core.errors import UsageError
 from tests.unit.collectives.eventually import eventually
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import collectives
-from collectives.traffic import REDUCE_SEGMENT_BYTES, sent_bytes
+from collectives.recording.traffic import REDUCE_SEGMENT_BYTES, sent_bytes
 from mltcp.pacing.tcp_info import tcp_info
 from tests.unit.collectives.ranks import run_ranks
 

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import nn
 
 import collectives
-from collectives import job
+from collectives.group import job
 from tests.unit.collectives.ranks import run_ranks
 
 ITERATIONS = 14

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from collectives import job
+from collectives.group import job
 from tests.unit.collectives.ranks import run_ranks
 
 OPERATIONS = 40

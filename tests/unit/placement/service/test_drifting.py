@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives.conversation import Delay
-from collectives.timetable import Timetable
+from collectives.agent.agent_protocol import Delay
+from collectives.agent.timetable import Timetable
 from placement.service.drifting import ALLOWANCE, APPLY_WITHIN_NS, RETIMED, Courses, Report
 
 MS = 10**6

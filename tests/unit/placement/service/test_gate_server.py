@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives import gate_channel
+from collectives.gate import channel as gate_channel
 from placement.errors import PlacementError, UsageError
 from placement.service import gate_messages as messages
 from placement.service.gate_address import GateAddress

@@ -16,7 +16,7 @@ def load() -> None:
         return
     _under_way = True
     try:
-        from collectives.backend import register
+        from collectives.group.backend import register
 
         register()
     except Exception as error:

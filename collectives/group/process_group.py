@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, Work
 
-from collectives.entrance import Ticket
-from collectives.recorder import GroupLabel, Recorder, Submission
-from collectives.sockets import GroupSocket, Mesh
-from collectives.untraced import untraced
+from collectives.group.admission import Ticket
+from collectives.group.untraced import untraced
+from collectives.recording.recorder import GroupLabel, Recorder, Submission
+from collectives.transport.sockets import GroupSocket, Mesh
 
 Method = Callable[..., Any]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from collectives.conversation import ProfileReport
-from collectives.demand import WARM_UP, DemandProfile, demand_profile, typical
-from collectives.records import Iteration, Operation
+from collectives.agent.agent_protocol import ProfileReport
+from collectives.recording.demand import WARM_UP, DemandProfile, demand_profile, typical
+from collectives.recording.records import Iteration, Operation
 
 LOOKED_AT = 6
 """The profile is the typical one of the last so many iterations."""

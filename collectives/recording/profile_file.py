@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from collectives.notices import say_once
+from collectives.core.notices import say_once
 from mltcp.core.errors import MltcpError
 
 

@@ -9,9 +9,9 @@ from itertools import pairwise
 from math import ceil
 from statistics import median, median_low
 
-from collectives.learned_profile import began_to_send_ns
-from collectives.records import Iteration, Operation
-from collectives.timetable import EARLY_BY, Timetable
+from collectives.agent.learned_profile import began_to_send_ns
+from collectives.agent.timetable import EARLY_BY, Timetable
+from collectives.recording.records import Iteration, Operation
 
 REMEMBERED = 8
 PACED_BY = 3

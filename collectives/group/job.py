@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 
 import torch.distributed as dist
 
-from collectives import daemon, optimizer_steps
-from collectives.demand import Profile, as_document, profile_of
-from collectives.notices import rank_on_host
-from collectives.profile_file import ProfileFile
-from collectives.recorder import Recorder
-from collectives.settings import Settings
-from collectives.steering import Steering, steering_of
+from collectives.agent.coordination import Steering, steering_of
+from collectives.core.notices import rank_on_host
+from collectives.core.settings import Settings
+from collectives.recording import optimizer_steps
+from collectives.recording.demand import Profile, as_document, profile_of
+from collectives.recording.profile_file import ProfileFile
+from collectives.recording.recorder import Recorder
+from collectives.transport import daemon
 from mltcp.daemon.client.membership import Membership
 from mltcp.pacing.sockets import SocketPacer
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, ProcessGroup, Store
 from torch.distributed import distributed_c10d as c10d
 
-from collectives.notices import say_once
+from collectives.core.notices import say_once
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from torch.distributed import PrefixStore, Store
 
-from collectives.agent import Agent
-from collectives.announcements import Announcer, Listener
-from collectives.entrance import Entrance
-from collectives.gate import Gate
-from collectives.recorder import Recorder
-from collectives.settings import Settings
-from collectives.time_shift import Hold, TimeShifts
+from collectives.agent.agent import Agent
+from collectives.agent.announcements import Announcer, Listener
+from collectives.agent.time_shift import Hold, TimeShifts
+from collectives.core.settings import Settings
+from collectives.gate.gate import Gate
+from collectives.group.admission import Entrance
+from collectives.recording.recorder import Recorder
 
 _KEYS = "mltcp/run"
 
@@ -79,7 +79,7 @@ class _Shifts:
             self._follow(recorder, Listener(store, rank, self.holds.add, turn))
 
     def _lead(self, settings: Settings, recorder: Recorder, announcer: Announcer, ranks: int) -> None:
-        from collectives.placement_service import PlacementService
+        from collectives.agent.placement_service import PlacementService
 
         agent = Agent(PlacementService(settings.placement), settings.job, ranks, self.holds, announcer)
         self._outcome = agent.outcome

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from time import monotonic_ns
 
-from collectives import traffic
-from collectives.completion import AnyWork, CompletionThread
-from collectives.detector import Boundary, Detection, IterationDetector, Seen
-from collectives.entrance import Entrance, Ticket
-from collectives.hooks import HookList
-from collectives.notices import say_once
-from collectives.records import Iteration, IterationStart, Operation
+from collectives.core.notices import say_once
+from collectives.group.admission import Entrance, Ticket
+from collectives.group.completion import AnyWork, CompletionThread
+from collectives.recording import traffic
+from collectives.recording.detector import Boundary, Detection, IterationDetector, Seen
+from collectives.recording.hooks import HookList
+from collectives.recording.records import Iteration, IterationStart, Operation
 
 KEPT_ITERATIONS = 64
 """So many finished iterations are remembered."""

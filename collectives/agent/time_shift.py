@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from collectives.timetable import Timetable
+from collectives.agent.timetable import Timetable
 
 LONGEST_NS = 600_000_000_000
 """No hold is longer: ten minutes."""

@@ -16,8 +16,7 @@ from queue import Empty, SimpleQueue
 
 from torch.distributed import DistError
 
-from collectives.announcements import Announcer
-from collectives.conversation import (
+from collectives.agent.agent_protocol import (
     Applied,
     Conversation,
     ConversationError,
@@ -28,12 +27,13 @@ from collectives.conversation import (
     Report,
     Service,
 )
-from collectives.iteration_starts import IterationStarts
-from collectives.learned_profile import LearnedProfile, began_to_send_ns
-from collectives.notices import say_once
-from collectives.records import Iteration
-from collectives.service_clock import ServiceClock
-from collectives.time_shift import LATE, LONGEST_NS, Hold, TimeShifts
+from collectives.agent.announcements import Announcer
+from collectives.agent.iteration_starts import IterationStarts
+from collectives.agent.learned_profile import LearnedProfile, began_to_send_ns
+from collectives.agent.service_clock import ServiceClock
+from collectives.agent.time_shift import LATE, LONGEST_NS, Hold, TimeShifts
+from collectives.core.notices import say_once
+from collectives.recording.records import Iteration
 
 _log = logging.getLogger("mltcp")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from collectives.conversation import (
+from collectives.agent.agent_protocol import (
     Applied,
     ConversationError,
     Decision,

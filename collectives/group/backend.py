@@ -1,6 +1,6 @@
 """Registers ``mltcp`` with torch.distributed.
 
-It happens in ``import torch`` (collectives/autoload.py), or in ``import collectives`` where torch's autoload is off.
+``import torch`` does so (collectives/group/autoload.py), or ``import collectives`` where torch's autoload is off.
 With MLTCP_WRAP, groups that are asked for as ``gloo`` or ``nccl`` are built by this backend too.
 """
 
@@ -38,8 +38,8 @@ def register() -> None:
 def _create(options: Any, pg_options: Any) -> ProcessGroup:
     """What torch calls for a group of the backend ``mltcp``."""
     # Imported with the first group, not with torch: most programs that import torch never make one.
-    from collectives.inner import Membership, build_inner
-    from collectives.make import make_group
+    from collectives.group.group_factory import make_group
+    from collectives.group.inner_group import Membership, build_inner
 
     member = Membership(
         store=options.store,
@@ -62,8 +62,8 @@ def _wrapping(helper: Any) -> Any:
 
     @functools.wraps(helper)
     def make(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        from collectives.make import make_group
-        from collectives.settings import Settings
+        from collectives.core.settings import Settings
+        from collectives.group.group_factory import make_group
 
         wrapped = Settings.from_environment().wrap
         backend = kwargs.get("backend", args[3] if len(args) > 3 else "")

@@ -13,9 +13,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable
 
-from collectives.notices import rank_on_host, say_once
-from collectives.settings import NO_CONTROL, Settings
-from collectives.sockets import Mesh
+from collectives.core.notices import rank_on_host, say_once
+from collectives.core.settings import NO_CONTROL, Settings
+from collectives.transport.sockets import Mesh
 from mltcp.core.errors import NotAvailableError, UsageError
 from mltcp.ebpf.congestion_controls import CONTROLS, MLTCP_CONTROLS, allowed, available
 from mltcp.pacing.tcp_info import congestion_control, set_congestion_control, tcp_info

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from torch.distributed import PrefixStore, Store
 
-from collectives.notices import rank_on_host, say_once
-from collectives.settings import Settings
-from collectives.sockets import Mesh
+from collectives.core.notices import rank_on_host, say_once
+from collectives.core.settings import Settings
+from collectives.transport.sockets import Mesh
 from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.daemon.client.client import INSTANCE, NoDaemonError, Registration
 from mltcp.daemon.client.membership import Membership

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from weakref import WeakSet
 
-from collectives.completion import AnyWork
-from collectives.gate_channel import GateChannel, GateRefusedError
-from collectives.gate_settings import GateSettings
-from collectives.notices import rank_on_host, say_once
+from collectives.core.gate_settings import GateSettings
+from collectives.core.notices import rank_on_host, say_once
+from collectives.gate.channel import GateChannel, GateRefusedError
+from collectives.group.completion import AnyWork
 
 _log = logging.getLogger("mltcp")
 

@@ -26,8 +26,8 @@ from math import isfinite
 from statistics import median_low
 from typing import Any, TypeVar
 
-from collectives.detector import Detection
-from collectives.records import Iteration, Operation, busy_intervals
+from collectives.recording.detector import Detection
+from collectives.recording.records import Iteration, Operation, busy_intervals
 from mltcp.core.errors import UsageError
 
 SCHEMA = 1

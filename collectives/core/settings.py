@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from collectives.gate_settings import GateSettings, check_address
+from collectives.core.gate_settings import GateSettings, check_address
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import parse_rate_bps
 from mltcp.ebpf.congestion_controls import DEFAULT_CONTROL

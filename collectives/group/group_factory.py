@@ -10,10 +10,12 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed import distributed_c10d as c10d
 
-from collectives import congestion, daemon, job
-from collectives.process_group import MltcpProcessGroup
-from collectives.settings import Settings
-from collectives.sockets import Listeners, Mesh, new_listeners
+from collectives.core.settings import Settings
+from collectives.group import job
+from collectives.group.process_group import MltcpProcessGroup
+from collectives.transport import congestion_control as congestion
+from collectives.transport import daemon
+from collectives.transport.sockets import Listeners, Mesh, new_listeners
 
 
 def make_group(

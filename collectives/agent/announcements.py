@@ -18,7 +18,7 @@ from typing import Any
 
 from torch.distributed import DistError, PrefixStore, Store
 
-from collectives.time_shift import HELD, Hold
+from collectives.agent.time_shift import HELD, Hold
 
 _log = logging.getLogger("mltcp")
 

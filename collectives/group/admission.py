@@ -9,12 +9,12 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from collectives.completion import AnyWork
-from collectives.gate import Gate, GatePass
-from collectives.time_shift import TimeShifts
+from collectives.agent.time_shift import TimeShifts
+from collectives.gate.gate import Gate, GatePass
+from collectives.group.completion import AnyWork
 
 if TYPE_CHECKING:
-    from collectives.recorder import GroupLabel
+    from collectives.recording.recorder import GroupLabel
 
 _log = logging.getLogger("mltcp")
 

@@ -1,0 +1,1 @@
+"""Settings and notices that every part of the backend uses."""

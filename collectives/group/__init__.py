@@ -1,0 +1,1 @@
+"""The process group, its registration with torch, and the admission of operations."""

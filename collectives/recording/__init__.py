@@ -1,0 +1,1 @@
+"""Detection of iterations, their records, and demand profiles."""

@@ -1,0 +1,1 @@
+"""The sockets of the transport, their congestion control, and the host daemon."""
