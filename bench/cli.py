@@ -16,7 +16,7 @@ from bench import (
 )
 from bench.lab.signals import exit_on_sigterm
 from mltcp.core.errors import MltcpError, UsageError
-from placement import errors as placement_errors
+from placement.model import errors as placement_errors
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -38,8 +38,8 @@ from bench.workloads.phases import ComputeChange, PhasedWork, on_link, time_scal
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.ebpf.congestion_controls import Controls
 from placement.cassini.compatibility import score_link
-from placement.cassini.demand import Demand, Phase, demand_from_document
-from placement.errors import UsageError as PlacementUsageError
+from placement.model.demand import Demand, Phase, demand_from_document
+from placement.model.errors import UsageError as PlacementUsageError
 
 EXCERPT_S = 4.0
 _PROFILE = "MLTCP_PROFILE"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from bench.policy import Policy, allowed_policies, parse_policy
 from bench.results import ISOLATED
 from mltcp.core.errors import UsageError
-from placement.errors import UsageError as PlacementUsageError
+from placement.model.errors import UsageError as PlacementUsageError
 from placement.policies.catalogue import communication_policy
 
 FAIR, CASSINI = "fair", "cassini"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from bench.compare_results import Shift
-from placement.cassini.demand import Demand
+from placement.model.demand import Demand
 
 LINK = "trunk"
 

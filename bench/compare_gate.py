@@ -15,10 +15,10 @@ from bench.compare_coordination import Coordination, PlacedDemand, Uncoordinated
 from bench.compare_process import serving
 from bench.workloads.profile import HEADER_OVERHEAD
 from mltcp.core.errors import MltcpError
-from placement.contention import Contention
-from placement.service import gate_messages as messages
-from placement.service.gate_address import GateAddress
-from placement.service.gate_jobs import GateJob, GateLinks, job_document
+from placement.gate import messages
+from placement.gate.address import GateAddress
+from placement.gate.jobs import GateJob, GateLinks, job_document
+from placement.model.contention import Contention
 
 VARIABLE, BYTES_VARIABLE = "MLTCP_GATE", "MLTCP_GATE_BYTES"
 _ANSWER_S = 10.0
@@ -63,7 +63,7 @@ def gated(policy: str, rate_bps: int, speeds: Mapping[str, Fraction] | None = No
 
 def _serve(connection: Connection, path: Path, policy: str, contention: Contention, links: GateLinks) -> None:
     """The life of the gate's process."""
-    from placement.service.gate_server import GateConfiguration, GateServer
+    from placement.gate.server import GateConfiguration, GateServer
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

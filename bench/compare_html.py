@@ -16,7 +16,7 @@ from bench.compare_journal import writable, write_result
 from bench.compare_plots import Picture, colours_of, gain_figure, gains, pictures_of
 from bench.compare_report import approach_table, heading, job_table, sentence
 from bench.compare_results import CompareResult, SetResult, to_document
-from placement.picture import STYLE, write
+from placement.plots.picture import STYLE, write
 
 REPORT = "report.html"
 GAIN_CAPTION = "What interleaving is worth, against how well the jobs of a set fit together."

@@ -1,4 +1,4 @@
-"""The schedulers of a comparison by name: those of `placement.policies.augmented`, and the compiled placement policies.
+"""The schedulers of a comparison by name: those of `augmented`, and the compiled placement policies.
 
 A compiled policy (random, first-fit, list-scheduling, lwf-K) chooses the GPUs of one job at a time; here it is a
 scheduler that goes through the jobs that wait, shortest remaining service first, and passes over those that do not
@@ -11,11 +11,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from placement.cluster import Cluster
-from placement.policies import augmented
+from placement.model.cluster import Cluster
 from placement.policies.catalogue import Placement, placement_policy
-from placement.policies.scheduler import CANDIDATES, Assignment, JobView
-from placement.service.slots import Pool, Wanted
+from placement.policies.schedulers import augmented
+from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
+from placement.service.state.slots import Pool, Wanted
 
 _KAPPA = re.compile(r"(lwf)-(\d+)")
 

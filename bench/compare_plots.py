@@ -23,7 +23,7 @@ from bench.compare_results import (
     yardsticks,
 )
 from bench.results import ISOLATED
-from placement.picture import INK, JOB_COLOURS, MUTED, framed, policy_colours
+from placement.plots.picture import INK, JOB_COLOURS, MUTED, framed, policy_colours
 
 FAIR = "fair"
 PANEL_IN, BAR_IN, ROW_IN = 3.4, 0.42, 1.15

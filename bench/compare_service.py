@@ -21,10 +21,10 @@ from bench.compare_process import serving
 from bench.compare_results import Shift
 from bench.lab.two_tier import CORE, TwoTier, rack_name, server_name
 from mltcp.core.errors import MltcpError
-from placement.client import Client
-from placement.errors import PlacementError
-from placement.service import placement_pb2 as pb
-from placement.service.checks import profile_message
+from placement.client.client import Client
+from placement.model.errors import PlacementError
+from placement.service.protocol import placement_pb2 as pb
+from placement.service.protocol.checks import profile_message
 
 VARIABLE = "MLTCP_PLACEMENT"
 POLICY = "first-fit+cassini"
@@ -136,8 +136,8 @@ def served(network: Network) -> Iterator[Coordination]:
 
 def _serve(connection: Connection, socket: Path, state: Path) -> None:
     """The life of the service's process."""
-    from placement.service.address import Address
-    from placement.service.live import Rules
+    from placement.service.context import Rules
+    from placement.service.protocol.address import Address
     from placement.service.server import Configuration, serve
 
     # Away from the terminal's Ctrl-C: whoever started it ends it.

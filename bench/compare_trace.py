@@ -37,11 +37,11 @@ from bench.workloads.place import RankPlace
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.jobs import attached
-from placement.cassini.demand import Demand, Phase
-from placement.cluster import Cluster
-from placement.policies.augmented import Decision, links_of
-from placement.policies.scheduler import JobView, progress
-from placement.simulator.epochs import ACROSS_RACKS
+from placement.model.cluster import Cluster
+from placement.model.demand import Demand, Phase
+from placement.policies.schedulers.augmented import Decision, links_of
+from placement.policies.schedulers.scheduler import JobView, progress
+from placement.simulator.scheduled_cluster import ACROSS_RACKS
 from placement.traces.sets import JobSet, TracedJob
 
 LEAST_ITERATIONS = 5
@@ -135,7 +135,7 @@ class _Pace:
     job: TracedJob
 
     def iteration_ns(self, workers: int, one_rack: bool) -> float:
-        """See `placement.policies.scheduler.Pace`."""
+        """See `placement.policies.schedulers.scheduler.Pace`."""
         factor = 1.0 if one_rack else ACROSS_RACKS
         return sum(
             phase.duration_ns * (factor if phase.bandwidth_bps else 1.0) for phase in self.job.phases(workers)

@@ -26,7 +26,7 @@ from bench.workloads.place import RankPlace
 from bench.workloads.rounds import StandingJob, StandingJobs, standing
 from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.jobs import attached
-from placement.measurements import Measurement
+from placement.experiments.measurements import Measurement
 
 RANKS = 2
 _US_PER_S = 1e6

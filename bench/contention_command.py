@@ -19,9 +19,9 @@ from bench.lab.topology import MAX_JOBS
 from bench.policy import PACED, Policy, parse_policy
 from bench.progress import progress
 from mltcp.core.errors import MltcpError, UsageError
-from placement.errors import PlacementError
-from placement.measurements import as_csv
-from placement.whole_file import check_writable, write_whole
+from placement.experiments.measurements import as_csv
+from placement.model.errors import PlacementError
+from placement.model.whole_file import check_writable, write_whole
 
 _EXAMPLES = """\
 examples:

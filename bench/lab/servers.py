@@ -12,9 +12,9 @@ from bench.lab.lab import Lab
 from bench.lab.placing import label_of
 from bench.lab.topology import INTERFACE, MAX_JOBS
 from mltcp.core.errors import MltcpError
-from placement.errors import PlacementError
-from placement.service.engines.hosts import Host
-from placement.service.engines.network import Endpoint
+from placement.engines.hosts import Host
+from placement.engines.network import Endpoint
+from placement.model.errors import PlacementError
 
 _LOOPBACK = Endpoint("127.0.0.1", "lo")
 

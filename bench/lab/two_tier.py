@@ -13,7 +13,7 @@ from fractions import Fraction
 from bench.lab.link import Link
 from bench.lab.topology import Server, Switch, Topology, Trunk
 from mltcp.core.errors import UsageError
-from placement import cluster
+from placement.model import cluster
 
 CORE = "core"
 NIC = Link(70_000_000, 150_000, 60_000, mtu=3000)

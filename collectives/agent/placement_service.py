@@ -1,4 +1,4 @@
-"""The placement service as the agent of a job sees it, over gRPC (placement.client)."""
+"""The placement service as the agent of a job sees it, over gRPC (placement.client.client)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PlacementService:
             ConversationError: gRPC is not installed, or the address or the token's file cannot be used.
         """
         try:
-            from placement.client import Client
+            from placement.client.client import Client
         except ImportError as error:
             raise ConversationError(f"the placement service cannot be spoken to: {error}") from None
         with _as_conversation_error():

@@ -1,5 +1,5 @@
 """One connection to a gate: asks, hears the answer, tells what is done. The messages are those of the gate's own
-``placement/service/gate_messages.py``, which describes them.
+``placement/gate/messages.py``, which describes them.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from placement.errors import UsageError
+from placement.model.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from placement.cassini.demand import Demand, Phase
-from placement.errors import UsageError
+from placement.model.demand import Demand, Phase
+from placement.model.errors import UsageError
 
 BIN_NS = 1_000_000
 FEWEST_ITERATIONS = 3

@@ -9,8 +9,8 @@ import numpy as np
 
 from placement.cassini import search
 from placement.cassini.circle import ANGLES, TOLERANCE, Circles, unified
-from placement.cassini.demand import Demand
-from placement.errors import UsageError
+from placement.model.demand import Demand
+from placement.model.errors import UsageError
 
 EFFORT = 30_000_000
 """How many sums branch and bound may look at: enough to prove four jobs at five degrees."""

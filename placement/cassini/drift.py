@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from placement.cassini.circle import common_turn
-from placement.errors import UsageError
+from placement.model.errors import UsageError
 
 THRESHOLD = 0.05
 """Of the longest period: by so much jobs may be off before they are held back."""

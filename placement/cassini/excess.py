@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placement.compiled import compiled_with_arrays
+from placement.model.compiled import compiled_with_arrays
 
 _LEVELS = 4096
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placement.compiled import compiled, compiled_with_arrays
+from placement.model.compiled import compiled, compiled_with_arrays
 
 _STARTS = 4
 _SMALLEST_GAIN = 1e-12

@@ -16,8 +16,8 @@ import numpy as np
 
 from placement.cassini.circle import ANGLES, TOLERANCE, Circles, groups, unified
 from placement.cassini.compatibility import EFFORT, Compatibility, compatibility
-from placement.cassini.demand import Demand
 from placement.cassini.excess import expected_excess
+from placement.model.demand import Demand
 
 _LEAST_SHARE = 10
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placement.compiled import compiled_with_arrays
+from placement.model.compiled import compiled_with_arrays
 
 
 @compiled_with_arrays

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placement.compiled import compiled, compiled_with_arrays
+from placement.model.compiled import compiled, compiled_with_arrays
 
 _STARTS = 24
 _CENTRINGS = 4

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from placement.errors import UsageError
-from placement.policies import admission, choice, ranking
+from placement.model.errors import UsageError
+from placement.policies.communication import admission, ranking
+from placement.policies.placing import choice
 
 PLACEMENTS = ("random", "first-fit", "list-scheduling", "lwf")
 COMMUNICATIONS = ("srsf-N", "srtf-N", "ada-srsf", "ada-srsf-k", "srtf-yield")

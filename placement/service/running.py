@@ -6,9 +6,9 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from placement.service import placement_pb2 as pb
-from placement.service.engines.engine import Engine, EngineJob, Event, Handle, Share
-from placement.service.jobs import Job
+from placement.engines.engine import Engine, EngineJob, Event, Handle, Share
+from placement.service.protocol import placement_pb2 as pb
+from placement.service.state.job import Job
 
 POLL_S = 0.5
 

@@ -14,27 +14,27 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from placement.cassini.demand import Demand, Phase
-from placement.cassini.module import choose
-from placement.errors import PlacementError, UsageError
-from placement.service import placement_pb2 as pb
-from placement.service import placement_pb2_grpc as pb_grpc
-from placement.service.address import VARIABLE, Address
-from placement.service.clock import Clock
-from placement.service.engines.engine import Engine
-from placement.service.gating import VARIABLE as GATE_VARIABLE
-from placement.service.gating import Gating
-from placement.service.live import Live, Rules
-from placement.service.placer import policy_named
-from placement.service.recovery import recovered
-from placement.service.refusal import Refused
+from placement.cassini.placement_selection import choose
+from placement.engines.engine import Engine
+from placement.model.demand import Demand, Phase
+from placement.model.errors import PlacementError, UsageError
+from placement.service.context import Live, Rules
+from placement.service.decisions.placer import policy_named
+from placement.service.embedded_gate import VARIABLE as GATE_VARIABLE
+from placement.service.embedded_gate import Gating
+from placement.service.protocol import placement_pb2 as pb
+from placement.service.protocol import placement_pb2_grpc as pb_grpc
+from placement.service.protocol.address import VARIABLE, Address
+from placement.service.protocol.request_error import Refused
+from placement.service.protocol.security import Security, TokenInterceptor
 from placement.service.running import Running
-from placement.service.saving import saved_decisions
-from placement.service.security import Security, TokenInterceptor
 from placement.service.service import Service
 from placement.service.servicer import PlacementServicer
-from placement.service.slots import Pool, Wanted
-from placement.service.store import Store
+from placement.service.state.clock import Clock
+from placement.service.state.recovery import recovered
+from placement.service.state.saving import saved_decisions
+from placement.service.state.slots import Pool, Wanted
+from placement.service.state.store import Store
 
 NAME = pb.DESCRIPTOR.services_by_name["Placement"].full_name
 GRACE_S = 2.0

@@ -13,25 +13,25 @@ from dataclasses import replace
 
 from placement.cassini.circle import unified
 from placement.cassini.compatibility import Compatibility, compatibility
-from placement.cassini.demand import Demand
 from placement.cassini.observed import observed
-from placement.errors import PlacementError
-from placement.service import placement_pb2 as pb
-from placement.service.checks import check_job, demand_of, profile_message
-from placement.service.coordination import Coordination
-from placement.service.drifting import Report
-from placement.service.engines.engine import Event, Failed, Handle, Started
-from placement.service.explaining import explain_without_place
-from placement.service.gating import Gating
-from placement.service.jobs import Job
-from placement.service.live import Live
-from placement.service.placer import Placer, policy_named
-from placement.service.policy import Policy
-from placement.service.refusal import Kind, Refused, invalid
-from placement.service.room import check_possible
+from placement.engines.engine import Event, Failed, Handle, Started
+from placement.model.demand import Demand
+from placement.model.errors import PlacementError
+from placement.service.agents.coordination import Coordination
+from placement.service.agents.drift import Report
+from placement.service.agents.sessions import Session
+from placement.service.context import Live
+from placement.service.decisions.explaining import explain_without_place
+from placement.service.decisions.placer import Placer, policy_named
+from placement.service.decisions.policy import Policy
+from placement.service.embedded_gate import Gating
+from placement.service.protocol import placement_pb2 as pb
+from placement.service.protocol.checks import check_job, demand_of, profile_message
+from placement.service.protocol.request_error import Kind, Refused, invalid
 from placement.service.running import Running
-from placement.service.saving import save_link, save_new_job, save_server
-from placement.service.sessions import Session
+from placement.service.state.capacity import check_possible
+from placement.service.state.job import Job
+from placement.service.state.saving import save_link, save_new_job, save_server
 
 
 class Service:

@@ -10,13 +10,13 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 
-from placement.errors import PlacementError
-from placement.service import placement_pb2 as pb
-from placement.service import placement_pb2_grpc as pb_grpc
-from placement.service.jobs import Job
-from placement.service.refusal import Kind, Refused, invalid
+from placement.model.errors import PlacementError
+from placement.service.agents.sessions import Session
+from placement.service.protocol import placement_pb2 as pb
+from placement.service.protocol import placement_pb2_grpc as pb_grpc
+from placement.service.protocol.request_error import Kind, Refused, invalid
 from placement.service.service import Service
-from placement.service.sessions import Session
+from placement.service.state.job import Job
 
 PAGE = 1000
 """How many jobs a reply of Status holds at most."""

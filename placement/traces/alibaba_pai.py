@@ -22,8 +22,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from placement.errors import UsageError
-from placement.job import Model
+from placement.model.errors import UsageError
+from placement.model.job import Model
 from placement.traces import entries
 from placement.traces.entries import Entry
 from placement.traces.fields import MOST, MOST_TEXT, Field, Once, fault, shown

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from placement.errors import UsageError
-from placement.job import Job, Model
+from placement.model.errors import UsageError
+from placement.model.job import Job, Model
 from placement.traces.fields import Field, fault, shown
 from placement.traces.models import PUBLISHED
 from placement.traces.source import Record, Source

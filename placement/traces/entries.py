@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from placement.job import Job, Model
+from placement.model.job import Job, Model
 from placement.traces.fields import fault
 from placement.traces.models import assigned
 from placement.traces.source import Source

@@ -9,8 +9,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from placement.errors import UsageError
-from placement.job import Job
+from placement.model.errors import UsageError
+from placement.model.job import Job
 from placement.traces.models import PUBLISHED
 from placement.traces.trace import Trace
 

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from placement.errors import UsageError
-from placement.job import Model
+from placement.model.errors import UsageError
+from placement.model.job import Model
 
 _MS = 10**6
 

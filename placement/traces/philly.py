@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from placement.job import Model
+from placement.model.job import Model
 from placement.traces import entries
 from placement.traces.entries import Entry
 from placement.traces.fields import Once, fault, shown

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from placement.errors import UsageError
-from placement.job import Model
+from placement.model.errors import UsageError
+from placement.model.job import Model
 from placement.traces import alibaba_pai, csv, philly
 from placement.traces.models import PUBLISHED
 from placement.traces.source import Source

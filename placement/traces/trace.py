@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Self
 
-from placement.cluster import Cluster
-from placement.errors import UsageError
-from placement.job import Job
+from placement.model.cluster import Cluster
+from placement.model.errors import UsageError
+from placement.model.job import Job
 from placement.traces.fields import MOST, MOST_TEXT, Once, fault, shown
 
 

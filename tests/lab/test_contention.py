@@ -12,7 +12,7 @@ from statistics import fmean
 import pytest
 
 from bench.lab import namespaces
-from placement.fit import fit, read_measurements
+from placement.experiments.fit import fit, read_measurements
 
 pytestmark = pytest.mark.lab
 CONTENTION = [sys.executable, "-m", "bench.cli", "contention"]

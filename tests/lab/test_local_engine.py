@@ -17,9 +17,9 @@ from bench.workloads.profile import load
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.ebpf.jobs import attached
 from mltcp.ebpf.layout import Job
-from placement.errors import PlacementError
-from placement.service.engines.engine import EngineJob, Finished, Share, Started, Stopped
-from placement.service.engines.local import LocalEngine
+from placement.engines.engine import EngineJob, Finished, Share, Started, Stopped
+from placement.engines.local import LocalEngine
+from placement.model.errors import PlacementError
 
 pytestmark = pytest.mark.lab
 

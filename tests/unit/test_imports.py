@@ -32,7 +32,7 @@ class Rule:
 
 RULES = {
     "mltcp": Rule(frozenset({"mltcp"}), never=frozenset({"torch", "grpc", "numpy", "matplotlib"})),
-    "collectives": Rule(frozenset({"collectives", "mltcp"}), lazily=frozenset({"placement.client"})),
+    "collectives": Rule(frozenset({"collectives", "mltcp"}), lazily=frozenset({"placement.client.client"})),
     "placement": Rule(frozenset({"placement"}), never=frozenset({"torch"})),
     "bench": Rule(PACKAGES),
 }
@@ -111,7 +111,7 @@ def test_forbidden_import_is_found(package, source):
         ("mltcp.ebpf", "from . import layout\nfrom ..errors import UsageError"),
         ("mltcp", "import torchlike\nimport benchmark"),
         ("collectives", "import torch\nfrom mltcp import iteration"),
-        ("collectives", "def f():\n    from placement.client import Client"),
+        ("collectives", "def f():\n    from placement.client.client import Client"),
         ("placement", "import grpc\nfrom placement.policies import x"),
         ("bench", "import torch, mltcp, collectives, placement, bench.plots"),
     ],

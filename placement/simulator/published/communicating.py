@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from placement.compiled import compiled
+from placement.model.compiled import compiled
 from placement.simulator.published.computing import wake
 from placement.simulator.published.rules import ADA_DUAL, ASKED_FOR, MS_PER_MB, PENALTY_MS_PER_MB
 from placement.simulator.published.state import NEVER, Phase, State

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placement.compiled import compiled
+from placement.model.compiled import compiled
 from placement.simulator.published.communicating import (
     catch_up,
     communicate,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from placement.job import Job
+from placement.model.job import Job
 from placement.simulator.outcome import JobOutcome, Outcome
 from placement.simulator.published.rules import MS_PER_MB
 from placement.simulator.published.state import State

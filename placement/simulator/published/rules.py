@@ -9,9 +9,9 @@ from enum import IntEnum
 
 import numpy as np
 
-from placement.cluster import GPU_MEMORY_MB
-from placement.errors import UsageError
-from placement.job import Job
+from placement.model.cluster import GPU_MEMORY_MB
+from placement.model.errors import UsageError
+from placement.model.job import Job
 
 MS_PER_MB = 0.856
 """b: of a transfer that is alone."""

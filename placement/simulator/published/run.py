@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from placement.cluster import GPU_MEMORY_MB
-from placement.errors import UsageError
-from placement.job import Job
+from placement.model.cluster import GPU_MEMORY_MB
+from placement.model.errors import UsageError
+from placement.model.job import Job
 from placement.simulator.outcome import Outcome
 from placement.simulator.published.loop import run_to_end
 from placement.simulator.published.result import PublishedRun, result_of

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placement.job import Job
+from placement.model.job import Job
 from placement.simulator.published.rules import LWF_MS_PER_MB, Rules
 
 NEVER = np.iinfo(np.int64).max

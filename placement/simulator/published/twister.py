@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placement.compiled import compiled
+from placement.model.compiled import compiled
 from placement.simulator.published.state import State
 
 WORDS = 624

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import pytest
 
 from bench.compare_placing import scheduler
-from placement.cluster import Cluster
-from placement.errors import UsageError
-from placement.policies.scheduler import JobView
+from placement.model.cluster import Cluster
+from placement.model.errors import UsageError
+from placement.policies.schedulers.scheduler import JobView
 
 CLUSTER = Cluster.star(servers=3, gpus=2)
 

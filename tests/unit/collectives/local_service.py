@@ -8,8 +8,8 @@ from queue import SimpleQueue
 
 import grpc
 
-from placement.service import placement_pb2 as pb
-from placement.service import placement_pb2_grpc
+from placement.service.protocol import placement_pb2 as pb
+from placement.service.protocol import placement_pb2_grpc
 
 AHEAD_NS = 10**15
 """Its clock is that much ahead of this host's CLOCK_MONOTONIC."""

@@ -18,8 +18,8 @@ from collectives.gate import gate as gates
 from collectives.gate.gate import GATED, Gate
 from collectives.group import job
 from mltcp.core.errors import UsageError
-from placement.service.gate_address import GateAddress
-from placement.service.gate_server import GateConfiguration, GateServer
+from placement.gate.address import GateAddress
+from placement.gate.server import GateConfiguration, GateServer
 from tests.unit.collectives.eventually import eventually
 from tests.unit.collectives.ranks import run_ranks, started
 from tests.unit.placement.service.gate_cost import gate_process

@@ -5,8 +5,8 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
-from placement.client import Client
-from placement.service import placement_pb2 as pb
+from placement.client.client import Client
+from placement.service.protocol import placement_pb2 as pb
 from tests.unit.collectives.eventually import eventually
 from tests.unit.collectives.test_live_time_shift import ROOT, running, stopped
 

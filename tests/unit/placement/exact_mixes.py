@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from placement.cluster import Cluster, Gpu, Server, Switch
-from placement.contention import Contention
-from placement.job import Job, Model
+from placement.model.cluster import Cluster, Gpu, Server, Switch
+from placement.model.contention import Contention
+from placement.model.job import Job, Model
 from placement.policies.catalogue import PLACEMENTS, communication_policy, placement_policy
-from placement.simulator.exact import simulate
+from placement.simulator.exact.simulation import simulate
 from tests.unit.placement.exact_reference import Reference
 
 COMMUNICATIONS = ("srsf-1", "srsf-2", "srsf-3", "ada-srsf")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from placement.cassini.demand import Phase
+from placement.model.demand import Phase
 
 
 @dataclass

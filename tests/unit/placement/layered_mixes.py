@@ -3,19 +3,19 @@
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from placement.cluster import Cluster, Gpu
-from placement.contention import Contention
-from placement.job import Job, Model
-from placement.policies import random as placement_chance
+from placement.model.cluster import Cluster, Gpu
+from placement.model.contention import Contention
+from placement.model.job import Job, Model
 from placement.policies.catalogue import Communication, communication_policy, placement_policy
-from placement.simulator import loop
-from placement.simulator.agenda import soonest
-from placement.simulator.compute import dispatch
-from placement.simulator.deciding import decide
-from placement.simulator.exact import simulate
-from placement.simulator.placing import arrive, place_queue
-from placement.simulator.task_ends import next_end
-from placement.simulator.world import build
+from placement.policies.placing import random as placement_chance
+from placement.simulator.exact import loop
+from placement.simulator.exact.compute import dispatch
+from placement.simulator.exact.deciding import decide
+from placement.simulator.exact.event_heap import soonest
+from placement.simulator.exact.placing import arrive, place_queue
+from placement.simulator.exact.simulation import simulate
+from placement.simulator.exact.task_ends import next_end
+from placement.simulator.exact.world import build
 from tests.unit.placement.exact_mixes import Result, random_mix, results
 from tests.unit.placement.layered_reference import LayeredReference
 

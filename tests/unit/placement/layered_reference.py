@@ -3,7 +3,7 @@
 import math
 from fractions import Fraction
 
-from placement.policies import admission, ranking
+from placement.policies.communication import admission, ranking
 from tests.unit.placement.exact_reference import BACKWARD, COMPUTED, FORWARD, Reference
 
 

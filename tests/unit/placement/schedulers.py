@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from placement.policies.scheduler import JobView
+from placement.policies.schedulers.scheduler import JobView
 from placement.simulator.two_tier import two_tier
 
 S = 10**9

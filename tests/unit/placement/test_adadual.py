@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.adadual import (
+from placement.model.adadual import (
     average_c1,
     average_c2,
     best_start,
@@ -22,10 +22,10 @@ from placement.adadual import (
     theorem_1,
     theorem_2,
 )
-from placement.contention import PUBLISHED, Contention
-from placement.errors import UsageError
-from placement.policies.adadual import starts
-from placement.state import JOB, LINK, PLACE
+from placement.model.contention import PUBLISHED, Contention
+from placement.model.errors import UsageError
+from placement.model.state import JOB, LINK, PLACE
+from placement.policies.communication.adadual import starts
 
 STEPS = 8
 """Into how many parts the starts that are tried divide each stage; sizes are multiples of it, to stay integers."""

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from placement.simulator import task_ends
-from placement.simulator.agenda import NEVER, drop, empty, pop, put, soonest
-from placement.simulator.task_ends import next_end, note_end, take_ended
+from placement.simulator.exact import task_ends
+from placement.simulator.exact.event_heap import NEVER, drop, empty, pop, put, soonest
+from placement.simulator.exact.task_ends import next_end, note_end, take_ended
 
 ITEMS = 30
 items = st.integers(0, ITEMS - 1)

@@ -3,8 +3,8 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.policies.candidates import Wish, placements, racks_of
-from placement.policies.shares import best_shares
+from placement.policies.schedulers.candidates import Wish, placements, racks_of
+from placement.policies.schedulers.shares import best_shares
 from placement.simulator.two_tier import two_tier
 
 CLUSTER = two_tier(4, 2)

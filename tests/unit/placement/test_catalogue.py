@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from placement.errors import UsageError
-from placement.policies import admission, choice, ranking
+from placement.model.errors import UsageError
+from placement.model.state import JOB
 from placement.policies.catalogue import (
     COMMUNICATIONS,
     PLACEMENTS,
@@ -12,7 +12,8 @@ from placement.policies.catalogue import (
     communication_policy,
     placement_policy,
 )
-from placement.state import JOB
+from placement.policies.communication import admission, ranking
+from placement.policies.placing import choice
 
 SERVICE, TIME, WEIGHTED = ranking.SERVICE, ranking.REMAINING_TIME, ranking.WEIGHTED_COMPUTE
 

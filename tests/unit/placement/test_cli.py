@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from placement.arguments import load_contention
-from placement.cli import main
-from placement.cluster import Cluster, Gpu, Server, Switch
-from placement.contention import Contention
-from placement.errors import UsageError
-from placement.fit import Measurement, fit
-from placement.fit_command import document as fit_document
-from placement.policy_name import PolicyName, Rules, parse_policies
-from placement.setting import Setting
+from placement.cli.main import main
+from placement.cli.simulation.arguments import load_contention
+from placement.cli.simulation.fit import document as fit_document
+from placement.experiments.fit import Measurement, fit
+from placement.experiments.policy_name import PolicyName, Rules, parse_policies
+from placement.experiments.setting import Setting
+from placement.model.cluster import Cluster, Gpu, Server, Switch
+from placement.model.contention import Contention
+from placement.model.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[3]
 HEADER = "job_id,arrival_s,num_gpus,iterations,model\n"

@@ -14,19 +14,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from placement.cluster import Cluster, Gpu
-from placement.compare import Entry, Plan, compare
-from placement.comparison import PLAN, Comparison, load
-from placement.errors import PlacementError, UsageError
-from placement.policy_name import PolicyName, Rules, parse_policies
-from placement.report import print_comparison
-from placement.run import PARTS, Run, perform, simulate_task, task, trace_digest
-from placement.run_log import NAME, open_log, read_log
-from placement.setting import Setting
-from placement.statistics import paired
+from placement.experiments.compare import Entry, Plan, compare
+from placement.experiments.comparison import PLAN, Comparison, load
+from placement.experiments.policy_name import PolicyName, Rules, parse_policies
+from placement.experiments.report import print_comparison
+from placement.experiments.run import PARTS, Run, perform, simulate_task, task, trace_digest
+from placement.experiments.run_log import NAME, open_log, read_log
+from placement.experiments.setting import Setting
+from placement.experiments.statistics import paired
+from placement.experiments.workers import Workers
+from placement.model.cluster import Cluster, Gpu
+from placement.model.errors import PlacementError, UsageError
 from placement.traces.mix import fresh, scaled
 from placement.traces.trace import Trace
-from placement.workers import Workers
 
 ROOT = Path(__file__).resolve().parents[3]
 POLICIES = parse_policies("lwf-1+srsf-1,random+srsf-2,lwf-1+ada-srsf", Rules.PUBLISHED)

@@ -11,10 +11,10 @@ import pytest
 from numba import config
 
 import placement
-from placement import compiled as compiling
+from placement.model import compiled as compiling
 
 ROOT = Path(placement.__file__).parent
-_ASK = "from placement import compiled; print(compiled._FOLDER)"
+_ASK = "from placement.model import compiled; print(compiled._FOLDER)"
 
 
 def folder(tree, **environment):
@@ -30,7 +30,7 @@ def folder(tree, **environment):
 def copy(tmp_path, monkeypatch):
     """A copied package, and its digest as it is from now on."""
     shutil.copytree(ROOT, tmp_path / "placement", ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(compiling, "__file__", str(tmp_path / "placement" / "compiled.py"))
+    monkeypatch.setattr(compiling, "__file__", str(tmp_path / "placement" / "model" / "compiled.py"))
     return tmp_path / "placement"
 
 
@@ -71,7 +71,9 @@ def relevant():
 
 
 def test_there_are_compiled_functions():
-    assert {"simulator/loop.py", "policies/srtf_yield.py", "state.py"} <= {*relevant()}
+    assert {"simulator/exact/loop.py", "policies/communication/srtf_yield.py", "model/state.py"} <= {
+        *relevant()
+    }
 
 
 @pytest.mark.parametrize("name", relevant())
@@ -85,11 +87,11 @@ def test_a_change_in_a_source_changes_the_folder(copy, name):
 def test_a_new_a_moved_and_a_removed_source_change_the_folder(copy):
     seen = [compiling._sources_digest()]
     new = copy / "new.py"
-    new.write_text("from placement.compiled import compiled\n")
+    new.write_text("from placement.model.compiled import compiled\n")
     seen.append(compiling._sources_digest())
     new.rename(copy / "moved.py")
     seen.append(compiling._sources_digest())
-    (copy / "simulator" / "use.py").unlink()
+    (copy / "simulator" / "exact" / "use.py").unlink()
     seen.append(compiling._sources_digest())
     assert len({*seen}) == 4
 
@@ -100,7 +102,7 @@ def test_nothing_else_changes_the_folder(copy):
     (copy / "__pycache__").mkdir(exist_ok=True)
     (copy / "__pycache__" / "compiled.pyc").write_bytes(b"compiled")
     (copy / "notes.txt").write_text("compiled")
-    os.utime(copy / "compiled.py", (1, 1))
+    os.utime(copy / "model" / "compiled.py", (1, 1))
     assert compiling._sources_digest() == before
 
 

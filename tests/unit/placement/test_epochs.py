@@ -3,10 +3,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from placement.cassini.demand import Demand, Phase
-from placement.errors import PlacementError, UsageError
-from placement.policies.augmented import Policy, policy, traffic
-from placement.simulator.epochs import Setup, run_trace
+from placement.model.demand import Demand, Phase
+from placement.model.errors import PlacementError, UsageError
+from placement.policies.schedulers.augmented import Policy, policy, traffic
+from placement.simulator.scheduled_cluster import Setup, run_trace
 from placement.simulator.two_tier import two_tier
 from placement.traces.poisson import dynamic, poisson
 from placement.traces.sets import JobSet, TracedJob

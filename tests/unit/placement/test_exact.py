@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.cluster import Cluster, Gpu, Server, Switch
-from placement.contention import PUBLISHED, Contention
-from placement.errors import UsageError
-from placement.job import Job, Model
+from placement.model.cluster import Cluster, Gpu, Server, Switch
+from placement.model.contention import PUBLISHED, Contention
+from placement.model.errors import UsageError
+from placement.model.job import Job, Model
 from placement.traces import models
 from tests.unit.placement.exact_mixes import COMMUNICATIONS, Mix, ns, random_crowd, random_mix, results
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement import fit_command
-from placement.contention import Contention
-from placement.errors import UsageError
-from placement.fit import Measurement, fit, read_measurements
-from placement.fit_plot import figure
-from placement.least_squares import non_negative
-from placement.measurements import as_csv
-from placement.student_t import two_sided
+from placement.cli.simulation import fit as fit_command
+from placement.experiments.fit import Measurement, fit, read_measurements
+from placement.experiments.least_squares import non_negative
+from placement.experiments.measurements import as_csv
+from placement.experiments.student_t import two_sided
+from placement.model.contention import Contention
+from placement.model.errors import UsageError
+from placement.plots.fit import figure
 
 DATA = Path(__file__).parent / "data"
 SIZES = (1_000_000, 2_000_000, 4_000_000, 8_000_000)

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.cassini.demand import Phase
-from placement.errors import UsageError
-from placement.simulator.fluid import Fluid
+from placement.model.demand import Phase
+from placement.model.errors import UsageError
+from placement.simulator.fluid.fluid import Fluid
 from tests.unit.placement import fluid_reference
 
 MS = 10**6

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from placement.model.state import COMPUTING, SENDING, WAITING
 from placement.policies.catalogue import BUCKET_BYTES
-from placement.simulator.exact import alone_ns
-from placement.state import COMPUTING, SENDING, WAITING
+from placement.simulator.exact.simulation import alone_ns
 from tests.unit.placement.layered_mixes import alone_on_two, instants, layered_mix
 
 LAYERED = ("srsf-1:layered", "srsf-2:layered", "srtf-1:layered", "srtf-3:layered:gpus", "ada-srsf:layered")

@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.errors import UsageError
-from placement.policies.pollux import Pollux, speedup
-from placement.policies.random_scheduler import Random
-from placement.policies.scheduler import progress
+from placement.model.errors import UsageError
+from placement.policies.schedulers.pollux import Pollux, speedup
+from placement.policies.schedulers.random_scheduler import Random
+from placement.policies.schedulers.scheduler import progress
 from tests.unit.placement.schedulers import RACKS, S, check_complete, view
 
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from placement.compiled import compiled
-from placement.errors import UsageError
-from placement.job import Job, Model
+from placement.model.compiled import compiled
+from placement.model.errors import UsageError
+from placement.model.job import Job, Model
 from placement.simulator import published
 from placement.simulator.published import twister
 from placement.simulator.published.loop import run_to_end

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from placement import cli
+from placement.cli import main as cli
 from placement.traces import sets
 
 

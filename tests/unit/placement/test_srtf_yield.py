@@ -8,12 +8,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from placement.cluster import Cluster, Gpu
-from placement.job import Job, Model
+from placement.model.cluster import Cluster, Gpu
+from placement.model.job import Job, Model
+from placement.model.state import COMPUTING, JOB, LINK, PLACE, SENDING, WAITING
 from placement.policies.catalogue import communication_policy
-from placement.policies.srtf_yield import grant
-from placement.simulator.exact import alone_ns
-from placement.state import COMPUTING, JOB, LINK, PLACE, SENDING, WAITING
+from placement.policies.communication.srtf_yield import grant
+from placement.simulator.exact.simulation import alone_ns
 from tests.unit.placement.exact_mixes import FAIR, ns
 from tests.unit.placement.layered_mixes import YIELDING, LayeredMix, instants, layered_mix
 

@@ -6,8 +6,8 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from placement.simulator.agenda import NEVER
-from placement.simulator.task_ends import next_end, none, note_end, take_ended
+from placement.simulator.exact.event_heap import NEVER
+from placement.simulator.exact.task_ends import next_end, none, note_end, take_ended
 
 
 def take_all(ends):

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.errors import UsageError
-from placement.policies.candidates import racks_of
-from placement.policies.themis import Themis, rho
+from placement.model.errors import UsageError
+from placement.policies.schedulers.candidates import racks_of
+from placement.policies.schedulers.themis import Themis, rho
 from tests.unit.placement.schedulers import RACKS, S, Steady, check_complete, view
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.errors import UsageError
-from placement.job import Job
+from placement.model.errors import UsageError
+from placement.model.job import Job
 from placement.traces import alibaba_pai
 from placement.traces.models import PUBLISHED, assigned
 from placement.traces.read import read

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.errors import UsageError
-from placement.job import Job, Model
+from placement.model.errors import UsageError
+from placement.model.job import Job, Model
 from placement.traces import csv, mix
 from placement.traces.models import PAPER, PUBLISHED
 from placement.traces.read import read

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from placement.cluster import Cluster, Gpu, Server
-from placement.errors import UsageError
-from placement.job import Job
+from placement.model.cluster import Cluster, Gpu, Server
+from placement.model.errors import UsageError
+from placement.model.job import Job
 from placement.traces import csv, mix
 from placement.traces.models import PUBLISHED
 from placement.traces.read import FORMATS, guess, read

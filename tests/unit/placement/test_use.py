@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from placement.job import Job, Model
-from placement.simulator.loop import run
-from placement.simulator.use import note_use
+from placement.model.job import Job, Model
+from placement.simulator.exact.loop import run
+from placement.simulator.exact.use import note_use
 from tests.unit.placement.exact_mixes import ns
 from tests.unit.placement.layered_mixes import YIELDING, alone_on_two, instants, layered_mix
 

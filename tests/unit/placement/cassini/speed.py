@@ -4,10 +4,11 @@ import random
 import statistics
 import time
 
-from placement.cassini import circle, module
+from placement.cassini import circle
+from placement.cassini import placement_selection as module
 from placement.cassini.circle import unified
 from placement.cassini.compatibility import compatibility
-from placement.cassini.module import choose
+from placement.cassini.placement_selection import choose
 from tests.unit.placement.cassini.demands import demand
 
 INSTANCES = 200

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.cassini.affinity import AffinityGraph, time_shifts
-from placement.errors import UsageError
+from placement.model.errors import UsageError
 
 
 @st.composite

@@ -6,7 +6,7 @@ from scapy.layers.l2 import Ether
 from scapy.utils import PcapWriter
 
 from placement.cassini.capture import captured
-from placement.errors import UsageError
+from placement.model.errors import UsageError
 from tests.unit.placement.cassini.demands import MS, demand
 
 US = 1000

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from placement.cassini.circle import MOST_EXACT, MOST_MEASURED, Circles, common_repeats, unified
-from placement.errors import UsageError
+from placement.model.errors import UsageError
 from tests.unit.placement.cassini.demands import MS, demand, demands, up_down
 
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.cassini.drift import corrections
-from placement.errors import UsageError
+from placement.model.errors import UsageError
 
 SHIFTS = {"a": 0, "b": 50}
 PERIODS = {"a": 100, "b": 100}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from placement.cassini.circle import groups
 from placement.cassini.compatibility import score_link
 from placement.cassini.link import fit_link
-from placement.errors import UsageError
+from placement.model.errors import UsageError
 from tests.unit.placement.cassini.demands import MS, demands, up_down
 
 

@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass
 
 import grpc
 
-from placement.client import Client
-from placement.service import placement_pb2 as pb
-from placement.service import placement_pb2_grpc as pb_grpc
+from placement.client.client import Client
+from placement.service.protocol import placement_pb2 as pb
+from placement.service.protocol import placement_pb2_grpc as pb_grpc
 
 GPUS = 8
 SERVERS_A_RACK = 20

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from placement.client import Client, RefusedError, ServiceError
-from placement.service import placement_pb2 as pb
-from placement.service.drifting import ALLOWANCE
-from placement.service.live import Rules
+from placement.client.client import Client, RefusedError, ServiceError
+from placement.service.agents.drift import ALLOWANCE
+from placement.service.context import Rules
+from placement.service.protocol import placement_pb2 as pb
 from tests.unit.placement.service.serving import HALF, eventually, job, placed, profile, serving, two_racks
 
 MS = 10**6

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from placement.cli import main
+from placement.cli.main import main
 from tests.unit.placement.service.load import Process
 
 CLUSTER = {
@@ -153,7 +153,7 @@ def test_serve_stops_in_order_and_leaves_no_socket(tmp_path, number):
 
 def test_the_client_and_the_command_line_start_without_grpc():
     script = (
-        "import sys, placement.client, placement.cli\n"
+        "import sys, placement.client.client, placement.cli\n"
         "placement.cli._parser()\n"
         "print(*sorted({'grpc', 'google.protobuf'} & set(sys.modules)))\n"
     )

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from collectives.agent.agent_protocol import Delay
 from collectives.agent.timetable import Timetable
-from placement.service.drifting import ALLOWANCE, APPLY_WITHIN_NS, RETIMED, Courses, Report
+from placement.service.agents.drift import ALLOWANCE, APPLY_WITHIN_NS, RETIMED, Courses, Report
 
 MS = 10**6
 SHIFTS = {"a": 0, "b": 50 * MS}

@@ -14,20 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from placement.errors import UsageError
-from placement.service.engines import running
-from placement.service.engines.engine import (
-    EngineError,
-    EngineJob,
-    Failed,
-    Finished,
-    Handle,
-    Share,
-    Started,
-    Stopped,
-)
-from placement.service.engines.hosts import Host
-from placement.service.engines.local import LocalEngine
+from placement.engines import running
+from placement.engines.engine import EngineError, EngineJob, Failed, Finished, Handle, Share, Started, Stopped
+from placement.engines.hosts import Host
+from placement.engines.local import LocalEngine
+from placement.model.errors import UsageError
 
 PATIENCE_S = 60
 TWO_HOSTS = (
@@ -192,9 +183,9 @@ OWNER = textwrap.dedent(
     import json, sys
     from dataclasses import asdict
     from pathlib import Path
-    from placement.service.engines.engine import EngineJob, Finished, Share
-    from placement.service.engines.hosts import Host
-    from placement.service.engines.local import LocalEngine
+    from placement.engines.engine import EngineJob, Finished, Share
+    from placement.engines.hosts import Host
+    from placement.engines.local import LocalEngine
     engine = LocalEngine([Host("a", "127.0.0.1", "lo", slots=3)], Path(sys.argv[1]))
     done = engine.start(EngineJob("done", ("true",), 1), [Share("a", (0,))])
     lost = engine.start(EngineJob("lost", tuple(sys.argv[2].split()), 2), [Share("a", (1, 2))])

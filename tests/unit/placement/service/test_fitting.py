@@ -1,6 +1,6 @@
 import pytest
 
-from placement.service.fitting import Question
+from placement.service.decisions.cassini_request import Question
 from tests.unit.placement.cassini.demands import demand
 
 

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.gate import channel as gate_channel
-from placement.errors import PlacementError, UsageError
-from placement.service import gate_messages as messages
-from placement.service.gate_address import GateAddress
-from placement.service.gate_jobs import GateJob, job_document, job_from, links_from, load_links
-from placement.service.gate_server import GateConfiguration, GateServer
+from placement.gate import messages
+from placement.gate.address import GateAddress
+from placement.gate.jobs import GateJob, job_document, job_from, links_from, load_links
+from placement.gate.server import GateConfiguration, GateServer
+from placement.model.errors import PlacementError, UsageError
 from tests.unit.collectives.eventually import eventually
 from tests.unit.placement.service.gate_cost import gate_process
 

@@ -2,8 +2,8 @@
 
 import os
 
-from placement.client import Client
-from placement.service import placement_pb2 as pb
+from placement.client.client import Client
+from placement.service.protocol import placement_pb2 as pb
 from tests.unit.placement.service.load import Process, kills, register
 from tests.unit.placement.service.serving import HALF, job, placed
 

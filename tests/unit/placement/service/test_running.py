@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from placement.client import Client
-from placement.service import placement_pb2 as pb
-from placement.service.engines.hosts import Host
-from placement.service.engines.local import LocalEngine
-from placement.service.gate_address import GateAddress
-from placement.service.gating import Gating
+from placement.client.client import Client
+from placement.engines.hosts import Host
+from placement.engines.local import LocalEngine
+from placement.gate.address import GateAddress
+from placement.service.embedded_gate import Gating
+from placement.service.protocol import placement_pb2 as pb
 from tests.unit.placement.service.serving import eventually, serving
 
 PATIENCE_S = 90

@@ -9,10 +9,10 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from placement.client import Client, RefusedError, ServiceError
-from placement.errors import PlacementError, UsageError
-from placement.service.address import Address
-from placement.service.security import Security
+from placement.client.client import Client, RefusedError, ServiceError
+from placement.model.errors import PlacementError, UsageError
+from placement.service.protocol.address import Address
+from placement.service.protocol.security import Security
 from tests.unit.placement.service.serving import serving, two_racks
 
 TOKEN = "a-token-of-some-length"

@@ -5,11 +5,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from placement.client import Client, RefusedError, ServiceError
-from placement.errors import UsageError
-from placement.service import placement_pb2 as pb
+from placement.client.client import Client, RefusedError, ServiceError
+from placement.model.errors import UsageError
 from placement.service import servicer
-from placement.service.live import Rules
+from placement.service.context import Rules
+from placement.service.protocol import placement_pb2 as pb
 from placement.service.server import NAME
 from tests.unit.placement.service.serving import (
     GBPS,

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.policies import choice
-from placement.service.slots import Pool, Wanted
+from placement.policies.placing import choice
+from placement.service.state.slots import Pool, Wanted
 
 RULES = {
     "random": choice.RANDOM,

@@ -3,8 +3,8 @@ import sqlite3
 
 import pytest
 
-from placement.errors import PlacementError
-from placement.service.store import Store
+from placement.model.errors import PlacementError
+from placement.service.state.store import Store
 
 
 def server_rows(path):

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.cluster import Cluster, Gpu, Server, Switch
-from placement.service.tree import Tree
+from placement.model.cluster import Cluster, Gpu, Server, Switch
+from placement.service.state.tree import Tree
 
 
 @st.composite

@@ -1,10 +1,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.service import placement_pb2 as pb
-from placement.service.jobs import Job, Shape
-from placement.service.slots import Wanted
-from placement.service.waiting import Waiting
+from placement.service.protocol import placement_pb2 as pb
+from placement.service.state.job import Job, Shape
+from placement.service.state.slots import Wanted
+from placement.service.state.waiting import Waiting
 
 
 def waiting(number, gpus, iterations):

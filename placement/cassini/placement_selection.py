@@ -1,0 +1,324 @@
+"""The pluggable module: of several candidate placements the one whose jobs fit together best, with their time shifts
+(Algorithm 2)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+from placement.cassini.affinity import AffinityGraph, time_shifts
+from placement.cassini.circle import ANGLES, TOLERANCE
+from placement.cassini.joint import Circled, joint_shifts
+from placement.cassini.link import LinkFit, fit_link
+from placement.model.demand import Demand
+from placement.model.errors import UsageError
+
+Traffic: TypeAlias = Mapping[str, Sequence[str]]
+"""Which jobs use which link under a candidate placement."""
+
+Loops: TypeAlias = Literal["discard", "joint"]
+
+WORTHWHILE = 0.02
+"""By so much the score of a link has to be better than at random, for its jobs to be held to their time shifts."""
+
+_KEPT_FITS = 16_384
+
+RATING_EFFORT = 400_000
+"""How many sums the search for the rotations of a link may look at while candidates are compared: some 0.3 ms."""
+
+
+@dataclass(frozen=True)
+class LinkScore:
+    """How well the jobs of a link fit together.
+
+    Attributes:
+        link: its name.
+        jobs: those that share it.
+        score: of Table 4.1, at the time shifts that were chosen.
+        bound: no time shifts have a higher score on this link.
+        drift: the largest drift of a job an iteration, over its period: how fast the fit is lost if nobody corrects it.
+        at_random: what it would be if nobody were shifted, on average.
+        tied: the groups of jobs that are held to time shifts against each other. Between groups these make no
+            difference, since the iteration times have no common multiple; or they are not worth it.
+    """
+
+    link: str
+    jobs: tuple[str, ...]
+    score: float
+    bound: float
+    drift: float
+    at_random: float
+    tied: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Considered:
+    """What became of a candidate.
+
+    Attributes:
+        candidate: its position.
+        score: the mean of its links' scores; where it was not solved jointly, the mean of what they reach one by one.
+        discarded: why it was not eligible; None if it was.
+        loops: whether its affinity graph has any.
+    """
+
+    candidate: int
+    score: float
+    discarded: str | None
+    loops: bool
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The top placement and its time shifts.
+
+    Attributes:
+        candidate: its position.
+        score: the mean of its links' scores; 1 if no link is shared.
+        shifts_ns: t_j of each job that can be shifted against another.
+        turns: the jobs that are tied to each other, over any number of links, by name: their time shifts are relative
+            to each other, and drift is corrected among them.
+        links: the links that are shared, by name.
+        considered: all candidates, the best first.
+    """
+
+    candidate: int
+    score: float
+    shifts_ns: Mapping[str, int]
+    turns: tuple[tuple[str, ...], ...]
+    links: tuple[LinkScore, ...]
+    considered: tuple[Considered, ...]
+
+
+def choose(
+    candidates: Sequence[Traffic],
+    demands: Mapping[str, Demand],
+    capacities_bps: Mapping[str, int],
+    *,
+    loops: Loops = "joint",
+    angles: int = ANGLES,
+    tolerance: float = TOLERANCE,
+    worthwhile: float = WORTHWHILE,
+    timed: bool = False,
+) -> Choice:
+    """Algorithm 2. Equal scores go to the earlier candidate; the order of jobs and links makes no difference.
+
+    Args:
+        candidates: the candidate placements.
+        demands: of all jobs in them.
+        capacities_bps: of all links in them.
+        loops: ``discard`` candidates whose affinity graph has a loop, as the thesis does (line 15), or solve their
+            links together. If all are discarded the first is taken, without time shifts.
+        angles: |A|, of the unified circles.
+        tolerance: of iteration times that have no small common multiple; see `circle.unified`.
+        worthwhile: by how much time shifts have to better the score of a link over what it is at random, for its jobs
+            to be held to them; with 0 all are, as in the thesis. See `link.fit_link`.
+        timed: whether jobs keep to timetables, so that drift costs less. See `link.fit_link`.
+
+    Raises:
+        UsageError: no candidates, or a job without demand or a link without capacity.
+    """
+    if not candidates:
+        raise UsageError("no candidates: one or more is allowed")
+    _check(candidates, demands, capacities_bps)
+    links = _Links(demands, capacities_bps, angles, tolerance, worthwhile, timed)
+    with ThreadPoolExecutor(os.cpu_count()) as threads:  # the search lets other threads run
+        rated = list(threads.map(lambda at: _Rated(at, candidates[at], links), range(len(candidates))))
+    ranked = sorted(rated, key=lambda each: (-each.score_bound, each.position))
+    best: _Rated | None = None
+    for each in ranked:
+        if best is not None and best.score >= each.score_bound:
+            break
+        if loops == "discard" and each.loops:
+            each.discarded = "its affinity graph has a loop"
+            continue
+        each.solve()
+        if best is None or each.score > best.score:
+            best = each
+    if best is None:
+        best = min(rated, key=lambda each: each.position)
+    considered = sorted(rated, key=lambda each: (each is not best, each.discarded is not None, -each.score))
+    return Choice(
+        best.position,
+        best.score,
+        dict(sorted(best.shifts_ns.items())),
+        tuple(best.graph.components()),
+        best.links_scored(),
+        tuple(Considered(each.position, each.score, each.discarded, each.loops) for each in considered),
+    )
+
+
+class _Links:
+    """The links of all candidates."""
+
+    def __init__(
+        self,
+        demands: Mapping[str, Demand],
+        capacities_bps: Mapping[str, int],
+        angles: int,
+        tolerance: float,
+        worthwhile: float,
+        timed: bool,
+    ) -> None:
+        self.capacities_bps = capacities_bps
+        self.angles = angles
+        self._tolerance = tolerance
+        self._worthwhile = worthwhile
+        self._timed = timed
+        self.iteration_ns = {job: demand.iteration_ns for job, demand in demands.items()}
+        # by what they are, so that no sum depends on the order in which jobs are given
+        self._demands = sorted(set(demands.values()), key=_content)
+        numbers = {demand: number for number, demand in enumerate(self._demands)}
+        self._kind = {job: numbers[demand] for job, demand in demands.items()}
+
+    def in_order(self, jobs: Sequence[str]) -> tuple[str, ...]:
+        """The jobs in the order of their circles: alike ones by name."""
+        return tuple(sorted(jobs, key=lambda job: (self._kind[job], job)))
+
+    def fit(self, link: str, jobs: Sequence[str]) -> LinkFit:
+        """How the jobs, which are in order, fit together."""
+        demands = tuple(self._demands[self._kind[job]] for job in jobs)
+        capacity_bps = self.capacities_bps[link]
+        return _fit(demands, capacity_bps, self.angles, self._tolerance, self._worthwhile, self._timed)
+
+    def silent(self, job: str) -> bool:
+        """Whether it sends nothing at all."""
+        return not self._demands[self._kind[job]].bits
+
+
+@lru_cache(maxsize=_KEPT_FITS)
+def _fit(
+    demands: tuple[Demand, ...],
+    capacity_bps: int,
+    angles: int,
+    tolerance: float,
+    worthwhile: float,
+    timed: bool,
+) -> LinkFit:
+    """Links that carry the same demands at the same capacity are solved once, for this choice and those to come."""
+    return fit_link(
+        demands,
+        capacity_bps,
+        angles=angles,
+        tolerance=tolerance,
+        effort=RATING_EFFORT,
+        worthwhile=worthwhile,
+        timed=timed,
+    )
+
+
+class _Rated:
+    """A candidate placement with its affinity graph, what its links reach one by one, and, once solved, together.
+
+    Only jobs that are tied to a common circle depend on each other: a link is in the graph once for each group of two
+    or more.
+    """
+
+    def __init__(self, position: int, candidate: Traffic, links: _Links) -> None:
+        self.position = position
+        self.discarded: str | None = None
+        self.shifts_ns: dict[str, int] = {}
+        self._links = links
+        self._shared = {
+            link: links.in_order(senders)
+            for link, jobs in sorted(candidate.items())
+            if len(senders := [job for job in dict.fromkeys(jobs) if not links.silent(job)]) > 1
+        }
+        self._fits = {link: links.fit(link, jobs) for link, jobs in self._shared.items()}
+        self._circled = {
+            f"{link} ({number})" if number else link: Circled(tuple(jobs[each] for each in group.jobs), group)
+            for link, jobs in self._shared.items()
+            for number, group in enumerate(self._fits[link].groups)
+            if group.tied and len(group.jobs) > 1
+        }
+        self.graph = AffinityGraph(
+            {
+                name: dict(zip(each.names, each.group.compatibility.shifts_ns, strict=True))
+                for name, each in self._circled.items()
+            },
+            links.iteration_ns,
+        )
+        self.loops = self.graph.has_loop
+        self.score_bound = _mean([each.score for each in self._fits.values()])
+        self.score = self.score_bound
+
+    def solve(self) -> None:
+        """Find the time shifts, and what the links come to with them."""
+        self.shifts_ns = self._joined() if self.loops else time_shifts(self.graph)
+        if self.loops:
+            self.score = _mean([each.score for each in self.links_scored()])
+
+    def _joined(self) -> dict[str, int]:
+        """Time shifts where links that carry the same jobs count once; together where loops are left."""
+        merged = self._merged()
+        shifts: dict[str, int] = {}
+        for component in merged.components():
+            names = sorted({name for job in component for name in merged.links_of[job]})
+            part = AffinityGraph({name: merged.links[name] for name in names}, merged.iteration_ns)
+            if part.has_loop:
+                within = set(component)
+                shared = [each for each in self._circled.values() if each.names[0] in within]
+                shifts |= joint_shifts(shared, part, component, self._links.angles)
+            else:
+                shifts |= time_shifts(part)
+        return shifts
+
+    def _merged(self) -> AffinityGraph:
+        """The affinity graph with one link for those of equal capacity and jobs: what is best for one is for all."""
+        kept: dict[tuple[int, tuple[str, ...]], str] = {}
+        for name, each in self._circled.items():
+            kept.setdefault((each.group.capacity_bps, each.names), name)
+        return AffinityGraph(
+            {name: self.graph.links[name] for name in kept.values()}, self._links.iteration_ns
+        )
+
+    def links_scored(self) -> tuple[LinkScore, ...]:
+        """The links at the time shifts that were found; as they reach one by one while there are none."""
+        return tuple(
+            LinkScore(
+                link,
+                tuple(sorted(jobs)),
+                self._score_of(link),
+                self._fits[link].bound,
+                self._fits[link].drift,
+                self._fits[link].at_random,
+                tuple(
+                    sorted(
+                        tuple(sorted(jobs[each] for each in group.jobs))
+                        for group in self._fits[link].groups
+                        if group.tied and len(group.jobs) > 1
+                    )
+                ),
+            )
+            for link, jobs in self._shared.items()
+        )
+
+    def _score_of(self, link: str) -> float:
+        fit = self._fits[link]
+        if not self.loops or not self.shifts_ns:
+            return fit.score
+        return fit.score_at([self.shifts_ns.get(job, 0) for job in self._shared[link]])
+
+
+def _content(demand: Demand) -> tuple[tuple[int, int], ...]:
+    return tuple((phase.duration_ns, phase.bandwidth_bps) for phase in demand.phases)
+
+
+def _mean(scores: Sequence[float]) -> float:
+    return sum(scores) / len(scores) if scores else 1.0
+
+
+def _check(
+    candidates: Sequence[Traffic], demands: Mapping[str, Demand], capacities_bps: Mapping[str, int]
+) -> None:
+    for position, candidate in enumerate(candidates):
+        for link, jobs in candidate.items():
+            if len(jobs) and capacities_bps.get(link, 0) <= 0:
+                raise UsageError(f"candidate {position}: link {link!r} has no capacity_bps above 0")
+            for job in jobs:
+                if job not in demands:
+                    raise UsageError(f"candidate {position}: job {job!r} on link {link!r} has no demand")

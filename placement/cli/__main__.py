@@ -1,0 +1,7 @@
+"""``python -m placement.cli``: the ``mltcp-placement`` command."""
+
+import sys
+
+from placement.cli.main import main
+
+sys.exit(main())

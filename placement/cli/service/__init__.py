@@ -1,0 +1,1 @@
+"""Commands that run the placement service and the gate, or talk to them."""

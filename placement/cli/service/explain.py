@@ -1,0 +1,59 @@
+"""``mltcp-placement explain`` as a command: why a job is where it is."""
+
+from __future__ import annotations
+
+import argparse
+
+from placement.cli.service.arguments import add_connection, client_of, places_text, print_json, print_table
+
+_EXAMPLES = """\
+examples:
+  mltcp-placement explain bert-7             the placements that were considered, their scores, and what spoke for one
+  mltcp-placement explain bert-7 --json
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``explain`` to the commands."""
+    command = commands.add_parser(
+        "explain",
+        help="tell why a job is where it is, or why it waits",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("job", metavar="JOB")
+    add_connection(command)
+    command.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Explain; returns the exit status."""
+    from placement.service.protocol.documents import document
+
+    with client_of(options) as client:
+        found = client.explain(options.job)
+    if options.json:
+        print_json(document(found))
+        return 0
+    print(f"{found.job_id}: {found.summary}")
+    if found.candidates:
+        print(f"decided in {found.decision_ns / 1e6:.2f} ms")
+        print_table(
+            ("", "places", "score", "reason"),
+            [
+                (
+                    "taken" if each.chosen else "",
+                    places_text(each.places),
+                    f"{each.score:.4f}" if each.HasField("score") else "",
+                    each.reason,
+                )
+                for each in found.candidates
+            ],
+        )
+    links = [link for each in found.candidates if each.chosen for link in each.links]
+    if links:
+        print_table(
+            ("link", "score", "at best", "jobs"),
+            [(each.link, f"{each.score:.4f}", f"{each.bound:.4f}", " ".join(each.jobs)) for each in links],
+        )
+    return 0

@@ -1,0 +1,184 @@
+"""``mltcp-placement serve`` as a command: the placement service in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from placement.cassini.drift import THRESHOLD
+from placement.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from placement.engines.engine import Engine
+    from placement.service.embedded_gate import Gating
+    from placement.service.protocol.address import Address
+    from placement.service.server import Configuration
+
+_EXAMPLES = """\
+examples:
+  mltcp-placement serve --cluster cluster.json                     at the user's own socket; jobs are placed by lwf-1
+  mltcp-placement serve --cluster cluster.json --policy themis+cassini --lease 60
+  mltcp-placement serve --address 10.0.0.1:7410 --certificate cert.pem --key key.pem --tokens tokens.txt
+  mltcp-placement serve --cluster cluster.json --engine local --hosts hosts.json        runs the jobs as well
+  mltcp-placement serve --cluster cluster.json --gate unix:/run/mltcp/gate.sock,srsf-1  and decides when they may send
+
+cluster.json:
+  {"servers": [{"name": "s0", "gpus": 4, "gpu_memory_mb": 32768, "nic_bps": 50000000000, "switch": "rack0"}, ...],
+   "links": [{"switch": "rack0", "above": "core", "capacity_bps": 100000000000}, ...]}
+More can be registered while the service runs; all of it, and every job, is there again after a restart.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``serve`` to the commands."""
+    command = commands.add_parser(
+        "serve",
+        help="run the placement service: places jobs, and shifts them in time",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument(
+        "--address", metavar="ADDRESS", help="unix:/path or host:port (default as for the other commands)"
+    )
+    command.add_argument(
+        "--state", type=Path, metavar="FILE", help="its database (default ~/.local/state/mltcp/placement.db)"
+    )
+    command.add_argument(
+        "--cluster", type=Path, metavar="FILE", help="servers and links to register at the start"
+    )
+    command.add_argument("--json", action="store_true", help="say where it listens as a line of JSON")
+    rules = command.add_argument_group("decisions")
+    rules.add_argument(
+        "--policy",
+        default="lwf-1",
+        metavar="NAME",
+        help="random, first-fit, list-scheduling, lwf-K, themis or pollux, each alone or with +cassini (default lwf-1)",
+    )
+    rules.add_argument(
+        "--lease",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long a job whose agent is gone keeps its slots (default 30)",
+    )
+    rules.add_argument(
+        "--drift",
+        type=float,
+        default=THRESHOLD,
+        metavar="SHARE",
+        help=f"of an iteration: farther from their time shifts jobs are held back (default {THRESHOLD})",
+    )
+    security = command.add_argument_group("security")
+    security.add_argument("--certificate", type=Path, metavar="FILE", help="of the service, PEM: speak TLS")
+    security.add_argument("--key", type=Path, metavar="FILE", help="of the certificate")
+    security.add_argument(
+        "--tokens", type=Path, metavar="FILE", help="accept only calls with one of these tokens"
+    )
+    security.add_argument(
+        "--socket-mode", default="600", metavar="MODE", help="permissions of a Unix socket (default 600)"
+    )
+    command.add_argument(
+        "--gate",
+        metavar="ADDRESS[,POLICY]",
+        help="run a gate for all-reduces, too: srsf-N, ada-srsf or ada-srsf-k (default ada-srsf)",
+    )
+    engine = command.add_argument_group("engine")
+    engine.add_argument("--engine", choices=("local",), help="run the jobs that have a command")
+    engine.add_argument("--hosts", type=Path, metavar="FILE", help="the servers' hosts, for --engine local")
+    engine.add_argument(
+        "--logs", type=Path, metavar="DIRECTORY", help="of the jobs (default beside the state)"
+    )
+    command.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit status."""
+    import asyncio
+
+    from placement.service.protocol.request_error import Refused
+    from placement.service.server import serve
+
+    def ready(address: Address) -> None:
+        if options.json:
+            line = json.dumps({"schema": 1, "address": str(address), "policy": options.policy})
+        else:
+            line = f"placement service: {options.policy}, at {address}"
+        print(line, flush=True)
+
+    with ExitStack() as stack:
+        configuration = _configuration(options, stack)
+        try:
+            asyncio.run(serve(configuration, ready))
+        except Refused as error:
+            raise UsageError(f"--cluster {options.cluster}: {error}") from None
+    return 0
+
+
+def _configuration(options: argparse.Namespace, stack: ExitStack) -> Configuration:
+    from placement.service.context import Rules
+    from placement.service.protocol.address import Address
+    from placement.service.protocol.documents import cluster_from_file
+    from placement.service.protocol.security import Security
+    from placement.service.server import Configuration
+
+    if not 0 < options.lease <= 86_400:
+        raise UsageError(f"--lease {options.lease:g}: more than 0, up to 86400 s, is allowed")
+    if not 0 < options.drift <= 0.5:
+        raise UsageError(f"--drift {options.drift:g}: more than 0, up to 0.5, is allowed")
+    servers, links = cluster_from_file(options.cluster) if options.cluster else ((), ())
+    state = options.state or _default_state()
+    configuration = Configuration(
+        Address.parse(options.address) if options.address else Address.default(),
+        state,
+        Rules(options.policy, options.lease, options.drift),
+        Security(options.certificate, options.key, options.tokens),
+        _mode(options.socket_mode),
+        servers,
+        links,
+    )
+    configuration.check()
+    if options.gate:
+        configuration = replace(configuration, gate=_gate(options.gate, stack))
+    if options.engine:
+        configuration = replace(configuration, engine=_engine(options, state, stack))
+    return configuration
+
+
+def _gate(text: str, stack: ExitStack) -> Gating:
+    from placement.gate.address import GateAddress
+    from placement.service.embedded_gate import Gating
+
+    address, _, policy = text.partition(",")
+    gate = Gating(GateAddress.parse(address, "--gate"), policy or "ada-srsf")
+    stack.callback(gate.close)
+    return gate
+
+
+def _engine(options: argparse.Namespace, state: Path, stack: ExitStack) -> Engine:
+    from placement.engines.hosts import load_hosts
+    from placement.engines.local import LocalEngine
+
+    if options.hosts is None:
+        raise UsageError("--engine local: --hosts is needed")
+    logs = options.logs or state.parent / "jobs"
+    return stack.enter_context(LocalEngine(load_hosts(options.hosts), logs))
+
+
+def _mode(text: str) -> int:
+    try:
+        mode = int(text, 8)
+    except ValueError:
+        mode = -1
+    if not 0o600 <= mode <= 0o777:
+        raise UsageError(f"--socket-mode {text}: 600 to 777, in octal, is allowed")
+    return mode
+
+
+def _default_state() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base, "mltcp", "placement.db")

@@ -1,0 +1,51 @@
+"""``mltcp-placement shifts`` as a command: the time shifts that running jobs are held to."""
+
+from __future__ import annotations
+
+import argparse
+
+from placement.cli.service.arguments import add_connection, client_of, milliseconds, print_json, print_table
+
+_EXAMPLES = """\
+examples:
+  mltcp-placement shifts                     of all jobs that have one
+  mltcp-placement shifts bert-7 --json
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``shifts`` to the commands."""
+    command = commands.add_parser(
+        "shifts",
+        help="show the time shifts of jobs that share links, and how far they have drifted",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("jobs", nargs="*", metavar="JOB", help="only these")
+    add_connection(command)
+    command.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Show; returns the exit status."""
+    from placement.service.protocol.documents import document
+
+    with client_of(options) as client:
+        found = client.time_shifts(options.jobs)
+    if options.json:
+        print_json({"shifts": [document(each) for each in found]})
+        return 0
+    print_table(
+        ("job", "time shift", "iteration", "ahead by", "shared links"),
+        [
+            (
+                each.job_id,
+                milliseconds(each.shift_ns),
+                milliseconds(each.period_ns),
+                milliseconds(each.drift_ns) if each.HasField("drift_ns") else "",
+                " ".join(each.links),
+            )
+            for each in found
+        ],
+    )
+    return 0

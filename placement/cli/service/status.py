@@ -1,0 +1,92 @@
+"""``mltcp-placement status`` as a command: jobs, servers and links of the placement service."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from placement.cli.service.arguments import (
+    add_connection,
+    client_of,
+    milliseconds,
+    places_text,
+    print_json,
+    print_table,
+)
+
+if TYPE_CHECKING:
+    from placement.service.protocol import placement_pb2 as pb
+
+_EXAMPLES = """\
+examples:
+  mltcp-placement status                     all that runs or waits, the servers and the links that are used
+  mltcp-placement status bert-7 --json
+  mltcp-placement status --all               jobs that are over, too
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``status`` to the commands."""
+    command = commands.add_parser(
+        "status",
+        help="show jobs, servers and links",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("jobs", nargs="*", metavar="JOB", help="only these")
+    command.add_argument("--all", action="store_true", help="jobs that are over, too")
+    add_connection(command)
+    command.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Show; returns the exit status."""
+    from placement.service.protocol.documents import document
+
+    with client_of(options) as client:
+        unended = not options.all and not options.jobs
+        reply = client.status(options.jobs, unended=unended, cluster=not options.jobs)
+    if options.json:
+        print_json(document(reply))
+        return 0
+    _print_jobs(reply)
+    if not options.jobs:
+        _print_cluster(reply)
+    return 0
+
+
+def _print_jobs(reply: pb.StatusReply) -> None:
+    from placement.service.protocol import placement_pb2 as pb
+
+    rows = [
+        (
+            each.id,
+            pb.JobState.Name(each.state).lower(),
+            each.policy,
+            places_text(each.places),
+            milliseconds(each.shift_ns) if each.HasField("shift_ns") else "",
+            "attached" if each.attached else "",
+            each.reason,
+        )
+        for each in reply.jobs
+    ]
+    print_table(("job", "state", "policy", "places", "time shift", "agent", "reason"), rows)
+
+
+def _print_cluster(reply: pb.StatusReply) -> None:
+    servers = [
+        (
+            each.server.name,
+            each.server.switch,
+            f"{each.gpus_free} of {each.server.gpus}",
+            f"{each.cpu_slots_free} of {each.server.cpu_slots}",
+        )
+        for each in reply.servers
+    ]
+    print_table(("server", "switch", "GPUs free", "CPU slots free"), servers)
+    links = [
+        (each.name, each.above, f"{each.capacity_bps / 1e9:g} Gbit/s", " ".join(each.jobs))
+        for each in reply.links
+        if each.jobs
+    ]
+    print_table(("link", "to", "capacity", "jobs"), links)

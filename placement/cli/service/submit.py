@@ -1,0 +1,127 @@
+"""``mltcp-placement submit`` and ``release`` as commands: jobs into the placement service, and out of it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from placement.cli.service.arguments import add_connection, client_of, places_text, print_json, print_table
+from placement.client.client import Client
+from placement.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from placement.service.protocol import placement_pb2 as pb
+
+_EXAMPLES = """\
+examples:
+  mltcp-placement submit --id bert-7 --gpus 4 --iterations 20000 --profile bert.json
+  mltcp-placement submit --id bert-7 --gpus 4 --iterations 20000 --wait ended -- train.py --lr 0.1
+  mltcp-placement submit --file jobs.json --json
+
+The id is the client's choice: a job that was submitted already is not submitted twice, so that a command whose answer
+was lost can be given again. When it returns, the job is durable.
+"""
+_POLL_S = 0.2
+_WAITS = ("placed", "ended")
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``submit`` and ``release`` to the commands."""
+    submit = commands.add_parser(
+        "submit",
+        help="have jobs placed as soon as they fit",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    submit.add_argument("--file", type=Path, metavar="FILE", help='a job, or several: {"jobs": [...]}')
+    job = submit.add_argument_group("job")
+    job.add_argument("--id", metavar="NAME", help="unique")
+    job.add_argument("--gpus", type=int, default=0, metavar="N", help="how many GPUs, or ...")
+    job.add_argument("--cpu-slots", type=int, default=0, metavar="N", help="... CPU slots")
+    job.add_argument("--memory-mb", type=int, default=0, metavar="N", help="of each GPU")
+    job.add_argument(
+        "--share", action="store_true", help="GPUs with other jobs that share, as the memory allows"
+    )
+    job.add_argument("--iterations", type=int, default=0, metavar="N", help="how long it trains")
+    job.add_argument("--profile", type=Path, metavar="FILE", help="its demand in an iteration, JSON")
+    job.add_argument("--policy", default="", metavar="NAME", help="to place it by (default the service's)")
+    job.add_argument("--servers", default="", metavar="NAMES", help="only on these, separated by commas")
+    job.add_argument("--wait", choices=_WAITS, help="until it is so far; Ctrl-C ends only the waiting")
+    job.add_argument("program", nargs="*", metavar="COMMAND", help="for the service's engine, after --")
+    add_connection(submit)
+    submit.set_defaults(execute=execute)
+    release = commands.add_parser("release", help="end jobs: their slots and time shifts are given back")
+    release.add_argument("jobs", nargs="+", metavar="JOB")
+    release.add_argument("--reason", default="", help="to be told by status")
+    add_connection(release)
+    release.set_defaults(execute=_release)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Submit; returns the exit status."""
+    jobs = _jobs(options)
+    with client_of(options) as client:
+        found = [client.submit(job) for job in jobs]
+        if options.wait:
+            found = [_wait(client, each, options.wait) for each in found]
+    _print(found, options)
+    return 1 if any(_state(each) == "FAILED" for each in found) else 0
+
+
+def _release(options: argparse.Namespace) -> int:
+    with client_of(options) as client:
+        found = [client.release(job, options.reason) for job in options.jobs]
+    _print(found, options)
+    return 0
+
+
+def _jobs(options: argparse.Namespace) -> list[pb.Job]:
+    from placement.service.protocol import placement_pb2 as pb
+    from placement.service.protocol.documents import jobs_from_file, profile_from_file
+
+    if (options.file is None) == (options.id is None):
+        raise UsageError("--file, or --id with --gpus and --iterations, are needed")
+    if options.file is not None:
+        return jobs_from_file(options.file)
+    job = pb.Job(
+        id=options.id,
+        gpus=options.gpus,
+        cpu_slots=options.cpu_slots,
+        memory_mb=options.memory_mb,
+        shares_gpus=options.share,
+        iterations=options.iterations,
+        policy=options.policy,
+        servers=[each.strip() for each in options.servers.split(",") if each.strip()],
+        command=options.program,
+    )
+    if options.profile is not None:
+        job.profile.CopyFrom(profile_from_file(options.profile))
+    return [job]
+
+
+def _wait(client: Client, status: pb.JobStatus, until: str) -> pb.JobStatus:
+    far = ("ENDED", "FAILED") if until == "ended" else ("PLACED", "ENDED", "FAILED")
+    while _state(status) not in far:
+        time.sleep(_POLL_S)
+        status = client.job(status.id)
+    return status
+
+
+def _state(status: pb.JobStatus) -> str:
+    from placement.service.protocol import placement_pb2 as pb
+
+    return pb.JobState.Name(status.state)
+
+
+def _print(found: list[pb.JobStatus], options: argparse.Namespace) -> None:
+    from placement.service.protocol.documents import document
+
+    if options.json:
+        print_json({"jobs": [document(each) for each in found]})
+    else:
+        print_table(
+            ("job", "state", "places", "reason"),
+            [(each.id, _state(each).lower(), places_text(each.places), each.reason) for each in found],
+        )

@@ -1,0 +1,1 @@
+"""Commands that simulate, compare, fit and draw."""

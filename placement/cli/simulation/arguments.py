@@ -1,0 +1,122 @@
+"""The arguments that several commands share: traces, the cluster, and the constants of the contention model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from placement.experiments.setting import Setting
+from placement.model.cluster import GPU_MEMORY_MB, Cluster, Gpu
+from placement.model.contention import PUBLISHED, Contention
+from placement.model.errors import UsageError
+
+_SERVERS, _GPUS = 16, 4
+_NS_PER_MS = 1_000_000
+_DIGITS = 6
+_SEEDS = 2**32
+
+
+def add_setting(command: argparse.ArgumentParser) -> None:
+    """The arguments that describe the cluster, and what contention costs there."""
+    cluster = command.add_argument_group("cluster")
+    cluster.add_argument("--servers", type=int, metavar="N", help=f"around one switch (default {_SERVERS})")
+    cluster.add_argument("--gpus", type=int, metavar="N", help=f"of a server (default {_GPUS})")
+    cluster.add_argument("--memory-mb", type=int, metavar="MB", help=f"of a GPU (default {GPU_MEMORY_MB})")
+    cluster.add_argument(
+        "--cluster", type=Path, metavar="FILE", help="instead: servers, switches and links as JSON"
+    )
+    add_contention(command)
+
+
+def add_contention(command: argparse.ArgumentParser) -> None:
+    """The arguments that describe what contention costs."""
+    contention = command.add_argument_group(
+        "contention", "M MB while k transfers share a link take a + k*b*M + (k-1)*eta*M"
+    )
+    contention.add_argument("--a", metavar="MS", help="(default 0)")
+    contention.add_argument("--b", metavar="MS", help=f"per MB (default {float(PUBLISHED.ns_per_byte):g})")
+    contention.add_argument(
+        "--eta", metavar="MS", help=f"per MB (default {float(PUBLISHED.penalty_ns_per_byte):g})"
+    )
+    contention.add_argument(
+        "--contention", type=Path, metavar="FILE", help="instead: what `mltcp-placement fit --json` prints"
+    )
+
+
+def setting_of(options: argparse.Namespace) -> Setting:
+    """The setting that the arguments describe.
+
+    Raises:
+        UsageError: a value that is not allowed, a file that cannot be read, or arguments that exclude each other.
+    """
+    return Setting(_cluster(options), contention_of(options))
+
+
+def check_seed(seed: int) -> None:
+    """Raise UsageError unless all generators of random numbers take this seed."""
+    if not 0 <= seed < _SEEDS:
+        raise UsageError(f"--seed {seed}: 0 to {_SEEDS - 1} are allowed")
+
+
+def _cluster(options: argparse.Namespace) -> Cluster:
+    if options.cluster is not None:
+        _refuse_beside(options, "cluster", ("servers", "gpus", "memory_mb"))
+        return Cluster.load(options.cluster)
+    memory_mb = GPU_MEMORY_MB if options.memory_mb is None else options.memory_mb
+    servers = _SERVERS if options.servers is None else options.servers
+    return Cluster.star(servers, _GPUS if options.gpus is None else options.gpus, Gpu(memory_mb))
+
+
+def contention_of(options: argparse.Namespace) -> Contention:
+    """What the arguments of `add_contention` describe.
+
+    Raises:
+        UsageError: a value that is not allowed, a file that cannot be read, or arguments that exclude each other.
+    """
+    if options.contention is not None:
+        _refuse_beside(options, "contention", ("a", "b", "eta"))
+        return load_contention(options.contention)
+    # 1 ms/MB is 1 ns/byte.
+    return Contention(
+        PUBLISHED.latency_ns if options.a is None else _NS_PER_MS * _constant("a", options.a),
+        PUBLISHED.ns_per_byte if options.b is None else _constant("b", options.b),
+        PUBLISHED.penalty_ns_per_byte if options.eta is None else _constant("eta", options.eta),
+    )
+
+
+def load_contention(path: Path) -> Contention:
+    """The constants in a document of `mltcp-placement fit --json`, each to six digits.
+
+    Raises:
+        UsageError: the file cannot be read, is something else, or its constants are not allowed.
+    """
+    try:
+        document: Any = json.loads(path.read_bytes())
+        names = ("latency_ns", "ns_per_byte", "penalty_ns_per_byte")
+        constants = [Fraction(f"{document[name]['value']:.{_DIGITS}g}") for name in names]
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, TypeError, KeyError):
+        raise UsageError(f"{path}: what `mltcp-placement fit --json` prints is allowed") from None
+    try:
+        return Contention(*constants)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def _constant(name: str, text: str) -> Fraction:
+    try:
+        return Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise UsageError(f"--{name} {text!r}: a number of ms is allowed, such as 0.856") from None
+
+
+def _refuse_beside(options: argparse.Namespace, name: str, others: tuple[str, ...]) -> None:
+    for other in others:
+        if getattr(options, other) is not None:
+            raise UsageError(
+                f"--{name} with --{other.replace('_', '-')}: the file says it; either is allowed"
+            )

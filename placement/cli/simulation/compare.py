@@ -1,0 +1,206 @@
+"""``mltcp-placement compare`` as a command: its arguments, and how the comparison is shown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from placement.cli.progress import progress
+from placement.cli.simulation.arguments import add_setting, check_seed, setting_of
+from placement.experiments.compare import Entry, Plan, compare, finished
+from placement.experiments.comparison import Comparison
+from placement.experiments.policy_name import PolicyName, Rules, parse_policies
+from placement.experiments.report import print_comparison
+from placement.experiments.setting import Setting
+from placement.model.errors import UsageError
+from placement.traces.mix import JOBS, SCALES, scaled
+from placement.traces.read import FORMATS, read
+from placement.traces.trace import check_fits
+
+_POLICIES = (
+    "lwf-1+srsf-1,lwf-1+ada-srsf,lwf-1+srsf-2,lwf-1+srsf-3,"
+    "random+ada-srsf,first-fit+ada-srsf,list-scheduling+ada-srsf"
+)
+
+_EXAMPLES = """\
+examples:
+  mltcp-placement compare --fresh 100                              seven policies on 100 traces as the paper's
+  mltcp-placement compare --fresh 100 -o comparison                the same; may be interrupted, and goes on from there
+  mltcp-placement compare --trace a.csv b.csv --policies lwf-1+srsf-1,lwf-2+srsf-1 --json
+  mltcp-placement compare --fresh 100 --scale 10 --policies lwf-1+srsf-1@published,lwf-1+ada-srsf@published,\\
+lwf-1+ada-srsf@published-defect                                    with the published simulator, and with its defect
+
+A policy is PLACEMENT+COMMUNICATION, such as lwf-1+ada-srsf (lwf with kappa 1), random+srsf-2 or first-fit+ada-srsf,
+and may name its model: @exact, @published or @published-defect. All are run on every trace, and compared with the
+baseline trace by trace: the difference is the mean over traces of the relative difference of the average JCT; its
+95 % confidence interval is Student's.
+
+What is finished is kept in the folder of -o, whatever ends the command: the same command again goes on from there, one
+with more policies or traces adds those, and `mltcp-placement plot` draws it. Without -o nothing is kept.
+
+Times are in seconds of the trace; those of traces at a hundredth of the length (--scale 10) are in the paper's seconds.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``compare`` to the commands."""
+    command = commands.add_parser(
+        "compare",
+        help="run many policies on many traces, and compare them trace by trace",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    traces = command.add_argument_group("traces")
+    which = traces.add_mutually_exclusive_group(required=True)
+    which.add_argument("--trace", type=Path, nargs="+", metavar="FILE", help="read them")
+    which.add_argument("--fresh", type=int, metavar="N", help="or draw N, as the paper's were drawn")
+    traces.add_argument("--format", choices=FORMATS, help="of --trace (default: told from the content)")
+    traces.add_argument(
+        "--scale",
+        type=int,
+        choices=SCALES,
+        help="of --fresh: 1000 is the full length, 10 a hundredth (default 1000)",
+    )
+    traces.add_argument(
+        "--first-seed", type=int, metavar="N", help="of --fresh; the others follow (default 0)"
+    )
+    traces.add_argument(
+        "--jobs", type=int, metavar="N", help=f"of each of --fresh; more arrive for longer (default {JOBS})"
+    )
+    _add_policies(command)
+    add_setting(command)
+    _add_output(command)
+    command.set_defaults(execute=execute)
+
+
+def _add_policies(command: argparse.ArgumentParser) -> None:
+    policies = command.add_argument_group("policies")
+    policies.add_argument(
+        "--policies", default=_POLICIES, metavar="NAMES", help="(default: those of the paper)"
+    )
+    policies.add_argument("--baseline", metavar="NAME", help="one of them (default: the first)")
+    policies.add_argument(
+        "--model",
+        choices=[each.value for each in Rules],
+        default=Rules.EXACT.value,
+        help="of policies that name none (default exact)",
+    )
+    policies.add_argument(
+        "--seed",
+        type=int,
+        metavar="N",
+        help="of what is left to chance (default 0; on a trace of --fresh, that of the trace)",
+    )
+
+
+def _add_output(command: argparse.ArgumentParser) -> None:
+    output = command.add_argument_group("output")
+    output.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="keep the runs there, and go on from there"
+    )
+    output.add_argument("--json", action="store_true", help="one JSON document instead of the table")
+    output.add_argument(
+        "--processes", type=int, metavar="N", help="that simulate at a time (default: one a core)"
+    )
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Compare, and show the comparison; returns the exit status."""
+    processes = _processes(options)
+    plan = plan_of(options)
+    with _folder(options.output) as folder:
+        comparison = _compare(plan, folder, processes, kept=options.output is not None)
+    if options.json:
+        print(json.dumps(document(plan, comparison), allow_nan=False))
+    else:
+        print_comparison(comparison)
+    return 0
+
+
+def plan_of(options: argparse.Namespace) -> Plan:
+    """What the arguments ask to compare.
+
+    Raises:
+        UsageError: what is wrong with them, with a trace, or with a file that they name.
+    """
+    rules = Rules(options.model)
+    policies = parse_policies(options.policies, rules)
+    if options.seed is not None:
+        check_seed(options.seed)
+    baseline = PolicyName.parse(options.baseline, rules) if options.baseline else policies[0]
+    setting = setting_of(options)
+    for policy in policies:
+        setting.check(policy)
+    entries = _fresh(options, setting) if options.trace is None else _read(options)
+    for entry in entries:
+        check_fits(entry.trace, setting.cluster)
+    return Plan(policies, entries, setting, baseline)
+
+
+def document(plan: Plan, comparison: Comparison) -> dict[str, Any]:
+    """What ``--json`` prints: the comparison, and what was compared."""
+    planned = plan.document()
+    return {**comparison.document(), "traces": planned["traces"], "config": planned["setting"]}
+
+
+def _compare(plan: Plan, folder: Path, processes: int, kept: bool) -> Comparison:
+    total = len(plan.entries) * len(plan.policies)
+    try:
+        with progress(total) as step:
+            return compare(
+                plan, folder, processes, lambda run, left: step(f"{run.policy} on {run.trace}", left)
+            )
+    except KeyboardInterrupt:
+        if not kept:
+            raise KeyboardInterrupt("interrupted; nothing is kept without -o") from None
+        count = finished(plan, folder)
+        raise KeyboardInterrupt(
+            f"interrupted; {count} of {total} runs are kept in {folder}: the same command goes on from there"
+        ) from None
+
+
+def _read(options: argparse.Namespace) -> tuple[Entry, ...]:
+    for name in ("scale", "first_seed", "jobs"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name.replace('_', '-')} with --trace: only --fresh has one")
+    seed = 0 if options.seed is None else options.seed
+    return tuple(Entry(read(path, options.format), seed) for path in options.trace)
+
+
+def _fresh(options: argparse.Namespace, setting: Setting) -> tuple[Entry, ...]:
+    if options.format is not None:
+        raise UsageError("--format with --fresh: only --trace has one")
+    if options.fresh < 1:
+        raise UsageError(f"--fresh {options.fresh}: 1 or more is allowed")
+    first = options.first_seed or 0
+    scale = options.scale or 1000
+    jobs = JOBS if options.jobs is None else options.jobs
+    gpus = len(setting.cluster.gpus)
+    return tuple(
+        Entry(scaled(jobs, seed, scale, gpus), seed if options.seed is None else options.seed)
+        for seed in range(first, first + options.fresh)
+    )
+
+
+def _processes(options: argparse.Namespace) -> int:
+    if options.processes is None:
+        return len(os.sched_getaffinity(0))
+    if options.processes < 1:
+        raise UsageError(f"--processes {options.processes}: 1 or more is allowed")
+    return int(options.processes)
+
+
+@contextmanager
+def _folder(path: Path | None) -> Iterator[Path]:
+    """The folder to keep runs in, or one for the time being."""
+    if path is not None:
+        yield path
+        return
+    with TemporaryDirectory(prefix="mltcp-placement-") as name:
+        yield Path(name)

@@ -1,0 +1,101 @@
+"""``mltcp-placement profile`` as a command: the demand profile of a job from a packet capture."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+
+from placement.cassini.capture import BIN_NS, Captured, captured
+from placement.model.demand import demand_document
+from placement.model.rate import shown_rate
+from placement.model.whole_file import check_writable, write_whole
+
+_EXAMPLES = """\
+examples:
+  tcpdump -i eth0 -s 96 -w job.pcap                      on one of the job's hosts, for ten iterations or more
+  mltcp-placement profile job.pcap -o job.json
+  mltcp-placement profile job.pcap --sender 10.0.0.7 --bin-ms 0.2 --json
+  mltcp-placement circle job.json other.json             what the profile is for
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``profile`` to the commands."""
+    command = commands.add_parser(
+        "profile",
+        help="find a job's iteration and its phases in a packet capture (pcap, pcapng)",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("capture", type=Path, metavar="CAPTURE")
+    command.add_argument(
+        "--sender", metavar="ADDRESS", help="whose packets count (default: who sent most bytes)"
+    )
+    command.add_argument(
+        "--bin-ms", type=float, default=BIN_NS / 1e6, metavar="MS", help="resolution (default 1)"
+    )
+    command.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the profile there")
+    command.add_argument("--json", action="store_true", help="print the profile as one JSON document")
+    command.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Read the capture, and write or show the profile; returns the exit status."""
+    if options.output is not None:
+        check_writable(options.output)
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} packets"))
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("packets")
+        found = captured(
+            options.capture,
+            sender=options.sender,
+            bin_ns=round(options.bin_ms * 1e6),
+            on_packets=lambda number: progress.update(task, completed=number),
+        )
+    text = json.dumps(document(found, options.capture.stem), indent=1) + "\n"
+    if options.output is not None:
+        write_whole(options.output, text.encode())
+    if options.json:
+        print(text, end="")
+    else:
+        _show(found)
+    return 0
+
+
+def document(found: Captured, name: str) -> dict[str, Any]:
+    """The profile, as `circle` and the service read it, with where it is from."""
+    return {
+        "name": name,
+        "sender": found.sender,
+        "packets": found.packets,
+        "iterations": round(found.iterations, 3),
+        "likeness": round(found.likeness, 4),
+        "iteration_s": found.demand.iteration_ns / 1e9,
+        **demand_document(found.demand),
+    }
+
+
+def _show(found: Captured) -> None:
+    console = Console(soft_wrap=True, highlight=False, width=200)
+    console.print(
+        f"{found.sender}: iterations of {found.demand.iteration_ns / 1e6:.5g} ms, "
+        f"{found.demand.bits / 8e6:.4g} MB each ({found.iterations:.1f} of them, {100 * found.likeness:.0f} % alike)"
+    )
+    table = Table(box=None, pad_edge=False)
+    for column in ("from ms", "to ms", "bandwidth"):
+        table.add_column(column, justify="right")
+    begin_ns = 0
+    for phase in found.demand.phases:
+        end_ns = begin_ns + phase.duration_ns
+        rate = shown_rate(phase.bandwidth_bps) if phase.bandwidth_bps else "silent"
+        table.add_row(f"{begin_ns / 1e6:.5g}", f"{end_ns / 1e6:.5g}", rate)
+        begin_ns = end_ns
+    console.print(table)

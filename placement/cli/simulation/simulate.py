@@ -1,0 +1,170 @@
+"""``mltcp-placement simulate`` as a command: its arguments, and how the outcome is shown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from placement.cli.simulation.arguments import add_setting, check_seed, setting_of
+from placement.experiments.policy_name import LWF, PolicyName, Rules
+from placement.experiments.report import print_outcome
+from placement.experiments.run import Task, simulate_task, task, trace_digest
+from placement.experiments.workers import Workers
+from placement.model.errors import UsageError
+from placement.model.whole_file import check_writable, write_whole
+from placement.simulator.outcome import Outcome
+from placement.traces.read import FORMATS, read
+from placement.traces.trace import check_fits
+
+_MOST_INTERVALS = 100_000
+
+_EXAMPLES = """\
+examples:
+  mltcp-placement simulate --trace trace.csv                      LWF-1 with Ada-SRSF on 16 servers of 4 GPUs
+  mltcp-placement simulate --trace trace.csv --placement first-fit --communication srsf-2 --json
+  mltcp-placement simulate --trace trace.csv --model published --defect     as the published simulator does
+  mltcp-placement simulate --trace trace.csv --cluster cluster.json --contention fit.json
+  mltcp-placement simulate --trace trace.csv --intervals 400 -o run.json && mltcp-placement plot gantt run.json -o g.svg
+
+Times are in seconds of the trace. Traces at a hundredth of the length (scale10) are reported in the paper's seconds:
+what was simulated, times 100 (`time_scale` of the JSON).
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``simulate`` to the commands."""
+    command = commands.add_parser(
+        "simulate",
+        help="run a trace of jobs through a cluster under one policy",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("--trace", type=Path, required=True, metavar="FILE", help="the jobs")
+    command.add_argument("--format", choices=FORMATS, help="of the trace (default: told from its content)")
+    policy = command.add_argument_group("policy")
+    policy.add_argument(
+        "--placement",
+        default=LWF,
+        metavar="NAME",
+        help="random, first-fit, list-scheduling or lwf (default lwf)",
+    )
+    policy.add_argument(
+        "--kappa", type=int, metavar="N", help="of lwf: larger jobs are kept together (default 1)"
+    )
+    policy.add_argument(
+        "--communication",
+        default="ada-srsf",
+        metavar="NAME",
+        help="srsf-N, for N transfers at a time, ada-srsf, ... (default ada-srsf)",
+    )
+    policy.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of what is left to chance (default 0)"
+    )
+    add_setting(command)
+    model = command.add_argument_group("model")
+    model.add_argument(
+        "--model",
+        choices=("exact", "published"),
+        default="exact",
+        help="exact, or by the rules of the paper's published simulator (default exact)",
+    )
+    model.add_argument(
+        "--defect",
+        action="store_true",
+        help="with --model published: a transfer that AdaDUAL asks about moves on at no cost, as published",
+    )
+    output = command.add_argument_group("output")
+    output.add_argument(
+        "--intervals",
+        type=int,
+        default=0,
+        metavar="N",
+        help="note the use of GPUs and links over N intervals",
+    )
+    output.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
+    output.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="write the JSON document there as well"
+    )
+    command.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Simulate, and show the outcome; returns the exit status."""
+    what = task_of(options)
+    if not 0 <= options.intervals <= _MOST_INTERVALS:
+        raise UsageError(f"--intervals {options.intervals}: 0 to {_MOST_INTERVALS} are allowed")
+    if options.intervals and what.policy.rules is not Rules.EXACT:
+        raise UsageError("--intervals: only the exact model notes the use over time")
+    if options.output is not None:
+        check_writable(options.output)
+    outcome = _simulate(what, options.intervals)
+    text = json.dumps(document(what, outcome), allow_nan=False) + "\n"
+    if options.output is not None:
+        write_whole(options.output, text.encode())
+    if options.json:
+        print(text, end="")
+    else:
+        print_outcome(what, outcome)
+    return 0
+
+
+def task_of(options: argparse.Namespace) -> Task:
+    """The task that the arguments describe.
+
+    Raises:
+        UsageError: what is wrong with them, with the trace, or with a file that they name.
+    """
+    if options.kappa is not None and options.placement != LWF:
+        raise UsageError(f"--kappa with --placement {options.placement}: only lwf has one")
+    check_seed(options.seed)
+    rules = Rules.of(options.model, options.defect)
+    kappa = 1 if options.kappa is None else options.kappa
+    policy = PolicyName(options.placement, options.communication, kappa, rules)
+    setting = setting_of(options)
+    setting.check(policy)
+    trace = read(options.trace, options.format)
+    check_fits(trace, setting.cluster)
+    return task(trace, trace_digest(trace), policy, setting, options.seed)
+
+
+def document(what: Task, outcome: Outcome) -> dict[str, Any]:
+    """What ``--json`` prints: the outcome, what was simulated, and the use over time if it was asked for."""
+    policy = what.policy
+    config = {
+        "trace": what.trace.name,
+        "policy": str(policy),
+        "placement": policy.placement,
+        "kappa": policy.kappa,
+        "communication": policy.communication,
+        "model": policy.rules.value.partition("-")[0],
+        "defect": policy.rules is Rules.DEFECT,
+        "seed": what.seed,
+        **what.setting.document(),
+    }
+    found = {
+        **outcome.document(),
+        "time_scale": float(what.trace.seconds_per_simulated_s),
+        "config": config,
+    }
+    if outcome.use is not None:
+        found["use"] = {
+            "width_s": outcome.use.width_s,
+            "gpus": [_rounded(row) for row in outcome.use.gpus],
+            "links": [_rounded(row) for row in outcome.use.links],
+            "link_names": [link.name for link in what.setting.cluster.links],
+        }
+    return found
+
+
+def _simulate(what: Task, intervals: int) -> Outcome:
+    """In another process: compiled code does not hear Ctrl-C."""
+    with Workers(partial(simulate_task, intervals=intervals), 1) as workers:
+        return next(outcome for _, outcome in workers.results([what]))
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [round(float(value), 4) for value in values]

@@ -1,0 +1,276 @@
+"""The placement service from outside: what users, the command line and the agents of jobs talk to it with.
+
+gRPC is imported when a client is made, not before: whoever only might talk to a service pays nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from placement.model.errors import PlacementError, UsageError
+
+if TYPE_CHECKING:
+    import grpc
+
+    from placement.client.agent_stream import AgentStream
+    from placement.service.protocol import placement_pb2 as pb
+
+TOKEN = "MLTCP_PLACEMENT_TOKEN"
+"""The environment variable with the token of the service."""
+
+CERTIFICATE = "MLTCP_PLACEMENT_CA"
+"""The one with a file of certificates, PEM, that vouch for the service's: with it, TLS is spoken."""
+
+TIMEOUT_S = 10.0
+
+_BAD_USE = ("INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "UNAUTHENTICATED")
+
+
+class ServiceError(PlacementError):
+    """The service said no, or nothing.
+
+    Attributes:
+        code: the name of the gRPC status code.
+        field: of the request that it is about; empty if it is about none.
+    """
+
+    def __init__(self, message: str, code: str, field: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.field = field
+
+
+class RefusedError(ServiceError, UsageError):
+    """The service said that the request cannot be: an unknown name, a malformed or contradictory value."""
+
+
+class Client:
+    """One connection; a context manager. Every call may raise `ServiceError`.
+
+    Args:
+        address: ``unix:/path`` or ``host:port``; None: ``MLTCP_PLACEMENT``, or the user's own service.
+        token: None: ``MLTCP_PLACEMENT_TOKEN``.
+        certificate: file; None: ``MLTCP_PLACEMENT_CA``. Without any, the connection is not encrypted.
+        timeout_s: of each call.
+
+    Raises:
+        UsageError: the address or the file cannot be used.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        token: str | None = None,
+        certificate: Path | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        from placement.service.protocol.address import Address
+
+        self.address = str(Address.parse(address) if address else Address.default())
+        self._token = os.environ.get(TOKEN, "") if token is None else token
+        self._timeout_s = timeout_s
+        self._channel = _channel(self.address, certificate)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection, and all streams of it."""
+        self._channel.close()
+
+    # ------------------------------------------------------------------------------------------------ the cluster
+
+    def register_servers(self, servers: Sequence[pb.Server]) -> int:
+        """Make servers known; how many were not."""
+        return int(self.call("RegisterServers", self._pb.RegisterServersRequest(servers=servers)).added)
+
+    def register_links(self, links: Sequence[pb.Link]) -> int:
+        """Make uplinks of switches known; how many were not."""
+        return int(self.call("RegisterLinks", self._pb.RegisterLinksRequest(links=links)).added)
+
+    # --------------------------------------------------------------------------------------------------- the jobs
+
+    def register_job(self, job: pb.Job) -> pb.JobStatus:
+        """Make a job known without asking for a place."""
+        return self.call("RegisterJob", self._pb.RegisterJobRequest(job=job))
+
+    def submit(self, job: pb.Job) -> pb.JobStatus:
+        """Make a job known and have it placed as soon as it fits. To call it again with the same job is harmless."""
+        return self.call("Submit", self._pb.SubmitRequest(job=job))
+
+    def place(self, job_id: str, policy: str = "") -> pb.JobStatus:
+        """Place a job now."""
+        return self.call("Place", self._pb.PlaceRequest(job_id=job_id, policy=policy))
+
+    def release(self, job_id: str, reason: str = "", failed: bool = False) -> pb.JobStatus:
+        """End a job."""
+        return self.call("Release", self._pb.ReleaseRequest(job_id=job_id, reason=reason, failed=failed))
+
+    def job(self, job_id: str) -> pb.JobStatus:
+        """What there is to say of a job."""
+        return self.status([job_id], cluster=False).jobs[0]
+
+    def status(
+        self, job_ids: Sequence[str] = (), *, unended: bool = False, cluster: bool = True
+    ) -> pb.StatusReply:
+        """The jobs (all if none are named), servers and links; all pages of the answer in one."""
+        request = self._pb.StatusRequest(job_ids=job_ids, unended=unended, without_cluster=not cluster)
+        reply: pb.StatusReply = self.call("Status", request)
+        page = reply
+        while page.next_page_token:
+            request.page_token = page.next_page_token
+            page = self.call("Status", request)
+            reply.jobs.extend(page.jobs)
+        reply.next_page_token = ""
+        return reply
+
+    # --------------------------------------------------------------------------------- profiles, scores, time shifts
+
+    def score(
+        self,
+        job_ids: Sequence[str] = (),
+        profiles: Sequence[pb.Profile] = (),
+        *,
+        link: str = "",
+        capacity_bps: int = 0,
+    ) -> pb.ScoreReply:
+        """How well jobs fit together on a link, by its name or capacity."""
+        request = self._pb.ScoreRequest(
+            job_ids=job_ids, profiles=profiles, link=link, capacity_bps=capacity_bps
+        )
+        return self.call("Score", request)
+
+    def time_shifts(self, job_ids: Sequence[str] = ()) -> Sequence[pb.TimeShift]:
+        """The time shifts of these jobs, or of all that have one."""
+        return list(self.call("TimeShifts", self._pb.TimeShiftsRequest(job_ids=job_ids)).shifts)
+
+    def explain(self, job_id: str) -> pb.ExplainReply:
+        """Why a job is where it is, or nowhere."""
+        return self.call("Explain", self._pb.ExplainRequest(job_id=job_id))
+
+    def put_profile(self, job_id: str, profile: pb.Profile) -> pb.JobStatus:
+        """Replace a job's profile."""
+        return self.call("PutProfile", self._pb.PutProfileRequest(job_id=job_id, profile=profile))
+
+    def report_drift(self, job_id: str, number: int, began_ns: int, duration_ns: int) -> int:
+        """Report when an iteration of a job without an agent began to send; how long it should wait now, ns."""
+        request = self._pb.ReportDriftRequest(
+            job_id=job_id, number=number, began_ns=began_ns, duration_ns=duration_ns
+        )
+        return int(self.call("ReportDrift", request).delay.delay_ns)
+
+    # ----------------------------------------------------------------------------------------------------- agents
+
+    def clock_ns(self) -> int:
+        """What the service's clock says."""
+        return int(self.call("Clock", self._pb.ClockRequest()).now_ns)
+
+    def attach(self, messages: Iterable[pb.AgentMessage]) -> Iterator[pb.Decision]:
+        """The stream of an agent: sends what comes out of `messages`, a Hello first, and yields the decisions.
+
+        The stream ends when the service, or this client, is closed. `messages` is read by another thread.
+        """
+        stream = self._stub.Attach(iter(messages), metadata=self._metadata)
+        try:
+            with _translated(self.address):
+                yield from stream
+        finally:
+            stream.cancel()
+
+    def agent(self, job_id: str, ranks: int) -> AgentStream:
+        """The stream of a job's agent in plain values; it has this client for itself."""
+        from placement.client.agent_stream import AgentStream
+
+        return AgentStream(self, job_id, ranks)
+
+    def call(self, method: str, request: Any) -> Any:
+        """Call a method of the service by its name.
+
+        Raises:
+            ServiceError: it said no, or nothing.
+        """
+        with _translated(self.address):
+            return getattr(self._stub, method)(request, timeout=self._timeout_s, metadata=self._metadata)
+
+    @cached_property
+    def _pb(self) -> Any:
+        from placement.service.protocol import placement_pb2
+
+        return placement_pb2
+
+    @cached_property
+    def _stub(self) -> Any:
+        from placement.service.protocol import placement_pb2_grpc
+
+        return placement_pb2_grpc.PlacementStub(self._channel)
+
+    @property
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self._token}"),) if self._token else ()
+
+
+def profile_from(document: Mapping[str, Any], where: str = "profile") -> pb.Profile:
+    """A profile message from a JSON document: one that the ``mltcp`` backend wrote, or ``{"phases": [...]}``.
+
+    Raises:
+        UsageError: it is neither; the message names the field.
+    """
+    from placement.model.demand import demand_from_document
+    from placement.service.protocol.checks import profile_message
+
+    return profile_message(demand_from_document(document, where))
+
+
+def _channel(address: str, certificate: Path | None) -> grpc.Channel:
+    import grpc
+
+    given = os.environ.get(CERTIFICATE, "")
+    file = certificate or (Path(given) if given else None)
+    options = [("grpc.enable_http_proxy", 0)]
+    if file is None:
+        return grpc.insecure_channel(address, options)
+    try:
+        roots = file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from None
+    if address.startswith("unix:"):
+        options.append(("grpc.ssl_target_name_override", "localhost"))  # type: ignore[arg-type]
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(roots), options)
+
+
+@contextmanager
+def _translated(address: str) -> Iterator[None]:
+    """Turn gRPC's errors into the project's."""
+    import grpc
+
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise _error(address, error) from None
+    except ValueError as error:  # a closed channel
+        raise ServiceError(f"{address}: {error}", "CANCELLED") from None
+
+
+def _error(address: str, error: Any) -> ServiceError:
+    code, details = error.code().name, (error.details() or "").splitlines()
+    trailing = dict(error.trailing_metadata() or ())
+    field = str(trailing.get("field", ""))
+    if code == "UNAVAILABLE":
+        return ServiceError(f"{address}: no placement service answers there", code)
+    if code == "DEADLINE_EXCEEDED":
+        return ServiceError(f"{address}: the placement service does not answer in time", code)
+    message = details[0] if details else code
+    kind = RefusedError if code in _BAD_USE else ServiceError
+    return kind(message, code, field)

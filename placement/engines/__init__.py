@@ -1,0 +1,1 @@
+"""Engines: they start the ranks of placed jobs, watch them, and stop them."""

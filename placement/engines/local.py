@@ -1,0 +1,323 @@
+"""The engine that enters hosts by itself and runs torchrun on them: on this machine, in a lab, or over ssh."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import queue
+import select
+import selectors
+import signal
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+from placement.engines import node, processes
+from placement.engines.engine import EngineError, EngineJob, Event, Failed, Finished, Handle, Share
+from placement.engines.hosts import Host, checked_hosts
+from placement.engines.network import Endpoint, HostNetwork, Network
+from placement.engines.node_process import NodeProcess
+from placement.engines.ports import Ports
+from placement.engines.running import ANSWER_S, RunningJob
+from placement.engines.slots import Slots
+
+SLOTS = "MLTCP_SLOTS"
+"""Tells ranks the slots of their job on their host, such as 0,2."""
+
+_log = logging.getLogger("mltcp.placement")
+_MONITOR_S = 0.1
+_LONGEST_NAME = 200
+
+
+class LocalEngine:
+    """Runs jobs on hosts that it enters: torchrun once a host, one rank a slot.
+
+    A job's logs are in a directory of its own: ``rank-R.log``, and of torchrun ``node-N.log``. When one rank or host
+    fails, the whole job is ended. When the engine is closed, or its process is gone, so are all of its jobs.
+
+    Args:
+        hosts: where jobs may run.
+        logs: directory for the jobs' directories; made if it is not there.
+        network: gives jobs their addresses; None: those of the hosts.
+        environment: of all ranks, weaker than what a job brings.
+
+    Raises:
+        UsageError: two hosts have one name.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        logs: Path,
+        *,
+        network: Network | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.hosts = {host.name: host for host in checked_hosts(hosts)}
+        self._logs = logs.absolute()
+        self._network = network or HostNetwork(hosts)
+        self._environment = dict(environment or {})
+        self._slots, self._ports = Slots(self.hosts), Ports()
+        self._jobs: dict[str, RunningJob] = {}
+        self._starting: set[str] = set()
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._wake_out, self._wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake_out, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._watch, name="local-engine", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def free(self, host: str) -> tuple[int, ...]:
+        """The slots of a host that no job has."""
+        with self._lock:
+            return self._slots.free(host)
+
+    def logs_of(self, handle: Handle) -> Path:
+        """The directory of a job's logs."""
+        return Path(json.loads(handle.reference)["directory"])
+
+    def start(self, job: EngineJob, placement: Sequence[Share]) -> Handle:
+        """Start a job; see :class:`placement.engines.engine.Engine`."""
+        with self._lock:
+            self._reserve(job, placement)
+        try:
+            directory = self._make_directory(job.id)
+            nodes = self._launch(job, placement, directory)
+        except BaseException:
+            with self._lock:
+                self._free(job.id)
+            self._wake()
+            raise
+        with self._lock:
+            self._starting.discard(job.id)
+            running = self._jobs[job.id] = RunningJob(job.id, placement, nodes)
+            for each in nodes:
+                self._selector.register(each.output, selectors.EVENT_READ, (running, each))
+            if self._closed:
+                running.close()
+        self._wake()
+        pids = [[each.pid, each.start_ticks] for each in nodes]
+        return Handle(job.id, json.dumps({"directory": os.fspath(directory), "processes": pids}))
+
+    def poll(self, timeout_s: float = 0.0) -> Sequence[Event]:
+        """What has happened since the last call; waits for something for so long at the most."""
+        events: list[Event] = []
+        with suppress(queue.Empty):
+            events.append(self._events.get(timeout=timeout_s) if timeout_s > 0 else self._events.get_nowait())
+            while True:
+                events.append(self._events.get_nowait())
+        return events
+
+    def stop(self, job_id: str, grace_s: float = 0.0) -> None:
+        """Have a job end; see :class:`placement.engines.engine.Engine`."""
+        with self._lock:
+            if job_id not in self._jobs:
+                raise EngineError(f"job {job_id} is not running")
+            self._jobs[job_id].stop(grace_s)
+        self._wake()
+
+    def recover(self, known: Sequence[Handle]) -> None:
+        """See to it that nothing is left of jobs of an engine before, and tell how they ended.
+
+        Their processes end when their engine does; whoever has not done so soon is killed. A job whose torchruns had
+        all ended well by then has finished, whether or not anybody was there to take note.
+        """
+        references = [(handle.job_id, json.loads(handle.reference)) for handle in known]
+        deadline_s = time.monotonic() + ANSWER_S
+        for _, reference in references:
+            for pid, ticks in reference["processes"]:
+                _see_off(pid, ticks, deadline_s)
+        for job_id, reference in references:
+            self._events.put(_outcome(job_id, Path(reference["directory"]), len(reference["processes"])))
+
+    def close(self) -> None:
+        """End all jobs, and wait until they are gone; each of them fails, since nobody wanted it to stop."""
+        with self._lock:
+            first = not self._closed
+            self._closed = True
+            for job in self._jobs.values() if first else ():
+                job.close()
+        if first:
+            self._wake()
+        self._thread.join()
+        if first:
+            self._selector.close()
+            os.close(self._wake_out)
+            os.close(self._wake_in)
+
+    def _reserve(self, job: EngineJob, placement: Sequence[Share]) -> None:
+        if self._closed:
+            raise EngineError(f"job {job.id}: the engine is closed")
+        if job.id in self._jobs or job.id in self._starting:
+            raise EngineError(f"job {job.id} is running already")
+        self._slots.take(job, placement)
+        self._starting.add(job.id)
+
+    def _free(self, job_id: str) -> None:
+        self._starting.discard(job_id)
+        self._jobs.pop(job_id, None)
+        self._slots.release(job_id)
+        self._ports.release(job_id)
+
+    def _make_directory(self, job_id: str) -> Path:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        name = quote(job_id, safe="")[:_LONGEST_NAME]
+        for turn in count(1):
+            with suppress(FileExistsError):
+                directory = self._logs / f"{name}-{turn}"
+                directory.mkdir()
+                return directory
+        raise AssertionError("there is always a next number")
+
+    def _launch(self, job: EngineJob, placement: Sequence[Share], directory: Path) -> list[NodeProcess]:
+        ranks = [share.host for share in placement for _ in share.slots]
+        endpoints = self._network.attach(job.id, ranks)
+        nodes: list[NodeProcess] = []
+        try:
+            with self._lock:
+                port = self._ports.take(job.id)
+            for number, share in enumerate(placement):
+                endpoint = endpoints[ranks.index(share.host)]
+                meeting = (endpoints[0].address, port)
+                instruction = self._instruction(job, placement, number, endpoint, meeting, directory)
+                complaints = directory / f"launcher-{number}.log"
+                nodes.append(NodeProcess(self.hosts[share.host], instruction, complaints))
+        except BaseException:
+            for each in nodes:
+                each.end()
+            self._network.detach(job.id)
+            raise
+        return nodes
+
+    def _instruction(
+        self,
+        job: EngineJob,
+        placement: Sequence[Share],
+        number: int,
+        endpoint: Endpoint,
+        meeting: tuple[str, int],
+        directory: Path,
+    ) -> dict[str, Any]:
+        """What the host number ``number`` of a job is told; see :mod:`placement.engines.node`."""
+        share = placement[number]
+        host = self.hosts[share.host]
+        options = {
+            "nnodes": len(placement),
+            "node-rank": number,
+            "nproc-per-node": len(share.slots),
+            "master-addr": meeting[0],
+            "master-port": meeting[1],
+            "local-addr": endpoint.address,
+            "max-restarts": 0,
+            "monitor-interval": _MONITOR_S,
+        }
+        return {
+            "node": number,
+            "directory": os.fspath(directory),
+            "cgroup": endpoint.cgroup,
+            "options": [f"--{name}={value}" for name, value in options.items()],
+            "command": job.command,
+            "defaults": {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+            "environment": {
+                "GLOO_SOCKET_IFNAME": endpoint.interface,
+                "NCCL_SOCKET_IFNAME": f"={endpoint.interface}",
+                "MLTCP_JOB": job.id,
+                **self._environment,
+                **endpoint.environment,
+                **job.environment,
+                # Last, because no job may take more than it was given.
+                "CUDA_VISIBLE_DEVICES": ",".join(host.gpus[slot] for slot in share.slots if host.gpus),
+                SLOTS: ",".join(map(str, share.slots)),
+            },
+        }
+
+    def _wake(self) -> None:
+        # A full pipe wakes as well.
+        with suppress(BlockingIOError):
+            os.write(self._wake_in, b"x")
+
+    def _watch(self) -> None:
+        while True:
+            with self._lock:
+                if self._closed and not self._jobs and not self._starting:
+                    return
+                deadline_s = min((job.deadline_s for job in self._jobs.values()), default=math.inf)
+            timeout_s = None if deadline_s == math.inf else max(0.0, deadline_s - time.monotonic())
+            ready = self._selector.select(timeout_s)
+            with suppress(BlockingIOError):
+                os.read(self._wake_out, 4096)
+            for key, _ in ready:
+                if key.data is not None:
+                    self._hear(*key.data)
+            with self._lock:
+                for job in self._jobs.values():
+                    job.on_time(time.monotonic())
+
+    def _hear(self, job: RunningJob, each: NodeProcess) -> None:
+        output = each.output
+        with self._lock:
+            events: list[Event] = []
+            for message in each.messages():
+                events += job.hear(each, message)
+            if each.has_ended:
+                self._selector.unregister(output)
+        if job.is_over:
+            # In this order: whoever is told of the end finds the network and the slots free.
+            self._detach(job.job_id)
+            with self._lock:
+                self._free(job.job_id)
+        for event in events:
+            self._events.put(event)
+
+    def _detach(self, job_id: str) -> None:
+        # Whatever a network's owner may fail at, the other jobs must go on being watched.
+        try:
+            self._network.detach(job_id)
+        except Exception:
+            _log.exception("job %s: its network was not given back", job_id)
+
+
+def _see_off(pid: int, ticks: int | None, deadline_s: float) -> None:
+    """Wait for the end of a process, or bring it about."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        # The number may have been given to another process; the descriptor cannot be.
+        if ticks is None or processes.start_ticks(pid) != ticks:
+            return
+        if not select.select([descriptor], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            select.select([descriptor], [], [], ANSWER_S)
+    finally:
+        os.close(descriptor)
+
+
+def _outcome(job_id: str, directory: Path, nodes: int) -> Event:
+    try:
+        results = [json.loads((directory / node.result_name(each)).read_text()) for each in range(nodes)]
+    except (OSError, ValueError):
+        results = [{"status": None}]
+    if all(result["status"] == 0 for result in results):
+        return Finished(job_id)
+    return Failed(job_id, "the engine that ran it is gone")

@@ -1,0 +1,160 @@
+"""One host's part of a job: starts torchrun there, tells the engine what happens, and leaves nothing behind.
+
+The engine starts it as ``python -m placement.engines.node``, through whatever enters the host. The first line
+of its input says what to run; later lines say to stop. When its input ends, the engine is gone, and so are the ranks:
+that holds over ssh too, where no signal of a dead parent would come through. Its output is one JSON document a line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from placement.engines import processes, rank
+
+_REPORT_BYTES = 4096
+_LAST_BYTES = 4096
+
+
+def result_name(node: int) -> str:
+    """The file in the job's directory that says how torchrun ended on the host number ``node`` of the job."""
+    return f"node-{node}.json"
+
+
+def log_name(node: int) -> str:
+    """The log of torchrun on that host."""
+    return f"node-{node}.log"
+
+
+def last_line(path: Path) -> str:
+    """The last line of a log that says something, or nothing."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def main() -> None:
+    """Run what the first line of the input says, until it ends or is to end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    processes.adopt_orphans()
+    # Unbuffered: what follows the line is for the selector.
+    with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as instructions:
+        line = instructions.readline()
+    if line:
+        with tempfile.TemporaryDirectory(prefix="mltcp-node-") as place:
+            _Node(json.loads(line), Path(place)).run()
+
+
+class _Node:
+    """torchrun on this host, from its start to the end of its last descendant."""
+
+    def __init__(self, instruction: Mapping[str, Any], place: Path) -> None:
+        self._number: int = instruction["node"]
+        self._directory = Path(instruction["directory"])
+        self._directory.mkdir(parents=True, exist_ok=True)
+        if instruction["cgroup"] is not None:
+            Path(instruction["cgroup"], "cgroup.procs").write_text(str(os.getpid()))
+        self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._reports.bind(str(place / "reports"))
+        self._torchrun = self._start(instruction, place / "reports")
+        self._kill_at_s: float | None = None
+        self._input = b""
+
+    def run(self) -> None:
+        """Watch until torchrun has ended, or must be ended; then end whatever is left, and say so."""
+        _tell({"event": "started", "pid": self._torchrun.pid})
+        exited = os.pidfd_open(self._torchrun.pid)
+        with selectors.DefaultSelector() as selector:
+            selector.register(exited, selectors.EVENT_READ)
+            selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
+            selector.register(self._reports, selectors.EVENT_READ)
+            while not self._is_over(exited, selector):
+                self._pass_reports_on()
+        self._end()
+
+    def _start(self, instruction: Mapping[str, Any], reports: Path) -> subprocess.Popen[bytes]:
+        command = [
+            *(sys.executable, "-m", "torch.distributed.run", *instruction["options"], "--no-python"),
+            *(sys.executable, "-m", rank.__name__, *instruction["command"]),
+        ]
+        own = {rank.REPORTS: os.fspath(reports), rank.LOGS: os.fspath(self._directory)}
+        environment = {**instruction["defaults"], **os.environ, **instruction["environment"], **own}
+        me = os.getpid()
+        with open(self._directory / log_name(self._number), "ab") as log:
+            return subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=lambda: processes.end_with(me),
+            )
+
+    def _is_over(self, exited: int, selector: selectors.BaseSelector) -> bool:
+        timeout_s = None if self._kill_at_s is None else max(0.0, self._kill_at_s - time.monotonic())
+        ready = [key.fd for key, _ in selector.select(timeout_s)]
+        if sys.stdin.fileno() in ready:
+            self._obey()
+        return exited in ready or (self._kill_at_s is not None and time.monotonic() >= self._kill_at_s)
+
+    def _obey(self) -> None:
+        data = os.read(sys.stdin.fileno(), 65536)
+        if not data:
+            self._kill_at_s = time.monotonic()
+            return
+        *lines, self._input = (self._input + data).split(b"\n")
+        for line in lines:
+            self._stop_within(float(json.loads(line)["stop_s"]))
+
+    def _stop_within(self, grace_s: float) -> None:
+        # torchrun hands the signal on to its ranks.
+        if grace_s > 0 and self._kill_at_s is None:
+            self._torchrun.terminate()
+        end_s = time.monotonic() + grace_s
+        self._kill_at_s = end_s if self._kill_at_s is None else min(self._kill_at_s, end_s)
+
+    def _pass_reports_on(self) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                report = json.loads(self._reports.recv(_REPORT_BYTES))
+                said = last_line(self._directory / rank.log_name(report["rank"]))
+                _tell({"event": "rank", **report, "said": said})
+
+    def _end(self) -> None:
+        status = self._torchrun.poll()
+        self._pass_reports_on()
+        processes.kill_descendants()
+        self._torchrun.returncode = status  # reaped with the others
+        said = last_line(self._directory / log_name(self._number))
+        result = {"event": "ended", "status": -signal.SIGKILL if status is None else status, "said": said}
+        path = self._directory / result_name(self._number)
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(result))
+        partial.replace(path)
+        _tell(result)
+
+
+def _tell(message: Mapping[str, Any]) -> None:
+    # The engine may be gone; then the end of the input says so.
+    with suppress(BrokenPipeError):
+        os.write(sys.stdout.fileno(), json.dumps(message).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""A host's part of a job as the engine sees it: a process that it writes to and reads from."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from placement.engines import node, processes
+from placement.engines.engine import EngineError
+from placement.engines.hosts import Host
+
+_READ_BYTES = 65536
+_END_S = 5.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The process itself has ended: its status, negative for a signal, and the last that it complained of."""
+
+    status: int
+    said: str
+
+
+class NodeProcess:
+    """The process that enters a host and runs :mod:`placement.engines.node` there.
+
+    Raises:
+        EngineError: the host cannot be entered.
+    """
+
+    def __init__(self, host: Host, instruction: Mapping[str, Any], complaints: Path) -> None:
+        self.host = host
+        self.result: Mapping[str, Any] | None = None
+        self.has_ended = False
+        self._complaints = complaints
+        self._input = b""
+        command = [*host.enter, host.python, "-m", node.__name__]
+        try:
+            with open(complaints, "wb") as log:
+                # In a session of its own, no Ctrl-C at a terminal reaches it: the engine decides what ends.
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+                )
+        except OSError as error:
+            raise EngineError(f"host {host.name}: cannot run {command[0]!r}: {error.strerror}") from None
+        self.pid = self._process.pid
+        self.start_ticks = processes.start_ticks(self.pid)
+        self._write(instruction)
+
+    @property
+    def output(self) -> int:
+        """The descriptor to be read by :meth:`messages` when there is something."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def messages(self) -> list[Mapping[str, Any] | Ended]:
+        """What the host has told; an ``Ended`` is the last."""
+        data = os.read(self.output, _READ_BYTES)
+        *lines, self._input = (self._input + data).split(b"\n")
+        found: list[Mapping[str, Any] | Ended] = [*filter(None, map(_message, lines))]
+        if not data:
+            found.append(self._reap())
+        return found
+
+    def stop(self, grace_s: float) -> None:
+        """Have the ranks there asked to end, and killed after ``grace_s``."""
+        self._write({"stop_s": grace_s})
+
+    def end(self) -> None:
+        """End what it has started there, and it; wait for it."""
+        self._close_streams()
+        self._reap()
+
+    def kill(self) -> None:
+        """Kill this process; what it started dies with it where that is on this machine."""
+        self._process.kill()
+
+    def _write(self, message: Mapping[str, Any]) -> None:
+        # If it is gone, reading from it says so, and why.
+        with suppress(BrokenPipeError):
+            assert self._process.stdin is not None
+            os.write(self._process.stdin.fileno(), json.dumps(message).encode() + b"\n")
+
+    def _reap(self) -> Ended:
+        try:
+            status = self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        self._close_streams()
+        self.has_ended = True
+        return Ended(status, node.last_line(self._complaints))
+
+    def _close_streams(self) -> None:
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
+
+
+def _message(line: bytes) -> Mapping[str, Any] | None:
+    """What a line says; None for what a host's login shell may have put in."""
+    try:
+        document = json.loads(line)
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) and "event" in document else None
+
+
+def words(status: int) -> str:
+    """How a process ended."""
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"

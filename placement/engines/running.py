@@ -1,0 +1,137 @@
+"""A job that a local engine has started: what its hosts tell, and what follows from it."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from placement.engines.engine import Event, Failed, Finished, Share, Started, Stopped
+from placement.engines.node_process import Ended, NodeProcess, words
+
+# The ranks of a job that lost a member fail too, some of them before the loss itself is seen.
+BLAME_GRACE_S = 0.3
+# A host that does not answer when it should have ended everything is left to itself after so long.
+ANSWER_S = 10.0
+
+
+@dataclass(frozen=True)
+class _Failure:
+    why: str
+    host: str
+    rank: int | None = None
+    killed: bool = False
+
+
+class RunningJob:
+    """A job with a process for each of its hosts. Not safe to use from several threads.
+
+    Args:
+        job_id: of the job.
+        placement: its shares, in the order of its ranks.
+        nodes: the process of each share.
+    """
+
+    def __init__(self, job_id: str, placement: Sequence[Share], nodes: Sequence[NodeProcess]) -> None:
+        self.job_id = job_id
+        self.nodes = tuple(nodes)
+        self._hosts = [share.host for share in placement for _ in share.slots]
+        self._started = 0
+        self._waiting = set(nodes)
+        self._failures: list[_Failure] = []
+        self._end_asked = False
+        self._closing = False
+        self._kill_at_s = self._abandon_at_s = math.inf
+
+    @property
+    def deadline_s(self) -> float:
+        """When :meth:`on_time` is to be called, CLOCK_MONOTONIC; infinite: not by itself."""
+        return min(self._kill_at_s, self._abandon_at_s)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no host has anything of the job any more."""
+        return not self._waiting
+
+    def hear(self, node: NodeProcess, message: Mapping[str, Any] | Ended) -> list[Event]:
+        """Take note of what a host has told."""
+        if isinstance(message, Ended):
+            self._waiting.discard(node)
+            self._note_end_of_process(node, message)
+            return [self._end()] if self.is_over else []
+        if message["event"] == "started":
+            self._started += 1
+            return [Started(self.job_id)] if self._started == len(self.nodes) else []
+        if message["event"] == "rank":
+            self._note_end_of_rank(message)
+        else:
+            self._note_end_of_node(node, message)
+        return []
+
+    def stop(self, grace_s: float) -> None:
+        """Have the job end on all hosts."""
+        self._end_asked = True
+        self._stop_all(grace_s)
+
+    def close(self) -> None:
+        """Have it end because the engine does."""
+        self._closing = True
+        self.stop(0.0)
+
+    def on_time(self, now_s: float) -> None:
+        """Do what is due: end what is left of a job that failed, and give up on hosts that do not answer."""
+        if now_s >= self._kill_at_s:
+            self._kill_at_s = math.inf
+            self._stop_all(0.0)
+        if now_s >= self._abandon_at_s:
+            self._abandon_at_s = math.inf
+            for node in self._waiting:
+                node.kill()
+
+    def _stop_all(self, grace_s: float) -> None:
+        for node in self._waiting:
+            node.stop(grace_s)
+        self._abandon_at_s = min(self._abandon_at_s, time.monotonic() + grace_s + ANSWER_S)
+
+    def _note_end_of_rank(self, message: Mapping[str, Any]) -> None:
+        status, rank = message["status"], message["rank"]
+        if status != 0 and not message["told"]:
+            host = self._hosts[rank]
+            said = f": {message['said']}" if message["said"] and status > 0 else ""
+            why = f"rank {rank} on host {host} {words(status)}{said}"
+            self._fail(_Failure(why, host, rank, killed=status < 0))
+
+    def _note_end_of_node(self, node: NodeProcess, message: Mapping[str, Any]) -> None:
+        node.result = message
+        if message["status"] != 0:
+            said = f": {message['said']}" if message["said"] else ""
+            why = f"host {node.host.name}: torchrun {words(message['status'])}{said}"
+            self._fail(_Failure(why, node.host.name))
+
+    def _note_end_of_process(self, node: NodeProcess, ended: Ended) -> None:
+        if node.result is None:
+            said = f": {ended.said}" if ended.said else ""
+            why = f"host {node.host.name}: its launcher {words(ended.status)}{said}"
+            self._fail(_Failure(why, node.host.name, killed=ended.status == -signal.SIGKILL))
+
+    def _fail(self, failure: _Failure) -> None:
+        if self._end_asked:
+            return
+        if not self._failures:
+            self._kill_at_s = time.monotonic() + BLAME_GRACE_S
+        self._failures.append(failure)
+
+    def _end(self) -> Event:
+        if self._failures:
+            first = self._blamed()
+            return Failed(self.job_id, first.why, first.rank, first.host)
+        if all(node.result is not None and node.result["status"] == 0 for node in self.nodes):
+            return Finished(self.job_id)
+        return Failed(self.job_id, "the engine was closed") if self._closing else Stopped(self.job_id)
+
+    def _blamed(self) -> _Failure:
+        """What caused the others: a rank or launcher that was killed, or else the first rank that failed."""
+        return min(self._failures, key=lambda each: (not each.killed, each.rank is None))

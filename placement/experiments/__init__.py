@@ -1,0 +1,1 @@
+"""Comparisons of policies over traces, fits and statistics."""

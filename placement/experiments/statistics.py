@@ -1,0 +1,75 @@
+"""Paired statistics: the same traces under two policies, compared trace by trace.
+
+Traces differ from each other far more than policies do on one trace. So what is estimated is the mean, over traces,
+of the relative difference on the same trace, in percent; its confidence interval is Student's (t with n-1 degrees of
+freedom on those differences), which is exact for normal differences and close for the means of a few dozen others.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from placement.experiments.student_t import two_sided
+from placement.model.errors import UsageError
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A policy against a baseline on the same traces.
+
+    Attributes:
+        traces: how many.
+        difference_percent: mean over traces of 100 * (policy / baseline - 1).
+        low_percent: where its 95 % confidence interval begins; None for a single trace.
+        high_percent: where it ends.
+        lower_on: on how many traces the policy has the lower value; equal values count for neither.
+        higher_on: on how many the higher one.
+    """
+
+    traces: int
+    difference_percent: float
+    low_percent: float | None
+    high_percent: float | None
+    lower_on: int
+    higher_on: int
+
+    def document(self) -> dict[str, float | int | None]:
+        """As JSON."""
+        return asdict(self)
+
+
+def paired(values: Sequence[float], baseline: Sequence[float]) -> Paired:
+    """Compare values with those of the baseline on the same traces, in the same order.
+
+    Raises:
+        UsageError: not one value each for one or more traces, or a baseline value that is not positive.
+    """
+    if len(values) != len(baseline) or not values:
+        raise UsageError(
+            f"{len(values)} values beside {len(baseline)}: one each for 1 or more traces is allowed"
+        )
+    if min(baseline) <= 0:
+        raise UsageError(f"a baseline of {min(baseline)}: more than 0 is allowed")
+    pairs = list(zip(values, baseline, strict=True))
+    differences = [100 * (value - base) / base for value, base in pairs]
+    mean, half = statistics.fmean(differences), _half_interval(differences)
+    return Paired(
+        len(pairs),
+        mean,
+        None if half is None else mean - half,
+        None if half is None else mean + half,
+        sum(value < base for value, base in pairs),
+        sum(value > base for value, base in pairs),
+    )
+
+
+def _half_interval(differences: Sequence[float]) -> float | None:
+    if len(differences) < 2:
+        return None
+    error = statistics.stdev(differences) / math.sqrt(len(differences))
+    return two_sided(CONFIDENCE, len(differences) - 1) * error

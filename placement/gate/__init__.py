@@ -1,0 +1,1 @@
+"""The all-reduce gate: a server that admits large operations by an admission policy."""

@@ -1,0 +1,348 @@
+"""The gate: tells each rank of each job when its large operation may go (Ada-SRSF, V-C).
+
+One thread does everything, and never waits for a peer. A peer that sends what is not allowed, or does not read, is told
+so and dropped; to the others nothing happens.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import resource
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from placement.gate import messages
+from placement.gate.address import GateAddress
+from placement.gate.connection import GateConnection, Member
+from placement.gate.gatekeeper import Gatekeeper, Go, Run
+from placement.gate.jobs import GateJob, GateLinks, job_from
+from placement.gate.state import GateState, gate_policy
+from placement.model.contention import PUBLISHED, Contention
+from placement.model.errors import PlacementError, UsageError
+
+_log = logging.getLogger("placement.gate")
+
+HEARTBEAT_S = 1.0
+"""Ranks that wait hear this often that the gate lives."""
+
+_RESERVED_DESCRIPTORS = 64
+_STOP_S = 5.0
+
+
+@dataclass(frozen=True)
+class GateConfiguration:
+    """How a gate decides, and for whom.
+
+    Attributes:
+        address: where it listens.
+        policy: srsf-N, ada-srsf or ada-srsf-k.
+        contention: a, b and eta of the links.
+        links: what is known of jobs and links at the start; all other jobs share one link.
+        token: that ranks must know; required where other hosts can reach the address.
+        open_to_all: whether all users of the host may use the Unix socket.
+    """
+
+    address: GateAddress
+    policy: str = "ada-srsf"
+    contention: Contention = PUBLISHED
+    links: GateLinks = field(default_factory=GateLinks)
+    token: str = ""
+    open_to_all: bool = False
+
+
+class GateServer:
+    """A gate, listening from the beginning; `run` serves, or `start` does on a thread of its own.
+
+    It lives best in a process of its own: a Python thread that computes beside it delays every answer.
+
+    Raises:
+        UsageError: no such policy, or other hosts could reach it and no token is set.
+        PlacementError: it cannot listen there.
+    """
+
+    def __init__(self, configuration: GateConfiguration) -> None:
+        policy = gate_policy(configuration.policy)
+        if not configuration.address.is_local and not configuration.token:
+            raise UsageError(
+                f"address {configuration.address}: other hosts can reach it; a token is required, "
+                "or unix:/path or a loopback address"
+            )
+        self.configuration = configuration
+        state = GateState(policy, configuration.contention, configuration.links.speeds)
+        self._keeper: Gatekeeper[GateConnection] = Gatekeeper(state)
+        for job in configuration.links.jobs:
+            self._keeper.describe(job, time.monotonic_ns())
+        self._most = _raise_descriptor_limit() - _RESERVED_DESCRIPTORS
+        self._connections: dict[int, GateConnection] = {}
+        self._tasks: deque[Callable[[], None]] = deque()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._woken, self._wake = socket.socketpair()
+        self._woken.setblocking(False)
+        self._wake.setblocking(False)
+        self._listener = configuration.address.listen(configuration.open_to_all)
+        self._listener.setblocking(False)
+        self._handlers: dict[int, Callable[[int], object]] = {}
+        self._epoll = select.epoll()
+        self._register(self._listener, self._accept)
+        self._register(self._woken, self._run_tasks)
+
+    def _register(self, watched: socket.socket, handler: Callable[[int], object]) -> None:
+        self._handlers[watched.fileno()] = handler
+        self._epoll.register(watched, select.EPOLLIN)
+
+    @property
+    def address(self) -> GateAddress:
+        """Where it listens; the port is the one that the kernel chose, where 0 was asked for."""
+        asked = self.configuration.address
+        if asked.path is not None:
+            return asked
+        return GateAddress(host=asked.host, port=self._listener.getsockname()[1])
+
+    # -- from any thread ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Serve on a thread of its own until `close`."""
+        self._thread = threading.Thread(target=self.run, name="mltcp-gate", daemon=True)
+        self._thread.start()
+
+    def describe(self, job: GateJob) -> None:
+        """What is known of a job, from now on."""
+        self._tasks.append(lambda: self._tell(self._keeper.describe(job, time.monotonic_ns())))
+        self._rouse()
+
+    def close(self) -> None:
+        """End all connections, whose jobs go on without a gate. A second time does nothing."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.join(_STOP_S)
+        self._close()
+
+    def stop(self) -> None:
+        """Have `run` return; may be called by a signal handler."""
+        self._stopping = True
+        self._rouse()
+
+    def _rouse(self) -> None:
+        with suppress(OSError):
+            self._wake.send(b"\0")
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        beat_s = time.monotonic() + HEARTBEAT_S
+        try:
+            while not self._stopping:
+                for descriptor, events in self._epoll.poll(max(0.0, beat_s - time.monotonic())):
+                    # It may be gone by what came before it in this turn.
+                    handler = self._handlers.get(descriptor)
+                    if handler is not None:
+                        handler(events)
+                if time.monotonic() >= beat_s:
+                    beat_s = time.monotonic() + HEARTBEAT_S
+                    self._beat()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for connection in list(self._connections.values()):
+            connection.socket.close()
+        self._connections.clear()
+        self._epoll.close()
+        self._listener.close()
+        self._woken.close()
+        self._wake.close()
+        if self.configuration.address.path is not None:
+            self.configuration.address.path.unlink(missing_ok=True)
+
+    def _run_tasks(self, _: int) -> None:
+        with suppress(BlockingIOError):
+            self._woken.recv(4096)
+        while self._tasks:
+            self._tasks.popleft()()
+
+    def _beat(self) -> None:
+        self._tell(self._keeper.look(time.monotonic_ns()))
+        for connection in list(self._connections.values()):
+            if connection.waits_for is not None:
+                self._send(connection, messages.message(messages.WAIT))
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    def _accept(self, _: int) -> None:
+        try:
+            accepted, _address = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            _log.warning("a connection could not be accepted: %s", error.strerror)
+            return
+        if len(self._connections) >= self._most:
+            _log.warning("refused a connection: there are %d already, which is the most", self._most)
+            accepted.close()
+            return
+        connection = GateConnection(accepted)
+        self._connections[accepted.fileno()] = connection
+        self._register(accepted, lambda events: self._serve(connection, events))
+
+    def _serve(self, connection: GateConnection, events: int) -> None:
+        """What happens on one connection concerns no other one, however wrong it goes."""
+        try:
+            if events & select.EPOLLOUT:
+                connection.flush()
+                self._watch(connection)
+            if events & ~select.EPOLLOUT:
+                for kind, body in connection.receive():
+                    self._handle(connection, kind, body)
+                    if connection.socket.fileno() < 0:
+                        return  # it could not be answered, and is gone
+        except OSError:
+            self._drop(connection)
+        except PlacementError as error:
+            self._refuse(connection, str(error))
+        except Exception as error:
+            # A fault of ours must not hold up what all jobs pass through.
+            _log.exception("a message of %s failed", _who(connection))
+            self._refuse(connection, f"the gate failed: {error!r}")
+
+    def _watch(self, connection: GateConnection) -> None:
+        """Be told when the peer reads, as long as something waits for that."""
+        if connection.must_write != connection.is_watched:
+            connection.is_watched = connection.must_write
+            self._epoll.modify(
+                connection.socket, select.EPOLLIN | (select.EPOLLOUT if connection.must_write else 0)
+            )
+
+    def _send(self, connection: GateConnection, message: bytes) -> None:
+        """Send to a peer that may have nothing to do with what is being handled."""
+        try:
+            connection.send(message)
+            self._watch(connection)
+        except OSError:
+            self._drop(connection)
+        except UsageError as error:
+            self._refuse(connection, str(error))
+
+    def _refuse(self, connection: GateConnection, why: str) -> None:
+        _log.warning("dropped the connection of %s: %s", _who(connection), why)
+        with suppress(OSError, UsageError):
+            connection.send(messages.message(messages.REFUSED, why.encode()[: messages.MOST_BYTES]))
+        self._drop(connection)
+
+    def _drop(self, connection: GateConnection) -> None:
+        if self._connections.pop(connection.socket.fileno(), None) is None:
+            return
+        del self._handlers[connection.socket.fileno()]
+        self._epoll.unregister(connection.socket)
+        connection.socket.close()
+        member, now_ns = connection.member, time.monotonic_ns()
+        if member is None:
+            return
+        if connection.waits_for is not None:
+            self._tell(self._keeper.withdraw(member.run, member.rank, connection.waits_for, now_ns))
+        self._tell(self._keeper.leave(member.run, member.rank, now_ns))
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def _handle(self, connection: GateConnection, kind: int, body: bytes) -> None:
+        if kind == messages.ASK:
+            self._ask(connection, body)
+        elif kind == messages.DONE:
+            member = _member(connection)
+            operation = messages.read_operation(body)
+            self._tell(self._keeper.done(member.run, member.rank, operation, time.monotonic_ns()))
+        elif kind == messages.HELLO:
+            self._greet(connection, messages.read_hello(body))
+        elif kind == messages.DESCRIBE:
+            self._learn(connection, body)
+        elif kind == messages.STATUS:
+            self._answer(connection, self._status())
+        else:
+            raise UsageError(f"message kind {kind}: 1 to 5 are allowed")
+
+    def _ask(self, connection: GateConnection, body: bytes) -> None:
+        member, ask = _member(connection), messages.read_ask(body)
+        if connection.waits_for is not None:
+            raise UsageError("a question while another waits for its answer: one at a time is allowed")
+        connection.waits_for = (ask.group, ask.number)
+        now_ns = time.monotonic_ns()
+        self._tell(self._keeper.ask(member.run, member.rank, ask, connection, now_ns))
+
+    def _greet(self, connection: GateConnection, hello: messages.Hello) -> None:
+        if connection.member is not None:
+            raise UsageError("a second HELLO: one is allowed")
+        token = self.configuration.token
+        if token and not hmac.compare_digest(hello.token.encode(), token.encode()):
+            raise UsageError("token is not the gate's")
+        connection.member = Member.of(hello)
+        self._keeper.enter(connection.member.run, hello.rank)
+        self._answer(connection, {"policy": self.configuration.policy})
+
+    def _learn(self, connection: GateConnection, body: bytes) -> None:
+        if not connection.may_describe:
+            raise UsageError("DESCRIBE: only root and the gate's own user, on its Unix socket, are allowed")
+        job = job_from(messages.read_object(body))
+        self._tell(self._keeper.describe(job, time.monotonic_ns()))
+        self._answer(connection, {"job": job.name})
+
+    def _answer(self, connection: GateConnection, document: dict[str, Any]) -> None:
+        connection.send(messages.json_message(messages.WELCOME, document))
+        self._watch(connection)
+
+    def _tell(self, going: Iterable[Go[GateConnection]]) -> None:
+        for go in going:
+            if go.peer.waits_for == go.key:
+                go.peer.waits_for = None
+                self._send(go.peer, messages.message(messages.GO, messages.OPERATION.pack(*go.key)))
+
+    def _status(self) -> dict[str, Any]:
+        return {
+            "policy": self.configuration.policy,
+            "connections": len(self._connections),
+            "operations": asdict(self._keeper.counts),
+            "jobs": [_run_status(run) for run in self._keeper.runs[: messages.MOST_BYTES // 1024]],
+        }
+
+
+def _run_status(run: Run[GateConnection]) -> dict[str, Any]:
+    operations = run.operations.values()
+    return {
+        "job": run.name[0],
+        "ranks": len(run.connections),
+        "links": list(run.job.links)[:4],
+        "sending": sum(each.granted for each in operations),
+        "waiting": sum(not each.granted for each in operations),
+    }
+
+
+def _member(connection: GateConnection) -> Member:
+    if connection.member is None:
+        raise UsageError("a message before HELLO: HELLO is allowed")
+    return connection.member
+
+
+def _who(connection: GateConnection) -> str:
+    member = connection.member
+    return "a stranger" if member is None else f"rank {member.rank} of {member.run[0]}"
+
+
+def _raise_descriptor_limit() -> int:
+    """As many connections as this process may ever have; returns how many descriptors that are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        hard = max(soft, 1 << 20)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return min(hard, 1 << 16)

@@ -1,0 +1,221 @@
+"""The transfers on the links of live jobs, as the records that the compiled admission policies read.
+
+It is kept up to date as the simulator keeps its own: a running transfer has less left as time goes by, at the pace that
+Eq. 5 gives for as many as share its most crowded link. A job is one transfer here, however many of its operations are
+under way. `left` is in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from placement.model.contention import Contention
+from placement.model.errors import UsageError
+from placement.model.state import JOB, LINK, PLACE
+from placement.policies.catalogue import Communication, communication_policy
+from placement.policies.communication import admission
+
+POLICIES = ("srsf-N", "ada-srsf", "ada-srsf-k")
+_MOST = 1 << 62
+
+
+def gate_policy(name: str) -> Communication:
+    """The communication policy of this name, if a gate can enforce it.
+
+    Raises:
+        UsageError: there is none, or it takes links back from those that have them, or looks at more than service.
+    """
+    allowed = name.startswith("srsf-") or name in POLICIES
+    if not allowed or ":" in name:
+        raise UsageError(f"no policy {name!r} for a gate: {', '.join(POLICIES)} are allowed")
+    return communication_policy(name)
+
+
+@dataclass(slots=True)
+class _Transfer:
+    """What a job's running transfer has left; `moving` once all ranks of one of its operations are there."""
+
+    left: float
+    latency_left: float
+    updated_ns: int
+    moving: bool = False
+
+
+class GateState:
+    """Jobs by number, on links by name.
+
+    Args:
+        policy: that decides.
+        contention: a, b and eta, by which transfers progress and AdaDUAL decides.
+        speeds: of links, relative to that of `contention`; 1 where nothing is said.
+    """
+
+    def __init__(
+        self, policy: Communication, contention: Contention, speeds: Mapping[str, Fraction] | None = None
+    ) -> None:
+        self._policy = policy
+        self._contention = contention
+        self._latency_ns = float(contention.latency_ns)
+        # Theorem 2 as a ratio of whole numbers: exact, and quicker than fractions.
+        self._acceptance_ratio = contention.acceptance.as_integer_ratio()
+        self._speeds = dict(speeds or {})
+        self._links: dict[str, int] = {}
+        self._on: dict[int, tuple[int, ...]] = {}
+        self._transfers: dict[int, _Transfer] = {}
+        self._rebuild()
+        self._compile()
+
+    def _compile(self) -> None:
+        """Have the policy compiled now, not when the first job waits for it."""
+        self.put(0, ("",))
+        self.may_start(0, 1, 0)
+        self.remove(0)
+
+    # -- where jobs are ----------------------------------------------------------------------------------------------
+
+    def put(self, job: int, links: Sequence[str]) -> None:
+        """The job uses these links from now on, and no other."""
+        for name in links:
+            self._links.setdefault(name, len(self._links))
+        self._on[job] = tuple(self._links[name] for name in links)
+        self._rebuild()
+
+    def remove(self, job: int) -> None:
+        """There is no such job any more."""
+        self._on.pop(job, None)
+        self._transfers.pop(job, None)
+        used = {link for links in self._on.values() for link in links}
+        kept = [name for name, link in self._links.items() if link in used]
+        renumbered = {self._links[name]: number for number, name in enumerate(kept)}
+        self._links = {name: number for number, name in enumerate(kept)}
+        self._on = {job: tuple(renumbered[link] for link in links) for job, links in self._on.items()}
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        """Make the records anew from what is known of jobs and links."""
+        count = max(self._on, default=0) + 1
+        self._jobs = np.zeros(count, JOB)
+        self._link_records = np.zeros(max(1, len(self._links)), LINK)
+        self._link_records["first_running"] = self._link_records["first_waiting"] = -1
+        self._places = np.zeros(max(1, sum(map(len, self._on.values()))), PLACE)
+        # Views of single fields: to reach one through its record takes several times as long.
+        self._left = self._jobs["left"]
+        self._running, self._first_running = (
+            self._link_records["running"],
+            self._link_records["first_running"],
+        )
+        self._next, self._before = self._places["next"], self._places["before"]
+        self._places_of: dict[int, range] = {}
+        first = 0
+        for job, links in self._on.items():
+            record = self._jobs[job]
+            record["model"], record["first_place"], record["places"] = job, first, len(links)
+            for place, link in enumerate(links, first):
+                self._places[place] = (job, link, -1, -1)
+            self._places_of[job] = range(first, first + len(links))
+            first += len(links)
+        self._acceptance = np.zeros(count, np.int64)
+        alone, pace = self._contention.ns_per_byte, self._contention.pace_ns_per_byte
+        self._costs = np.array([0.0] + [float(pace(each) / alone) for each in range(1, count + 2)])
+        names = sorted(self._links, key=self._links.__getitem__)
+        speeds = [float(self._speeds.get(name, Fraction(1))) for name in names]
+        self._bytes_per_ns = [
+            [0.0] + [speed / float(pace(each)) for each in range(1, count + 1)] for speed in speeds
+        ]
+        for job in self._transfers:
+            self._push(job)
+
+    # -- transfers ---------------------------------------------------------------------------------------------------
+
+    def is_running(self, job: int) -> bool:
+        """Whether the job's transfer has started and not ended."""
+        return job in self._transfers
+
+    def share_a_link(self, job: int, other: int) -> bool:
+        """Whether two jobs use the same link."""
+        return not set(self._on[job]).isdisjoint(self._on[other])
+
+    def left_bytes(self, job: int, now_ns: int) -> float:
+        """What the job's transfer has yet to move, by the model."""
+        self._settle(now_ns)
+        return self._transfers[job].left
+
+    def may_start(self, job: int, nbytes: int, now_ns: int) -> bool:
+        """Whether the policy lets the job start a transfer of so many bytes now."""
+        self._settle(now_ns)
+        left = self._left
+        for number, transfer in self._transfers.items():
+            left[number] = int(transfer.left)
+        left[job] = min(nbytes, _MOST)
+        above, below = self._acceptance_ratio
+        self._acceptance[job] = min(_MOST, nbytes * below // above)
+        policy = self._policy
+        return bool(
+            admission.starts(
+                policy.rule, policy.limit, self._jobs, self._link_records, self._places, self._costs,
+                self._acceptance, job,
+            )
+        )  # fmt: skip
+
+    def start(self, job: int, nbytes: int, now_ns: int) -> None:
+        """The job has the links; it moves nothing before `move`."""
+        self._settle(now_ns)
+        self._transfers[job] = _Transfer(float(nbytes), self._latency_ns, now_ns)
+        self._push(job)
+
+    def extend(self, job: int, nbytes: int, now_ns: int) -> None:
+        """So much more is part of the job's running transfer."""
+        self._settle(now_ns)
+        self._transfers[job].left += nbytes
+
+    def move(self, job: int, now_ns: int) -> None:
+        """All ranks of one of its operations are there: bytes go out from now on."""
+        self._settle(now_ns)
+        self._transfers[job].moving = True
+
+    def stop(self, job: int, now_ns: int) -> None:
+        """The job's transfer has ended."""
+        self._settle(now_ns)
+        del self._transfers[job]
+        for place in self._places_of[job]:
+            self._unlink(place)
+
+    def _settle(self, now_ns: int) -> None:
+        for job, transfer in self._transfers.items():
+            elapsed = max(0, now_ns - transfer.updated_ns)
+            transfer.updated_ns = now_ns
+            if transfer.moving and self._on[job]:
+                waited = min(elapsed, transfer.latency_left)
+                transfer.latency_left -= waited
+                transfer.left = max(0.0, transfer.left - (elapsed - waited) * self._rate(job))
+
+    def _rate(self, job: int) -> float:
+        running = self._running
+        return min(self._bytes_per_ns[link][running[link]] for link in self._on[job])
+
+    # -- the lists of running transfers ------------------------------------------------------------------------------
+
+    def _push(self, job: int) -> None:
+        for place, link in zip(self._places_of[job], self._on[job], strict=True):
+            first = self._first_running[link]
+            self._next[place], self._before[place] = first, -1
+            if first >= 0:
+                self._before[first] = place
+            self._first_running[link] = place
+            self._running[link] += 1
+
+    def _unlink(self, place: int) -> None:
+        after, before = self._next[place], self._before[place]
+        link = self._places[place]["link"]
+        if after >= 0:
+            self._before[after] = before
+        if before >= 0:
+            self._next[before] = after
+        else:
+            self._first_running[link] = after
+        self._next[place] = self._before[place] = -1
+        self._running[link] -= 1

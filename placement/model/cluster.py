@@ -1,0 +1,254 @@
+"""The cluster: servers with GPUs, joined by links to switches, as a tree."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from placement.model.errors import UsageError
+
+GPU_MEMORY_MB = 32768
+"""That of the published simulator (the paper's text says 16 GB)."""
+
+_MOST = 1_000_000_000
+_FRACTION = re.compile(r"\d{1,20}(/\d{1,20}|(\.\d{1,20})?(e[+-]?\d{1,2})?)")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """g_{i,j} of Table II.
+
+    Attributes:
+        memory_mb: what workers may occupy together.
+        performance: P_{i,j}, over that of the GPU on which the models' times were measured.
+    """
+
+    memory_mb: int = GPU_MEMORY_MB
+    performance: Fraction = Fraction(1)
+
+
+@dataclass(frozen=True)
+class Server:
+    """S_i of Table II.
+
+    Attributes:
+        name: unique in the cluster.
+        gpus: its GPUs.
+        switch: the name of the switch that its NIC is connected to.
+        nic_speed: of its NIC, over that of the NIC on which the contention was measured.
+    """
+
+    name: str
+    gpus: tuple[Gpu, ...]
+    switch: str = "switch"
+    nic_speed: Fraction = Fraction(1)
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A switch, and its link to the switch above; the root has none.
+
+    Attributes:
+        name: unique in the cluster.
+        above: the switch above, or None.
+        uplink_speed: of the link to it, over that of the NIC on which the contention was measured.
+    """
+
+    name: str
+    above: str | None = None
+    uplink_speed: Fraction = Fraction(1)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link that transfers share.
+
+    Attributes:
+        name: that of the server or switch at its lower end.
+        speed: over that of the NIC on which the contention was measured.
+    """
+
+    name: str
+    speed: Fraction
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Servers below switches, a tree.
+
+    Raises:
+        UsageError: a name twice, an unknown switch, no or several roots, a circle, a server without GPUs, a speed,
+            performance or memory that is not positive.
+    """
+
+    servers: tuple[Server, ...]
+    switches: tuple[Switch, ...] = (Switch("switch"),)
+
+    def __post_init__(self) -> None:
+        _check(self.servers, self.switches)
+
+    @classmethod
+    def star(cls, servers: int = 16, gpus: int = 4, gpu: Gpu | None = None) -> Self:
+        """`servers` equal servers of `gpus` GPUs around one switch, as in the paper's evaluation (V-A)."""
+        if servers < 1 or gpus < 1:
+            raise UsageError(f"a cluster of {servers} servers with {gpus} GPUs: 1 or more is allowed")
+        return cls(tuple(Server(f"s{number}", (gpu or Gpu(),) * gpus) for number in range(servers)))
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a cluster from JSON: {"servers": [{"name", "gpus", ...}], "switches": [{"name", "above", ...}]}.
+
+        `gpus` is a number of GPUs, with "memory_mb" and "performance" of the server for all of them, or a list of
+        objects with these two.
+
+        Raises:
+            UsageError: the file cannot be read, or is no cluster.
+        """
+        try:
+            document = json.loads(path.read_text())
+        except (OSError, ValueError, RecursionError) as error:
+            raise UsageError(f"{path}: {error}") from None
+        try:
+            return cls.from_document(document)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from None
+
+    @classmethod
+    def from_document(cls, document: Any) -> Self:
+        """As `load`, from what JSON holds."""
+        try:
+            servers = tuple(_server(each) for each in document["servers"])
+            default = [{"name": "switch"}]
+            switches = tuple(_switch(each) for each in document.get("switches", default))
+        except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError) as error:
+            raise UsageError(f"not a cluster: {error!r}") from None
+        return cls(servers, switches)
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        """The NICs, in the order of the servers, and then the uplinks of the switches."""
+        nics = [Link(server.name, server.nic_speed) for server in self.servers]
+        uplinks = [Link(each.name, each.uplink_speed) for each in self.switches if each.above is not None]
+        return tuple(nics + uplinks)
+
+    @cached_property
+    def gpus(self) -> tuple[tuple[int, Gpu], ...]:
+        """All GPUs, server by server, each with the number of its server."""
+        return tuple((number, gpu) for number, server in enumerate(self.servers) for gpu in server.gpus)
+
+    def links_between(self, servers: Iterable[int]) -> tuple[int, ...]:
+        """The numbers of the links that a transfer among these servers uses, in the order of `links`; none for one.
+
+        These are the links that have some of the servers, but not all of them, below.
+        """
+        chosen = dict.fromkeys(servers)
+        below: dict[int, int] = {}
+        for number in chosen:
+            for link in self.ways[number]:
+                below[link] = below.get(link, 0) + 1
+        return tuple(sorted(link for link, count in below.items() if count < len(chosen)))
+
+    @cached_property
+    def ways(self) -> list[tuple[int, ...]]:
+        """Of each server, the numbers of the links from it up to the root."""
+        numbers = {link.name: number for number, link in enumerate(self.links)}
+        above = {each.name: each.above for each in self.switches}
+        ways = []
+        for number, server in enumerate(self.servers):
+            way, switch = [number], server.switch
+            while (higher := above[switch]) is not None:
+                way.append(numbers[switch])
+                switch = higher
+            ways.append(tuple(way))
+        return ways
+
+
+def _server(document: Mapping[str, Any]) -> Server:
+    gpus = document["gpus"]
+    listed = [document] * _whole(gpus) if isinstance(gpus, int) else gpus
+    return Server(
+        str(document["name"]),
+        tuple(
+            Gpu(_whole(each.get("memory_mb", GPU_MEMORY_MB)), _fraction(each.get("performance", 1)))
+            for each in listed
+        ),
+        str(document.get("switch", "switch")),
+        _fraction(document.get("nic_speed", 1)),
+    )
+
+
+def _switch(document: Mapping[str, Any]) -> Switch:
+    above = document.get("above")
+    speed = _fraction(document.get("uplink_speed", 1))
+    return Switch(str(document["name"]), None if above is None else str(above), speed)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _MOST:
+        raise UsageError(f"{value!r}: a whole number up to {_MOST} is allowed")
+    return value
+
+
+def _fraction(value: Any) -> Fraction:
+    """As 2, 0.5, "1/3" or "0.125"; nothing that takes long to work out."""
+    text = str(value)
+    if isinstance(value, bool) or not _FRACTION.fullmatch(text):
+        raise UsageError(f"{value!r}: a number, or a fraction such as '2/3', is allowed")
+    return Fraction(text)
+
+
+def _check(servers: tuple[Server, ...], switches: tuple[Switch, ...]) -> None:
+    names = [each.name for each in servers] + [each.name for each in switches]
+    twice = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set()
+    if twice:
+        raise UsageError(f"cluster: the name {min(twice)!r} is used more than once")
+    if not servers:
+        raise UsageError("cluster: no servers: one or more is allowed")
+    above = {each.name: each.above for each in switches}
+    roots = [name for name, parent in above.items() if parent is None]
+    if len(roots) != 1:
+        raise UsageError(f"cluster: {len(roots)} switches have none above: one is allowed")
+    for kind, name, parent in [
+        *(("server", each.name, each.switch) for each in servers),
+        *(("switch", each.name, each.above) for each in switches if each.above is not None),
+    ]:
+        if parent not in above:
+            raise UsageError(f"cluster: {kind} {name!r}: no switch {parent!r}; there are {', '.join(above)}")
+    for each in switches:
+        _check_no_circle(each.name, above)
+        if each.uplink_speed <= 0:
+            raise UsageError(
+                f"cluster: switch {each.name!r}: uplink_speed is {each.uplink_speed}: more than 0 is allowed"
+            )
+    for server in servers:
+        _check_server(server)
+
+
+def _check_no_circle(name: str, above: Mapping[str, str | None]) -> None:
+    seen = {name}
+    parent = above[name]
+    while parent is not None:
+        if parent in seen:
+            raise UsageError(f"cluster: switch {name!r} is above itself: a tree is allowed")
+        seen.add(parent)
+        parent = above[parent]
+
+
+def _check_server(server: Server) -> None:
+    if not server.gpus:
+        raise UsageError(f"cluster: server {server.name!r} has no GPUs: one or more is allowed")
+    if server.nic_speed <= 0:
+        raise UsageError(
+            f"cluster: server {server.name!r}: nic_speed is {server.nic_speed}: more than 0 is allowed"
+        )
+    for gpu in server.gpus:
+        if gpu.memory_mb <= 0 or gpu.performance <= 0:
+            raise UsageError(
+                f"cluster: server {server.name!r}: memory_mb and performance of a GPU: more than 0 is allowed"
+            )

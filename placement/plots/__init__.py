@@ -1,0 +1,1 @@
+"""Pictures of simulations, comparisons, fits and circles."""

@@ -1,0 +1,1 @@
+"""Communication policies: which transfer may start on a shared link."""

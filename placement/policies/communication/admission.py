@@ -1,0 +1,31 @@
+"""Whether an all-reduce may start: the communication policies by number, for compiled code."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placement.model.compiled import compiled
+from placement.model.state import Records
+from placement.policies.communication import ada_srsf, adadual, srsf
+
+LIMITED, ADA_SRSF, ADA_SRSF_K, BY_RANK = range(4)
+"""BY_RANK does not admit: it grants links, and takes them back (`policies.srtf_yield`)."""
+
+
+@compiled
+def starts(
+    rule: int,
+    limit: int,
+    jobs: Records,
+    links: Records,
+    places: Records,
+    costs: np.ndarray,
+    acceptance: np.ndarray,
+    job: int,
+) -> bool:
+    """Whether the job, which is ready to communicate, starts now."""
+    if rule == LIMITED:
+        return srsf.starts(limit, jobs, links, places, job)
+    if rule == ADA_SRSF_K:
+        return adadual.starts(jobs, links, places, costs, job)
+    return ada_srsf.starts(jobs, links, places, acceptance, job)

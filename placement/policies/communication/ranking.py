@@ -1,0 +1,23 @@
+"""In which order jobs get GPUs and links: the smallest rank first."""
+
+from __future__ import annotations
+
+from placement.model.compiled import compiled
+from placement.model.state import Records
+
+SERVICE, REMAINING_TIME, WEIGHTED_COMPUTE = range(3)
+"""SRSF; the shortest remaining time first; and what srtf-yield ranks by on GPUs."""
+
+
+@compiled
+def rank(kind: int, jobs: Records, job: int) -> int:
+    """The rank of a job that has been placed."""
+    record = jobs[job]
+    if kind == SERVICE:
+        return record.service_left
+    if kind == REMAINING_TIME:
+        return record.iterations_left * (record.compute + record.transfer)
+    # In 1024ths of what a worker has yet to compute (about a microsecond is lost, and no range), times the cube root
+    # of the workers; and half of that if it communicates.
+    work = ((record.iterations_left * record.compute) >> 10) * record.weight
+    return work >> 1 if record.places else work

@@ -1,0 +1,1 @@
+"""Placement policies: which GPUs a job gets."""

@@ -1,0 +1,1 @@
+"""Schedulers of whole jobs, with and without Cassini."""

@@ -1,0 +1,1 @@
+"""Sessions of job agents, drift of running jobs, and corrective delays."""

@@ -1,0 +1,1 @@
+"""Placement decisions: candidates, the choice among them, and its explanation."""

@@ -1,0 +1,143 @@
+"""Where a job could go: the placements that a policy holds for equally good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from placement.model.cluster import Cluster, Gpu, Server, Switch
+from placement.policies.schedulers.scheduler import CANDIDATES, JobView
+from placement.service.decisions.policy import Policy
+from placement.service.state.job import Job
+from placement.service.state.registry import Registry
+
+_FOREVER_NS = 1 << 62
+_ROOT = "/roots"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A placement of one job.
+
+    Attributes:
+        slots: their numbers in the pool, ascending.
+        links: that its traffic would use.
+    """
+
+    slots: tuple[int, ...]
+    links: tuple[str, ...]
+
+
+def candidates(registry: Registry, job: Job, policy: Policy, now_ns: int) -> list[Candidate]:
+    """The placements to choose from, the policy's own first; none if the job does not fit.
+
+    A compiled policy has one answer. With Cassini it is asked again with the servers in another order, each time
+    beginning with another rack: among equals it takes the first, so these are the answers it holds for as good.
+    """
+    most = CANDIDATES if policy.cassini and job.demand is not None else 1
+    found: dict[tuple[int, ...], None] = {}
+    draws = _by_scheduler(registry, job, policy, now_ns, most)
+    if policy.compiled is not None:
+        draws = _by_compiled(registry, job, policy, most)
+    for slots in draws:
+        found[slots] = None
+        if len(found) == most:
+            break
+    return [Candidate(slots, registry.links_of(job, slots)) for slots in found]
+
+
+def _by_compiled(registry: Registry, job: Job, policy: Policy, most: int) -> Iterator[tuple[int, ...]]:
+    assert policy.compiled is not None
+    rule, kappa = policy.compiled.rule, policy.compiled.kappa
+    pool, wanted = registry.pool(job), registry.wanted(job)
+    for first in _beginnings(registry, job, most):
+        slots = pool.choose(rule, kappa, wanted, first)
+        if slots is None:
+            return
+        yield slots
+
+
+def _beginnings(registry: Registry, job: Job, most: int) -> list[int]:
+    """Servers to begin with: the first; then the first of other racks, and then any, evenly spread over the cluster."""
+    servers = registry.servers
+    if most == 1 or not servers:
+        return [0]
+    racks = [
+        number for number in range(1, len(servers)) if servers[number].switch != servers[number - 1].switch
+    ]
+    others = _spread(racks, most - 1) + _spread(list(range(1, len(servers))), most - 1)
+    return list(dict.fromkeys([0, *others]))
+
+
+def _spread(numbers: list[int], most: int) -> list[int]:
+    if len(numbers) <= most:
+        return numbers
+    return [numbers[position * len(numbers) // most] for position in range(most)]
+
+
+def _by_scheduler(
+    registry: Registry, job: Job, policy: Policy, now_ns: int, most: int
+) -> Iterator[tuple[int, ...]]:
+    """Of a scheduler that sees whole clusters. The other jobs keep what they have: nothing is taken from a live job."""
+    if policy.scheduler is None or registry.pool(job).available(registry.wanted(job)) < job.count:
+        return
+    cluster = _cluster(registry, job)
+    held = [_view(each, registry) for each in registry.jobs.values() if each.placed and _same_kind(each, job)]
+    for assignment in policy.scheduler.candidates(cluster, now_ns, [*held, _view(job, registry)], most):
+        slots = tuple(sorted(assignment.get(job.id, ())))
+        if len(slots) == job.count and registry.pool(job).suits(slots, registry.wanted(job)):
+            yield slots
+
+
+def _same_kind(one: Job, other: Job) -> bool:
+    return bool(one.spec.gpus) == bool(other.spec.gpus)
+
+
+@dataclass(frozen=True)
+class _Profiled:
+    duration_ns: float
+
+    def iteration_ns(self, workers: int, one_rack: bool) -> float:
+        return self.duration_ns
+
+
+def _view(job: Job, registry: Registry) -> JobView:
+    return JobView(
+        job.id,
+        job.submitted_ns,
+        job.count,
+        job.count,
+        job.count,
+        job.spec.iterations,
+        max(1, job.spec.iterations - job.done),
+        _Profiled(job.iteration_ns),
+        job.slots if job.placed else (),
+        _FOREVER_NS if job.placed else 0,
+    )
+
+
+def _cluster(registry: Registry, job: Job) -> Cluster:
+    """The cluster as schedulers see it: its GPUs have the numbers of the pool's slots."""
+    gpus = bool(job.spec.gpus)
+    if gpus not in registry.views:
+        registry.views[gpus] = _made(registry, job)
+    return registry.views[gpus]
+
+
+def _made(registry: Registry, job: Job) -> Cluster:
+    fastest = max(server.nic_bps for server in registry.servers)
+    counts = registry.pool(job).servers["gpus"].tolist()
+    servers = tuple(
+        Server(server.name, (Gpu(),) * count, server.switch, Fraction(server.nic_bps, fastest))
+        for server, count in zip(registry.servers, counts, strict=True)
+        if count
+    )
+    above = {link.switch: link for link in registry.links}
+    switches = tuple(
+        Switch(name, above[name].above, Fraction(above[name].capacity_bps, fastest))
+        if name in above
+        else Switch(name, _ROOT)
+        for name in sorted(registry.tree.switches)
+    )
+    return Cluster(servers, (Switch(_ROOT), *switches))

@@ -1,0 +1,90 @@
+"""Which of the candidate placements of a job is taken, and by how much which jobs are shifted in time for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from placement.cassini.circle import KEPT_TOLERANCE
+from placement.cassini.placement_selection import Choice, Traffic, choose
+from placement.model.demand import Demand
+from placement.service.decisions.candidates import Candidate
+from placement.service.state.job import Job
+from placement.service.state.registry import Registry
+
+WHOLE_JOBS = 16
+"""With more connected jobs than this, candidates are compared by the links that they touch alone."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What Cassini is asked: copies of what the registry had, so that it can be answered beside the event loop.
+
+    Attributes:
+        traffic: of each candidate, the coordinated jobs of each link that it touches, and of those connected with them.
+        touched: the links that a candidate uses itself, under any of them.
+        demands: of all these jobs.
+        capacities_bps: of all these links.
+    """
+
+    traffic: Sequence[Mapping[str, Sequence[str]]]
+    touched: frozenset[str]
+    demands: Mapping[str, Demand]
+    capacities_bps: Mapping[str, int]
+
+    def answer(self) -> Choice:
+        """Algorithm 2.
+
+        Without loops the scores of links that no candidate touches are the same for all candidates. So where many jobs
+        are connected, the candidates are compared by the others, and time shifts worked out for the one that is taken.
+        """
+        if len(self.traffic) == 1 or len(self.demands) <= WHOLE_JOBS:
+            return self._choose(self.traffic)
+        near = [{link: jobs for link, jobs in each.items() if link in self.touched} for each in self.traffic]
+        compared = self._choose(near)
+        whole = self._choose([self.traffic[compared.candidate]])
+        links = tuple(each for each in whole.links if each.link in self.touched)
+        return replace(compared, shifts_ns=whole.shifts_ns, turns=whole.turns, links=links)
+
+    def _choose(self, traffic: Sequence[Traffic]) -> Choice:
+        return choose(traffic, self.demands, self.capacities_bps, tolerance=KEPT_TOLERANCE, timed=True)
+
+
+def question(registry: Registry, job: Job, candidates: Sequence[Candidate]) -> Question:
+    """What to ask for a job that has a profile and is to be placed with Cassini.
+
+    All candidates are judged by the same links and jobs, so that their mean scores can be compared: by those that are
+    connected with any link that the job would use under any of them.
+    """
+    touched = frozenset(link for each in candidates for link in each.links)
+    around = registry.traffic_around(touched)
+    return Question(
+        [_with(around, job.id, candidate.links) for candidate in candidates],
+        touched,
+        {**_demands(registry, around), **_demand(job)},
+        registry.capacities_bps(around),
+    )
+
+
+def question_of_present(registry: Registry, links: Sequence[str]) -> Question | None:
+    """What to ask to work the time shifts out anew around these links; None if no jobs share any."""
+    around = registry.traffic_around(links)
+    if not any(len(jobs) > 1 for jobs in around.values()):
+        return None
+    return Question([around], frozenset(around), _demands(registry, around), registry.capacities_bps(around))
+
+
+def _with(around: Mapping[str, list[str]], job_id: str, links: Sequence[str]) -> dict[str, list[str]]:
+    return {link: [*jobs, job_id] if link in links else jobs for link, jobs in around.items()}
+
+
+def _demands(registry: Registry, around: Mapping[str, list[str]]) -> dict[str, Demand]:
+    found: dict[str, Demand] = {}
+    for jobs in around.values():
+        for each in jobs:
+            found |= _demand(registry.jobs[each])
+    return found
+
+
+def _demand(job: Job) -> dict[str, Demand]:
+    return {job.id: job.demand} if job.demand is not None else {}

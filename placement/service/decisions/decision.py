@@ -1,0 +1,112 @@
+"""One decision about one job: asked of the registry, answered by policy and Cassini, and carried out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from placement.cassini.placement_selection import Choice
+from placement.model.errors import UsageError
+from placement.service.decisions.candidates import candidates
+from placement.service.decisions.cassini_request import Question, question
+from placement.service.decisions.explaining import explanation
+from placement.service.decisions.policy import Policy
+from placement.service.protocol import placement_pb2 as pb
+from placement.service.protocol.request_error import invalid
+from placement.service.state.job import Job
+from placement.service.state.registry import Registry
+
+INLINE_JOBS = 16
+"""With so many jobs to fit together the answer comes sooner than another thread would begin with it."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Where a job is to go.
+
+    Attributes:
+        job_id: of the job.
+        policy: that decided.
+        slots: of its pool.
+        connected: the jobs whose time shifts were worked out anew, itself included.
+        choice: Cassini's; None without it.
+        explanation: of it.
+    """
+
+    job_id: str
+    policy: str
+    slots: tuple[int, ...]
+    explanation: pb.ExplainReply
+    connected: tuple[str, ...] = ()
+    choice: Choice | None = None
+
+
+async def decide(registry: Registry, job: Job, policy: Policy, now_ns: int) -> Decision | None:
+    """Where a job would go now; None if it fits nowhere. Nothing is changed.
+
+    Raises:
+        Refused: the policy cannot place such a job.
+    """
+    began_ns = time.perf_counter_ns()
+    try:
+        found = candidates(registry, job, policy, now_ns)
+    except UsageError as error:
+        raise invalid("policy", f"is {policy.name!r}: {error}") from None
+    if not found:
+        return None
+    choice: Choice | None = None
+    connected: tuple[str, ...] = ()
+    if policy.cassini and job.demand is not None:
+        asked = question(registry, job, found)
+        choice, connected = await answer(asked), tuple(asked.demands)
+    taken = found[choice.candidate if choice else 0]
+    took_ns = time.perf_counter_ns() - began_ns
+    told = explanation(registry, job, policy, found, choice, took_ns)
+    return Decision(job.id, policy.name, taken.slots, told, connected, choice)
+
+
+def carry_out(registry: Registry, decision: Decision, now_ns: int) -> list[Job]:
+    """Place the job and set the time shifts; all jobs that changed, the placed one first."""
+    job = replace(registry.jobs[decision.job_id], policy=decision.policy)
+    placed = registry.place(job, decision.slots, registry.links_of(job, decision.slots), now_ns)
+    changed = shift(registry, decision.connected, decision.choice, now_ns) if decision.choice else []
+    return [registry.jobs[placed.id], *(each for each in changed if each.id != placed.id)]
+
+
+def shift(registry: Registry, connected: Iterable[str], choice: Choice, now_ns: int) -> list[Job]:
+    """Set the time shifts of connected jobs, and take those of jobs that need none any more; those that changed.
+
+    Jobs that take turns with each other are marked by a name that no earlier decision has given.
+    """
+    turns = {job: f"{turn[0]}@{now_ns}" for turn in choice.turns for job in turn}
+    changed = []
+    for job_id in connected:
+        job = registry.jobs[job_id]
+        turn = turns.get(job_id, "")
+        shift_ns = choice.shifts_ns.get(job_id) if turn else None
+        if job.placed and (job.shift_ns, job.turn) != (shift_ns, turn):
+            registry.update(replace(job, shift_ns=shift_ns, turn=turn))
+            changed.append(registry.jobs[job_id])
+    return changed
+
+
+def unshift_alone(registry: Registry, links: tuple[str, ...]) -> list[Job]:
+    """Take the time shifts of jobs that share none of their links any more; those that changed."""
+    around = registry.traffic_around(links)
+    sharing = {job for jobs in around.values() if len(jobs) > 1 for job in jobs}
+    alone = {job for jobs in around.values() for job in jobs} - sharing
+    changed = []
+    for job_id in sorted(alone):
+        if registry.jobs[job_id].shift_ns is not None:
+            registry.update(replace(registry.jobs[job_id], shift_ns=None, turn=""))
+            changed.append(registry.jobs[job_id])
+    return changed
+
+
+async def answer(asked: Question) -> Choice:
+    """Cassini's answer, worked out beside the event loop if it takes long."""
+    if len(asked.demands) <= INLINE_JOBS:
+        return asked.answer()
+    return await asyncio.to_thread(asked.answer)

@@ -1,0 +1,69 @@
+"""Why a job is where it is, in a message: the candidates, their scores, and what spoke for the one that was taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from placement.cassini.placement_selection import Choice, LinkScore
+from placement.service.decisions.candidates import Candidate
+from placement.service.decisions.policy import CASSINI, Policy
+from placement.service.protocol import placement_pb2 as pb
+from placement.service.state.capacity import shortage
+from placement.service.state.job import Job
+from placement.service.state.registry import Registry
+
+
+def explanation(
+    registry: Registry,
+    job: Job,
+    policy: Policy,
+    candidates: Sequence[Candidate],
+    choice: Choice | None,
+    took_ns: int,
+) -> pb.ExplainReply:
+    """Of a placement that was just chosen: with Cassini's choice, or the first of the candidates."""
+    listed = [pb.Candidate(places=registry.places(job, each.slots)) for each in candidates]
+    chosen = choice.candidate if choice else 0
+    if choice is not None:
+        for each in choice.considered:
+            listed[each.candidate].score = each.score
+            listed[each.candidate].reason = each.discarded or ""
+        listed[chosen].links.extend(_link_score(link) for link in choice.links)
+    listed[chosen].chosen = True
+    return pb.ExplainReply(
+        job_id=job.id,
+        policy=policy.name,
+        summary=_summary(job, policy, candidates, choice),
+        candidates=listed,
+        decision_ns=took_ns,
+    )
+
+
+def explain_without_place(registry: Registry, job: Job) -> pb.ExplainReply:
+    """Of a job that has not been placed."""
+    if job.state == pb.QUEUED:
+        summary = f"waits: job.{'gpus' if job.spec.gpus else 'cpu_slots'} {shortage(registry, job)}"
+        if registry.pool(job).available(registry.wanted(job)) >= job.count:
+            summary = "waits: its turn has not come yet"
+    elif job.state == pb.REGISTERED:
+        summary = "registered: nobody has asked for a place"
+    else:
+        summary = f"over before it was placed: {job.reason}"
+    return pb.ExplainReply(job_id=job.id, policy=job.policy, summary=summary)
+
+
+def _summary(job: Job, policy: Policy, candidates: Sequence[Candidate], choice: Choice | None) -> str:
+    if choice is None and policy.cassini:
+        return f"{policy.name}: the policy's first choice: the job has no profile that Cassini could fit to others"
+    if choice is None:
+        return f"{policy.name}: the policy's choice"
+    shared = f"{len(choice.links)} shared links" if len(choice.links) != 1 else "1 shared link"
+    base = policy.name.removesuffix(CASSINI)
+    return (
+        f"{policy.name}: score {choice.score:.4f} over {shared}, the best of {len(candidates)} placements that"
+        f" {base} holds for equally good"
+    )
+
+
+def _link_score(link: LinkScore) -> pb.LinkScore:
+    return pb.LinkScore(link=link.link, jobs=link.jobs, score=link.score, bound=link.bound)

@@ -1,0 +1,1 @@
+"""The messages of the placement service, their checks, addresses and security."""

@@ -1,0 +1,1 @@
+"""The registry of servers, links and jobs, and its durable store."""

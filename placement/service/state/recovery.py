@@ -1,0 +1,21 @@
+"""The registry as it was: rebuilt from the store when the service starts."""
+
+from __future__ import annotations
+
+from placement.service.protocol import placement_pb2 as pb
+from placement.service.state.registry import Registry
+from placement.service.state.saving import saved_jobs, saved_links, saved_servers
+from placement.service.state.store import Store
+
+
+def recovered(store: Store) -> Registry:
+    """What was durable when the service before this one ended, however it did."""
+    registry = Registry()
+    registry.add_servers(saved_servers(store))
+    registry.add_links(saved_links(store))
+    for job, places in saved_jobs(store):
+        if job.state == pb.PLACED:
+            registry.place_again(job, registry.slots(job, places))
+        else:
+            registry.add_job(job)
+    return registry

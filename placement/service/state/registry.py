@@ -1,0 +1,276 @@
+"""All that the service knows, in memory: servers, links and jobs, who has which slots, and who uses which link.
+
+Every method checks first and changes then: one that raises has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from placement.model.cluster import Cluster
+from placement.service.decisions.policy import CASSINI
+from placement.service.protocol import placement_pb2 as pb
+from placement.service.protocol.checks import check_link, check_name, check_server
+from placement.service.protocol.request_error import Kind, Refused, invalid
+from placement.service.state.job import Job, Shape
+from placement.service.state.slots import Pool, Wanted
+from placement.service.state.tree import Tree
+from placement.service.state.waiting import Waiting
+
+
+class Registry:
+    """The state of one service. Only its event loop may touch it."""
+
+    def __init__(self) -> None:
+        self.tree = Tree()
+        self.servers: list[pb.Server] = []
+        self.links: list[pb.Link] = []
+        self.jobs: dict[str, Job] = {}
+        self.waiting = Waiting()
+        self.gpus = Pool()
+        self.cpu_slots = Pool()
+        self.jobs_of: dict[str, dict[str, None]] = {}
+        self.views: dict[bool, Cluster] = {}
+        self._numbers: dict[str, int] = {}
+
+    # ------------------------------------------------------------------------------------------------ the cluster
+
+    def add_servers(self, servers: Sequence[pb.Server]) -> list[int]:
+        """Make servers known; the numbers of those that were not.
+
+        Raises:
+            Refused: one of them cannot be, or is known with other content.
+        """
+        added: dict[str, pb.Server] = {}
+        for position, server in enumerate(servers):
+            field = f"servers[{position}]"
+            check_server(server, field)
+            known = self._known_server(server.name) or added.get(server.name)
+            if known is not None:
+                _check_same(known, server, field)
+                continue
+            if server.name in self.tree.links or server.name in self.tree.switches:
+                raise Refused(Kind.EXISTS, f"{field}.name", f"is {server.name!r}: a switch has this name")
+            added[server.name] = server
+        for position, server in enumerate(servers):
+            if server.switch in added or server.switch in self._numbers:
+                raise invalid(f"servers[{position}].switch", f"is {server.switch!r}: that is a server")
+        return self._add_servers(list(added.values()))
+
+    def _add_servers(self, servers: Sequence[pb.Server]) -> list[int]:
+        if not servers:
+            return []
+        self.views.clear()
+        first = len(self.servers)
+        for number, server in enumerate(servers, first):
+            self._numbers[server.name] = number
+            self.tree.add(server.name, server.switch, server.nic_bps)
+        self.servers += servers
+        self.gpus.add([each.gpus for each in servers], [each.gpu_memory_mb for each in servers])
+        self.cpu_slots.add([each.cpu_slots for each in servers], [0] * len(servers))
+        return list(range(first, len(self.servers)))
+
+    def add_links(self, links: Sequence[pb.Link]) -> list[int]:
+        """Make uplinks known; the numbers of those that were not.
+
+        Raises:
+            Refused: one of them cannot be, is known with other content, has an unknown switch at its lower end, or
+                would close a circle.
+        """
+        known = {link.switch: link for link in self.links}
+        switches = self.tree.switches | {link.above for link in links}
+        added: dict[str, pb.Link] = {}
+        for position, link in enumerate(links):
+            field = f"links[{position}]"
+            check_link(link, field)
+            before = known.get(link.switch) or added.get(link.switch)
+            if before is not None:
+                _check_same(before, link, field)
+                continue
+            if link.switch not in switches or link.switch in self._numbers:
+                raise Refused(Kind.UNKNOWN, f"{field}.switch", f"is {link.switch!r}: there is no such switch")
+            if link.above in self._numbers:
+                raise invalid(f"{field}.above", f"is {link.above!r}: that is a server")
+            added[link.switch] = link
+            if _circle(link.switch, {**known, **added}):
+                raise invalid(f"{field}.above", f"is {link.above!r}: {link.switch!r} would be above itself")
+        return self._add_links(list(added.values()))
+
+    def _add_links(self, links: Sequence[pb.Link]) -> list[int]:
+        self.views.clear()
+        first = len(self.links)
+        for link in links:
+            self.tree.add(link.switch, link.above, link.capacity_bps)
+        self.links += links
+        return list(range(first, len(self.links)))
+
+    def server_number(self, name: str, field: str) -> int:
+        """The number of a server; `Refused` if there is none of this name."""
+        if name not in self._numbers:
+            raise Refused(Kind.UNKNOWN, field, f"is {name!r}: there is no such server")
+        return self._numbers[name]
+
+    def capacity_bps(self, link: str, field: str) -> int:
+        """The capacity of a link; `Refused` if there is none of this name."""
+        if link not in self.tree.links:
+            raise Refused(Kind.UNKNOWN, field, f"is {link!r}: there is no such link")
+        return self.tree.links[link].capacity_bps
+
+    # --------------------------------------------------------------------------------------------------- the jobs
+
+    def job(self, job_id: str, field: str = "job_id") -> Job:
+        """The job of this id; `Refused` if there is none."""
+        if job_id not in self.jobs:
+            check_name(job_id, field)
+            raise Refused(Kind.UNKNOWN, field, f"is {job_id!r}: there is no such job")
+        return self.jobs[job_id]
+
+    def add_job(self, job: Job) -> None:
+        """Make a checked job known, and let it wait if it is queued."""
+        self.jobs[job.id] = job
+        if job.state == pb.QUEUED:
+            self.waiting.add(job, self.shape(job))
+
+    def update(self, job: Job) -> None:
+        """Replace what is known of a job, its slots and links excepted."""
+        if job.id in self.waiting and self.jobs[job.id].service_ns != job.service_ns:
+            self.waiting.remove(job.id)
+            self.waiting.add(job, self.shape(job))
+        self.jobs[job.id] = job
+
+    def place(self, job: Job, slots: Sequence[int], links: Sequence[str], now_ns: int) -> Job:
+        """Give a job its slots."""
+        self.waiting.remove(job.id)
+        self.pool(job).occupy(slots, self.wanted(job), job.work_ns)
+        placed = replace(
+            job, state=pb.PLACED, slots=tuple(slots), links=tuple(links), placed_ns=now_ns, reason=""
+        )
+        self.jobs[job.id] = placed
+        self._use(placed)
+        return placed
+
+    def place_again(self, job: Job, slots: Sequence[int]) -> None:
+        """A job that had these slots before the service was started again."""
+        self.pool(job).occupy(slots, self.wanted(job), job.work_ns)
+        placed = replace(job, slots=tuple(slots), links=self.links_of(job, slots))
+        self.jobs[job.id] = placed
+        self._use(placed)
+
+    def end(self, job: Job, state: int, reason: str, now_ns: int) -> Job:
+        """Take back what a job has; it is over."""
+        self.waiting.remove(job.id)
+        if job.placed:
+            self.pool(job).give_back(job.slots, self.wanted(job), job.work_ns)
+            for link in job.links:
+                self.jobs_of[link].pop(job.id, None)
+        ended = replace(job, state=state, reason=reason, ended_ns=now_ns, shift_ns=None, turn="", agent=False)
+        self.jobs[job.id] = ended
+        return ended
+
+    def progress(self, job: Job, done: int) -> Job:
+        """Note that so many iterations of a placed job are over."""
+        further = replace(job, done=max(job.done, done))
+        self.pool(job).worked(job.slots, job.work_ns - further.work_ns)
+        self.jobs[job.id] = further
+        return further
+
+    def new_demand(self, job: Job, changed: Job) -> None:
+        """As `update`, where the profile of a placed job changes what is left of its work."""
+        if job.placed:
+            self.pool(job).worked(job.slots, job.work_ns - changed.work_ns)
+        self.update(changed)
+
+    def relink(self) -> Iterator[Job]:
+        """Work out anew which links the placed jobs use, after new uplinks; those for which it changed."""
+        for job in list(self.jobs.values()):
+            if job.placed and (links := self.links_of(job, job.slots)) != job.links:
+                for link in job.links:
+                    self.jobs_of[link].pop(job.id, None)
+                changed = replace(job, links=links)
+                self.jobs[job.id] = changed
+                self._use(changed)
+                yield changed
+
+    def _use(self, job: Job) -> None:
+        for link in job.links:
+            self.jobs_of.setdefault(link, {})[job.id] = None
+
+    # --------------------------------------------------------------------------------------------- slots and links
+
+    def pool(self, job: Job) -> Pool:
+        """The slots of the kind that a job asks for."""
+        return self.gpus if job.spec.gpus else self.cpu_slots
+
+    def wanted(self, job: Job) -> Wanted:
+        """What a job asks of its pool."""
+        spec = job.spec
+        servers = frozenset(self._numbers[name] for name in spec.servers) if spec.servers else None
+        return Wanted(job.count, spec.memory_mb if spec.gpus else 0, spec.shares_gpus, servers)
+
+    def shape(self, job: Job) -> Shape:
+        """What decides whether a job fits."""
+        return Shape(bool(job.spec.gpus), self.wanted(job))
+
+    def links_of(self, job: Job, slots: Sequence[int]) -> tuple[str, ...]:
+        """The links that a job's traffic uses if it has these slots."""
+        numbers = dict.fromkeys(self.pool(job).gpus["server"][list(slots)].tolist())
+        return self.tree.between(self.servers[number].name for number in numbers)
+
+    def places(self, job: Job, slots: Sequence[int] | None = None) -> list[pb.ServerSlots]:
+        """A job's slots by the names of their servers."""
+        by_server = self.pool(job).by_server(job.slots if slots is None else slots)
+        return [
+            pb.ServerSlots(server=self.servers[number].name, slots=numbers)
+            for number, numbers in by_server.items()
+        ]
+
+    def slots(self, job: Job, places: Iterable[pb.ServerSlots]) -> tuple[int, ...]:
+        """The numbers of slots that are given by the names of their servers."""
+        pool = self.pool(job)
+        return tuple(pool.number(self._numbers[each.server], slot) for each in places for slot in each.slots)
+
+    # ------------------------------------------------------------------------------------------- who meets whom
+
+    def coordinated(self, job_id: str) -> bool:
+        """Whether a job is shifted in time: it was placed with Cassini and has a profile."""
+        job = self.jobs[job_id]
+        return job.placed and job.policy.endswith(CASSINI) and job.demand is not None
+
+    def traffic_around(self, links: Iterable[str]) -> dict[str, list[str]]:
+        """The coordinated jobs of these links, and of all links that these jobs use, and so on."""
+        found: dict[str, list[str]] = {}
+        ahead = list(dict.fromkeys(links))
+        while ahead:
+            link = ahead.pop()
+            if link in found:
+                continue
+            found[link] = [each for each in self.jobs_of.get(link, ()) if self.coordinated(each)]
+            ahead += [other for each in found[link] for other in self.jobs[each].links if other not in found]
+        return found
+
+    def capacities_bps(self, links: Iterable[str]) -> dict[str, int]:
+        """Of each of these links."""
+        return {link: self.tree.links[link].capacity_bps for link in links}
+
+    def _known_server(self, name: str) -> pb.Server | None:
+        return self.servers[self._numbers[name]] if name in self._numbers else None
+
+
+def _check_same(known: pb.Server | pb.Link, given: pb.Server | pb.Link, field: str) -> None:
+    if known == given:
+        return
+    for name in known.DESCRIPTOR.fields_by_name:
+        if getattr(known, name) != getattr(given, name):
+            raise Refused(
+                Kind.EXISTS,
+                f"{field}.{name}",
+                f"is {getattr(given, name)!r}: it is known already, with {getattr(known, name)!r}",
+            )
+
+
+def _circle(switch: str, links: Mapping[str, pb.Link]) -> bool:
+    above = links[switch].above
+    while above in links and above != switch:
+        above = links[above].above
+    return above == switch

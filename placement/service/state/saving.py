@@ -1,0 +1,132 @@
+"""How servers, links, jobs and decisions lie in the store, and how they are read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from placement.service.protocol import placement_pb2 as pb
+from placement.service.protocol.checks import demand_of, profile_message
+from placement.service.state.job import Job
+from placement.service.state.store import Row, Store
+
+_JOB = (
+    "INSERT INTO jobs (number, id, spec, profile, state, policy, reason, submitted_ns, placed_ns, ended_ns,"
+    " places, shift_ns, turn, agent, engine) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+)
+_JOB_AGAIN = (
+    "UPDATE jobs SET profile=?, state=?, policy=?, reason=?, placed_ns=?, ended_ns=?, places=?, shift_ns=?, turn=?,"
+    " agent=?, engine=?, submitted_ns=? WHERE number=?"
+)
+
+
+def save_server(store: Store, number: int, server: pb.Server) -> None:
+    """Put a server."""
+    store.put("INSERT INTO servers VALUES (?,?)", (number, server.SerializeToString()))
+
+
+def save_link(store: Store, number: int, link: pb.Link) -> None:
+    """Put an uplink."""
+    store.put("INSERT INTO links VALUES (?,?)", (number, link.SerializeToString()))
+
+
+def save_new_job(store: Store, job: Job) -> None:
+    """Put a job that is not in the store yet; nothing has become of it."""
+    profile = profile_message(job.demand).SerializeToString() if job.demand else None
+    store.put(
+        _JOB,
+        (
+            *(job.number, job.id, job.spec.SerializeToString(), profile, job.state, job.policy, job.reason),
+            *(
+                job.submitted_ns,
+                job.placed_ns,
+                job.ended_ns,
+                None,
+                job.shift_ns,
+                job.turn,
+                int(job.agent),
+                job.engine,
+            ),
+        ),
+    )
+
+
+def save_job(store: Store, job: Job, places: list[pb.ServerSlots]) -> None:
+    """Put what has become of a job."""
+    profile = profile_message(job.demand).SerializeToString() if job.demand else None
+    where = pb.JobStatus(places=places).SerializeToString()
+    store.put(
+        _JOB_AGAIN,
+        (
+            *(profile, job.state, job.policy, job.reason, job.placed_ns, job.ended_ns, where),
+            *(job.shift_ns, job.turn, int(job.agent), job.engine, job.submitted_ns, job.number),
+        ),
+    )
+
+
+def save_decision(store: Store, job: Job, decision: pb.ExplainReply) -> None:
+    """Put why a job is where it is."""
+    store.put("INSERT OR REPLACE INTO decisions VALUES (?,?)", (job.number, decision.SerializeToString()))
+
+
+def saved_servers(store: Store) -> list[pb.Server]:
+    """All servers, in the order in which they became known."""
+    rows = store.rows("SELECT message FROM servers ORDER BY number")
+    return [pb.Server.FromString(message) for (message,) in rows]
+
+
+def saved_links(store: Store) -> list[pb.Link]:
+    """All uplinks, in the order in which they became known."""
+    rows = store.rows("SELECT message FROM links ORDER BY number")
+    return [pb.Link.FromString(message) for (message,) in rows]
+
+
+def saved_jobs(store: Store) -> Iterator[tuple[Job, list[pb.ServerSlots]]]:
+    """All jobs, with their places, in the order in which they became known; their slots and links are not filled in."""
+    for row in store.rows(
+        "SELECT number, spec, profile, state, policy, reason, submitted_ns, placed_ns, ended_ns, places, shift_ns,"
+        " turn, agent, engine FROM jobs ORDER BY number"
+    ):
+        yield _job(row)
+
+
+def saved_decisions(store: Store) -> dict[int, pb.ExplainReply]:
+    """The decisions by the number of their job."""
+    return {
+        number: pb.ExplainReply.FromString(message)
+        for number, message in store.rows("SELECT job, message FROM decisions")
+    }
+
+
+def _job(row: Row) -> tuple[Job, list[pb.ServerSlots]]:
+    (
+        number,
+        spec,
+        profile,
+        state,
+        policy,
+        reason,
+        submitted,
+        placed,
+        ended,
+        places,
+        shift,
+        turn,
+        agent,
+        engine,
+    ) = row
+    job = Job(
+        number,
+        pb.Job.FromString(spec),
+        demand_of(pb.Profile.FromString(profile), "profile") if profile else None,
+        state,
+        policy,
+        reason,
+        submitted,
+        placed,
+        ended,
+        shift_ns=shift,
+        turn=turn,
+        agent=bool(agent),
+        engine=engine,
+    )
+    return job, list(pb.JobStatus.FromString(places).places) if places else []

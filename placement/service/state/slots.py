@@ -1,0 +1,170 @@
+"""The GPUs, or the CPU slots, of all servers, kept as the records that the compiled placement policies read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from placement.model.state import GPU, JOB, SERVER, Records
+from placement.policies.placing import choice
+
+UNACCOUNTED_MB = 1 << 40
+"""The memory of a slot whose memory is not accounted."""
+
+_TAKEN = -1
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a job asks of a pool.
+
+    Attributes:
+        count: how many slots.
+        memory_mb: of each.
+        shares: whether other jobs that share may use them as well.
+        servers: the numbers of the servers that are allowed; None: all.
+    """
+
+    count: int
+    memory_mb: int = 0
+    shares: bool = False
+    servers: frozenset[int] | None = None
+
+
+class Pool:
+    """Slots of one kind; those of a server lie together, in the order in which the servers were added."""
+
+    def __init__(self) -> None:
+        self.gpus: Records = np.zeros(0, GPU)
+        self.servers: Records = np.zeros(0, SERVER)
+        self.capacity_mb = np.zeros(0, np.int64)
+        self._shared = 0
+
+    def add(self, counts: Sequence[int], memories_mb: Sequence[int]) -> None:
+        """Add servers with so many slots of so much memory each, or none of this kind."""
+        first, known = len(self.gpus), len(self.servers)
+        servers = np.zeros(len(counts), SERVER)
+        servers["gpus"] = counts
+        servers["first_gpu"] = first + np.concatenate(([0], np.cumsum(counts)[:-1]))
+        gpus = np.zeros(sum(counts), GPU)
+        gpus["server"] = np.repeat(np.arange(known, known + len(counts)), counts)
+        capacity = np.repeat(np.array([each or UNACCOUNTED_MB for each in memories_mb], np.int64), counts)
+        gpus["memory_left"] = capacity
+        self.gpus = np.concatenate((self.gpus, gpus))
+        self.servers = np.concatenate((self.servers, servers))
+        self.capacity_mb = np.concatenate((self.capacity_mb, capacity))
+
+    @property
+    def free(self) -> int:
+        """How many slots no job has."""
+        return int(np.count_nonzero(self.gpus["workers"] == 0))
+
+    def free_of(self, server: int) -> int:
+        """How many slots of a server no job has."""
+        record = self.servers[server]
+        first = record["first_gpu"]
+        return int(np.count_nonzero(self.gpus["workers"][first : first + record["gpus"]] == 0))
+
+    def capable(self, wanted: Wanted) -> int:
+        """How many slots could ever serve this, if no other job were there."""
+        return int(np.count_nonzero(self._allowed(wanted) & (self.capacity_mb >= wanted.memory_mb)))
+
+    def available(self, wanted: Wanted) -> int:
+        """How many slots can serve this now."""
+        return int(np.count_nonzero(self._view(wanted)["memory_left"] >= wanted.memory_mb))
+
+    def suits(self, slots: Sequence[int], wanted: Wanted) -> bool:
+        """Whether these slots can serve this now."""
+        return bool((self._view(wanted)["memory_left"][list(slots)] >= wanted.memory_mb).all())
+
+    def largest_mb(self, wanted: Wanted) -> int:
+        """The memory of the largest slot that is allowed; 0 if there is none."""
+        allowed = self.capacity_mb[self._allowed(wanted)]
+        return int(allowed.max()) if len(allowed) else 0
+
+    def choose(self, rule: int, kappa: int, wanted: Wanted, first_server: int = 0) -> tuple[int, ...] | None:
+        """The slots that a compiled policy takes; None if there are not enough.
+
+        Args:
+            rule: of the policy, a number of `policies.choice`.
+            kappa: of LWF.
+            wanted: by the job.
+            first_server: the servers are looked at from this one on, and then from the beginning: among equals the
+                policy takes the first.
+        """
+        jobs = np.zeros(1, JOB)
+        jobs["gpus"], jobs["memory"] = wanted.count, wanted.memory_mb
+        chosen = np.zeros(wanted.count, np.int64)
+        gpus, servers = self._view(wanted), self.servers
+        begin = 0
+        if first_server:
+            begin = int(servers["first_gpu"][first_server])
+            gpus, servers = _turned(gpus, servers, first_server, begin)
+        if not choice.choose(rule, kappa, jobs, gpus, servers, 0, chosen):
+            return None
+        return tuple(sorted(int(slot + begin) % len(gpus) for slot in chosen))
+
+    def occupy(self, slots: Sequence[int], wanted: Wanted, work_ns: int) -> None:
+        """Give slots to a job, which will compute for so long on each."""
+        chosen = list(slots)
+        self.gpus["workers"][chosen] += 1
+        self.gpus["workload"][chosen] += work_ns
+        if wanted.shares:
+            self.gpus["memory_left"][chosen] -= wanted.memory_mb
+            self._shared += len(chosen)
+        else:
+            self.gpus["memory_left"][chosen] = _TAKEN
+
+    def give_back(self, slots: Sequence[int], wanted: Wanted, work_ns: int) -> None:
+        """Undo `occupy`, with what is left of the work."""
+        chosen = list(slots)
+        self.gpus["workers"][chosen] -= 1
+        self.gpus["workload"][chosen] -= work_ns
+        if wanted.shares:
+            self.gpus["memory_left"][chosen] += wanted.memory_mb
+            self._shared -= len(chosen)
+        else:
+            self.gpus["memory_left"][chosen] = self.capacity_mb[chosen]
+
+    def worked(self, slots: Sequence[int], work_ns: int) -> None:
+        """Note that a job has done so much of its work on each of its slots."""
+        self.gpus["workload"][list(slots)] -= work_ns
+
+    def by_server(self, slots: Sequence[int]) -> dict[int, list[int]]:
+        """The slots as numbers within their servers."""
+        found: dict[int, list[int]] = {}
+        for slot in slots:
+            server = int(self.gpus["server"][slot])
+            found.setdefault(server, []).append(slot - int(self.servers["first_gpu"][server]))
+        return found
+
+    def number(self, server: int, slot: int) -> int:
+        """The number of a slot of a server."""
+        return int(self.servers["first_gpu"][server]) + slot
+
+    def _allowed(self, wanted: Wanted) -> np.ndarray:
+        if wanted.servers is None:
+            return np.ones(len(self.gpus), bool)
+        return np.isin(self.gpus["server"], sorted(wanted.servers))
+
+    def _view(self, wanted: Wanted) -> Records:
+        """The slots as a policy is to see them: what a job may not use has no memory left."""
+        hidden = self._shared and not wanted.shares
+        if not hidden and wanted.servers is None:
+            return self.gpus
+        view = self.gpus.copy()
+        view["memory_left"][~self._allowed(wanted)] = _TAKEN
+        if hidden:
+            view["memory_left"][view["workers"] > 0] = _TAKEN
+        return view
+
+
+def _turned(gpus: Records, servers: Records, first_server: int, begin: int) -> tuple[Records, Records]:
+    """The records in the order that begins with a certain server."""
+    turned_gpus = np.concatenate((gpus[begin:], gpus[:begin]))
+    turned_gpus["server"] = (turned_gpus["server"] - first_server) % len(servers)
+    turned = np.concatenate((servers[first_server:], servers[:first_server]))
+    turned["first_gpu"] = (turned["first_gpu"] - begin) % max(1, len(gpus))
+    return turned_gpus, turned

@@ -1,0 +1,198 @@
+"""The service's memory on disk: an SQLite database with one writer, which commits together what came together.
+
+What has been put is durable when the future of `committed` is done. A commit that fails ends the service: what it has
+in memory would be ahead of what it would find after a restart.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import threading
+from asyncio import AbstractEventLoop, Future
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from placement.model.errors import PlacementError
+
+VERSION = 1
+
+_SCHEMA = """
+CREATE TABLE servers (number INTEGER PRIMARY KEY, message BLOB NOT NULL);
+CREATE TABLE links (number INTEGER PRIMARY KEY, message BLOB NOT NULL);
+CREATE TABLE jobs (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    spec BLOB NOT NULL,
+    profile BLOB,
+    state INTEGER NOT NULL,
+    policy TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    submitted_ns INTEGER NOT NULL,
+    placed_ns INTEGER NOT NULL,
+    ended_ns INTEGER NOT NULL,
+    places BLOB,
+    shift_ns INTEGER,
+    turn TEXT NOT NULL,
+    agent INTEGER NOT NULL,
+    engine TEXT NOT NULL
+);
+CREATE TABLE decisions (job INTEGER PRIMARY KEY, message BLOB NOT NULL);
+"""
+
+Row = tuple[Any, ...]
+Write = tuple[str, Row]
+
+
+class Store:
+    """The database of one service.
+
+    Args:
+        path: of the file, which is made if it is not there.
+        on_failure: called by the writer, in its own thread, when a commit failed.
+
+    Raises:
+        PlacementError: another service has it open, or it is not such a database.
+    """
+
+    def __init__(self, path: Path, on_failure: Callable[[str], None]) -> None:
+        self.path = path
+        self._on_failure = on_failure
+        self._lock_file = _locked(path)
+        try:
+            self._database = _opened(path)
+        except PlacementError:
+            os.close(self._lock_file)
+            raise
+        self._loop: AbstractEventLoop | None = None
+        self._wake = threading.Condition()
+        self._writes: list[Write] = []
+        self._waiting: list[Future[None]] = []
+        self._closing = False
+        self._failed = ""
+        self._writer = threading.Thread(target=self._write, name="store", daemon=True)
+
+    def rows(self, query: str, values: Row = ()) -> list[Row]:
+        """Read what is there. Only before `start`: later the database belongs to the writer."""
+        return self._database.execute(query, values).fetchall()
+
+    def start(self, loop: AbstractEventLoop) -> None:
+        """Begin to write; futures are completed in this loop."""
+        self._loop = loop
+        self._writer.start()
+
+    def put(self, statement: str, values: Row) -> None:
+        """Have a statement executed in the next commit."""
+        with self._wake:
+            self._writes.append((statement, values))
+            self._wake.notify()
+
+    def committed(self) -> Future[None]:
+        """Done when everything that has been put is durable.
+
+        Raises (when awaited):
+            PlacementError: the commit failed.
+        """
+        assert self._loop is not None
+        future: Future[None] = self._loop.create_future()
+        with self._wake:
+            if self._failed:
+                future.set_exception(PlacementError(self._failed))
+            else:
+                self._waiting.append(future)
+                self._wake.notify()
+        return future
+
+    def close(self) -> None:
+        """Write what is left, and close."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if self._writer.ident is not None:
+            self._writer.join()
+        self._database.close()
+        os.close(self._lock_file)
+
+    def _write(self) -> None:
+        while True:
+            with self._wake:
+                while not (self._writes or self._waiting or self._closing):
+                    self._wake.wait()
+                if not (self._writes or self._waiting):
+                    return
+                writes, self._writes = self._writes, []
+                waiting, self._waiting = self._waiting, []
+            try:
+                if writes:
+                    self._commit(writes)
+            except sqlite3.Error as error:
+                self._fail(f"{self.path}: {error}", waiting)
+                return
+            self._complete(waiting)
+
+    def _commit(self, writes: list[Write]) -> None:
+        self._database.execute("BEGIN IMMEDIATE")
+        for statement, values in writes:
+            self._database.execute(statement, values)
+        self._database.execute("COMMIT")
+
+    def _fail(self, message: str, waiting: list[Future[None]]) -> None:
+        with self._wake:
+            self._failed = message
+            waiting += self._waiting
+            self._waiting = []
+        self._complete(waiting, PlacementError(message))
+        self._on_failure(message)
+
+    def _complete(self, futures: list[Future[None]], error: PlacementError | None = None) -> None:
+        if not futures:
+            return
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(_complete, futures, error)
+
+
+def _complete(futures: list[Future[None]], error: PlacementError | None) -> None:
+    for future in futures:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+
+def _locked(path: Path) -> int:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise PlacementError(f"{path}: {error.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise PlacementError(f"{path}: another placement service uses it") from None
+    return lock
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    before = os.umask(0o077)
+    try:
+        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=FULL")
+        version = int(database.execute("PRAGMA user_version").fetchone()[0])
+        if version == 0 and not database.execute("SELECT 1 FROM sqlite_master").fetchall():
+            database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
+        elif version != VERSION:
+            raise PlacementError(
+                f"{path}: a database of version {version}: this service reads version {VERSION}"
+            )
+    except sqlite3.Error as error:
+        raise PlacementError(f"{path}: {error}") from None
+    finally:
+        os.umask(before)
+    return database

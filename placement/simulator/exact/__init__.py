@@ -1,0 +1,1 @@
+"""The exact event-driven simulator of the Ada-SRSF paper (Algorithm 3)."""

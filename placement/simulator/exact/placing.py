@@ -1,0 +1,122 @@
+"""Arrivals, and placing jobs onto GPUs (Algorithm 3, lines 6 to 13)."""
+
+from __future__ import annotations
+
+from placement.model.compiled import compiled
+from placement.model.state import QUEUED
+from placement.policies.placing.choice import choose
+from placement.simulator.exact.compute import begin_iteration
+from placement.simulator.exact.world import World
+
+
+@compiled
+def arrive(world: World, number: int) -> None:
+    """A job joins the queue, which is in the order of SRSF."""
+    core = world.core[0]
+    service = world.jobs[number].service_left
+    hole = core.queued
+    while hole > 0:
+        other = world.queue[hole - 1]
+        if (world.jobs[other].service_left, other) <= (service, number):
+            break
+        world.queue[hole] = other
+        hole -= 1
+    world.queue[hole] = number
+    world.jobs[number].state = QUEUED
+    core.least_queued = (
+        min(core.least_queued, world.jobs[number].gpus) if core.queued else world.jobs[number].gpus
+    )
+    core.queued += 1
+    core.must_place = 1
+
+
+@compiled
+def place_queue(world: World, now: int) -> None:
+    """Place every job that fits; the others are passed over, and stay."""
+    core = world.core[0]
+    core.must_place = 0
+    if not _has_room_for_any(world):
+        return
+    kept, least = 0, len(world.gpus)
+    for position in range(core.queued):
+        number = world.queue[position]
+        if _has_room(world, number) and choose(
+            core.placement, core.kappa, world.jobs, world.gpus, world.servers, number, world.chosen
+        ):
+            _place(world, number, now)
+        else:
+            world.queue[kept] = number
+            least = min(least, world.jobs[number].gpus)
+            kept += 1
+    core.queued, core.least_queued = kept, least
+
+
+@compiled
+def _has_room_for_any(world: World) -> bool:
+    """False if even the smallest job with the least memory would not fit: a long queue is not gone through in vain."""
+    return world.core[0].queued > 0 and world.roomy[0] >= world.core[0].least_queued
+
+
+@compiled
+def _has_room(world: World, number: int) -> bool:
+    for size in range(len(world.memories)):
+        if world.memories[size] == world.jobs[number].memory:
+            return world.roomy[size] >= world.jobs[number].gpus
+    return False
+
+
+@compiled
+def _place(world: World, number: int, now: int) -> None:
+    job = world.jobs[number]
+    job.started = now
+    _use_links(world, number)
+    job.service_left = 0
+    for index in range(job.gpus):
+        _host(world, number, job.first_worker + index, world.chosen[index])
+    begin_iteration(world, number, now)
+
+
+@compiled
+def _host(world: World, number: int, worker: int, gpu: int) -> None:
+    job, record = world.jobs[number], world.gpus[gpu]
+    backward = world.backward[job.model, record.kind]
+    compute = world.forward[job.model, record.kind] + backward
+    job.slowest = max(job.slowest, compute)
+    job.slowest_backward = max(job.slowest_backward, backward)
+    # From now on as long as it takes on these GPUs, which need not have a performance of 1.
+    job.service_left += compute * job.iterations_left
+    record.workload += (compute + job.transfer if job.places else compute) * job.iterations_left
+    world.workers[worker].job = number
+    world.workers[worker].gpu = gpu
+    world.hosted[gpu, record.workers] = worker
+    record.workers += 1
+    before = record.memory_left
+    record.memory_left -= job.memory
+    for size in range(len(world.memories)):
+        if record.memory_left < world.memories[size] <= before:
+            world.roomy[size] -= 1
+
+
+@compiled
+def _use_links(world: World, number: int) -> None:
+    """Note the links between its servers: those that have some of them below, but not all."""
+    job, core = world.jobs[number], world.core[0]
+    servers = 0
+    for index in range(job.gpus):
+        server = world.gpus[world.chosen[index]].server
+        if world.below[world.way[server, 0]] == 0:
+            servers += 1
+            for link in world.way[server]:
+                if link >= 0:
+                    world.below[link] += 1
+    job.servers = servers
+    job.first_place = core.places
+    for index in range(job.gpus):
+        for link in world.way[world.gpus[world.chosen[index]].server]:
+            if link >= 0 and world.below[link] > 0:
+                if world.below[link] < servers:
+                    world.places[core.places].job = number
+                    world.places[core.places].link = link
+                    core.places += 1
+                world.below[link] = 0
+    job.places = core.places - job.first_place

@@ -1,0 +1,121 @@
+"""The exact simulator: event-driven, in whole nanoseconds, the same for the same jobs and seed.
+
+Compute takes whole nanoseconds. A transfer ends at the first nanosecond at which it has nothing left, and progresses in
+integer parts of a nanosecond, at the rates of Eq. 5 rounded down: so which of two things comes first never hangs on how
+floating-point numbers were rounded. Rounding makes transfers that share a link late, by some nanoseconds in a second.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from placement.model.cluster import Cluster
+from placement.model.contention import PUBLISHED, Contention
+from placement.model.errors import UsageError
+from placement.model.job import Job
+from placement.model.state import JOB, Records
+from placement.policies.catalogue import Communication, Placement
+from placement.policies.placing import random
+from placement.simulator.exact.loop import run
+from placement.simulator.exact.world import World, build
+from placement.simulator.outcome import JobOutcome, Outcome, Use
+
+_NS = 1e9
+_MOST_INTERVALS = 1_000_000
+_SEEDS = 1 << 32
+
+
+def simulate(
+    jobs: Sequence[Job],
+    cluster: Cluster,
+    placement: Placement,
+    communication: Communication,
+    contention: Contention = PUBLISHED,
+    *,
+    seed: int = 0,
+    intervals: int = 0,
+) -> Outcome:
+    """Simulate the jobs on the cluster until the last has ended.
+
+    Args:
+        jobs: in any order.
+        cluster: where they run.
+        placement: decides on GPUs.
+        communication: decides on links.
+        contention: what sharing a link costs.
+        seed: of what the policies leave to chance.
+        intervals: into how many the makespan is divided for the use over time; it takes twice as long then.
+
+    Raises:
+        UsageError: no jobs, a number twice, a job that cannot run on this cluster, or times beyond all measure.
+    """
+    if not 0 <= intervals <= _MOST_INTERVALS:
+        raise UsageError(f"intervals {intervals}: 0 to {_MOST_INTERVALS} is allowed")
+    if not 0 <= seed < _SEEDS:
+        raise UsageError(f"seed {seed}: 0 to {_SEEDS - 1} is allowed")
+    began_s = time.perf_counter()
+    world, end = _run(jobs, cluster, placement, communication, contention, seed, (0, 0))
+    wall_s = time.perf_counter() - began_s
+    use = None
+    if intervals:
+        # How long the intervals are is known only now; everything happens again as it did.
+        interval = max(1, -(-end // intervals))
+        world, end = _run(jobs, cluster, placement, communication, contention, seed, (intervals, interval))
+        use = Use(interval / _NS, (world.gpu_use / interval).tolist(), (world.link_use / interval).tolist())
+    return Outcome(
+        jobs=tuple(sorted(_outcomes(world), key=lambda each: each.job_id)),
+        makespan_s=end / _NS,
+        gpu_utilization=tuple((world.gpus["busy"] / max(1, end)).tolist()),
+        events=int(world.core["events"][0]),
+        wall_s=wall_s,
+        use=use,
+    )
+
+
+def _run(
+    jobs: Sequence[Job],
+    cluster: Cluster,
+    placement: Placement,
+    communication: Communication,
+    contention: Contention,
+    seed: int,
+    use: tuple[int, int],
+) -> tuple[World, int]:
+    world = build(jobs, cluster, placement, communication, contention, use)
+    random.seed(seed)
+    return world, run(world)
+
+
+def _outcomes(world: World) -> list[JobOutcome]:
+    return [_outcome(world, job) for job in world.jobs]
+
+
+def _outcome(world: World, record: Records) -> JobOutcome:
+    job = dict(zip(JOB.names or (), record.item(), strict=True))
+    iterations, first = job["iterations"], job["first_worker"]
+    return JobOutcome(
+        job_id=job["job_id"],
+        arrival_s=job["arrival"] / _NS,
+        start_s=job["started"] / _NS,
+        end_s=job["ended"] / _NS,
+        queue_s=(job["started"] - job["arrival"]) / _NS,
+        compute_s=job["slowest"] * iterations / _NS,
+        gpu_wait_s=job["gpu_wait"] / _NS,
+        link_wait_s=job["link_wait"] / _NS,
+        communication_s=job["communication"] / _NS,
+        contention_s=max(0, job["sending"] - alone_ns(world, record) * iterations) / _NS,
+        gpus=tuple(world.workers["gpu"][first : first + job["gpus"]].tolist()),
+    )
+
+
+def alone_ns(world: World, job: Records) -> int:
+    """What the transfers of one iteration of a placed job take, alone on its links."""
+    places = world.places[job["first_place"] : job["first_place"] + job["places"]]
+    if len(places) == 0:
+        return 0
+    rate = min(int(world.rates[world.links[place["link"]]["kind"], 1]) for place in places)
+    core, buckets = world.core[0], int(job["buckets"])
+    parts = int(job["transfer"] - core["latency"]) * int(core["parts"])
+    each, rest = divmod(parts, buckets)
+    return buckets * int(core["latency"]) + (buckets - 1) * -(-each // rate) + -(-(each + rest) // rate)

@@ -1,0 +1,221 @@
+"""Transfers on the links, bucket by bucket: asking, starting, stopping, and contention as in Eq. 5."""
+
+from __future__ import annotations
+
+from placement.model.compiled import compiled
+from placement.model.state import COMPUTING, SENDING, WAITING
+from placement.policies.communication.admission import ADA_SRSF, ADA_SRSF_K
+from placement.policies.communication.ranking import rank
+from placement.simulator.exact.buckets import await_bucket, buckets_ready
+from placement.simulator.exact.event_heap import drop, put
+from placement.simulator.exact.use import note_use
+from placement.simulator.exact.world import World
+
+
+@compiled
+def mark_link(world: World, link: int) -> None:
+    """Have those that wait for this link ask again at the end of this instant."""
+    core = world.core[0]
+    if world.links[link].mark == 0:
+        world.links[link].mark = 1
+        world.dirty_links[core.dirty_links] = link
+        core.dirty_links += 1
+
+
+@compiled
+def add_candidate(world: World, number: int) -> None:
+    """Have this job ask at the end of this instant."""
+    core = world.core[0]
+    if world.jobs[number].mark == 0:
+        world.jobs[number].mark = 1
+        world.candidates[core.candidates] = number
+        core.candidates += 1
+
+
+@compiled
+def offer_bucket(world: World, number: int, now: int) -> None:
+    """A bucket of this job is ready: it asks for its links, unless it has asked already."""
+    job = world.jobs[number]
+    if job.computed >= 0:
+        drop(world.agenda, len(world.jobs) + number)
+    if job.state != COMPUTING:
+        return
+    _load_bucket(world, number)
+    job.rank = rank(world.core[0].link_rank, world.jobs, number)
+    _ask(world, number, now)
+    add_candidate(world, number)
+
+
+@compiled
+def start(world: World, number: int, now: int) -> None:
+    """Let a job that has asked begin."""
+    job, rule = world.jobs[number], world.core[0].rule
+    if job.computed >= 0:
+        job.link_wait += now - max(job.ready, job.computed)
+    job.state = SENDING
+    job.sending_since = job.updated = now
+    for place in range(job.first_place, job.first_place + job.places):
+        link = world.places[place].link
+        _take(world, place, link, True)
+        _push(world, place, link, False)
+        record = world.links[link]
+        record.running += 1
+        if record.running == 1:
+            record.since = now
+        if rule in (ADA_SRSF, ADA_SRSF_K):
+            mark_link(world, link)  # one more running transfer can make AdaDUAL accept another
+    _share_anew(world, number, now)
+
+
+@compiled
+def end_bucket(world: World, number: int, now: int) -> bool:
+    """What was due for a transfer has come; whether with it all of the iteration's gradients are reduced."""
+    job = world.jobs[number]
+    settle(world, number, now)
+    if job.left > 0:
+        _expect(world, number, now)
+        return False
+    job.sent += 1
+    ready = buckets_ready(world, number, now)
+    if job.sent < ready:
+        _load_bucket(world, number)
+        if job.yields:
+            _stop(world, number, now)
+            _ask(world, number, now)
+        else:
+            _expect(world, number, now)
+        return False
+    _stop(world, number, now)
+    _release(world, number)
+    job.state = COMPUTING
+    if job.sent < job.buckets:
+        await_bucket(world, number)
+        return False
+    return True
+
+
+@compiled
+def settle(world: World, number: int, now: int) -> None:
+    """What a running transfer has left by now."""
+    job = world.jobs[number]
+    elapsed = now - job.updated
+    waited = min(elapsed, job.latency_left)
+    job.latency_left -= waited
+    job.left = max(0, job.left - (elapsed - waited) * job.rate)
+    job.updated = now
+
+
+@compiled
+def _load_bucket(world: World, number: int) -> None:
+    job, core = world.jobs[number], world.core[0]
+    parts = (job.transfer - core.latency) * core.parts
+    job.left = parts // job.buckets
+    if job.sent == job.buckets - 1:
+        job.left += parts % job.buckets
+    job.latency_left = core.latency
+
+
+@compiled
+def _ask(world: World, number: int, now: int) -> None:
+    job = world.jobs[number]
+    job.state = WAITING
+    job.ready = now
+    job.yields = 0
+    for place in range(job.first_place, job.first_place + job.places):
+        _push(world, place, world.places[place].link, True)
+
+
+@compiled
+def _release(world: World, number: int) -> None:
+    """Give back what was granted."""
+    job = world.jobs[number]
+    job.granted = job.yields = 0
+    for place in range(job.first_place, job.first_place + job.places):
+        link = world.links[world.places[place].link]
+        if link.granted == number:
+            link.granted = -1
+
+
+@compiled
+def _push(world: World, place: int, link: int, waits: bool) -> None:
+    record = world.links[link]
+    first = record.first_waiting if waits else record.first_running
+    world.places[place].before = -1
+    world.places[place].next = first
+    if first >= 0:
+        world.places[first].before = place
+    if waits:
+        record.first_waiting = place
+    else:
+        record.first_running = place
+
+
+@compiled
+def _take(world: World, place: int, link: int, waits: bool) -> None:
+    before, after = world.places[place].before, world.places[place].next
+    if after >= 0:
+        world.places[after].before = before
+    if before >= 0:
+        world.places[before].next = after
+    elif waits:
+        world.links[link].first_waiting = after
+    else:
+        world.links[link].first_running = after
+
+
+@compiled
+def _stop(world: World, number: int, now: int) -> None:
+    job = world.jobs[number]
+    job.state = WAITING
+    job.sending += now - job.sending_since
+    if job.computed >= 0:
+        job.communication += now - max(job.sending_since, job.computed)
+    drop(world.agenda, number)
+    for place in range(job.first_place, job.first_place + job.places):
+        link = world.places[place].link
+        _take(world, place, link, False)
+        record = world.links[link]
+        record.running -= 1
+        if record.running == 0:
+            record.busy += now - record.since
+            note_use(world.link_use, world.core[0].interval, link, record.since, now)
+        mark_link(world, link)
+    _share_anew(world, number, now)
+
+
+@compiled
+def _share_anew(world: World, number: int, now: int) -> None:
+    """Bring all transfers on the links of this job up to date with how many they are now."""
+    job = world.jobs[number]
+    for place in range(job.first_place, job.first_place + job.places):
+        other = world.links[world.places[place].link].first_running
+        while other >= 0:
+            sharer = world.places[other].job
+            rate = _rate(world, sharer)
+            if rate != world.jobs[sharer].rate:
+                settle(world, sharer, now)
+                world.jobs[sharer].rate = rate
+                _expect(world, sharer, now)
+            other = world.places[other].next
+    if job.state == SENDING:
+        _expect(world, number, now)
+
+
+@compiled
+def _rate(world: World, number: int) -> int:
+    """That of the slowest of its links."""
+    job = world.jobs[number]
+    first = world.links[world.places[job.first_place].link]
+    slowest = world.rates[first.kind, first.running]
+    for place in range(job.first_place + 1, job.first_place + job.places):
+        link = world.links[world.places[place].link]
+        slowest = min(slowest, world.rates[link.kind, link.running])
+    return slowest
+
+
+@compiled
+def _expect(world: World, number: int, now: int) -> None:
+    """Note when a running bucket will end: at the first nanosecond at which it has nothing left."""
+    job = world.jobs[number]
+    rest = (job.left + job.rate - 1) // job.rate
+    put(world.agenda, number, now + job.latency_left + rest)

@@ -1,0 +1,1 @@
+"""The fluid simulation of demand phases on shared links."""

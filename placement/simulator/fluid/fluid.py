@@ -1,0 +1,224 @@
+"""A fluid simulation of jobs with demand phases on shared links: no packets, only rates, and exact in time.
+
+A job's iteration is its phases, one after the other. A silent phase lasts its time; one with a bandwidth has bits to
+move, at most at its bandwidth, and at its max-min fair share of every link it uses (ideal congestion control: fair at
+once, without loss or delay). Iterations follow each other; a delay (a time shift) holds the start of one of them once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from placement.model.demand import Demand, Phase
+from placement.model.errors import UsageError
+from placement.simulator.fluid import flows
+from placement.simulator.fluid.flows import CORE, ENDED, FLOW, Flows
+
+NOISE = 1024
+"""Random numbers a job, used in turn: iterations k and k + 1024 of a job have the same noise."""
+
+_LOG = 16_384
+_SEND, _NS = 1e-9, 1e9
+
+
+@dataclass(frozen=True)
+class Iterations:
+    """The iterations of a job that ended between two looks, in order.
+
+    Attributes:
+        began_ns: of each, when the one before it ended, or the job began.
+        ended_ns: of each.
+        marked_bits: of each, what it sent over links while more was asked of them than they have.
+    """
+
+    began_ns: np.ndarray
+    ended_ns: np.ndarray
+    marked_bits: np.ndarray
+
+    @property
+    def duration_ns(self) -> np.ndarray:
+        """Of each."""
+        return self.ended_ns - self.began_ns
+
+
+class Fluid:
+    """Jobs on links. Jobs and links have numbers from 0 on; times are in ns since the beginning.
+
+    Args:
+        capacities_bps: of each link.
+        jobs: how many there may be.
+        most_phases: of one of their iterations.
+        seed: of the noise. The k-th iteration of a job has the same noise whatever else happens.
+        congestion_loss: the share of its capacity that a link loses while more is asked of it than it has; 0 is fair
+            sharing without any cost but the sharing.
+
+    Raises:
+        UsageError: a capacity that is not positive, no jobs, or a loss outside of 0 to (not including) 1.
+    """
+
+    def __init__(
+        self,
+        capacities_bps: Sequence[float],
+        jobs: int,
+        *,
+        most_phases: int = 16,
+        seed: int = 0,
+        congestion_loss: float = 0.0,
+    ) -> None:
+        if not capacities_bps or min(capacities_bps) <= 0:
+            raise UsageError("links: one or more are allowed, each with a capacity above 0 bit/s")
+        if jobs < 1 or most_phases < 1:
+            raise UsageError(f"{jobs} jobs of {most_phases} phases: 1 or more are allowed")
+        if not 0 <= congestion_loss < 1:
+            raise UsageError(f"congestion_loss is {congestion_loss}: 0 up to (not including) 1 is allowed")
+        links = len(capacities_bps)
+        self._world = Flows(
+            flows=np.zeros(jobs, FLOW).view(np.recarray),
+            core=np.zeros(1, CORE).view(np.recarray),
+            duration=np.zeros((jobs, most_phases)),
+            bandwidth=np.zeros((jobs, most_phases)),
+            way=np.zeros((jobs, links), np.int64),
+            capacity=np.array(capacities_bps, float) * _SEND,
+            demand=np.zeros(links),
+            spare=np.zeros(links),
+            unmet=np.zeros(links, np.int64),
+            rate=np.zeros(jobs),
+            noise=_noise(seed, jobs),
+            ended=np.zeros(_LOG + jobs, ENDED).view(np.recarray),
+            link_bits=np.zeros(links),
+            link_marked=np.zeros(links),
+        )
+        self._world.core.loss[0] = congestion_loss
+        self._log: list[np.ndarray] = []
+
+    @property
+    def now_ns(self) -> float:
+        """How far the simulation is."""
+        return float(self._world.core.now[0])
+
+    @property
+    def link_bits(self) -> np.ndarray:
+        """What each link has carried."""
+        return self._world.link_bits.copy()
+
+    @property
+    def link_marked_bits(self) -> np.ndarray:
+        """What each link has carried while more was asked of it than it has."""
+        return self._world.link_marked.copy()
+
+    def start(
+        self,
+        job: int,
+        phases: Sequence[Phase],
+        links: Sequence[int],
+        iterations: int,
+        *,
+        hold_ns: float = 0.0,
+        noise_ns: float = 0.0,
+    ) -> None:
+        """Let a job that does not run begin its iterations.
+
+        Args:
+            job: its number.
+            phases: of an iteration.
+            links: that it sends over; with none, nothing holds it back.
+            iterations: after how many it ends.
+            hold_ns: how long before the first begins; no part of its duration.
+            noise_ns: the standard deviation of what an iteration takes longer or shorter, in its computation.
+
+        Raises:
+            UsageError: the job runs already, or any of these cannot be.
+        """
+        world = self._world
+        flow = world.flows[job]
+        if flow.running:
+            raise UsageError(f"job {job} runs already")
+        if not 1 <= len(phases) <= world.duration.shape[1] or iterations < 1 or hold_ns < 0 or noise_ns < 0:
+            raise UsageError(
+                f"job {job}: 1 to {world.duration.shape[1]} phases, 1 or more iterations, and no negative time, "
+                "are allowed"
+            )
+        if any(not 0 <= link < len(world.capacity) for link in links) or len(set(links)) != len(links):
+            raise UsageError(
+                f"job {job}: links {list(links)}: of {len(world.capacity)}, each once, are allowed"
+            )
+        world.duration[job, : len(phases)] = [phase.duration_ns for phase in phases]
+        world.bandwidth[job, : len(phases)] = [phase.bandwidth_bps * _SEND for phase in phases]
+        world.way[job, : len(links)] = links
+        flow.phases, flow.links, flow.to_do, flow.noise = len(phases), len(links), iterations, noise_ns
+        flow.silence, flow.marked = Demand(tuple(phases)).silence_ns, 0.0
+        flows.begin(world, job, float(hold_ns))
+
+    def stop(self, job: int) -> None:
+        """End a job between two events; the iteration that it is in is lost."""
+        flow = self._world.flows[job]
+        if flow.sending:
+            self._world.core.stale[0] = 1
+        flow.running = flow.sending = 0
+
+    def delay(self, job: int, by_ns: float) -> None:
+        """Hold the start of a job's next iteration, once.
+
+        Raises:
+            UsageError: by less than 0.
+        """
+        if by_ns < 0:
+            raise UsageError(f"job {job}: a delay of {by_ns} ns: 0 or more is allowed")
+        self._world.flows[job].delay += by_ns
+
+    def run(self, until_ns: float) -> tuple[int, ...]:
+        """Until a time, or until jobs have done all of their iterations: these.
+
+        Raises:
+            UsageError: the time is not finite.
+        """
+        if not np.isfinite(until_ns):
+            raise UsageError(f"until {until_ns} ns: a finite time is allowed")
+        world = self._world
+        before = world.flows.running.copy()
+        while self.now_ns < until_ns:
+            flows.advance(world, float(until_ns))
+            logged = int(world.core.logged[0])
+            self._log.append(np.array(world.ended[:logged]))
+            world.core.logged[0] = 0
+            if world.core.ended[0]:
+                break
+        return tuple(int(job) for job in np.flatnonzero(before & (world.flows.running == 0)))
+
+    def runs(self, job: int) -> bool:
+        """Whether it has iterations to do."""
+        return bool(self._world.flows.running[job])
+
+    def iterations_left(self, job: int) -> int:
+        """Those of the present start."""
+        return int(self._world.flows.to_do[job])
+
+    def sent_bits(self, job: int) -> float:
+        """Over all its iterations so far, the present one included."""
+        return float(self._world.flows.bits[job])
+
+    def reference_ns(self, job: int) -> float | None:
+        """When its last iteration began, told from its first communication, as an agent sees it.
+
+        None before the first one after a start or a delay, and while a delay is still to come.
+        """
+        flow = self._world.flows[job]
+        return float(flow.reference) if flow.running and flow.told and flow.delay == 0 else None
+
+    def iterations(self) -> dict[int, Iterations]:
+        """Of each job, those that ended since this was called last."""
+        log = np.concatenate(self._log) if self._log else np.zeros(0, ENDED)
+        self._log = []
+        found = {}
+        for job in np.unique(log["flow"]):
+            of_job = log[log["flow"] == job]
+            found[int(job)] = Iterations(of_job["began"], of_job["ended"], of_job["marked"])
+        return found
+
+
+def _noise(seed: int, jobs: int) -> np.ndarray:
+    drawn = [np.random.default_rng((seed, job)).standard_normal(NOISE) for job in range(jobs)]
+    return np.array(drawn)
