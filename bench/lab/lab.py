@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Literal
 
-from bench.lab import aqm, namespaces, ownership, sysctls, wiring
-from bench.lab.bottleneck import BIN_NS, BINS, Bottleneck
-from bench.lab.link_use import LinkUse
+from bench.lab import ownership
+from bench.lab.bottleneck import aqm
+from bench.lab.bottleneck.bottleneck import BIN_NS, BINS, Bottleneck
+from bench.lab.bottleneck.link_use import LinkUse
+from bench.lab.network import namespaces, sysctls, wiring
 from bench.lab.placing import Placing
 from bench.lab.topology import Topology
 from mltcp.core.errors import UsageError

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench.lab import namespaces
+from bench.lab.network import namespaces
 
 RECORDS = Path("/run/mltcp-lab")
 PREFIX = "mltcp-lab-"

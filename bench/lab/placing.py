@@ -18,7 +18,7 @@ from typing import Any
 
 from pyroute2.netlink.exceptions import NetlinkError
 
-from bench.lab import namespaces, wiring
+from bench.lab.network import namespaces, wiring
 from bench.lab.topology import INTERFACE, MAX_JOBS, MAX_RANKS, NETWORK, Server, Topology
 from mltcp.core.errors import UsageError
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 
-from bench.lab import namespaces
 from bench.lab.lab import Lab
+from bench.lab.network import namespaces
 from bench.lab.placing import label_of
 from bench.lab.topology import INTERFACE, MAX_JOBS
 from mltcp.core.errors import MltcpError

@@ -11,13 +11,13 @@ from dataclasses import asdict
 import torch
 import torch.distributed as dist
 
-from bench.workloads.group import TIMEOUT
 from bench.workloads.job import JobSpec
 from bench.workloads.loop import IterationRecord, run_iterations
 from bench.workloads.perturbation import parse_perturbation
 from bench.workloads.profile import Profile, builtin_names, load
+from bench.workloads.ranks.group import TIMEOUT
+from bench.workloads.ranks.sockets import Flow, tcp_flows
 from bench.workloads.replay import Replay
-from bench.workloads.sockets import Flow, tcp_flows
 from mltcp.core.errors import MltcpError, UsageError
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

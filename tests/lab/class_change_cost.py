@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyroute2 import IPRoute
 
-from bench.lab import namespaces
+from bench.lab.network import namespaces
 from mltcp.daemon.journal.journal import Journal
 from mltcp.pacing.htb import HtbTree
 from mltcp.pacing.qdiscs import HANDLE

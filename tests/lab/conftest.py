@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.lab import namespaces
+from bench.lab.network import namespaces
 from mltcp.core.errors import NotAvailableError
 
 

@@ -9,7 +9,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from bench.lab import namespaces
+from bench.lab.network import namespaces
 from mltcp.daemon.client.client import Client, Registration
 from tests.lab.daemons import daemon_in, namespace_with_link
 

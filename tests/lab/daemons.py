@@ -10,7 +10,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.lab import namespaces, sysctls
+from bench.lab.network import namespaces, sysctls
 from mltcp.daemon.client.client import Client, NoDaemonError
 
 START_S = 20.0

@@ -7,9 +7,9 @@ import sys
 import time
 from contextlib import contextmanager
 
-from bench.lab import namespaces
+from bench.lab.bottleneck.link import Link
 from bench.lab.lab import Lab
-from bench.lab.link import Link
+from bench.lab.network import namespaces
 from bench.lab.topology import dumbbell
 
 SECONDS, TURNS = 2, 7

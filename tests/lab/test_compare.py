@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.lab import namespaces
+from bench.lab.network import namespaces
 from mltcp.ebpf.congestion_controls import Controls
 
 pytestmark = pytest.mark.lab

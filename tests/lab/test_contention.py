@@ -11,7 +11,7 @@ from statistics import fmean
 
 import pytest
 
-from bench.lab import namespaces
+from bench.lab.network import namespaces
 from placement.experiments.fit import fit, read_measurements
 
 pytestmark = pytest.mark.lab

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.lab import namespaces
+from bench.lab.bottleneck.link import Link
 from bench.lab.lab import Lab
-from bench.lab.link import Link
+from bench.lab.network import namespaces
+from bench.lab.network.wiring import INTERFACE
 from bench.lab.topology import dumbbell
-from bench.lab.wiring import INTERFACE
 from bench.workloads.job import JobSpec
-from bench.workloads.launch import PlacedJob, run_jobs
-from bench.workloads.place import RankPlace
+from bench.workloads.launch.launch import PlacedJob, run_jobs
 from bench.workloads.profile import Profile
+from bench.workloads.ranks.place import RankPlace
 from mltcp.daemon.client.client import Client, Registration
 from mltcp.daemon.client.membership import Membership
 from mltcp.ebpf.mounts import BPFFS

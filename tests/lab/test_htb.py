@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from bench.lab import namespaces, sysctls
+from bench.lab.network import namespaces, sysctls
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.journal.journal import Journal
 from mltcp.pacing.htb import OTHERS, HtbTree

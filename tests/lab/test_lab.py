@@ -19,9 +19,11 @@ from scapy.layers.inet import ICMP, IP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
-from bench.lab import aqm, clean_stale, namespaces, offloads, ownership, shaper
+from bench.lab import clean_stale, ownership
+from bench.lab.bottleneck import aqm, shaper
+from bench.lab.bottleneck.link import Link, parse_rate
 from bench.lab.lab import Lab
-from bench.lab.link import Link, parse_rate
+from bench.lab.network import namespaces, offloads
 from bench.lab.topology import Host, Switch, Topology, Trunk, dumbbell
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from bench.lab import namespaces
+from bench.lab.bottleneck.link import Link
 from bench.lab.lab import Lab
-from bench.lab.link import Link
+from bench.lab.network import namespaces
 from bench.lab.topology import dumbbell
 from bench.perf.side import LOST_S
 from tests.lab.controls_under_test import own_controls

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bench.lab import namespaces
+from bench.lab.network import namespaces
 from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.daemon.journal.changes import QdiscChange
 from mltcp.daemon.journal.journal import Journal

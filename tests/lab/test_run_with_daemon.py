@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bench.lab import namespaces
+from bench.lab.network import namespaces
 from mltcp.daemon.client.client import Client
 from mltcp.ebpf.jobs import CGROUP
 from mltcp.ebpf.mounts import cgroup_root

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.lab import namespaces
+from bench.lab.bottleneck.link import Link
 from bench.lab.lab import Lab
-from bench.lab.link import Link
+from bench.lab.network import namespaces
 from bench.lab.placing import label_of
 from bench.lab.topology import dumbbell
 from bench.lab.two_tier import TwoTier, two_tier, two_tier_cluster

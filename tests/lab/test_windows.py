@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.lab import namespaces
+from bench.lab.network import namespaces
 from mltcp.control.aggressiveness import Aggressiveness, Shape, ratio_q16, scale_acked
 from mltcp.ebpf.congestion_controls import available
 from mltcp.ebpf.jobs import attached

@@ -90,7 +90,7 @@ def test_package_keeps_to_its_imports(package):
         ("mltcp", "import torch.distributed"),
         ("mltcp", "def f():\n    from torch import nn"),
         ("mltcp.ebpf", "from grpc import aio"),
-        ("mltcp.daemon", "import bench.plots"),
+        ("mltcp.daemon", "import bench.compare.contend_plots"),
         ("mltcp", "from bench import plots"),
         ("mltcp", "import os, placement"),
         ("collectives", "from placement import client"),
@@ -113,7 +113,7 @@ def test_forbidden_import_is_found(package, source):
         ("collectives", "import torch\nfrom mltcp import iteration"),
         ("collectives", "def f():\n    from placement.client.client import Client"),
         ("placement", "import grpc\nfrom placement.policies import x"),
-        ("bench", "import torch, mltcp, collectives, placement, bench.plots"),
+        ("bench", "import torch, mltcp, collectives, placement, bench.compare.contend_plots"),
     ],
 )
 def test_allowed_import_is_passed(package, source):

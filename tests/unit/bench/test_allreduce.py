@@ -11,8 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from bench.allreduce import OPERATIONS, Sweep, _Work, busbw_factor, parse_size
-from bench.cli import main
+from bench.allreduce.sweep import OPERATIONS, Sweep, _Work, busbw_factor, parse_size
+from bench.cli.main import main
 from mltcp.core.errors import UsageError
 from tests.unit.collectives.ranks import run_ranks
 

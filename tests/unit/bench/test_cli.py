@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bench.cli import main
+from bench.cli.main import main
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from bench.compare_journal import RESULT, keep_in
-from bench.compare_results import ApproachRun, JobRun, Measured, from_document
+from bench.compare.journal import RESULT, keep_in
+from bench.compare.results import ApproachRun, JobRun, Measured, from_document
 from mltcp.core.errors import UsageError
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from bench.compare_placing import scheduler
+from bench.compare.placing import scheduler
 from placement.model.cluster import Cluster
 from placement.model.errors import UsageError
 from placement.policies.schedulers.scheduler import JobView

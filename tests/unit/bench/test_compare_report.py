@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from bench.compare_html import html_report, write_report
-from bench.compare_plots import bars_figure, gains, overlap
-from bench.compare_report import print_report, sentence
-from bench.compare_results import ApproachRun, Change, JobRun, LinkExcerpt, Measured, Shift, compare_result
+from bench.compare.html import html_report, write_report
+from bench.compare.plots import bars_figure, gains, overlap
+from bench.compare.report import print_report, sentence
+from bench.compare.results import ApproachRun, Change, JobRun, LinkExcerpt, Measured, Shift, compare_result
 from mltcp.core.errors import UsageError
 
 NAMES = ("vgg16-1", "vgg16-2")

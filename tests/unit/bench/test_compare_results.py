@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.compare_results import (
+from bench.compare.results import (
     ApproachRun,
     Change,
     JobRun,

@@ -4,9 +4,9 @@ import argparse
 
 import pytest
 
-from bench import contention_command
-from bench.cli import main
-from bench.contention import Measured, Round
+from bench.cli import contention as contention_command
+from bench.cli.main import main
+from bench.contention.contention import Measured, Round
 
 
 def plan(*arguments):
@@ -84,7 +84,7 @@ def test_a_measurement_is_the_mean_over_the_jobs():
 
 
 def test_processor_time_is_of_the_rounds_with_so_many_jobs(monkeypatch):
-    monkeypatch.setattr("bench.contention.count", lambda: 2)
+    monkeypatch.setattr("bench.contention.contention.count", lambda: 2)
     measured = Measured(
         (Round(0, 4, (1.0,), 0.5, 1.0), Round(0, 4, (1.0, 1.0), 1.5, 1.0), Round(1, 4, (1.0,), 1.5, 3.0)),
         0,

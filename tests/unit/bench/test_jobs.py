@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.workloads.job import JobSpec, RankError, TrainingOptions, WrongDataError
-from bench.workloads.launch import PlacedJob, launched, run_jobs
+from bench.workloads.launch.launch import PlacedJob, launched, run_jobs
 from bench.workloads.perturbation import Perturbation, parse_perturbation
-from bench.workloads.place import RankPlace
 from bench.workloads.profile import Profile
+from bench.workloads.ranks.place import RankPlace
+from bench.workloads.ranks.sockets import tcp_flows
 from bench.workloads.replay import check_sum, contribution
-from bench.workloads.sockets import tcp_flows
 from mltcp.core.errors import UsageError
 
 LOOPBACK = RankPlace(None, "lo", "127.0.0.1")
@@ -273,8 +273,8 @@ class TestFaults:
 LAUNCHER = f"""
 import json
 from bench.workloads.job import JobSpec
-from bench.workloads.launch import PlacedJob, launched
-from bench.workloads.place import RankPlace
+from bench.workloads.launch.launch import PlacedJob, launched
+from bench.workloads.ranks.place import RankPlace
 from bench.workloads.profile import Profile
 
 job = JobSpec("endless", Profile("tiny", 0.002, 0.004, (4096,)), 2, {ENDLESS})

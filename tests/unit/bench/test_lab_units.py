@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.lab import ownership, sysctls
-from bench.lab.bottleneck import configuration
+from bench.lab import ownership
+from bench.lab.bottleneck.bottleneck import configuration
+from bench.lab.bottleneck.link import Link, parse_rate
+from bench.lab.bottleneck.link_use import DirectionUse, LinkUse
 from bench.lab.lab import Lab
-from bench.lab.link import Link, parse_rate
-from bench.lab.link_use import DirectionUse, LinkUse
-from bench.lab.namespaces import require_privileges
+from bench.lab.network import sysctls
+from bench.lab.network.namespaces import require_privileges
 from bench.lab.topology import Host, Switch, Topology, Trunk, dumbbell
 from mltcp.core.errors import NotAvailableError, UsageError
 

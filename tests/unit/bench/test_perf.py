@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.cli import main
+from bench.cli.main import main
 from bench.perf import messages
 from bench.perf.plan import DOWN, UP, Bucket, Plan
 from bench.perf.report import iteration_summary

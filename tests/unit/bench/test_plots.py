@@ -6,8 +6,14 @@ import pytest
 from matplotlib.colors import to_hex
 from PIL import Image
 
-from bench.plots import iterations_figure, link_use_figure, overlap, slowdown_figure, write_plots
-from bench.results import JobRun, LinkUse, PolicyRun, contend_result
+from bench.compare.contend_plots import (
+    iterations_figure,
+    link_use_figure,
+    overlap,
+    slowdown_figure,
+    write_plots,
+)
+from bench.compare.contend_results import JobRun, LinkUse, PolicyRun, contend_result
 from mltcp.core.errors import UsageError
 
 NAMES = ("vgg16-1", "vgg16-2")

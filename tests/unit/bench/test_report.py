@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from bench.report import gain_sentence, print_report
-from bench.results import JobRun, PolicyRun, contend_result
+from bench.compare.contend_report import gain_sentence, print_report
+from bench.compare.contend_results import JobRun, PolicyRun, contend_result
 
 
 def policy_run(policy, *slowdowns, names=("vgg16-1", "vgg16-2"), iterations=4):

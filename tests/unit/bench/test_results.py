@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.results import (
+from bench.compare.contend_results import (
     CONVERGENCE_SLOWDOWN,
     CONVERGENCE_WINDOW,
     JobRun,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.contend import sole_utilization
-from bench.lab.link_use import DirectionUse
+from bench.compare.contend import sole_utilization
+from bench.lab.bottleneck.link_use import DirectionUse
 
 BIN_NS = 5_000_000
 RATE_BPS = 1_600_000_000

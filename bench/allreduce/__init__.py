@@ -1,0 +1,1 @@
+"""The size sweep of an all-reduce over several backends."""

@@ -1,0 +1,1 @@
+"""A bulk flow beside training jobs."""

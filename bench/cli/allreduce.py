@@ -1,0 +1,249 @@
+"""``mltcp-bench allreduce`` as a command: its arguments, its ranks, and how the result is shown."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from bench.cli.progress import Step, progress
+from mltcp.core.errors import MltcpError, UsageError
+
+if TYPE_CHECKING:
+    from bench.allreduce.sweep import Measurement, Sweep
+
+_EXAMPLES = """\
+examples:
+  mltcp-bench allreduce                                        gloo and mltcp, 8 B to 128 MB, 2 ranks on this machine
+  mltcp-bench allreduce --backends gloo,gloo,mltcp -b 1M       a second gloo group shows what difference is noise
+  mltcp-bench allreduce --operations all -e 1M --ranks 4
+  mltcp-bench allreduce --ranks 1 -e 8 -n 3000                 no network: what a call costs the caller
+  torchrun --nnodes 2 ... -m bench.cli allreduce               over two hosts: each process is a rank
+"""
+_OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+_RANK_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_LAUNCHER = "MLTCP_BENCH_LAUNCHER"
+_PR_SET_PDEATHSIG = 1
+_POLL_S = 0.05
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``allreduce`` to the commands."""
+    command = commands.add_parser(
+        "allreduce",
+        help="size sweep of collectives as in nccl-tests, for several torch backends in one run",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = command.add_argument
+    add("--backends", default="gloo,mltcp", metavar="LIST", help="interleaved (default gloo,mltcp)")
+    add(
+        "--operations",
+        default="all_reduce",
+        metavar="LIST",
+        help=f"of {', '.join(_OPERATIONS)}, or all (default all_reduce)",
+    )
+    add("--ranks", type=int, default=2, metavar="N", help="on this machine (default 2)")
+    add("-b", "--first", default="8", metavar="SIZE", help="smallest size (default 8)")
+    add("-e", "--last", default="128M", metavar="SIZE", help="largest size (default 128M)")
+    add("-f", "--factor", type=float, default=2.0, metavar="X", help="between sizes (default 2)")
+    add(
+        "-n", "--iterations", type=int, metavar="N", help="calls in a block (default: fewer for larger sizes)"
+    )
+    add("--dtype", default="float", help="float, double, int32 or int64 (default float)")
+    add("--interface", default="lo", metavar="IF", help="of the ranks started here (default lo)")
+    add("--json", action="store_true", help="one JSON document instead of the table")
+    command.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Be a rank if a launcher has made this process one; else start the ranks. Returns the exit status."""
+    _check(options)
+    if all(name in os.environ for name in _RANK_VARIABLES):
+        return _be_a_rank(options)
+    return _launch(options)
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.ranks < 1:
+        raise UsageError(f"--ranks {options.ranks}: 1 or more are allowed")
+    if not 1 < options.factor <= 1024:
+        raise UsageError(f"-f {options.factor:g}: more than 1, up to 1024 is allowed")
+    if options.iterations is not None and options.iterations < 1:
+        raise UsageError(f"-n {options.iterations}: 1 or more is allowed")
+    _names(options.operations, "operation", _OPERATIONS)
+    sweep_of(options)
+
+
+def sweep_of(options: argparse.Namespace) -> Sweep:
+    """What the options ask for. Raises UsageError."""
+    import torch.distributed as dist
+
+    import collectives  # noqa: F401  where torch's autoload is off
+    from bench.allreduce.sweep import TYPES, Sweep, parse_size
+
+    first, last = parse_size(options.first), parse_size(options.last)
+    if first > last:
+        raise UsageError(f"-b {options.first} is more than -e {options.last}")
+    if options.dtype not in TYPES:
+        raise UsageError(f"--dtype {options.dtype}: choose from {', '.join(TYPES)}")
+    known = [name for name in dist.Backend.backend_list if name not in ("undefined", "fake")]
+    usable = [name for name in known if name == "mltcp" or dist.is_backend_available(name)]
+    backends = _names(options.backends, "backend", usable)
+    operations = _names(options.operations, "operation", _OPERATIONS)
+    return Sweep(backends, operations, first, last, options.factor, options.dtype, options.iterations)
+
+
+def _names(text: str, what: str, allowed: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(allowed) if text == "all" else tuple(filter(None, text.split(",")))
+    for name in names:
+        if name not in allowed:
+            raise UsageError(f"unknown {what} {name!r}; choose from {', '.join(allowed)}")
+    if not names:
+        raise UsageError(f"at least one {what} is needed: {', '.join(allowed)}")
+    return names
+
+
+# -- a rank ----------------------------------------------------------------------------------------------------------
+
+
+def _be_a_rank(options: argparse.Namespace) -> int:
+    import torch
+    import torch.distributed as dist
+
+    from bench.allreduce.sweep import measure
+
+    _die_with_the_launcher()
+    sweep = sweep_of(options)
+    torch.set_num_threads(1)
+    try:
+        dist.init_process_group(sweep.backends[0])
+        found: list[Measurement] = []
+        speaks = dist.get_rank() == 0
+        steps = len(sweep.sizes()) * len(sweep.operations)
+        with progress(steps, 1) if speaks else nullcontext() as step:
+            for measurements in measure(sweep, _teller(step)):
+                found += measurements
+        if speaks:
+            _show(sweep, found, dist.get_world_size(), options.json)
+    except RuntimeError as error:
+        raise MltcpError(str(error).splitlines()[0]) from None
+    status = 1 if any(each.wrong for each in found) else 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # An orderly end would wait for groups whose peers may be gone.
+    os._exit(status)
+
+
+def _die_with_the_launcher() -> None:
+    """A rank that was started here ends with its launcher, however that goes; torchrun sees to its own."""
+    launcher = os.environ.get(_LAUNCHER)
+    if launcher is not None:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != int(launcher):
+            os._exit(1)
+
+
+def _teller(step: Step | None) -> Callable[[str], None]:
+    return (lambda _: None) if step is None else (lambda operation: step(operation, 0))
+
+
+def _show(sweep: Sweep, found: list[Measurement], ranks: int, as_json: bool) -> None:
+    means = {
+        name: sum(each.busbw_gbps for each in found if each.backend == name)
+        / max(1, sum(each.backend == name for each in found))
+        for name in sweep.names
+    }
+    good = not any(each.wrong for each in found)
+    if as_json:
+        document = {
+            "schema": 1,
+            "ranks": ranks,
+            "results": [asdict(each) for each in found],
+            "mean_busbw_gbps": means,
+            "ok": good,
+        }
+        print(json.dumps(document))
+        return
+    operation = None
+    for each in found:
+        if each.operation != operation:
+            operation = each.operation
+            print(f"\n# {operation}, {ranks} ranks")
+            print(
+                f"#{'size':>11} {'count':>11} {'type':>7}  {'backend':<9} {'time':>10} {'algbw':>8} {'busbw':>8} "
+                f"{'#wrong':>7} {'spread':>7} {'cpu':>8}"
+            )
+            print(f"#{'(B)':>11} {'':>11} {'':>7}  {'':<9} {'(us)':>10} {'(GB/s)':>8} {'(GB/s)':>8} {'':>7} {'':>7} "
+                  f"{'(us)':>8}")  # fmt: skip
+        print(
+            f"{each.size_bytes:>12} {each.count:>11} {each.dtype:>7}  {each.backend:<9} {each.time_us:>10.2f} "
+            f"{each.algbw_gbps:>8.3f} {each.busbw_gbps:>8.3f} {each.wrong:>7} {each.spread:>6.0%} {each.cpu_us:>8.2f}"
+        )
+    print()
+    for name, mean in means.items():
+        print(f"# mean bus bandwidth, {name}: {mean:.4f} GB/s")
+    print("# OK" if good else "# FAILED: wrong data")
+
+
+# -- the ranks of this machine ---------------------------------------------------------------------------------------
+
+
+def _launch(options: argparse.Namespace) -> int:
+    """Start the ranks and wait for them; none is left, whatever happens."""
+    arguments = [sys.executable, "-m", "bench.cli", "allreduce", *_arguments(options)]
+    shared = {
+        **os.environ,
+        "WORLD_SIZE": str(options.ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "GLOO_SOCKET_IFNAME": options.interface,
+        "OMP_NUM_THREADS": "1",
+    }
+    ranks: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank in range(options.ranks):
+            environment = {**shared, "RANK": str(rank), _LAUNCHER: str(os.getpid())}
+            ranks.append(subprocess.Popen(arguments, env=environment))
+        return _wait(ranks)
+    finally:
+        for each in ranks:
+            with suppress(OSError):
+                each.kill()
+            each.wait()
+
+
+def _wait(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
+    while True:
+        statuses = [each.poll() for each in ranks]
+        for rank, status in enumerate(statuses):
+            if status is not None and status < 0:
+                raise MltcpError(f"rank {rank} was killed by {signal.Signals(-status).name}")
+        failed = [status for status in statuses if status]
+        if failed:
+            return failed[0]
+        if all(status == 0 for status in statuses):
+            return 0
+        time.sleep(_POLL_S)
+
+
+def _arguments(options: argparse.Namespace) -> list[str]:
+    named = ["backends", "operations", "first", "last", "factor", "iterations", "dtype"]
+    given = {name: getattr(options, name) for name in named}
+    arguments = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    return [*arguments, *(["--json"] if options.json else [])]
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])

@@ -1,0 +1,286 @@
+"""``mltcp-bench compare`` as a command: its arguments, the comparison they ask for, and how the result is shown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.cli.contend import add_link, link_of
+from bench.cli.progress import progress
+from bench.compare.approach import Approach, parse_approaches
+from bench.compare.contend import named_jobs
+from bench.compare.journal import keep_in
+from bench.compare.report import print_report
+from bench.compare.results import Change, CompareResult, compare_result, from_document, to_document
+from bench.compare.snapshot import DemandingJob, Plan, Snapshot, compare, total_iterations
+from bench.compare.trace import TracePlan
+from bench.lab.bottleneck.aqm import MARKERS, VIRTUAL_QUEUE
+from bench.lab.bottleneck.link import Link
+from bench.lab.two_tier import TwoTier
+from bench.workloads.phases import parse_change
+from bench.workloads.profile import Profile, fit, link_time_s
+from bench.workloads.profile import load as load_profile
+from mltcp.core.errors import UsageError
+from placement.model.demand import Demand, Phase
+
+_POLICIES = "isolated,fair,mltcp_cubic,cassini"
+
+_EXAMPLES = """\
+examples:
+  mltcp-bench compare --set snapshot1                        two jobs that fit together, under four policies
+  mltcp-bench compare --set snapshot1,snapshot5 --policies isolated,fair,mltcp_cubic,mltcp_dcqcn,cassini --repeat 3
+  mltcp-bench compare --jobs vgg16,vgg16 --policies isolated,fair,mltcp_reno,srsf-1,ada-srsf
+  mltcp-bench compare --set snapshot1 --change VGG16:40:2    a batch is doubled in mid-run: who finds back how soon
+  mltcp-bench compare --trace poisson --policies isolated,themis,themis+cassini,lwf-1+ada-srsf
+  mltcp-bench compare --set snapshot1 -o report              pictures, report.html and result.json in that directory
+  mltcp-bench compare --from report/result.json -o again     the pictures and the report of an earlier run
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``compare`` to the commands."""
+    command = commands.add_parser(
+        "compare",
+        help="run the same jobs under congestion controls, schedulers and gates, and compare them",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_what(command)
+    _add_how(command)
+    add_link(command)
+    _add_cluster(command)
+    command.add_argument(
+        "--ecn-by", default=VIRTUAL_QUEUE, choices=MARKERS, help="what marks (default virtual_queue)"
+    )
+    command.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
+    command.add_argument(
+        "-o",
+        dest="output",
+        type=Path,
+        metavar="DIR",
+        help="write pictures and report.html there, and result.json, which is kept up to date from run to run",
+    )
+    command.set_defaults(execute=execute)
+
+
+def _add_what(command: argparse.ArgumentParser) -> None:
+    which = command.add_mutually_exclusive_group()
+    which.add_argument(
+        "--set", dest="sets", metavar="NAMES", help="sets of jobs on one link, by name or JSON file"
+    )
+    which.add_argument("--trace", metavar="NAME", help="a trace on a two-tier lab, by name or JSON file")
+    which.add_argument("--jobs", metavar="NAMES", help="DNN profiles on one link, by name or JSON file")
+    which.add_argument(
+        "--from", dest="document", type=Path, metavar="FILE", help="show an earlier --json result"
+    )
+
+
+def _add_how(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--policies",
+        default=_POLICIES,
+        metavar="NAMES",
+        help=f"isolated, fair, a congestion control, cassini, a scheduler or a gate (default {_POLICIES})",
+    )
+    command.add_argument(
+        "--control", default="cubic", metavar="NAME", help="congestion control of policies that name none"
+    )
+    command.add_argument(
+        "--iterations",
+        type=int,
+        default=60,
+        metavar="N",
+        help="of the slowest job; others run as long (default 60)",
+    )
+    command.add_argument(
+        "--repeat",
+        type=int,
+        default=2,
+        metavar="N",
+        help="how often everything runs, interleaved (default 2)",
+    )
+    command.add_argument(
+        "--ranks", type=int, default=2, metavar="N", help="processes of a job on one link (default 2)"
+    )
+    command.add_argument(
+        "--starts",
+        choices=("together", "random"),
+        default="together",
+        help="when jobs of a set start; random moments are the same for all policies of a repeat",
+    )
+    command.add_argument("--seed", type=int, default=0, help="of whatever is left to chance (default 0)")
+    command.add_argument(
+        "--profiles",
+        choices=("measured", "set"),
+        default="measured",
+        help="what Cassini is told: measured in the isolated runs, where there are any, or as in the set",
+    )
+    command.add_argument(
+        "--change",
+        metavar="JOB:N:FACTOR",
+        help="from its iteration N on, this job computes FACTOR times as long; how long it takes to settle is reported",
+    )
+
+
+def _add_cluster(command: argparse.ArgumentParser) -> None:
+    trace = command.add_argument_group("of --trace")
+    trace.add_argument(
+        "--first", type=int, default=12, metavar="N", help="so many jobs of the trace (default 12)"
+    )
+    trace.add_argument(
+        "--placement",
+        default="first-fit",
+        metavar="NAME",
+        help="of policies that name none (default first-fit)",
+    )
+    trace.add_argument("--racks", type=int, default=4, metavar="N", help="under one core switch (default 4)")
+    trace.add_argument("--servers", type=int, default=3, metavar="N", help="of a rack (default 3)")
+    trace.add_argument("--slots", type=int, default=2, metavar="N", help="of a server (default 2)")
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the comparison and show its result; returns the exit status."""
+    result = _earlier(options.document) if options.document is not None else _run(options)
+    written = _written(result, options.output)
+    if options.json:
+        print(json.dumps({**to_document(result), "files": written}, allow_nan=False))
+    else:
+        print_report(result, files=written)
+    return 0
+
+
+def _run(options: argparse.Namespace) -> CompareResult:
+    if options.trace is not None:
+        return _run_trace(options)
+    plan = plan_of(options)
+    snapshots = snapshots_of(options, plan.link)
+    keep = keep_in(options.output)
+    with progress(total_iterations(snapshots, plan), plan.repeat) as step:
+        return compare_result(compare(snapshots, plan, step, keep))
+
+
+def plan_of(options: argparse.Namespace) -> Plan:
+    """How the arguments want it compared; UsageError names what is wrong with them."""
+    for field in ("iterations", "repeat"):
+        if getattr(options, field) < 1:
+            raise UsageError(f"--{field} {getattr(options, field)}: at least 1 is allowed")
+    approaches = parse_approaches(options.policies, options.control)
+    _check_one_link(approaches)
+    isolated = any(approach.isolated for approach in approaches)
+    change = None
+    if options.change is not None:
+        job, compute = parse_change(options.change)
+        change = Change(job, compute.iteration, compute.factor)
+    return Plan(
+        approaches=approaches,
+        link=link_of(options),
+        iterations=options.iterations,
+        repeat=options.repeat,
+        ranks=options.ranks,
+        random_starts=options.starts == "random",
+        seed=options.seed,
+        # A profile that was measured across a change would be that of neither.
+        measured=options.profiles == "measured" and isolated and change is None,
+        change=change,
+        ecn_by=options.ecn_by,
+    )
+
+
+def _run_trace(options: argparse.Namespace) -> CompareResult:
+    from bench.compare import trace as compare_trace
+    from placement.traces import sets
+
+    trace = compare_trace.first_jobs(sets.load(options.trace), options.first)
+    plan = trace_plan_of(options)
+    keep = keep_in(options.output)
+    with progress(compare_trace.total_iterations(trace, plan), plan.repeat) as step:
+        return compare_result([compare_trace.compare_trace(trace, plan, step, keep)])
+
+
+def trace_plan_of(options: argparse.Namespace) -> TracePlan:
+    """How the arguments want a trace compared; UsageError names what is wrong with them."""
+    for field in ("iterations", "repeat", "first"):
+        if getattr(options, field) < 1:
+            raise UsageError(f"--{field} {getattr(options, field)}: at least 1 is allowed")
+    if options.change is not None:
+        raise UsageError("--change: only of a job of a --set or of --jobs")
+    return TracePlan(
+        approaches=parse_approaches(options.policies, options.control),
+        shape=TwoTier(racks=options.racks, servers=options.servers, slots=options.slots),
+        iterations=options.iterations,
+        repeat=options.repeat,
+        placement=options.placement,
+        seed=options.seed,
+        ecn_by=options.ecn_by,
+    )
+
+
+def _check_one_link(approaches: Sequence[Approach]) -> None:
+    for approach in approaches:
+        if approach.only_places:
+            raise UsageError(
+                f"--policies: {approach.name} only places jobs, and those of a set share one link as it is: "
+                "it needs --trace"
+            )
+
+
+def snapshots_of(options: argparse.Namespace, link: Link) -> list[Snapshot]:
+    """The sets of jobs that the arguments ask for."""
+    if options.sets is not None:
+        return [_set(name) for name in _names("--set", options.sets)]
+    return [_of_profiles(_names("--jobs", options.jobs or "vgg16,vgg16"), link, options.ranks)]
+
+
+def _names(argument: str, text: str) -> list[str]:
+    names = [name for name in text.split(",") if name]
+    if not names:
+        raise UsageError(f"{argument}: at least one name is needed")
+    return names
+
+
+def _set(name: str) -> Snapshot:
+    from placement.traces import sets
+
+    jobs = sets.load(name)
+    return Snapshot(
+        jobs.name,
+        jobs.capacity_bps,
+        tuple(DemandingJob(job.name, job.model, job.demand) for job in jobs.jobs),
+    )
+
+
+def _of_profiles(names: Sequence[str], link: Link, ranks: int) -> Snapshot:
+    """Profiles fitted to the link as `contend` does: what they send, they send after they have computed."""
+    profiles = [load_profile(name).without_overlap() for name in names]
+    scale = fit(profiles, link.rate_bps, ranks)
+    scaled = [profile.scaled(scale.time, scale.bytes) for profile in profiles]
+    named = named_jobs(scaled, [Path(name).stem for name in names])
+    jobs = tuple(
+        DemandingJob(name, profile.name, _demand(profile, link, ranks))
+        for (name, _), profile in zip(named, scaled, strict=True)
+    )
+    return Snapshot(",".join(name for name, _ in named), link.rate_bps, jobs)
+
+
+def _demand(profile: Profile, link: Link, ranks: int) -> Demand:
+    sends_s = link_time_s(profile.gradient_bytes, link.rate_bps, ranks)
+    return Demand((Phase(round(profile.compute_s * 1e9), 0), Phase(round(sends_s * 1e9), link.rate_bps)))
+
+
+def _earlier(path: Path) -> CompareResult:
+    try:
+        return from_document(json.loads(path.read_text()))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: {error}") from None
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def _written(result: CompareResult, directory: Path | None) -> list[str]:
+    if directory is None:
+        return []
+    from bench.compare.html import write_report
+
+    return [str(path) for path in write_report(result, directory)]

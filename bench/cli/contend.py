@@ -1,0 +1,239 @@
+"""``mltcp-bench contend`` as a command: its arguments, the contest they ask for, and how the result is shown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.cli.progress import progress
+from bench.compare.contend import Contest, Work, contend, named_jobs
+from bench.compare.contend_report import print_report
+from bench.compare.contend_results import ContendResult, contend_result, to_document
+from bench.compare.policy import parse_policy
+from bench.lab.bottleneck.aqm import MARKERS, VIRTUAL_QUEUE
+from bench.lab.bottleneck.link import Link, parse_rate
+from bench.workloads.job import TrainingOptions
+from bench.workloads.perturbation import parse_perturbation
+from bench.workloads.profile import Profile, Scale, default_fraction, fit, load
+from mltcp.core.errors import UsageError
+
+_POLICIES = "isolated,reno,mltcp_reno,cubic,mltcp_cubic,dctcp,mltcp_dctcp"
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)(b|kb|mb)?")
+_SIZE_UNITS = {None: 1, "b": 1, "kb": 1000, "mb": 1_000_000}
+_TRAINING = "train"
+# Of an isolated iteration, by default: enough windows for F to act, and not so long that a comparison takes all day.
+_LINK_S = 0.166
+
+_EXAMPLES = """\
+examples:
+  mltcp-bench contend --jobs vgg16,vgg16                     two jobs on one link, each policy against the job alone
+  mltcp-bench contend --jobs vgg16,resnet50 --policies isolated,cubic,mltcp_cubic --plot plots
+  mltcp-bench contend --jobs vgg16,vgg16 --perturb 20:0.15   every 20 iterations one job is held back
+  mltcp-bench contend --jobs my-model.json,train --json      a profile of your own beside a small real training
+  mltcp-bench contend --policies isolated,mltcp_reno,mltcp_reno@quadratic,mltcp_reno@falling_linear
+  mltcp-bench contend --policies isolated,dcqcn,mltcp_dcqcn   rates from a daemon on every host (docs/daemon.md)
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``contend`` to the commands."""
+    command = commands.add_parser(
+        "contend",
+        help="run jobs on one bottleneck under several policies and compare them with each job alone",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_jobs(command, policies=_POLICIES, iterations=80, repeat=3)
+    add_link(command)
+    command.add_argument(
+        "--stagger", type=float, default=0.0, metavar="S", help="start each job this much later"
+    )
+    command.add_argument(
+        "--perturb", metavar="N:S", help="every N iterations hold a job back by up to S seconds"
+    )
+    command.add_argument("--seed", type=int, default=0, help="of the perturbation (default 0)")
+    command.add_argument(
+        "--isolated-cc", default="cubic", metavar="NAME", help="control of isolated jobs (default cubic)"
+    )
+    command.add_argument(
+        "--ecn-by", default=VIRTUAL_QUEUE, choices=MARKERS, help="what marks (default virtual_queue)"
+    )
+    command.add_argument("--plot", type=Path, metavar="DIR", help="write pictures (PNG) there")
+    command.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
+    command.set_defaults(execute=execute)
+
+
+def add_jobs(command: argparse.ArgumentParser, policies: str, iterations: int, repeat: int) -> None:
+    """The arguments that say which jobs run, under which policies, and how often."""
+    command.add_argument(
+        "--jobs", default="vgg16,vgg16", help="DNN profiles by name or JSON file, or `train`"
+    )
+    command.add_argument(
+        "--policies", default=policies, help="congestion controls, and `isolated`, the yardstick"
+    )
+    command.add_argument(
+        "--iterations",
+        type=int,
+        default=iterations,
+        metavar="N",
+        help=f"of the slowest job; others run as long (default {iterations})",
+    )
+    command.add_argument(
+        "--repeat",
+        type=int,
+        default=repeat,
+        metavar="N",
+        help=f"how often everything runs (default {repeat})",
+    )
+    command.add_argument(
+        "--ranks", type=int, default=2, metavar="N", help="processes of a job, each on a host (default 2)"
+    )
+    command.add_argument(
+        "--scale", default="auto", metavar="B:T", help="factors for bytes and times (default: fit the link)"
+    )
+    command.add_argument(
+        "--fraction", type=float, help="link share of the largest job's iteration (default 0.86 / jobs)"
+    )
+    command.add_argument(
+        "--compute", type=float, metavar="S", help="longest compute phase (default: 0.22 s for two jobs)"
+    )
+    command.add_argument(
+        "--overlap",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="send buckets during the backward phase (default: after it, see docs/lab.md)",
+    )
+
+
+def add_link(command: argparse.ArgumentParser) -> None:
+    """The arguments that describe the bottleneck."""
+    command.add_argument("--rate", default="300mbit", help="of the bottleneck (default 300mbit)")
+    command.add_argument("--queue", default="300kb", help="the bottleneck's buffer (default 300kb)")
+    command.add_argument("--ecn", default="40kb", help="queue above which it marks, or `none` (default 40kb)")
+    command.add_argument("--mtu", type=int, default=1500, help="(default 1500)")
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the contest and show its result; returns the exit status."""
+    contest, scale = contest_of(options)
+    with progress(contest.total_iterations, contest.repeat) as step:
+        runs = contend(contest, step)
+    result = contend_result(_link_document(options, contest, scale), runs)
+    plots = _plots(result, options.plot)
+    if options.json:
+        print(json.dumps({**to_document(result), "plots": plots}, allow_nan=False))
+    else:
+        print_report(result, pictures=plots)
+    return 0
+
+
+def contest_of(options: argparse.Namespace) -> tuple[Contest, Scale]:
+    """The contest that the arguments ask for; UsageError names what is wrong with them."""
+    link = link_of(options)
+    for field in ("iterations", "repeat"):
+        if getattr(options, field) < 1:
+            raise UsageError(f"--{field} {getattr(options, field)}: at least 1 is allowed")
+    if not 0 <= options.stagger < 3600:
+        raise UsageError(f"--stagger {options.stagger}: 0 to 3600 seconds are allowed")
+    names = [name for name in options.jobs.split(",") if name]
+    works, scale = _works(names, link, options)
+    contest = Contest(
+        jobs=named_jobs(works, [Path(name).stem for name in names]),
+        policies=tuple(
+            parse_policy(name, options.isolated_cc) for name in options.policies.split(",") if name
+        ),
+        link=link,
+        iterations=options.iterations,
+        repeat=options.repeat,
+        ranks=options.ranks,
+        stagger_s=options.stagger,
+        perturbation=parse_perturbation(options.perturb, options.seed) if options.perturb else None,
+        ecn_by=options.ecn_by,
+    )
+    if not contest.jobs or not contest.policies:
+        raise UsageError(
+            "at least one job and one policy are needed: --jobs vgg16,vgg16 --policies isolated,cubic"
+        )
+    return contest, scale
+
+
+def link_of(options: argparse.Namespace) -> Link:
+    """The bottleneck that the arguments describe."""
+    ecn = None if options.ecn == "none" else _size("ecn", options.ecn)
+    return Link(parse_rate(options.rate), _size("queue", options.queue), ecn, options.mtu)
+
+
+def _works(names: Sequence[str], link: Link, options: argparse.Namespace) -> tuple[list[Work], Scale]:
+    profiles = {name: load(name) for name in names if name != _TRAINING}
+    if not options.overlap:
+        profiles = {name: profile.without_overlap() for name, profile in profiles.items()}
+    scale = _scale([profiles[name] for name in names if name in profiles], link, options, len(names))
+    scaled = {name: profile.scaled(scale.time, scale.bytes) for name, profile in profiles.items()}
+    training = TrainingOptions(compute_s=_compute_s(options, len(names)))
+    return [scaled.get(name, training) for name in names], scale
+
+
+def _fraction(options: argparse.Namespace, jobs: int) -> float:
+    return default_fraction(jobs) if options.fraction is None else float(options.fraction)
+
+
+def _compute_s(options: argparse.Namespace, jobs: int) -> float:
+    if options.compute is not None:
+        return float(options.compute)
+    fraction = _fraction(options, jobs)
+    return _LINK_S * (1 - fraction) / fraction if 0 < fraction < 1 else _LINK_S
+
+
+def _scale(profiles: Sequence[Profile], link: Link, options: argparse.Namespace, jobs: int) -> Scale:
+    if not profiles:
+        return Scale(1.0, 1.0)
+    if options.scale == "auto":
+        return fit(
+            profiles, link.rate_bps, options.ranks, _fraction(options, jobs), _compute_s(options, jobs)
+        )
+    size, colon, time = options.scale.partition(":")
+    try:
+        return Scale(time=float(time) if colon else 1.0, bytes=float(size))
+    except ValueError:
+        raise UsageError(
+            f"--scale {options.scale!r}: `auto` or B:T, two positive numbers, is allowed"
+        ) from None
+
+
+def _size(field: str, text: str) -> int:
+    found = _SIZE.fullmatch(text.lower())
+    if found is None:
+        raise UsageError(f"--{field} {text!r}: a number of bytes, such as 40000, 40kb or 1mb, is allowed")
+    return int(float(found[1]) * _SIZE_UNITS[found[2]])
+
+
+def _link_document(
+    options: argparse.Namespace, contest: Contest, scale: Scale
+) -> dict[str, str | int | float | bool | None]:
+    return {
+        "rate_bps": contest.link.rate_bps,
+        "queue_bytes": contest.link.queue_bytes,
+        "ecn_threshold_bytes": contest.link.ecn_threshold_bytes,
+        "ecn_by": contest.ecn_by,
+        "mtu": contest.link.mtu,
+        "ranks": contest.ranks,
+        "iterations": contest.iterations,
+        "stagger_s": contest.stagger_s,
+        "perturb": options.perturb,
+        "seed": options.seed,
+        "overlap": options.overlap,
+        "bytes_scale": scale.bytes,
+        "time_scale": scale.time,
+        "isolated_cc": options.isolated_cc,
+    }
+
+
+def _plots(result: ContendResult, directory: Path | None) -> list[str]:
+    if directory is None:
+        return []
+    from bench.compare.contend_plots import write_plots
+
+    return [str(path) for path in write_plots(result, directory)]

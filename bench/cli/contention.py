@@ -1,0 +1,208 @@
+"""``mltcp-bench contention`` as a command: its arguments, and how the measurement is kept and shown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.cli.contend import add_link, link_of
+from bench.cli.progress import progress
+from bench.compare.policy import PACED, Policy, parse_policy
+from bench.contention.contention import RANKS, Measured, Plan, Round, measure
+from bench.lab.topology import MAX_JOBS
+from mltcp.core.errors import MltcpError, UsageError
+from placement.experiments.measurements import as_csv
+from placement.model.errors import PlacementError
+from placement.model.whole_file import check_writable, write_whole
+
+_EXAMPLES = """\
+examples:
+  mltcp-bench contention                                    1 to 8 all-reduces at a time, into contention.csv
+  mltcp-bench contention -o cubic.csv --control cubic --rate 1gbit --ecn none
+  mltcp-bench contention --jobs 1,2,4 --sizes 1M,4M --repeat 10 --json
+  mltcp-placement fit contention.csv                        a, b and eta of the contention model
+
+A line of the file is the mean time of k all-reduces that ran at the same time, as `mltcp-placement fit` reads it.
+"""
+_JOBS = "1..8"
+_SIZES = "1M,2M,4M,8M"
+_RANGE = re.compile(r"(\d{1,3})(?:\.\.(\d{1,3}))?")
+_MAX_SIZE_BYTES = 1 << 30
+_ELEMENT_BYTES = 4
+# Above this the processors are what is shared, and not the link.
+_BUSY = 0.8
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``contention`` to the commands."""
+    command = commands.add_parser(
+        "contention",
+        help="measure all-reduces that share a link, for the contention model of the placement policies",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = command.add_argument
+    add("--jobs", default=_JOBS, metavar="K", help=f"at a time: a range or a list (default {_JOBS})")
+    add(
+        "--sizes", default=_SIZES, metavar="LIST", help=f"of an all-reduce, with K, M or G (default {_SIZES})"
+    )
+    add("--repeat", type=int, default=5, metavar="N", help="how often everything is measured (default 5)")
+    add("--control", default="cubic", metavar="NAME", help="congestion control (default cubic)")
+    add_link(command)
+    add(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("contention.csv"),
+        metavar="CSV",
+        help="where the measurements go (default contention.csv)",
+    )
+    add("--json", action="store_true", help="one JSON document instead of the table")
+    command.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Measure, write the file whole, and show the result; returns the exit status."""
+    plan = plan_of(options)
+    try:
+        check_writable(options.output)
+    except PlacementError as error:
+        raise UsageError(str(error)) from None
+    with progress(plan.total, plan.repeat) as step:
+        measured = measure(plan, step)
+    try:
+        write_whole(options.output, as_csv(each.measurement for each in measured.rounds).encode())
+    except PlacementError as error:
+        raise MltcpError(str(error)) from None
+    if options.json:
+        print(json.dumps(_document(plan, measured, options.output), allow_nan=False))
+    else:
+        _show(plan, measured, options.output)
+    return 0
+
+
+def plan_of(options: argparse.Namespace) -> Plan:
+    """The measurement that the arguments ask for; UsageError names what is wrong with them."""
+    if not 1 <= options.repeat <= 10_000:
+        raise UsageError(f"--repeat {options.repeat}: 1 to 10000 are allowed")
+    return Plan(
+        jobs=_numbers_of_jobs(options.jobs),
+        sizes_bytes=_sizes(options.sizes),
+        repeat=options.repeat,
+        link=link_of(options),
+        policy=_policy(options.control),
+    )
+
+
+def _numbers_of_jobs(text: str) -> tuple[int, ...]:
+    numbers: set[int] = set()
+    for part in text.split(","):
+        found = _RANGE.fullmatch(part)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        if not 1 <= first <= last <= MAX_JOBS:
+            raise UsageError(
+                f"--jobs {text!r}: numbers from 1 to {MAX_JOBS} are allowed, as in 1..8 or 1,2,4"
+            )
+        numbers.update(range(first, last + 1))
+    return tuple(sorted(numbers))
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    from bench.allreduce.sweep import parse_size
+
+    sizes = {parse_size(part) for part in text.split(",")}
+    for size in sizes:
+        if size % _ELEMENT_BYTES or size > _MAX_SIZE_BYTES:
+            raise UsageError(f"--sizes {text!r}: {size}: a multiple of {_ELEMENT_BYTES} up to 1G is allowed")
+    return tuple(sorted(sizes))
+
+
+def _policy(name: str) -> Policy:
+    if name.partition("@")[0] in PACED:
+        raise UsageError(f"--control {name}: a congestion control is allowed, not a law of pacing")
+    policy = parse_policy(name, "cubic")
+    if policy.isolated:
+        raise UsageError(f"--control {name}: a congestion control is allowed, such as cubic")
+    return policy
+
+
+def _document(plan: Plan, measured: Measured, output: Path) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "link": {
+            "rate_bps": plan.link.rate_bps,
+            "queue_bytes": plan.link.queue_bytes,
+            "ecn_threshold_bytes": plan.link.ecn_threshold_bytes,
+            "mtu": plan.link.mtu,
+        },
+        "control": plan.policy.name,
+        "ranks": RANKS,
+        "repeat": plan.repeat,
+        "measurements": [
+            {
+                "jobs": each.jobs,
+                "size_bytes": each.size_bytes,
+                "repeat": each.repeat,
+                "latency_us": each.measurement.latency_us,
+                "times_us": list(each.times_us),
+            }
+            for each in measured.rounds
+        ],
+        "drops": measured.drops,
+        "ecn_marks": measured.marks,
+        "cpu_busy": {str(jobs): measured.cpu_busy(jobs) for jobs in plan.jobs},
+        "warnings": _warnings(plan, measured),
+        "output": str(output),
+    }
+
+
+def _show(plan: Plan, measured: Measured, output: Path) -> None:
+    console = Console(highlight=False)
+    console.print(_table(plan, measured))
+    console.print(f"\n{measured.drops} drops, {measured.marks} ECN marks", soft_wrap=True)
+    console.print(
+        f"{output}: {plan.total} measurements; fit them by: mltcp-placement fit {output}", soft_wrap=True
+    )
+    for warning in _warnings(plan, measured):
+        print(f"mltcp-bench: warning: {warning}", file=sys.stderr)
+
+
+def _table(plan: Plan, measured: Measured) -> Table:
+    """A row for each k, a column for each size: the mean time, and how many times that of the smallest k it is."""
+    table = Table("k", box=None, pad_edge=False)
+    for size in plan.sizes_bytes:
+        table.add_column(f"{size / 1e6:.3g} MB (ms)", justify="right")
+        table.add_column(f"/ k={plan.jobs[0]}", justify="right")
+    table.add_column("CPU", justify="right")
+    for jobs in plan.jobs:
+        cells = []
+        for size in plan.sizes_bytes:
+            mean, first = (_mean_us(measured.rounds, number, size) for number in (jobs, plan.jobs[0]))
+            cells += [f"{mean / 1000:.1f}", f"{mean / first:.2f}"]
+        table.add_row(str(jobs), *cells, f"{measured.cpu_busy(jobs):.0%}")
+    return table
+
+
+def _mean_us(rounds: tuple[Round, ...], jobs: int, size: int) -> float:
+    return fmean(
+        each.measurement.latency_us for each in rounds if (each.jobs, each.size_bytes) == (jobs, size)
+    )
+
+
+def _warnings(plan: Plan, measured: Measured) -> list[str]:
+    busiest = max(plan.jobs, key=measured.cpu_busy)
+    share = measured.cpu_busy(busiest)
+    if share < _BUSY:
+        return []
+    return [
+        f"the processors were {share:.0%} busy with {busiest} at a time: they may have been what was shared, and not "
+        "the link; a lower --rate or a quieter machine measures the link"
+    ]

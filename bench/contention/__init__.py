@@ -1,0 +1,1 @@
+"""Measurement of contention: k all-reduces on one link."""

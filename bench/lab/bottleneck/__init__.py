@@ -1,0 +1,1 @@
+"""Bottleneck links: shapers, virtual queues, marks and measurements."""

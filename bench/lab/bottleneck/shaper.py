@@ -1,0 +1,102 @@
+"""The queueing discipline at a trunk's end, which gives the link its rate and its queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyroute2.netlink.rtnl.tcmsg import plugins, sched_pfifo
+
+from bench.lab.bottleneck.link import Link
+
+TBF_MAX_BYTES_PER_S = (
+    2**32 - 1
+)  # above, its message would need a 64-bit attribute that pyroute2 does not write
+_ROOT, _ONLY_CLASS, _LEAF = 0x10000, 0x10001, 0x20000
+_HTB_QUANTUM_BYTES = (
+    60000  # with one class it decides nothing; given, the kernel does not complain of its own guess
+)
+_NEVER_US = 10_000_000
+
+# A bfifo has the options of a pfifo, its limit in bytes.
+plugins.setdefault("bfifo", sched_pfifo)
+
+
+@dataclass(frozen=True)
+class QueueStatistics:
+    """What a shaper has counted since it was made: packets dropped, and marked by the kernel's own AQM."""
+
+    drops: int
+    marks: int
+
+
+def install(route: Any, index: int, link: Link, kernel_marks: bool) -> None:
+    """Give interface ``index`` of the namespace of ``route`` the rate and queue of ``link``.
+
+    With ``kernel_marks``, the queue is an ``fq_codel`` that marks by its ``ce_threshold``.
+    """
+    if link.rate_bytes_per_s <= TBF_MAX_BYTES_PER_S:
+        parent = _install_tbf(route, index, link)
+    else:
+        parent = _install_htb(route, index, link)
+    if kernel_marks and link.ecn_threshold_bytes is not None:
+        _install_fq_codel(route, index, parent, link)
+
+
+def statistics(route: Any, index: int) -> QueueStatistics:
+    """The counts of the shaper on interface ``index``."""
+    drops = marks = 0
+    for qdisc in route.get_qdiscs(index=index):
+        counted = qdisc.get_attr("TCA_STATS2")
+        if qdisc["handle"] == _ROOT:
+            drops = counted.get_attr("TCA_STATS_QUEUE")["drops"]
+        elif qdisc.get_attr("TCA_KIND") == "fq_codel":
+            marks = counted.get_attr("TCA_STATS_APP")["ce_mark"]
+    return QueueStatistics(drops, marks)
+
+
+def _install_tbf(route: Any, index: int, link: Link) -> int:
+    route.tc(
+        "add",
+        "tbf",
+        index=index,
+        handle=_ROOT,
+        rate=link.rate_bytes_per_s,
+        burst=link.burst_bytes,
+        limit=link.queue_bytes,
+    )
+    return _ONLY_CLASS
+
+
+def _install_htb(route: Any, index: int, link: Link) -> int:
+    route.tc("add", "htb", index=index, handle=_ROOT, default=_ONLY_CLASS & 0xFFFF)
+    route.tc(
+        "add-class",
+        "htb",
+        index=index,
+        handle=_ONLY_CLASS,
+        parent=_ROOT,
+        rate=link.rate_bytes_per_s,
+        burst=link.burst_bytes,
+        cburst=link.burst_bytes,
+        quantum=_HTB_QUANTUM_BYTES,
+    )
+    route.tc("add", "bfifo", index=index, handle=_LEAF, parent=_ONLY_CLASS, limit=link.queue_bytes)
+    return _ONLY_CLASS
+
+
+def _install_fq_codel(route: Any, index: int, parent: int, link: Link) -> None:
+    """One queue for all flows, as a switch has; CoDel's own target is out of reach, so that it only marks."""
+    threshold = link.ecn_threshold_bytes or 0
+    route.tc(
+        "replace",
+        "fq_codel",
+        index=index,
+        handle=_LEAF,
+        parent=parent,
+        fqc_flows=1,
+        fqc_limit=max(1, link.queue_bytes // link.frame_bytes),
+        fqc_target=_NEVER_US,
+        fqc_interval=_NEVER_US,
+        fqc_ce_threshold=max(1, threshold * 1_000_000 // link.rate_bytes_per_s),
+    )

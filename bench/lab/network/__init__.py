@@ -1,0 +1,1 @@
+"""Network namespaces, interfaces and their kernel settings."""

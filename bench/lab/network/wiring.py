@@ -1,0 +1,140 @@
+"""Cables, bridges and addresses: what turns empty namespaces into the hosts and switches of a topology.
+
+Every interface is created in the namespace where it stays (both ends of a veth pair in one request), so that
+the caller's own namespace never sees one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bench.lab.network import namespaces, offloads, steering, sysctls
+from bench.lab.topology import INTERFACE, NETWORK, Host, Server, Topology
+
+BRIDGE = "bridge"
+_LOOPBACK = 1  # the kernel gives it this index in every namespace
+_RTAX_RTO_MIN = 13
+_PERMANENT = 0x80  # NUD_PERMANENT
+_STATIC = 0x40  # NUD_NOARP: how a bridge calls an entry that does not age
+_OF_BRIDGE = 0x04  # NTF_MASTER: an entry of the port's bridge, not of the port
+
+NameOf = Callable[[str], str]
+"""From the name of a host or switch to the name of its namespace."""
+
+
+def wire(topology: Topology, name_of: NameOf, overrides: Mapping[str, str | int], rto_by_route: bool) -> None:
+    """Connect and configure the namespaces of ``topology``, which exist and are empty.
+
+    Raises:
+        UsageError: a setting in ``overrides`` does not exist or has a value that the kernel refuses.
+        MltcpError: the kernel refuses a request.
+    """
+    settings = sysctls.for_host(topology.marks_ecn, overrides)
+    if rto_by_route:
+        settings.pop(sysctls.RTO_MIN, None)
+    else:
+        settings.setdefault(sysctls.RTO_MIN, str(sysctls.RTO_MIN_US))
+    for machine in topology.machines:
+        _configure(name_of(machine.name), settings)
+    for switch in topology.switches:
+        _wire_switch(topology, switch.name, name_of)
+    for switch in topology.switches:
+        _finish_switch(topology, switch.name, name_of)
+    for machine in topology.machines:
+        _finish_machine(topology, machine, name_of, rto_by_route)
+    for name in topology.places:
+        namespaces.inside(name_of(name), steering.steer_by_flow)
+
+
+def _configure(namespace: str, settings: Mapping[str, str]) -> None:
+    namespaces.inside(namespace, lambda: sysctls.apply(settings))
+
+
+def _wire_switch(topology: Topology, switch: str, name_of: NameOf) -> None:
+    """Make the bridge, the cables to its hosts and servers, and its trunks (each by the switch on its left)."""
+    _configure(name_of(switch), sysctls.for_switch())
+
+    def build(route: Any) -> None:
+        route.link(
+            "add",
+            ifname=BRIDGE,
+            kind="bridge",
+            mtu=topology.mtu,
+            br_stp_state=0,
+            br_forward_delay=0,
+            br_mcast_snooping=0,
+            state="up",
+        )
+        for host in topology.hosts:
+            if host.switch == switch:
+                _plug(route, host.name, topology.mtu, _machine_end(host, topology.mtu, name_of))
+        for server in topology.servers:
+            nic = topology.nic_of(server.name)
+            if nic.right == switch:
+                _plug(route, nic.name, topology.mtu, _machine_end(server, topology.mtu, name_of))
+        for trunk in topology.trunks:
+            if trunk.left == switch:
+                end = {"ifname": trunk.name, "net_ns_fd": name_of(trunk.right), "mtu": topology.mtu}
+                _plug(route, trunk.name, topology.mtu, end)
+
+    namespaces.netlink(name_of(switch), build)
+
+
+def _machine_end(machine: Host | Server, mtu: int, name_of: NameOf) -> dict[str, Any]:
+    return {"ifname": INTERFACE, "net_ns_fd": name_of(machine.name), "address": machine.mac, "mtu": mtu}
+
+
+def _plug(route: Any, port: str, mtu: int, other_end: dict[str, Any]) -> None:
+    route.link("add", ifname=port, kind="veth", mtu=mtu, peer=other_end)
+
+
+def _finish_switch(topology: Topology, switch: str, name_of: NameOf) -> None:
+    """Put every port on the bridge, and tell the bridge for good which machines are behind it.
+
+    Otherwise it would flood what it has not learned, and frames that nobody wants would count on the trunks.
+    """
+
+    def finish(route: Any) -> None:
+        bridge = route.link_lookup(ifname=BRIDGE)[0]
+        for port, machines in topology.ports_of(switch).items():
+            offloads.turn_off(port)
+            index = route.link_lookup(ifname=port)[0]
+            route.link("set", index=index, master=bridge, state="up")
+            for machine in machines:
+                route.fdb("add", ifindex=index, lladdr=machine.mac, state=_STATIC, flags=_OF_BRIDGE)
+
+    namespaces.netlink(name_of(switch), finish)
+
+
+def _finish_machine(topology: Topology, machine: Host | Server, name_of: NameOf, rto_by_route: bool) -> None:
+    def finish(route: Any) -> None:
+        offloads.turn_off(INTERFACE)
+        index = route.link_lookup(ifname=INTERFACE)[0]
+        route.link("set", index=_LOOPBACK, state="up")
+        route.addr("add", index=index, address=machine.address, prefixlen=NETWORK.prefixlen)
+        route.link("set", index=index, state="up")
+        if rto_by_route:
+            limit_rto(route, index, str(NETWORK), machine.address)
+        for other in _peers(topology, machine):
+            know_neighbour(route, index, other.address, other.mac)
+
+    namespaces.netlink(name_of(machine.name), finish)
+
+
+def _peers(topology: Topology, machine: Host | Server) -> tuple[Host | Server, ...]:
+    """Whom a machine knows beforehand: a host the other ranks of its job, a server every other server."""
+    group = topology.hosts_of(machine.job) if isinstance(machine, Host) else topology.servers
+    return tuple(other for other in group if other != machine)
+
+
+def know_neighbour(route: Any, index: int, address: str, mac: str) -> None:
+    """Enter for good who has ``address``; to ask would queue behind the job's own data."""
+    route.neigh("replace", ifindex=index, dst=address, lladdr=mac, state=_PERMANENT)
+
+
+def limit_rto(route: Any, index: int, network: str, address: str) -> None:
+    """Let the least retransmission time-out towards ``network`` be that of the lab."""
+    # In milliseconds, and heeded by TCP only if locked.
+    metrics = {"lock": 1 << _RTAX_RTO_MIN, "rto_min": sysctls.RTO_MIN_US // 1000}
+    route.route("replace", dst=network, oif=index, scope="link", prefsrc=address, proto=2, metrics=metrics)

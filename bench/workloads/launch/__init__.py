@@ -1,0 +1,1 @@
+"""Launchers of jobs: one run, open runs, and rounds of all-reduces."""

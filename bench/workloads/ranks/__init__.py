@@ -1,0 +1,1 @@
+"""Ranks as processes: where they run, their process group, and their sockets."""

@@ -1,0 +1,27 @@
+"""What the fork server imports and sets before it forks ranks, so that they start in milliseconds."""
+
+import gc
+import os
+import signal
+
+# Ranks inherit this: a terminal's Ctrl-C reaches the whole process group, but only the launching process may
+# end them.
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+# A thread pool would not survive the fork, and ranks share few cores.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import torch  # noqa: E402
+
+import bench.workloads.phased_replay  # noqa: E402
+import bench.workloads.ranks.rank  # noqa: E402
+import bench.workloads.replay  # noqa: E402
+import bench.workloads.training  # noqa: E402, F401
+
+# The first optimizer of a process imports much of torch: let that be this process.
+torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+
+# A full garbage collection would look at all of torch's objects, and copy every page of them that ranks share with the
+# fork server: a third of a second in the middle of an iteration. What is there now is there for good.
+gc.collect()
+gc.freeze()
