@@ -57,7 +57,8 @@ def parse_approach(text: str, control: str) -> Approach:
     """The approach of this name; `control` is the congestion control of those that name none.
 
     A name is `isolated`, `fair`, a congestion control with or without variations (`bench.compare.policy`), or one to
-    three of a scheduler, `cassini`, a gate and a congestion control, joined by ``+``: ``themis+cassini``, ``lwf-1+ada-srsf``.
+    three of a scheduler, `cassini`, a gate and a congestion control, joined by ``+``: ``themis+cassini``,
+    ``lwf-1+ada-srsf``.
 
     Raises:
         UsageError: it is none of these; the message names what is allowed.

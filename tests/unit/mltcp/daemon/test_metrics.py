@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.daemon.service.metrics import DAEMON_METRICS, INTERFACE_METRICS, JOB_METRICS, serve
-from tests.unit.mltcp.daemon.test_top import job, status
+from tests.unit.mltcp.cli.test_top import job, status
 
 DOCS = Path(__file__).parents[4] / "docs" / "daemon.md"
 

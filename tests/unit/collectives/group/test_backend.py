@@ -1,0 +1,197 @@
+"""How the backend comes to be known to torch, and the groups that it makes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
+
+from collectives.group.inner_group import Devices, must_share
+from tests.unit.collectives.ranks import run_ranks
+
+ROOT = Path(__file__).resolve().parents[4]
+ONE_RANK = (
+    "dist.init_process_group({backend!r}, store=dist.HashStore(), rank=0, world_size=1)\n"
+    "tensor = torch.ones(3); dist.all_reduce(tensor)\n"
+    "print(dist.get_backend(), type(dist.group.WORLD).__name__, tensor.tolist(), flush=True)\n"
+    # An orderly end with a group alive fails now and then, with plain Gloo as well.
+    "import os; os._exit(0)\n"
+)
+
+
+def program(text, **environment):
+    """What a fresh interpreter prints, and what it says on standard error."""
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "MLTCP_CC": "none", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip(), done.stderr.strip()
+
+
+def test_a_script_needs_no_import():
+    script = "import torch, torch.distributed as dist\n" + ONE_RANK.format(backend="mltcp")
+    assert program(script)[0] == "mltcp MltcpProcessGroup [1.0, 1.0, 1.0]"
+
+
+def test_with_autoload_off_an_import_is_enough():
+    script = "import torch, torch.distributed as dist, collectives\n" + ONE_RANK.format(backend="mltcp")
+    assert program(script, TORCH_DEVICE_BACKEND_AUTOLOAD="0")[0].startswith("mltcp MltcpProcessGroup")
+
+
+@pytest.mark.parametrize(
+    "module", ["collectives", "collectives.group.backend", "collectives.recording.recorder"]
+)
+def test_ours_may_be_imported_before_torch(module):
+    script = f"import {module}, torch, torch.distributed as dist\n" + ONE_RANK.format(backend="mltcp")
+    assert program(script) == ("mltcp MltcpProcessGroup [1.0, 1.0, 1.0]", "")
+
+
+def test_with_autoload_off_nothing_of_ours_is_loaded():
+    script = "import sys, torch; print([name for name in sys.modules if name.startswith('collectives')])"
+    assert program(script, TORCH_DEVICE_BACKEND_AUTOLOAD="0")[0] == "[]"
+
+
+def test_importing_torch_loads_little_of_ours():
+    script = (
+        "import sys, torch; print(sorted(name for name in sys.modules if name.startswith('collectives')))"
+    )
+    loaded = [f"collectives{name}" for name in ("", ".group", ".group.autoload", ".group.backend")]
+    assert program(script)[0] == str(loaded)
+
+
+def test_importing_torch_survives_whatever_is_wrong_with_the_hook():
+    # A torch of another version, to which the backend cannot be made known.
+    script = (
+        "import sys\n"
+        "class Broken:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'collectives.group.backend':\n"
+        "            raise RuntimeError('broken on purpose')\n"
+        "sys.meta_path.insert(0, Broken())\n"
+        "import torch; print(torch.ones(1).item())"
+    )
+    out, errors = program(script)
+    assert out == "1.0"
+    assert "broken on purpose" in errors
+
+
+def test_a_script_that_names_gloo_gets_gloo_unless_it_is_told_otherwise():
+    script = "import torch, torch.distributed as dist\n" + ONE_RANK.format(backend="gloo")
+    assert program(script)[0].startswith("gloo ProcessGroup ")
+    assert program(script, MLTCP_WRAP="gloo,nccl")[0].startswith("gloo MltcpProcessGroup")
+    assert program(script, MLTCP_WRAP="nccl")[0].startswith("gloo ProcessGroup ")
+
+
+def test_groups_of_several_devices_are_wrapped_when_all_their_backends_are():
+    script = "import torch, torch.distributed as dist\n" + ONE_RANK.format(backend="cpu:gloo")
+    assert program(script, MLTCP_WRAP="gloo")[0].startswith("cpu:gloo MltcpProcessGroup")
+
+
+def describes_itself(rank, ranks):
+    world = dist.group.WORLD
+    sub = dist.new_group([1])
+    return (
+        (
+            dist.get_backend(),
+            world.name(),
+            dist.get_rank(),
+            dist.get_world_size(),
+            str(dist.get_backend_config()),
+        ),
+        dist.get_process_group_ranks(world),
+        sub is dist.GroupMember.NON_GROUP_MEMBER
+        or (dist.get_backend(sub), dist.get_process_group_ranks(sub)),
+        world._get_backend(torch.device("cpu")).name(),
+    )
+
+
+def test_the_group_says_what_it_is():
+    outcome = run_ranks(describes_itself)
+    for rank, (own, members, sub, inner) in enumerate(outcome):
+        assert own == ("mltcp", "mltcp", rank, 2, "cpu:mltcp,cuda:mltcp")
+        assert members == [0, 1]
+        assert inner == "gloo"
+        assert sub is True if rank == 0 else sub == ("mltcp", [1])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "shared"),
+    [
+        ([Devices("a", ("0", "1")), Devices("a", ("0", "1"))], False),
+        ([Devices("a", ("0",)), Devices("a", ("0",))], True),
+        ([Devices("a", ("0",)), Devices("b", ("0",))], False),
+        ([Devices("a", ("0",)), Devices("a", ("1",))], False),
+        ([Devices("a", ("0", "1"))] * 3, True),
+        ([Devices("a", ("0", "1"))] * 2 + [Devices("b", ())], True),
+    ],
+)
+def test_ranks_share_a_gpu_when_a_host_has_more_ranks_than_gpus(ranks, shared):
+    assert must_share(ranks) is shared
+
+
+def counts_everything(rank, ranks):
+    """Each operation of torch.distributed under the name and with the bytes that it counts as."""
+    import collectives
+
+    t, big = torch.ones(4), torch.ones(8)
+    lists = [torch.ones(4) for _ in range(ranks)]
+    with collectives.iteration():
+        dist.all_reduce(t)
+        dist.all_reduce_coalesced([t, big])
+        dist.broadcast(t, 0)
+        dist.reduce(t, 0)
+        dist.all_gather(lists, t)
+        dist.all_gather_into_tensor(torch.ones(8), t)
+        dist.reduce_scatter(t, [torch.ones(4) for _ in range(ranks)])
+        dist.reduce_scatter_tensor(t, big)
+        dist.all_to_all_single(torch.ones(8), big)
+        dist.all_to_all([torch.ones(4) for _ in range(ranks)], [torch.ones(4) for _ in range(ranks)])
+        dist.gather(t, [torch.ones(4) for _ in range(ranks)] if rank == 0 else None, 0)
+        dist.scatter(t, [torch.ones(4) for _ in range(ranks)] if rank == 0 else None, 0)
+        dist.barrier()
+        if rank == 0:
+            dist.send(t, 1)
+            dist.isend(t, 1).wait()
+        else:
+            dist.recv(t, 0)
+            dist.irecv(t).wait()
+        with dist._coalescing_manager():
+            dist.all_reduce(t)
+            dist.all_reduce(big)
+        functional.all_reduce(t, "sum", [0, 1]).sum().item()
+    operations = collectives.iterations()[0].operations
+    return [(each.name, each.bytes) for each in operations], all(each.completed_ns for each in operations)
+
+
+def test_every_operation_is_counted_under_torchs_name_with_its_payload():
+    for rank, (operations, complete) in enumerate(run_ranks(counts_everything)):
+        point_to_point = "send" if rank == 0 else "recv"
+        assert operations == [
+            ("all_reduce", 16),
+            ("all_reduce", 48),
+            ("broadcast", 16),
+            ("reduce", 16),
+            ("all_gather", 16),
+            ("all_gather", 16),
+            ("reduce_scatter", 32),
+            ("reduce_scatter", 32),
+            ("all_to_all", 32),
+            ("all_to_all", 32),
+            ("gather", 16),
+            ("scatter", 32 if rank == 0 else 0),
+            ("barrier", 0),
+            (point_to_point, 16),
+            (point_to_point, 16),
+            ("all_reduce", 48),
+            ("all_reduce", 16),
+        ]
+        assert complete

@@ -1,0 +1,152 @@
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placement.model.errors import UsageError
+from placement.model.job import Job
+from placement.traces import alibaba_pai
+from placement.traces.models import PUBLISHED, assigned
+from placement.traces.read import read
+from placement.traces.source import Source
+
+DATA = Path(__file__).parents[1] / "data"
+JOBS = (DATA / alibaba_pai.JOB_TABLE).read_text()
+TASKS = (DATA / alibaba_pai.TASK_TABLE).read_text()
+PREFIX = "5a7c09e2b1d84f6630c1aa"
+S = 10**9
+
+
+def parse(jobs, tasks):
+    return alibaba_pai.parse(Source.decode(jobs.encode(), "j.csv"), Source.decode(tasks.encode(), "t.csv"))
+
+
+def task(gpu="100.0", number="1.0", start="10.0", end="20.0", name="j", role="worker"):
+    return f"{name},{role},{number},Terminated,{start},{end},600.0,29.3,{gpu},T4\n"
+
+
+def job(start="5.0", name="j"):
+    return f"{name},i,u,Terminated,{start},20.0\n"
+
+
+def test_sample():
+    trace = read(DATA)
+    # In the order of arrival; job 01 has 3 instances of half a GPU, 1 of one and a half, and 2 of none.
+    expected = [("02", 0, 16, 10_000 * S), ("01", 79 * S, 5, 510 * S), ("03", 79 * S, 1, 0)]
+    models = [assigned(PREFIX + name, tuple(PUBLISHED.values())) for name, *_ in expected]
+    assert trace.jobs == tuple(
+        Job(number, arrival_ns, gpus, max(1, duration_ns // model.compute_ns), model)
+        for number, ((_, arrival_ns, gpus, duration_ns), model) in enumerate(
+            zip(expected, models, strict=True)
+        )
+    )
+    assert trace.skipped == {
+        "no GPUs": 1,
+        "never started": 1,
+        "no end": 1,
+        "no tasks": 1,
+        "never submitted": 1,
+        "ended before it started": 1,
+        "not in the job table": 1,
+    }
+    assert trace.place(0) == f"{DATA / alibaba_pai.JOB_TABLE}:2"
+
+
+def test_either_table_or_the_directory():
+    assert read(DATA / alibaba_pai.JOB_TABLE) == read(DATA / alibaba_pai.TASK_TABLE) == read(DATA)
+    assert read(DATA, "alibaba-pai") == read(DATA)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "number", "gpus"),
+    [("25.0", "10.0", 10), ("100.0", "3", 3), ("100.5", "3", 6), ("800.0", "2", 16), ("0.001", "1", 1)],
+)
+def test_parts_of_gpus_are_rounded_up_per_instance(gpu, number, gpus):
+    assert parse(job(), task(gpu, number)).jobs[0].gpus == gpus
+
+
+def test_duration_is_that_of_the_tasks_with_gpus():
+    tasks = task(start="10", end="1000") + task("0", start="1", end="9999", role="ps")
+    tasks += task(start="110", end="1200.5", role="chief")
+    model = assigned("j", tuple(PUBLISHED.values()))
+    assert parse(job(), tasks).jobs[0].iterations == 1190_500_000_000 // model.compute_ns
+
+
+@pytest.mark.parametrize(
+    ("tasks", "reason"),
+    [
+        (task(gpu=""), "no GPUs"),
+        (task(number=""), "no GPUs"),
+        (task(start=""), "never started"),
+        (task() + task(start="0.0", role="ps"), "never started"),
+        (task() + task(end="", role="ps"), "no end"),
+    ],
+)
+def test_left_out(tasks, reason):
+    trace = parse(job() + job(name="k"), tasks + task(name="k"))
+    assert len(trace.jobs) == 1
+    assert trace.skipped == {reason: 1}
+
+
+def test_names_of_columns_are_passed_over():
+    header = ",".join(alibaba_pai.JOB_COLUMNS), ",".join(alibaba_pai.TASK_COLUMNS)
+    assert parse(f"{header[0]}\n{JOBS}", f"{header[1]}\n{TASKS}") == parse(JOBS, TASKS)
+    assert alibaba_pai.table_of(next(Source("j", header[0]).records())) == alibaba_pai.JOB_TABLE
+    assert alibaba_pai.table_of(next(Source("t", header[1]).records())) == alibaba_pai.TASK_TABLE
+
+
+@given(st.permutations(JOBS.splitlines()), st.permutations(TASKS.splitlines()))
+def test_the_order_of_lines_does_not_matter(jobs, tasks):
+    assert parse("\n".join(jobs), "\n".join(tasks)) == parse(JOBS, TASKS)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "tasks", "message"),
+    [
+        (job() + "k,i\n", task(), "j.csv:2: line: 2 fields; 6 are allowed"),
+        (job(), "a,b\n", "t.csv:1: line: 2 fields; 10 are allowed"),
+        (job() + job(), task(), "j.csv:2: job_name: 'j' is also at j.csv:1; each once is allowed"),
+        (
+            job(),
+            task() + task(),
+            "t.csv:2: task_name: ('j', 'worker') is also at t.csv:1; each once is allowed",
+        ),
+        (job(start="-5"), task(), "j.csv:1: start_time: '-5' is too small; "),
+        (job(start="nan"), task(), "j.csv:1: start_time: 'nan' is no number; "),
+        (job(name=""), task(), "j.csv:1: job_name: is empty; "),
+        (job(), task(number="0.5"), "t.csv:1: inst_num: '0.5' is too fine; "),
+        (job(), task(gpu="-1"), "t.csv:1: plan_gpu: '-1' is out of range; percent from 0 "),
+        (job(), task(gpu="half"), "t.csv:1: plan_gpu: 'half' is no number; percent from 0 "),
+        (job(), task(end="1e10"), "t.csv:1: end_time: '1e10' is too large; "),
+        (job(), task(number="1e17"), "j.csv:1: iterations: job 0 computes for "),
+        (
+            job(),
+            task(name="k"),
+            "j.csv:1: file: no jobs are left (no tasks: 1, not in the job table: 1); 1 or ",
+        ),
+    ],
+)
+def test_bad_tables(jobs, tasks, message):
+    with pytest.raises(UsageError) as caught:
+        parse(jobs, tasks)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_other_table_is_missing(tmp_path):
+    path = tmp_path / alibaba_pai.JOB_TABLE
+    shutil.copy(DATA / alibaba_pai.JOB_TABLE, path)
+    with pytest.raises(UsageError, match=r"pai_task_table\.csv: No such file"):
+        read(path)
+    path.rename(tmp_path / "jobs.csv").rename(tmp_path / "pai.csv")
+    with pytest.raises(UsageError, match=r"pai\.csv: file: its table of tasks .* a name with 'job' in it"):
+        read(tmp_path / "pai.csv")
+
+
+def test_neither_table(tmp_path):
+    path = tmp_path / "pai_job_table.csv"
+    path.write_text("1,2,3\n")
+    with pytest.raises(UsageError, match=r"csv:1: line: 3 fields; 6 of pai_job_table.csv or 10 of "):
+        read(path, "alibaba-pai")
