@@ -22,8 +22,8 @@ from bench.lab.two_tier import TwoTier
 from bench.workloads.phases import parse_change
 from bench.workloads.profile import Profile, fit, link_time_s
 from bench.workloads.profile import load as load_profile
+from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import UsageError
-from placement.model.demand import Demand, Phase
 
 _POLICIES = "isolated,fair,mltcp_cubic,cassini"
 

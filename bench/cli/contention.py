@@ -18,10 +18,9 @@ from bench.cli.progress import progress
 from bench.compare.policy import PACED, Policy, parse_policy
 from bench.contention.contention import RANKS, Measured, Plan, Round, measure
 from bench.lab.topology import MAX_JOBS
+from mltcp.core.atomic_files import check_writable, write_whole
 from mltcp.core.errors import MltcpError, UsageError
 from placement.experiments.measurements import as_csv
-from placement.model.errors import PlacementError
-from placement.model.whole_file import check_writable, write_whole
 
 _EXAMPLES = """\
 examples:
@@ -74,13 +73,13 @@ def execute(options: argparse.Namespace) -> int:
     plan = plan_of(options)
     try:
         check_writable(options.output)
-    except PlacementError as error:
+    except MltcpError as error:
         raise UsageError(str(error)) from None
     with progress(plan.total, plan.repeat) as step:
         measured = measure(plan, step)
     try:
         write_whole(options.output, as_csv(each.measurement for each in measured.rounds).encode())
-    except PlacementError as error:
+    except MltcpError as error:
         raise MltcpError(str(error)) from None
     if options.json:
         print(json.dumps(_document(plan, measured, options.output), allow_nan=False))

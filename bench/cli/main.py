@@ -12,9 +12,8 @@ from bench.cli import compare as compare_command
 from bench.cli import contend as contend_command
 from bench.cli import contention as contention_command
 from bench.cli import perf as perf_command
-from bench.lab.signals import exit_on_sigterm
 from mltcp.core.errors import MltcpError, UsageError
-from placement.model import errors as placement_errors
+from mltcp.core.signals import exit_on_sigterm
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -38,10 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     exit_on_sigterm()
     try:
         return int(options.execute(options))
-    except (UsageError, placement_errors.UsageError) as error:
+    except UsageError as error:
         print(f"mltcp-bench: {error}", file=sys.stderr)
         return 2
-    except (MltcpError, placement_errors.PlacementError) as error:
+    except MltcpError as error:
         print(f"mltcp-bench: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

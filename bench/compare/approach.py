@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from bench.compare.contend_results import ISOLATED
 from bench.compare.policy import Policy, allowed_policies, parse_policy
 from mltcp.core.errors import UsageError
-from placement.model.errors import UsageError as PlacementUsageError
 from placement.policies.catalogue import communication_policy
 
 FAIR, CASSINI = "fair", "cassini"
@@ -125,5 +124,5 @@ def _joined(text: str, parts: list[str], control: str) -> Approach:
 def _gate(name: str) -> str:
     try:
         return communication_policy(name).name
-    except PlacementUsageError as error:
+    except UsageError as error:
         raise UsageError(str(error)) from None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from bench.compare.results import Shift
-from placement.model.demand import Demand
+from mltcp.core.demand import Demand
 
 LINK = "trunk"
 

@@ -22,7 +22,6 @@ from bench.compare.results import Shift
 from bench.lab.two_tier import CORE, TwoTier, rack_name, server_name
 from mltcp.core.errors import MltcpError
 from placement.client.client import Client
-from placement.model.errors import PlacementError
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import profile_message
 
@@ -155,5 +154,5 @@ def _serve(connection: Connection, socket: Path, state: Path) -> None:
 def _said(doing: str, what: str) -> Iterator[None]:
     try:
         yield
-    except PlacementError as error:
+    except MltcpError as error:
         raise MltcpError(f"the placement service: {doing} {what}: {error}") from None

@@ -29,11 +29,10 @@ from bench.lab.network import namespaces
 from bench.lab.topology import dumbbell
 from bench.workloads.job import JobResult
 from bench.workloads.phases import ComputeChange, PhasedWork, on_link, time_scale
+from mltcp.core.demand import Demand, Phase, demand_from_document
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.ebpf.congestion_controls import Controls
 from placement.cassini.compatibility import score_link
-from placement.model.demand import Demand, Phase, demand_from_document
-from placement.model.errors import UsageError as PlacementUsageError
 
 EXCERPT_S = 4.0
 _PROFILE = "MLTCP_PROFILE"
@@ -362,7 +361,7 @@ def excerpts(
 def _demand_in(document: object, job: str) -> Demand:
     try:
         return demand_from_document(document)
-    except PlacementUsageError as error:
+    except UsageError as error:
         raise MltcpError(f"job {job}, isolated: {error}; more --iterations, or --profiles set") from None
 
 

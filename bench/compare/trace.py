@@ -15,9 +15,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from bench.cli.progress import Step
 from bench.compare.approach import Approach
-from bench.compare.contend import check_control, loaded_controls
+from bench.compare.contend import Progress, check_control, loaded_controls
 from bench.compare.coordination import Coordination, PlacedDemand, Together, from_epoch
 from bench.compare.gate import gated
 from bench.compare.journal import Keep
@@ -34,11 +33,11 @@ from bench.workloads.launch.launch import PlacedJob
 from bench.workloads.launch.open_run import Ended, Event, Iterated, open_run
 from bench.workloads.phases import on_link, time_scale
 from bench.workloads.ranks.place import RankPlace
+from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.jobs import attached
 from placement.model.cluster import Cluster
-from placement.model.demand import Demand, Phase
 from placement.policies.schedulers.augmented import Decision, links_of
 from placement.policies.schedulers.scheduler import JobView, progress
 from placement.simulator.scheduled_cluster import ACROSS_RACKS
@@ -90,7 +89,7 @@ class _Scale:
         return max(LEAST_ITERATIONS, round(job.iterations * self.iterations))
 
 
-def compare_trace(trace: JobSet, plan: TracePlan, step: Step, keep: Keep) -> Measured:
+def compare_trace(trace: JobSet, plan: TracePlan, step: Progress, keep: Keep) -> Measured:
     """Live through the trace under every approach, every repeat.
 
     What has been measured goes to `keep` whenever an approach has run.
@@ -198,7 +197,7 @@ class _TraceRun:
         repeat: int,
         lab: Lab,
         controls: Controls,
-        step: Step,
+        step: Progress,
     ) -> None:
         self._trace, self._plan, self._scale, self._approach = trace, plan, scale, approach
         self._repeat, self._lab, self._controls, self._step = repeat, lab, controls, step

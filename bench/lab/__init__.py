@@ -5,8 +5,8 @@ from bench.lab.bottleneck.link_use import DirectionUse, LinkUse
 from bench.lab.lab import Lab
 from bench.lab.network.namespaces import enter
 from bench.lab.ownership import clean_stale
-from bench.lab.signals import exit_on_sigterm
 from bench.lab.topology import Host, Server, Switch, Topology, Trunk, dumbbell
+from mltcp.core.signals import exit_on_sigterm
 
 __all__ = [
     "DirectionUse",

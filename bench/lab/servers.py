@@ -14,7 +14,6 @@ from bench.lab.topology import INTERFACE, MAX_JOBS
 from mltcp.core.errors import MltcpError
 from placement.engines.hosts import Host
 from placement.engines.network import Endpoint
-from placement.model.errors import PlacementError
 
 _LOOPBACK = Endpoint("127.0.0.1", "lo")
 
@@ -80,11 +79,11 @@ class LabNetwork:
         """Place a job on the lab's servers.
 
         Raises:
-            PlacementError: the job is there already, all numbers are in use, or the lab refuses.
+            MltcpError: the job is there already, all numbers are in use, or the lab refuses.
         """
         with self._lock:
             if job_id in self._present:
-                raise PlacementError(f"job {job_id} is in the lab already")
+                raise MltcpError(f"job {job_id} is in the lab already")
             if len(set(hosts)) == 1:
                 self._present[job_id] = None
                 return [_LOOPBACK] * len(hosts)
@@ -92,7 +91,7 @@ class LabNetwork:
             try:
                 addresses = self._lab.place(number, hosts)
             except MltcpError as error:
-                raise PlacementError(f"job {job_id}: {error}") from error
+                raise MltcpError(f"job {job_id}: {error}") from error
             self._last = number
             self._present[job_id] = Stay(job_id, number, tuple(hosts), time.monotonic_ns())
             return [Endpoint(address, label_of(number)) for address in addresses]
@@ -101,7 +100,7 @@ class LabNetwork:
         """Take a job off the lab's servers; its number is free.
 
         Raises:
-            PlacementError: the lab refuses.
+            MltcpError: the lab refuses.
         """
         with self._lock:
             stay = self._present.pop(job_id)
@@ -111,7 +110,7 @@ class LabNetwork:
             try:
                 self._lab.unplace(stay.number)
             except MltcpError as error:
-                raise PlacementError(f"job {job_id}: {error}") from error
+                raise MltcpError(f"job {job_id}: {error}") from error
 
     def _free_number(self, job_id: str) -> int:
         # In turn, so that the last packets of a job are not taken for those of the next.
@@ -121,4 +120,4 @@ class LabNetwork:
             number = (self._last + step) % MAX_JOBS
             if number not in taken:
                 return number
-        raise PlacementError(f"job {job_id}: the lab counts {MAX_JOBS} jobs at a time, and has as many")
+        raise MltcpError(f"job {job_id}: the lab counts {MAX_JOBS} jobs at a time, and has as many")

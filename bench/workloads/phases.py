@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bench.workloads.profile import SMALLEST_BUCKET_BYTES, link_time_s
+from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import UsageError
-from placement.model.demand import Demand, Phase
 
 LINE_RATE_SHARE = 0.95
 """From this share of the rate on, a phase is one all-reduce; below, it is sent in pieces."""

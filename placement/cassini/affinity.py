@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from placement.model.demand import Demand, Phase
-from placement.model.errors import UsageError
+from mltcp.core.demand import Demand, Phase
+from mltcp.core.errors import UsageError
 
 BIN_NS = 1_000_000
 FEWEST_ITERATIONS = 3

@@ -9,10 +9,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from mltcp.core.demand import Demand
+from mltcp.core.errors import UsageError
 from placement.cassini.multiples import closest_multiples
 from placement.model.compiled import compiled_with_arrays
-from placement.model.demand import Demand
-from placement.model.errors import UsageError
 
 ANGLES = 72
 """Five degrees, as in 4.5.1."""

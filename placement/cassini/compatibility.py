@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mltcp.core.demand import Demand
+from mltcp.core.errors import UsageError
 from placement.cassini import search
 from placement.cassini.circle import ANGLES, TOLERANCE, Circles, unified
-from placement.model.demand import Demand
-from placement.model.errors import UsageError
 
 EFFORT = 30_000_000
 """How many sums branch and bound may look at: enough to prove four jobs at five degrees."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from mltcp.core.errors import UsageError
 from placement.cassini.circle import common_turn
-from placement.model.errors import UsageError
 
 THRESHOLD = 0.05
 """Of the longest period: by so much jobs may be off before they are held back."""

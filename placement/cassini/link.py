@@ -14,10 +14,10 @@ from functools import cached_property
 
 import numpy as np
 
+from mltcp.core.demand import Demand
 from placement.cassini.circle import ANGLES, TOLERANCE, Circles, groups, unified
 from placement.cassini.compatibility import EFFORT, Compatibility, compatibility
 from placement.cassini.excess import expected_excess
-from placement.model.demand import Demand
 
 _LEAST_SHARE = 10
 

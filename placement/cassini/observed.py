@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placement.model.demand import Demand, Phase
+from mltcp.core.demand import Demand, Phase
 
 MARKED = 0.2
 """A change of the silent time, or of the bits, of an iteration by this share is a marked one."""

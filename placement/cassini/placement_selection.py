@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
+from mltcp.core.demand import Demand
+from mltcp.core.errors import UsageError
 from placement.cassini.affinity import AffinityGraph, time_shifts
 from placement.cassini.circle import ANGLES, TOLERANCE
 from placement.cassini.joint import Circled, joint_shifts
 from placement.cassini.link import LinkFit, fit_link
-from placement.model.demand import Demand
-from placement.model.errors import UsageError
 
 Traffic: TypeAlias = Mapping[str, Sequence[str]]
 """Which jobs use which link under a candidate placement."""

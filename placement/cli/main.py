@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 from typing import NoReturn
 
+from mltcp.core.errors import MltcpError, UsageError
+from mltcp.core.signals import exit_on_sigterm
 from placement.cli.service import explain as explain_command
 from placement.cli.service import gate as gate_command
 from placement.cli.service import score as score_command
@@ -24,7 +24,6 @@ from placement.cli.simulation import plot as plot_command
 from placement.cli.simulation import profile as profile_command
 from placement.cli.simulation import schedule as schedule_command
 from placement.cli.simulation import simulate as simulate_command
-from placement.model.errors import PlacementError, UsageError
 
 _EXAMPLES = """\
 examples:
@@ -76,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit status (0 well, 1 failure, 2 bad usage, 130 interrupted)."""
-    _exit_on_sigterm()
+    exit_on_sigterm()
     try:
         options = _parser().parse_args(arguments)
         status = int(options.execute(options))
@@ -84,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status
     except UsageError as error:
         return _say(error, 2)
-    except PlacementError as error:
+    except MltcpError as error:
         return _say(error, 1)
     except KeyboardInterrupt as interrupt:
         return _say(interrupt.args[0] if interrupt.args else "interrupted", 130)
@@ -97,12 +96,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _say(message: object, status: int) -> int:
     print(f"mltcp-placement: {message}", file=sys.stderr)
     return status
-
-
-def _exit_on_sigterm() -> None:
-    """Make SIGTERM end this process by ``SystemExit``, so that it cleans up as after an interrupt."""
-
-    def leave(number: int, _: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    signal.signal(signal.SIGTERM, leave)

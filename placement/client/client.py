@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from placement.model.errors import PlacementError, UsageError
+from mltcp.core.errors import MltcpError, UsageError
 
 if TYPE_CHECKING:
     import grpc
@@ -32,7 +32,7 @@ TIMEOUT_S = 10.0
 _BAD_USE = ("INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "UNAUTHENTICATED")
 
 
-class ServiceError(PlacementError):
+class ServiceError(MltcpError):
     """The service said no, or nothing.
 
     Attributes:
@@ -227,7 +227,7 @@ def profile_from(document: Mapping[str, Any], where: str = "profile") -> pb.Prof
     Raises:
         UsageError: it is neither; the message names the field.
     """
-    from placement.model.demand import demand_from_document
+    from mltcp.core.demand import demand_from_document
     from placement.service.protocol.checks import profile_message
 
     return profile_message(demand_from_document(document, where))

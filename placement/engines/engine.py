@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
-from placement.model.errors import PlacementError, UsageError
+from mltcp.core.errors import MltcpError, UsageError
 
 
-class EngineError(PlacementError):
+class EngineError(MltcpError):
     """An engine cannot do what is asked now: a slot is taken, a job is not there."""
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 
 _FIELDS = ("name", "address", "interface", "enter", "slots", "gpus", "python")
 _MOST_SLOTS = 1024

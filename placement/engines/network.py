@@ -33,7 +33,7 @@ class Network(Protocol):
         """The endpoint of each rank of a job that is about to start; ``hosts`` has the host of each rank.
 
         Raises:
-            PlacementError: it cannot be given one.
+            MltcpError: it cannot be given one.
         """
 
     def detach(self, job_id: str) -> None:

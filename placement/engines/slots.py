@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from mltcp.core.errors import UsageError
 from placement.engines.engine import EngineError, EngineJob, Share
 from placement.engines.hosts import Host
-from placement.model.errors import UsageError
 
 
 class Slots:

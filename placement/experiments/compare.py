@@ -9,14 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from mltcp.core.atomic_files import write_whole
+from mltcp.core.errors import MltcpError, UsageError
 from placement.experiments.comparison import PLAN, SCHEMA, Comparison, read_plan
 from placement.experiments.policy_name import PolicyName
 from placement.experiments.run import Run, Task, perform, task, trace_digest
 from placement.experiments.run_log import NAME, open_log, read_log
 from placement.experiments.setting import Setting
 from placement.experiments.workers import Workers
-from placement.model.errors import PlacementError, UsageError
-from placement.model.whole_file import write_whole
 from placement.traces.trace import Trace
 
 
@@ -102,13 +102,13 @@ def compare(
 
     Raises:
         UsageError: the folder holds a comparison in another setting, or another process is at work there.
-        PlacementError: the folder cannot be written to, or a process was killed.
+        MltcpError: the folder cannot be written to, or a process was killed.
     """
     _check_folder(plan, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise PlacementError(f"{folder}: {error.strerror or error}") from None
+        raise MltcpError(f"{folder}: {error.strerror or error}") from None
     with open_log(folder) as log:
         write_whole(folder / PLAN, json.dumps(plan.document(), indent=1).encode() + b"\n")
         left = [each for row in plan.tasks for each in row if each.key not in log.runs]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mltcp.core.errors import MltcpError, UsageError
 from placement.experiments.run import PARTS, Run, document_of
 from placement.experiments.run_log import read_log
 from placement.experiments.statistics import Paired, paired
-from placement.model.errors import PlacementError, UsageError
 
 SCHEMA = 1
 PLAN = "compare.json"
@@ -78,14 +78,14 @@ def load(folder: Path) -> Comparison:
 
     Raises:
         UsageError: there is no comparison.
-        PlacementError: no trace is finished under all of its policies.
+        MltcpError: no trace is finished under all of its policies.
     """
     plan = read_plan(folder)
     log = read_log(folder)
     keys = plan["keys"]
     whole = [row for row in zip(*keys.values(), strict=True) if all(key in log for key in row)]
     if not whole:
-        raise PlacementError(
+        raise MltcpError(
             f"{folder}: no trace is finished under all policies: run the same compare to its end"
         )
     runs = {policy: [log[row[column]] for row in whole] for column, policy in enumerate(keys)}

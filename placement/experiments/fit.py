@@ -15,6 +15,7 @@ from statistics import fmean
 
 import numpy as np
 
+from mltcp.core.errors import UsageError
 from placement.experiments.least_squares import (
     Array,
     condition_index,
@@ -26,7 +27,6 @@ from placement.experiments.least_squares import (
 from placement.experiments.measurements import Measurement, read_measurements
 from placement.experiments.student_t import two_sided
 from placement.model.contention import Contention
-from placement.model.errors import UsageError
 
 __all__ = ["Constant", "Fit", "Measurement", "fit", "read_measurements"]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 
 HEADER = "job_num,msg_size,avg_latency"
 _FIELDS = HEADER.split(",")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 
 LWF = "lwf"
 _NAME = re.compile(

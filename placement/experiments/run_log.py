@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 
+from mltcp.core.errors import MltcpError, UsageError
 from placement.experiments.run import Run
-from placement.model.errors import PlacementError, UsageError
 
 NAME = "runs.jsonl"
 
@@ -35,7 +35,7 @@ class RunLog:
         """Add a run; when this returns, it is on the disk.
 
         Raises:
-            PlacementError: it cannot be written.
+            MltcpError: it cannot be written.
         """
         left = memoryview(run.line().encode() + b"\n")
         try:
@@ -53,7 +53,7 @@ def open_log(folder: Path) -> Iterator[RunLog]:
 
     Raises:
         UsageError: another process is writing to it, or it holds something else.
-        PlacementError: it cannot be read or written.
+        MltcpError: it cannot be read or written.
     """
     path = folder / NAME
     try:
@@ -95,5 +95,5 @@ def _runs(path: Path, content: bytes) -> dict[str, Run]:
     return runs
 
 
-def _failed(path: Path, error: OSError) -> PlacementError:
-    return PlacementError(f"{path}: {error.strerror or error}")
+def _failed(path: Path, error: OSError) -> MltcpError:
+    return MltcpError(f"{path}: {error.strerror or error}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 from placement.policies.schedulers.augmented import AUGMENTED, SCHEDULERS, policy
 from placement.simulator.scheduled_cluster import IDEAL, Setup, run_trace
 from placement.simulator.trace_outcome import TraceOutcome, joined
@@ -145,7 +145,7 @@ def compare(plan: Plan, step: Callable[[str, int], None]) -> Comparison:
 
     Raises:
         UsageError: what is wrong with the trace.
-        PlacementError: jobs that a scheduler never places.
+        MltcpError: jobs that a scheduler never places.
     """
     traces = [(seed, plan.job_set(seed)) for seed in plan.seeds]
     outcomes: dict[str, list[TraceOutcome]] = {name: [] for name in plan.schedulers}

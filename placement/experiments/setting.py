@@ -8,10 +8,10 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+from mltcp.core.errors import UsageError
 from placement.experiments.policy_name import PolicyName, Rules
 from placement.model.cluster import Cluster, Gpu, Server
 from placement.model.contention import PUBLISHED, Contention
-from placement.model.errors import UsageError
 
 
 @dataclass(frozen=True)

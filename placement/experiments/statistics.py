@@ -12,8 +12,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from mltcp.core.errors import UsageError
 from placement.experiments.student_t import two_sided
-from placement.model.errors import UsageError
 
 CONFIDENCE = 0.95
 

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Generic, Self, TypeVar
 
-from placement.model.errors import PlacementError
+from mltcp.core.errors import MltcpError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -63,7 +63,7 @@ class Workers(Generic[Task, Result]):
         """The result of every task with the task, as soon as it is there; tasks are begun in their order.
 
         Raises:
-            PlacementError: a process ended before its task.
+            MltcpError: a process ended before its task.
             Exception: what the function raised in the other process, with its traceback there as a note.
         """
         waiting = iter(tasks)
@@ -108,13 +108,11 @@ def _receive(worker: _Worker) -> Any:
     return result
 
 
-def _ended(worker: _Worker) -> PlacementError:
+def _ended(worker: _Worker) -> MltcpError:
     worker.process.join()
     code = worker.process.exitcode or 0
     why = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
-    return PlacementError(
-        f"a process that simulates {why}" + (": is there enough memory?" if code == -9 else "")
-    )
+    return MltcpError(f"a process that simulates {why}" + (": is there enough memory?" if code == -9 else ""))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from placement.model.errors import PlacementError
+from mltcp.core.errors import MltcpError
 from placement.service.protocol.address import Address, answers
 
 _BACKLOG = 1024
@@ -23,16 +23,16 @@ class GateAddress(Address):
         What a gate that was killed left at the path is replaced.
 
         Raises:
-            PlacementError: nothing can listen there, or something does.
+            MltcpError: nothing can listen there, or something does.
         """
         try:
             return self._listen_at_path(self.path, open_to_all) if self.path else self._listen_at_port()
         except OSError as error:
-            raise PlacementError(f"cannot listen at {self}: {error.strerror or error}") from None
+            raise MltcpError(f"cannot listen at {self}: {error.strerror or error}") from None
 
     def _listen_at_path(self, path: Path, open_to_all: bool) -> socket.socket:
         if answers(path):
-            raise PlacementError(f"cannot listen at {self}: another process does")
+            raise MltcpError(f"cannot listen at {self}: another process does")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
 
+from mltcp.core.errors import UsageError
 from placement.gate.messages import Hello, take_messages
-from placement.model.errors import UsageError
 
 READ_BYTES = 4096
 """So much of one peer is read before it is the next one's turn."""

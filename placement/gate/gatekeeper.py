@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, TypeVar
 
+from mltcp.core.errors import UsageError
 from placement.gate.jobs import GateJob
 from placement.gate.messages import Ask
 from placement.gate.state import GateState
-from placement.model.errors import UsageError
 
 PATIENCE_NS = 60_000_000_000
 """Who has waited so long goes, whatever the policy says."""

@@ -10,8 +10,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from mltcp.core.errors import UsageError
 from placement.gate.messages import LONGEST_NAME
-from placement.model.errors import UsageError
 
 SHARED = "*"
 """The link of all jobs of which nothing is known."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 
 VERSION = 1
 MOST_BYTES = 65536

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from mltcp.core.errors import MltcpError, UsageError
 from placement.gate import messages
 from placement.gate.address import GateAddress
 from placement.gate.connection import GateConnection, Member
@@ -26,7 +27,6 @@ from placement.gate.gatekeeper import Gatekeeper, Go, Run
 from placement.gate.jobs import GateJob, GateLinks, job_from
 from placement.gate.state import GateState, gate_policy
 from placement.model.contention import PUBLISHED, Contention
-from placement.model.errors import PlacementError, UsageError
 
 _log = logging.getLogger("placement.gate")
 
@@ -65,7 +65,7 @@ class GateServer:
 
     Raises:
         UsageError: no such policy, or other hosts could reach it and no token is set.
-        PlacementError: it cannot listen there.
+        MltcpError: it cannot listen there.
     """
 
     def __init__(self, configuration: GateConfiguration) -> None:
@@ -211,7 +211,7 @@ class GateServer:
                         return  # it could not be answered, and is gone
         except OSError:
             self._drop(connection)
-        except PlacementError as error:
+        except MltcpError as error:
             self._refuse(connection, str(error))
         except Exception as error:
             # A fault of ours must not hold up what all jobs pass through.

@@ -13,8 +13,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from mltcp.core.errors import UsageError
 from placement.model.contention import Contention
-from placement.model.errors import UsageError
 from placement.model.state import JOB, LINK, PLACE
 from placement.policies.catalogue import Communication, communication_policy
 from placement.policies.communication import admission

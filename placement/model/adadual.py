@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TypeAlias
 
+from mltcp.core.errors import UsageError
 from placement.model.contention import Contention
-from placement.model.errors import UsageError
 
 Exact: TypeAlias = int | Fraction
 """Bytes or nanoseconds, without rounding."""

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 
 GPU_MEMORY_MB = 32768
 """That of the published simulator (the paper's text says 16 GB)."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 
 _UNITS_BPS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9, "tbit": 10**12}
 _RATE = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(kbit|mbit|gbit|tbit)")

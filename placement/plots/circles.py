@@ -29,7 +29,7 @@ def write_picture(
 
     Raises:
         UsageError: an unknown suffix, or a place where no file can be written.
-        PlacementError: the file could not be written.
+        MltcpError: the file could not be written.
     """
     write(lambda: _drawn(names, circles, capacity_bps, found), path)
 

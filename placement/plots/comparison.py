@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, PercentFormatter
 
+from mltcp.core.errors import UsageError
 from placement.experiments.comparison import Comparison
 from placement.experiments.run import Run
-from placement.model.errors import UsageError
 from placement.plots.picture import INK, JOB_COLOURS, MUTED, RIGHT_IN, WIDTH_IN, framed, policy_colours
 
 PANEL_IN, BAR_IN = 3.6, 0.42

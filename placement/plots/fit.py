@@ -35,7 +35,7 @@ def write_picture(fit: Fit, measurements: Sequence[Measurement], path: Path) -> 
 
     Raises:
         UsageError: an unknown suffix, or a place where no file can be written.
-        PlacementError: the file could not be written; what was there before still is.
+        MltcpError: the file could not be written; what was there before still is.
     """
     with mpl.rc_context(_STYLE):
         write(lambda: figure(fit, measurements), path)

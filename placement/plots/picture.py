@@ -12,8 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
-from placement.model.errors import UsageError
-from placement.model.whole_file import check_writable, write_whole
+from mltcp.core.atomic_files import check_writable, write_whole
+from mltcp.core.errors import UsageError
 
 SUFFIXES = (".svg", ".png", ".pdf")
 INK, MUTED, FAINT = "#222222", "#707070", "#D8D8D8"
@@ -73,7 +73,7 @@ def write(draw: Callable[[], Figure], path: Path) -> None:
 
     Raises:
         UsageError: an unknown suffix, or a place where no file can be written.
-        PlacementError: the file could not be written; what was there before still is.
+        MltcpError: the file could not be written; what was there before still is.
     """
     check_path(path)
     content = io.BytesIO()

@@ -16,8 +16,8 @@ from matplotlib.colors import LinearSegmentedColormap, rgb_to_hsv, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
+from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
-from placement.model.errors import UsageError
 from placement.plots.picture import FAINT, INK, JOB_COLOURS, MUTED, WIDTH_IN, darker, framed, paler
 
 SHADES = (*JOB_COLOURS, *(paler(each) for each in JOB_COLOURS), *(darker(each) for each in JOB_COLOURS))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 from placement.policies.communication import admission, ranking
 from placement.policies.placing import choice
 

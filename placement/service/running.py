@@ -45,7 +45,7 @@ class Running:
         """Start a job; what it is to be found by again.
 
         Raises:
-            PlacementError: the engine cannot.
+            MltcpError: the engine cannot.
         """
         environment = {**self._environment, "MLTCP_JOB": job.id, **job.spec.environment}
         started = EngineJob(job.id, tuple(job.spec.command), job.count, environment)
@@ -57,7 +57,7 @@ class Running:
         """Have a job end; the event follows.
 
         Raises:
-            PlacementError: the engine cannot.
+            MltcpError: the engine cannot.
         """
         await asyncio.to_thread(self._engine.stop, job_id)
 

@@ -14,10 +14,10 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from mltcp.core.demand import Demand, Phase
+from mltcp.core.errors import MltcpError, UsageError
 from placement.cassini.placement_selection import choose
 from placement.engines.engine import Engine
-from placement.model.demand import Demand, Phase
-from placement.model.errors import PlacementError, UsageError
 from placement.service.context import Live, Rules
 from placement.service.decisions.placer import policy_named
 from placement.service.embedded_gate import VARIABLE as GATE_VARIABLE
@@ -67,7 +67,7 @@ class Configuration:
     gate: Gating | None = None
 
     def check(self) -> None:
-        """Raises `PlacementError` for what cannot be, before anything is touched."""
+        """Raises `MltcpError` for what cannot be, before anything is touched."""
         self.security.check(self.address)
         self.security.digests()
         try:
@@ -84,7 +84,7 @@ async def serve(configuration: Configuration, ready: Callable[[Address], None]) 
         ready: called with the address once it answers.
 
     Raises:
-        PlacementError: it cannot run, or its disk failed.
+        MltcpError: it cannot run, or its disk failed.
     """
     configuration.check()
     loop = asyncio.get_running_loop()
@@ -109,12 +109,12 @@ async def running(configuration: Configuration, stopped: asyncio.Future[None]) -
         stopped: gets the error if the store fails.
 
     Raises:
-        PlacementError: it cannot run.
+        MltcpError: it cannot run.
     """
     loop = asyncio.get_running_loop()
 
     def failed(message: str) -> None:
-        loop.call_soon_threadsafe(_stop, stopped, PlacementError(message))
+        loop.call_soon_threadsafe(_stop, stopped, MltcpError(message))
 
     warm_up()
     store = Store(configuration.state, failed)
@@ -190,7 +190,7 @@ def _bind(server: grpc.aio.Server, configuration: Configuration) -> Address:
     finally:
         os.umask(before)
     if not port:
-        raise PlacementError(f"cannot listen at {address}: it is taken, or not an address of this host")
+        raise MltcpError(f"cannot listen at {address}: it is taken, or not an address of this host")
     return address if address.path is not None else Address(host=address.host, port=port)
 
 
@@ -203,7 +203,7 @@ def _engine(configuration: Configuration) -> Running | None:
     return Running(configuration.engine, environment)
 
 
-def _stop(stopped: asyncio.Future[None], error: PlacementError | None = None) -> None:
+def _stop(stopped: asyncio.Future[None], error: MltcpError | None = None) -> None:
     if stopped.done():
         return
     if error is None:

@@ -11,12 +11,12 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from mltcp.core.demand import Demand
+from mltcp.core.errors import MltcpError
 from placement.cassini.circle import unified
 from placement.cassini.compatibility import Compatibility, compatibility
 from placement.cassini.observed import observed
 from placement.engines.engine import Event, Failed, Handle, Started
-from placement.model.demand import Demand
-from placement.model.errors import PlacementError
 from placement.service.agents.coordination import Coordination
 from placement.service.agents.drift import Report
 from placement.service.agents.sessions import Session
@@ -263,7 +263,7 @@ class Service:
         await self.live.store.committed()
         try:
             reference = await self._running.start(job, self._registry.places(job))
-        except PlacementError as error:
+        except MltcpError as error:
             self._end(self._registry.jobs[job.id], pb.FAILED, str(error))
             return
         if self._registry.jobs[job.id].over:
@@ -297,7 +297,7 @@ class Service:
 
     async def _stop(self, job_id: str) -> None:
         assert self._running is not None
-        with suppress(PlacementError):  # it has ended by itself; the event is on its way
+        with suppress(MltcpError):  # it has ended by itself; the event is on its way
             await self._running.stop(job_id)
 
     def _end(self, job: Job, state: int, reason: str) -> None:

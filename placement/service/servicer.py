@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 
-from placement.model.errors import PlacementError
+from mltcp.core.errors import MltcpError
 from placement.service.agents.sessions import Session
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol import placement_pb2_grpc as pb_grpc
@@ -35,7 +35,7 @@ _Reply = TypeVar("_Reply")
 _Context = grpc.aio.ServicerContext
 
 
-async def abort(context: _Context, error: PlacementError) -> NoReturn:
+async def abort(context: _Context, error: MltcpError) -> NoReturn:
     """End a call with what was wrong."""
     if isinstance(error, Refused):
         context.set_trailing_metadata((("field", error.field),))
@@ -51,7 +51,7 @@ def answering(
     async def answer(servicer: Any, request: Any, context: _Context) -> _Reply:
         try:
             return await method(servicer, request)
-        except PlacementError as error:
+        except MltcpError as error:
             await abort(context, error)
 
     answer.__doc__ = method.__doc__
@@ -146,7 +146,7 @@ class PlacementServicer(pb_grpc.PlacementServicer):
         """See placement.proto."""
         try:
             session = await self._hello(request_iterator)
-        except PlacementError as error:
+        except MltcpError as error:
             await abort(context, error)
         reader = asyncio.ensure_future(self._read(session, request_iterator))
         orderly = False
@@ -154,7 +154,7 @@ class PlacementServicer(pb_grpc.PlacementServicer):
             while (decision := await session.next()) is not None:
                 yield decision
             if reader.done() and (failure := reader.exception()) is not None:
-                if isinstance(failure, PlacementError):
+                if isinstance(failure, MltcpError):
                     await abort(context, failure)
                 raise failure
             orderly = reader.done() and not await _is_cancelled(context)

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mltcp.core.demand import Demand, Phase
+from mltcp.core.errors import MltcpError, UsageError
 from placement.cassini.drift import THRESHOLD, corrections
 from placement.model.cluster import Cluster
-from placement.model.demand import Demand, Phase
-from placement.model.errors import PlacementError, UsageError
 from placement.policies.schedulers.augmented import Decision, Policy, links_of
 from placement.policies.schedulers.scheduler import JobView, progress
 from placement.simulator.fluid.fluid import Fluid
@@ -95,7 +95,7 @@ def run_trace(jobs: JobSet, setup: Setup, policy: Policy | None, seed: int = 0) 
 
     Raises:
         UsageError: a job that needs more GPUs than there are.
-        PlacementError: jobs wait that the scheduler never places.
+        MltcpError: jobs wait that the scheduler never places.
     """
     for job in jobs.jobs:
         if policy is not None and job.min_workers > len(setup.cluster.gpus):
@@ -206,7 +206,7 @@ class _Run:
             if min(due_ns, check_ns) == _FOREVER_NS and not any(
                 self._fluid.runs(each.number) for each in self._active.values()
             ):
-                raise PlacementError(
+                raise MltcpError(
                     f"{self._policy_name} never places {', '.join(self._active)}: waiting for more GPUs than it gives"
                 )
             ended = self._fluid.run(min(due_ns, check_ns, self._horizon_ns))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
-from placement.model.errors import UsageError
 
 
 def two_tier(racks: int = 12, servers: int = 2, gpus: int = 1, oversubscription: float = 2.0) -> Cluster:

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 from placement.model.job import Model
 from placement.traces import entries
 from placement.traces.entries import Entry

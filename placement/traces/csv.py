@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 from placement.model.job import Job, Model
 from placement.traces.fields import Field, fault, shown
 from placement.traces.models import PUBLISHED

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from placement.model.demand import Phase
-from placement.model.errors import UsageError
+from mltcp.core.demand import Phase
+from mltcp.core.errors import UsageError
 
 STEP_MS = 10
 _NS_PER_MS = 10**6

@@ -9,7 +9,7 @@ from decimal import Decimal
 from fractions import Fraction
 from reprlib import Repr
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 
 MOST = 10**18
 """The largest number allowed, in the smallest unit: sums of a few still fit in 64 bits. As ns, 31 years."""

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 from placement.model.job import Job
 from placement.traces.models import PUBLISHED
 from placement.traces.trace import Trace

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 from placement.model.job import Model
 
 _MS = 10**6

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 
-from placement.model.demand import Demand
-from placement.model.errors import UsageError
+from mltcp.core.demand import Demand
+from mltcp.core.errors import UsageError
 from placement.traces.demands import NETWORKS, Network
 from placement.traces.sets import JobSet, TracedJob
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 from placement.model.job import Model
 from placement.traces import alibaba_pai, csv, philly
 from placement.traces.models import PUBLISHED

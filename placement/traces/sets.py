@@ -15,8 +15,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Self
 
-from placement.model.demand import Demand, Phase, demand_document, demand_from_document
-from placement.model.errors import UsageError
+from mltcp.core.demand import Demand, Phase, demand_document, demand_from_document
+from mltcp.core.errors import UsageError
 from placement.traces.demands import rescaled
 
 NOISE_SCALE = 16.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 from placement.traces.fields import fault
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Self
 
+from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
-from placement.model.errors import UsageError
 from placement.model.job import Job
 from placement.traces.fields import MOST, MOST_TEXT, Once, fault, shown
 

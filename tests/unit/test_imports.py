@@ -1,4 +1,4 @@
-"""Who of the four packages may import whom, read from the sources and seen in a fresh process."""
+"""The imports allowed between packages and sub-packages, read from the sources; and no cycles between files."""
 
 import ast
 import subprocess
@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = frozenset({"mltcp", "collectives", "placement", "bench"})
+PACKAGES = ("mltcp", "collectives", "placement", "bench")
 
 
 @dataclass(frozen=True)
 class Import:
-    """One imported module, by its full name, and where."""
+    """One imported name, dotted, and where; `lazy` inside a function."""
 
     module: str
     line: int
@@ -32,10 +32,34 @@ class Rule:
 
 RULES = {
     "mltcp": Rule(frozenset({"mltcp"}), never=frozenset({"torch", "grpc", "numpy", "matplotlib"})),
-    "collectives": Rule(frozenset({"collectives", "mltcp"}), lazily=frozenset({"placement.client.client"})),
-    "placement": Rule(frozenset({"placement"}), never=frozenset({"torch"})),
-    "bench": Rule(PACKAGES),
+    "collectives": Rule(frozenset({"collectives", "mltcp"}), lazily=frozenset({"placement.client"})),
+    "placement": Rule(frozenset({"placement", "mltcp.core"}), never=frozenset({"torch"})),
+    "bench": Rule(frozenset(PACKAGES)),
 }
+
+# Within a package, imports go to the left only. A module that is not listed stands to the right of all that are.
+LAYERS = {
+    "mltcp": ("core", "control", "ebpf", "pacing", "daemon", "cli"),
+    "mltcp.daemon": ("client", "journal", "jobs", "service"),
+    "collectives": ("core", "transport", "recording", "gate", "agent", "group"),
+    "placement": (
+        *("model", "cassini", "policies", "traces", "simulator", "experiments", "plots"),
+        *("gate", "engines", "service", "client", "cli"),
+    ),
+    "placement.policies": ("placing", "communication", "schedulers"),
+    "placement.simulator": ("exact", "published", "fluid"),
+    "placement.service": ("protocol", "state", "context", "decisions", "agents"),
+    "bench": ("lab", "workloads", "compare", "allreduce", "bulk", "contention", "perf", "cli"),
+    "bench.lab": ("bottleneck", "network"),
+    "bench.workloads": ("ranks", "launch"),
+}
+
+
+def modules():
+    """Every module of the project by dotted name; generated ones are left out."""
+    paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    names = {path: path.relative_to(ROOT).with_suffix("").parts for path in paths if "_pb2" not in path.name}
+    return {".".join(name[:-1] if name[-1] == "__init__" else name): path for path, name in names.items()}
 
 
 def imports_of(source, package):
@@ -72,7 +96,58 @@ def violations(source, package):
             yield f"line {found.line}: {package} may not import {found.module} here"
 
 
-@pytest.mark.parametrize("package", sorted(PACKAGES))
+def layer_violations(importing, imported):
+    """The layer rules, as text, that this import between two modules breaks."""
+    for package, layers in LAYERS.items():
+        below = f"{package}."
+        if importing.startswith(below) and imported.startswith(below):
+            left, right = (name.removeprefix(below).split(".")[0] for name in (imported, importing))
+            place = {name: position for position, name in enumerate(layers)}
+            if left != right and place.get(left, len(layers)) > place.get(right, len(layers)):
+                yield f"{importing} may not import {imported}: in {package}, {right} stands left of {left}"
+
+
+def edges():
+    """Of every module, the modules of the project that it imports, and on which line."""
+    known = modules()
+    found = {}
+    for name, path in known.items():
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        for each in imports_of(path.read_text(), package):
+            target = each.module
+            while target and target not in known:
+                target = target.rpartition(".")[0]
+            if target and target != name:
+                found.setdefault(name, {}).setdefault(target, each.line)
+    return found
+
+
+def cycles(graph):
+    """The strongly connected components of more than one module (Tarjan's algorithm)."""
+    order, low, stack, found = {}, {}, [], []
+
+    def visit(name):
+        order[name] = low[name] = len(order)
+        stack.append(name)
+        for target in graph.get(name, ()):
+            if target not in order:
+                visit(target)
+                low[name] = min(low[name], low[target])
+            elif target in stack:
+                low[name] = min(low[name], order[target])
+        if low[name] == order[name]:
+            component = stack[stack.index(name) :]
+            del stack[stack.index(name) :]
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for name in graph:
+        if name not in order:
+            visit(name)
+    return found
+
+
+@pytest.mark.parametrize("package", PACKAGES)
 def test_package_keeps_to_its_imports(package):
     paths = sorted((ROOT / package).rglob("*.py"))
     assert paths
@@ -84,20 +159,64 @@ def test_package_keeps_to_its_imports(package):
     assert not broken
 
 
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_between_sub_packages_go_one_way(package):
+    broken = [
+        f"line {line}: {each}"
+        for importing, targets in edges().items()
+        if importing.startswith(f"{package}.")
+        for imported, line in targets.items()
+        for each in layer_violations(importing, imported)
+    ]
+    assert not broken
+
+
+def test_every_sub_package_has_its_layer():
+    for package, layers in LAYERS.items():
+        root = ROOT.joinpath(*package.split("."))
+        folders = {path.parent.name for path in root.glob("*/__init__.py")}
+        assert set(layers) >= folders - {"profiles"}, package
+
+
+def test_no_files_import_each_other():
+    assert cycles(edges()) == []
+
+
+def test_a_cycle_is_found():
+    assert cycles({"a": ["b"], "b": ["c", "d"], "c": ["a"], "d": []}) == [["a", "b", "c"]]
+    assert cycles({"a": ["b", "c"], "b": ["c"], "c": []}) == []
+
+
+@pytest.mark.parametrize(
+    ("importing", "imported"),
+    [
+        ("mltcp.pacing.htb", "mltcp.daemon.journal.journal"),
+        ("mltcp.core.errors", "mltcp.control.fluid"),
+        ("placement.model.cluster", "placement.policies.catalogue"),
+        ("placement.service.state.job", "placement.service.server"),
+        ("bench.lab.lab", "bench.compare.contend"),
+    ],
+)
+def test_an_import_to_the_right_is_found(importing, imported):
+    assert list(layer_violations(importing, imported))
+    assert not list(layer_violations(imported, importing))
+
+
 @pytest.mark.parametrize(
     ("package", "source"),
     [
         ("mltcp", "import torch.distributed"),
         ("mltcp", "def f():\n    from torch import nn"),
         ("mltcp.ebpf", "from grpc import aio"),
-        ("mltcp.daemon", "import bench.compare.contend_plots"),
+        ("mltcp.daemon", "import bench.plots"),
         ("mltcp", "from bench import plots"),
         ("mltcp", "import os, placement"),
         ("collectives", "from placement import client"),
         ("collectives", "def f():\n    from placement import simulator"),
         ("collectives", "from bench.lab import hosts"),
         ("placement.policies", "import torch"),
-        ("placement", "if True:\n    from mltcp import errors"),
+        ("placement", "if True:\n    from mltcp import ebpf"),
+        ("placement", "from mltcp.pacing.rate_law import RateLaw"),
     ],
 )
 def test_forbidden_import_is_found(package, source):
@@ -108,12 +227,12 @@ def test_forbidden_import_is_found(package, source):
     ("package", "source"),
     [
         ("mltcp", "import os\nfrom mltcp.core.errors import UsageError"),
-        ("mltcp.ebpf", "from . import layout\nfrom ..errors import UsageError"),
+        ("mltcp.ebpf", "from . import layout\nfrom ..core.errors import UsageError"),
         ("mltcp", "import torchlike\nimport benchmark"),
-        ("collectives", "import torch\nfrom mltcp import iteration"),
+        ("collectives", "import torch\nfrom mltcp.control import iteration"),
         ("collectives", "def f():\n    from placement.client.client import Client"),
-        ("placement", "import grpc\nfrom placement.policies import x"),
-        ("bench", "import torch, mltcp, collectives, placement, bench.compare.contend_plots"),
+        ("placement", "import grpc\nfrom placement.policies import x\nfrom mltcp.core import errors"),
+        ("bench", "import torch, mltcp, collectives, placement, bench.plots"),
     ],
 )
 def test_allowed_import_is_passed(package, source):
@@ -129,14 +248,20 @@ def test_relative_imports_are_resolved():
     ]
 
 
-def test_mltcp_brings_none_of_the_heavy_packages_with_it():
+@pytest.mark.parametrize(
+    ("package", "heavy"),
+    [
+        ("mltcp", {"torch", "grpc", "numpy", "matplotlib", "bench", "collectives", "placement"}),
+        ("mltcp.core", {"torch", "grpc", "numpy", "matplotlib", "rich", "pyroute2", "mltcp.control"}),
+    ],
+)
+def test_a_package_brings_none_of_the_heavy_ones_with_it(package, heavy):
     script = (
-        "import importlib, pkgutil, sys, mltcp\n"
-        "for module in pkgutil.walk_packages(mltcp.__path__, 'mltcp.'):\n"
+        f"import importlib, pkgutil, sys, {package} as package\n"
+        f"for module in pkgutil.walk_packages(package.__path__, '{package}.'):\n"
         "    if not module.name.endswith('__main__'):\n"
         "        importlib.import_module(module.name)\n"
-        "heavy = {'torch', 'grpc', 'numpy', 'matplotlib', 'bench', 'collectives', 'placement'}\n"
-        "print(*sorted(heavy & set(sys.modules)))\n"
+        f"print(*sorted({heavy!r} & set(sys.modules)))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=ROOT

@@ -12,8 +12,8 @@ from rich.box import HORIZONTALS
 from rich.console import Console
 from rich.table import Table
 
+from mltcp.core.errors import UsageError
 from placement.client.client import Client
-from placement.model.errors import UsageError
 
 
 def add_connection(command: argparse.ArgumentParser) -> None:

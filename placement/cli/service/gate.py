@@ -8,8 +8,8 @@ import signal
 from pathlib import Path
 from types import FrameType
 
+from mltcp.core.errors import UsageError
 from placement.cli.simulation.arguments import add_contention, contention_of
-from placement.model.errors import UsageError
 
 _EXAMPLES = """\
 examples:

@@ -6,8 +6,8 @@ import argparse
 import math
 from pathlib import Path
 
+from mltcp.core.errors import UsageError
 from placement.cli.service.arguments import add_connection, client_of, milliseconds, print_json, print_table
-from placement.model.errors import UsageError
 
 _EXAMPLES = """\
 examples:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mltcp.core.errors import UsageError
 from placement.cassini.drift import THRESHOLD
-from placement.model.errors import UsageError
 
 if TYPE_CHECKING:
     from placement.engines.engine import Engine

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mltcp.core.errors import UsageError
 from placement.cli.service.arguments import add_connection, client_of, places_text, print_json, print_table
 from placement.client.client import Client
-from placement.model.errors import UsageError
 
 if TYPE_CHECKING:
     from placement.service.protocol import placement_pb2 as pb

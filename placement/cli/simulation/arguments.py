@@ -8,10 +8,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from mltcp.core.errors import UsageError
 from placement.experiments.setting import Setting
 from placement.model.cluster import GPU_MEMORY_MB, Cluster, Gpu
 from placement.model.contention import PUBLISHED, Contention
-from placement.model.errors import UsageError
 
 _SERVERS, _GPUS = 16, 4
 _NS_PER_MS = 1_000_000

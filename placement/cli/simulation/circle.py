@@ -11,10 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from mltcp.core.demand import Demand, load
+from mltcp.core.errors import UsageError
 from placement.cassini.circle import ANGLES, TOLERANCE, Circles
 from placement.cassini.link import Group, LinkFit, fit_link
-from placement.model.demand import Demand, load
-from placement.model.errors import UsageError
 from placement.model.rate import parse_rate_bps, shown_rate
 from placement.plots.picture import check_path
 from placement.traces.sets import load as load_set

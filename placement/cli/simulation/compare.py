@@ -11,14 +11,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from placement.cli.progress import progress
+from mltcp.core.errors import UsageError
+from mltcp.core.progress import progress_bar
 from placement.cli.simulation.arguments import add_setting, check_seed, setting_of
 from placement.experiments.compare import Entry, Plan, compare, finished
 from placement.experiments.comparison import Comparison
 from placement.experiments.policy_name import PolicyName, Rules, parse_policies
 from placement.experiments.report import print_comparison
 from placement.experiments.setting import Setting
-from placement.model.errors import UsageError
 from placement.traces.mix import JOBS, SCALES, scaled
 from placement.traces.read import FORMATS, read
 from placement.traces.trace import check_fits
@@ -152,9 +152,9 @@ def document(plan: Plan, comparison: Comparison) -> dict[str, Any]:
 def _compare(plan: Plan, folder: Path, processes: int, kept: bool) -> Comparison:
     total = len(plan.entries) * len(plan.policies)
     try:
-        with progress(total) as step:
+        with progress_bar(total, transient=True) as bar:
             return compare(
-                plan, folder, processes, lambda run, left: step(f"{run.policy} on {run.trace}", left)
+                plan, folder, processes, lambda run, left: bar.remaining(f"{run.policy} on {run.trace}", left)
             )
     except KeyboardInterrupt:
         if not kept:

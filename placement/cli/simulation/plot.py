@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mltcp.core.errors import UsageError
 from placement.experiments.comparison import Comparison, load
 from placement.experiments.run_log import read_log
-from placement.model.errors import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

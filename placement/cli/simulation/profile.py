@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
+from mltcp.core.atomic_files import check_writable, write_whole
+from mltcp.core.demand import demand_document
 from placement.cassini.capture import BIN_NS, Captured, captured
-from placement.model.demand import demand_document
 from placement.model.rate import shown_rate
-from placement.model.whole_file import check_writable, write_whole
 
 _EXAMPLES = """\
 examples:

@@ -6,10 +6,10 @@ import argparse
 import json
 import re
 
-from placement.cli.progress import progress
+from mltcp.core.errors import UsageError
+from mltcp.core.progress import progress_bar
 from placement.experiments.schedule import ALL, Plan, compare
 from placement.experiments.schedule_report import print_schedule
-from placement.model.errors import UsageError
 from placement.simulator.scheduled_cluster import Setup
 from placement.simulator.two_tier import two_tier
 
@@ -85,8 +85,8 @@ def _add_cluster(command: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Compare, and show the comparison; returns the exit status."""
     plan = plan_of(options)
-    with progress(len(plan.seeds) * len(plan.schedulers)) as step:
-        comparison = compare(plan, step)
+    with progress_bar(len(plan.seeds) * len(plan.schedulers), transient=True) as bar:
+        comparison = compare(plan, bar.remaining)
     if options.json:
         print(json.dumps(comparison.document(), allow_nan=False))
     else:

@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mltcp.core.atomic_files import check_writable, write_whole
+from mltcp.core.errors import UsageError
 from placement.cli.simulation.arguments import add_setting, check_seed, setting_of
 from placement.experiments.policy_name import LWF, PolicyName, Rules
 from placement.experiments.report import print_outcome
 from placement.experiments.run import Task, simulate_task, task, trace_digest
 from placement.experiments.workers import Workers
-from placement.model.errors import UsageError
-from placement.model.whole_file import check_writable, write_whole
 from placement.simulator.outcome import Outcome
 from placement.traces.read import FORMATS, read
 from placement.traces.trace import check_fits

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mltcp.core.demand import Demand
+from mltcp.core.errors import UsageError
 from placement.cassini.placement_selection import Choice, Loops, choose
 from placement.model.cluster import Cluster
-from placement.model.demand import Demand
-from placement.model.errors import UsageError
 from placement.policies.schedulers.pollux import Pollux
 from placement.policies.schedulers.random_scheduler import Random
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Scheduler

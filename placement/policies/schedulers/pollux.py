@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
-from placement.model.errors import UsageError
 from placement.policies.schedulers.candidates import Wish, placements
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, free_gpus
 from placement.policies.schedulers.shares import best_shares

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
-from placement.model.errors import UsageError
 
 CANDIDATES = 10
 """As many as the thesis takes from Themis and from Pollux (4.5.1)."""

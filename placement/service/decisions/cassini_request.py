@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from mltcp.core.demand import Demand
 from placement.cassini.circle import KEPT_TOLERANCE
 from placement.cassini.placement_selection import Choice, Traffic, choose
-from placement.model.demand import Demand
 from placement.service.decisions.candidates import Candidate
 from placement.service.state.job import Job
 from placement.service.state.registry import Registry

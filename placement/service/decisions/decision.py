@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from mltcp.core.errors import UsageError
 from placement.cassini.placement_selection import Choice
-from placement.model.errors import UsageError
 from placement.service.decisions.candidates import candidates
 from placement.service.decisions.cassini_request import Question, question
 from placement.service.decisions.explaining import explanation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 from placement.policies import catalogue
 from placement.policies.schedulers.scheduler import Scheduler
 from placement.service.protocol.request_error import invalid

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Self
 
-from placement.model.errors import PlacementError, UsageError
+from mltcp.core.errors import MltcpError, UsageError
 
 VARIABLE = "MLTCP_PLACEMENT"
 _LONGEST_PATH = 107
@@ -67,9 +67,9 @@ class Address:
         return self.host == "localhost"
 
     def check_free(self) -> None:
-        """Raises `PlacementError` if somebody listens at this path: gRPC would take it away from them."""
+        """Raises `MltcpError` if somebody listens at this path: gRPC would take it away from them."""
         if self.path is not None and answers(self.path):
-            raise PlacementError(f"cannot listen at {self}: another process does")
+            raise MltcpError(f"cannot listen at {self}: another process does")
 
 
 def answers(path: Path) -> bool:

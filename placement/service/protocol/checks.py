@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from placement.model.demand import Demand, Phase
-from placement.model.errors import UsageError
+from mltcp.core.demand import Demand, Phase
+from mltcp.core.errors import UsageError
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.request_error import invalid
 

@@ -10,8 +10,8 @@ from typing import Any
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from placement.model.demand import demand_from_document
-from placement.model.errors import UsageError
+from mltcp.core.demand import demand_from_document
+from mltcp.core.errors import UsageError
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import profile_message
 

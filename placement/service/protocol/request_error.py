@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from placement.model.errors import PlacementError
+from mltcp.core.errors import MltcpError
 
 
 class Kind(Enum):
@@ -17,7 +17,7 @@ class Kind(Enum):
     STATE = "state"
 
 
-class Refused(PlacementError):
+class Refused(MltcpError):
     """A request that is refused, with nothing changed.
 
     Attributes:

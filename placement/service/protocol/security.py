@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 from placement.service.protocol.address import Address
 
 _LEAST_TOKEN = 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from placement.model.demand import Demand
+from mltcp.core.demand import Demand
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.state.slots import Wanted
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from placement.model.errors import PlacementError
+from mltcp.core.errors import MltcpError
 
 VERSION = 1
 
@@ -54,7 +54,7 @@ class Store:
         on_failure: called by the writer, in its own thread, when a commit failed.
 
     Raises:
-        PlacementError: another service has it open, or it is not such a database.
+        MltcpError: another service has it open, or it is not such a database.
     """
 
     def __init__(self, path: Path, on_failure: Callable[[str], None]) -> None:
@@ -63,7 +63,7 @@ class Store:
         self._lock_file = _locked(path)
         try:
             self._database = _opened(path)
-        except PlacementError:
+        except MltcpError:
             os.close(self._lock_file)
             raise
         self._loop: AbstractEventLoop | None = None
@@ -93,13 +93,13 @@ class Store:
         """Done when everything that has been put is durable.
 
         Raises (when awaited):
-            PlacementError: the commit failed.
+            MltcpError: the commit failed.
         """
         assert self._loop is not None
         future: Future[None] = self._loop.create_future()
         with self._wake:
             if self._failed:
-                future.set_exception(PlacementError(self._failed))
+                future.set_exception(MltcpError(self._failed))
             else:
                 self._waiting.append(future)
                 self._wake.notify()
@@ -143,10 +143,10 @@ class Store:
             self._failed = message
             waiting += self._waiting
             self._waiting = []
-        self._complete(waiting, PlacementError(message))
+        self._complete(waiting, MltcpError(message))
         self._on_failure(message)
 
-    def _complete(self, futures: list[Future[None]], error: PlacementError | None = None) -> None:
+    def _complete(self, futures: list[Future[None]], error: MltcpError | None = None) -> None:
         if not futures:
             return
         assert self._loop is not None
@@ -154,7 +154,7 @@ class Store:
             self._loop.call_soon_threadsafe(_complete, futures, error)
 
 
-def _complete(futures: list[Future[None]], error: PlacementError | None) -> None:
+def _complete(futures: list[Future[None]], error: MltcpError | None) -> None:
     for future in futures:
         if future.done():
             continue
@@ -169,12 +169,12 @@ def _locked(path: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise PlacementError(f"{path}: {error.strerror}") from None
+        raise MltcpError(f"{path}: {error.strerror}") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
-        raise PlacementError(f"{path}: another placement service uses it") from None
+        raise MltcpError(f"{path}: another placement service uses it") from None
     return lock
 
 
@@ -188,11 +188,9 @@ def _opened(path: Path) -> sqlite3.Connection:
         if version == 0 and not database.execute("SELECT 1 FROM sqlite_master").fetchall():
             database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
         elif version != VERSION:
-            raise PlacementError(
-                f"{path}: a database of version {version}: this service reads version {VERSION}"
-            )
+            raise MltcpError(f"{path}: a database of version {version}: this service reads version {VERSION}")
     except sqlite3.Error as error:
-        raise PlacementError(f"{path}: {error}") from None
+        raise MltcpError(f"{path}: {error}") from None
     finally:
         os.umask(before)
     return database

@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
 from placement.model.contention import PUBLISHED, Contention
-from placement.model.errors import UsageError
 from placement.model.job import Job
 from placement.model.state import JOB, Records
 from placement.policies.catalogue import Communication, Placement

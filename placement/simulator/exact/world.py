@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
 from placement.model.contention import Contention
-from placement.model.errors import UsageError
 from placement.model.job import Job, Model
 from placement.model.state import GPU, JOB, LINK, PLACE, SERVER, WORKER, Records
 from placement.policies.catalogue import Communication, Placement

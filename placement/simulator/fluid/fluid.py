@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placement.model.demand import Demand, Phase
-from placement.model.errors import UsageError
+from mltcp.core.demand import Demand, Phase
+from mltcp.core.errors import UsageError
 from placement.simulator.fluid import flows
 from placement.simulator.fluid.flows import CORE, ENDED, FLOW, Flows
 

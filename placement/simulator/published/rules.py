@@ -9,8 +9,8 @@ from enum import IntEnum
 
 import numpy as np
 
+from mltcp.core.errors import UsageError
 from placement.model.cluster import GPU_MEMORY_MB
-from placement.model.errors import UsageError
 from placement.model.job import Job
 
 MS_PER_MB = 0.856

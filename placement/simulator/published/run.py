@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from mltcp.core.errors import UsageError
 from placement.model.cluster import GPU_MEMORY_MB
-from placement.model.errors import UsageError
 from placement.model.job import Job
 from placement.simulator.outcome import Outcome
 from placement.simulator.published.loop import run_to_end

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import pytest
 
 from bench.compare.placing import scheduler
+from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
-from placement.model.errors import UsageError
 from placement.policies.schedulers.scheduler import JobView
 
 CLUSTER = Cluster.star(servers=3, gpus=2)

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from bench.workloads.phases import ComputeChange, PhasedWork, Stretch, on_link, parse_change, time_scale
 from bench.workloads.profile import link_time_s
+from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import UsageError
-from placement.model.demand import Demand, Phase
 
 RATE_BPS = 300_000_000
 CAPACITY_BPS = 50 * 10**9

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from placement.model.demand import Demand, Phase
+from mltcp.core.demand import Demand, Phase
 
 MS = 1_000_000
 

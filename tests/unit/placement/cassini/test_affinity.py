@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mltcp.core.errors import UsageError
 from placement.cassini.affinity import AffinityGraph, time_shifts
-from placement.model.errors import UsageError
 
 
 @st.composite

@@ -5,8 +5,8 @@ from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 from scapy.utils import PcapWriter
 
+from mltcp.core.errors import UsageError
 from placement.cassini.capture import captured
-from placement.model.errors import UsageError
 from tests.unit.placement.cassini.demands import MS, demand
 
 US = 1000

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from mltcp.core.errors import UsageError
 from placement.cassini.circle import MOST_EXACT, MOST_MEASURED, Circles, common_repeats, unified
-from placement.model.errors import UsageError
 from tests.unit.placement.cassini.demands import MS, demand, demands, up_down
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mltcp.core.errors import UsageError
 from placement.cassini.circle import Circles, unified
 from placement.cassini.compatibility import compatibility, score_at, score_link
-from placement.model.errors import UsageError
 from tests.unit.placement.cassini.demands import MS, demand, demands, up_down
 
 

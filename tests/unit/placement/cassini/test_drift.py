@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mltcp.core.errors import UsageError
 from placement.cassini.drift import corrections
-from placement.model.errors import UsageError
 
 SHIFTS = {"a": 0, "b": 50}
 PERIODS = {"a": 100, "b": 100}

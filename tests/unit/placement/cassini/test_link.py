@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mltcp.core.errors import UsageError
 from placement.cassini.circle import groups
 from placement.cassini.compatibility import score_link
 from placement.cassini.link import fit_link
-from placement.model.errors import UsageError
 from tests.unit.placement.cassini.demands import MS, demands, up_down
 
 

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mltcp.core.demand import Demand, Phase
 from placement.cassini.observed import observed
-from placement.model.demand import Demand, Phase
 from tests.unit.placement.cassini.demands import demand, demands
 
 KNOWN = demand((60, 0), (40, 100))

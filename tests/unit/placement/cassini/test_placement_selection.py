@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mltcp.core.errors import UsageError
 from placement.cassini.circle import unified
 from placement.cassini.compatibility import score_at
 from placement.cassini.placement_selection import choose
-from placement.model.errors import UsageError
 from tests.unit.placement.cassini.demands import MS, demands, up_down
 
 HALF = up_down(50, 50)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from mltcp.core.demand import demand_document, load
 from placement.cli.main import main
-from placement.model.demand import demand_document, load
 from tests.unit.placement.cassini.demands import MS, demand, up_down
 from tests.unit.placement.cassini.test_capture import write
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mltcp.core.errors import UsageError
 from placement.cli.main import main
 from placement.cli.simulation.arguments import load_contention
 from placement.cli.simulation.fit import document as fit_document
@@ -19,7 +20,6 @@ from placement.experiments.policy_name import PolicyName, Rules, parse_policies
 from placement.experiments.setting import Setting
 from placement.model.cluster import Cluster, Gpu, Server, Switch
 from placement.model.contention import Contention
-from placement.model.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[4]
 HEADER = "job_id,arrival_s,num_gpus,iterations,model\n"

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mltcp.core.errors import UsageError
 from placement.engines.engine import EngineError, EngineJob, Share
 from placement.engines.hosts import Host, checked_hosts, hosts_from_document, load_hosts
 from placement.engines.ports import Ports
 from placement.engines.slots import Slots
-from placement.model.errors import UsageError
 
 HOST = {"name": "a", "address": "10.0.0.1", "interface": "eth0"}
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from mltcp.core.errors import UsageError
 from placement.engines import running
 from placement.engines.engine import EngineError, EngineJob, Failed, Finished, Handle, Share, Started, Stopped
 from placement.engines.hosts import Host
 from placement.engines.local import LocalEngine
-from placement.model.errors import UsageError
 
 PATIENCE_S = 60
 TWO_HOSTS = (

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mltcp.core.errors import MltcpError, UsageError
 from placement.experiments.compare import Entry, Plan, compare
 from placement.experiments.comparison import PLAN, Comparison, load
 from placement.experiments.policy_name import PolicyName, Rules, parse_policies
@@ -24,7 +25,6 @@ from placement.experiments.setting import Setting
 from placement.experiments.statistics import paired
 from placement.experiments.workers import Workers
 from placement.model.cluster import Cluster, Gpu
-from placement.model.errors import PlacementError, UsageError
 from placement.traces.mix import fresh, scaled
 from placement.traces.trace import Trace
 
@@ -214,7 +214,7 @@ class TestCompare:
             str(policy): [0, 2] for policy in POLICIES
         }
         (tmp_path / NAME).write_bytes(b"")
-        with pytest.raises(PlacementError, match="no trace is finished"):
+        with pytest.raises(MltcpError, match="no trace is finished"):
             load(tmp_path)
 
     def test_plans_that_make_no_sense_are_refused(self):
@@ -275,7 +275,7 @@ class TestInterrupts:
         assert len(read_log(folder)) >= 1
 
     def test_a_worker_that_dies_is_told_of(self):
-        with pytest.raises(PlacementError, match="killed by signal 9: is there enough memory"):
+        with pytest.raises(MltcpError, match="killed by signal 9: is there enough memory"):
             with Workers(kill, 2) as workers:
                 list(workers.results([signal.SIGKILL] * 3))
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mltcp.core.errors import UsageError
 from placement.cli.simulation import fit as fit_command
 from placement.experiments.fit import Measurement, fit, read_measurements
 from placement.experiments.least_squares import non_negative
 from placement.experiments.measurements import as_csv
 from placement.experiments.student_t import two_sided
 from placement.model.contention import Contention
-from placement.model.errors import UsageError
 from placement.plots.fit import figure
 
 DATA = Path(__file__).parents[1] / "data"

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mltcp.core.errors import UsageError
 from placement.gate import gatekeeper
 from placement.gate.gatekeeper import GRACE_NS, PATIENCE_NS, Gatekeeper
 from placement.gate.jobs import GateJob
 from placement.gate.messages import Ask
 from placement.gate.state import GateState, gate_policy
 from placement.model.contention import Contention
-from placement.model.errors import UsageError
 
 WORLD = 7
 CONTENTION = Contention(Fraction(0), Fraction(1), Fraction(0))

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.gate import channel as gate_channel
+from mltcp.core.errors import MltcpError, UsageError
 from placement.gate import messages
 from placement.gate.address import GateAddress
 from placement.gate.jobs import GateJob, job_document, job_from, links_from, load_links
 from placement.gate.server import GateConfiguration, GateServer
-from placement.model.errors import PlacementError, UsageError
 from tests.unit.collectives.eventually import eventually
 from tests.unit.placement.service.gate_cost import gate_process
 
@@ -272,7 +272,7 @@ def test_the_socket_is_gone_afterwards_and_one_that_was_left_is_replaced(address
         left.bind(os.fspath(address.path))
     with serving(address):
         Rank(address, "a")
-        with pytest.raises(PlacementError, match="another process does"):
+        with pytest.raises(MltcpError, match="another process does"):
             GateServer(GateConfiguration(address))
     assert not address.path.exists()
 

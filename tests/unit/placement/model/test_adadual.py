@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mltcp.core.errors import UsageError
 from placement.model.adadual import (
     average_c1,
     average_c2,
@@ -23,7 +24,6 @@ from placement.model.adadual import (
     theorem_2,
 )
 from placement.model.contention import PUBLISHED, Contention
-from placement.model.errors import UsageError
 from placement.model.state import JOB, LINK, PLACE
 from placement.policies.communication.adadual import starts
 

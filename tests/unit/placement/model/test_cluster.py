@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster, Gpu, Link, Server, Switch
-from placement.model.errors import UsageError
 
 
 def server(name, switch="switch", **changes):

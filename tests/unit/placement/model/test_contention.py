@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mltcp.core.errors import UsageError
 from placement.model.contention import PUBLISHED, AllReduce, Contention
-from placement.model.errors import UsageError
 
 positive = st.fractions(Fraction(1, 1000), 1000)
 contentions = st.builds(Contention, st.fractions(0, 10**6), positive, st.fractions(0, 1000))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 from placement.model.job import Job, Kind, Model, Task, iteration_graph
 
 MODEL = Model("any", 100, 3, 5, 7)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 from PIL import Image
 
+from mltcp.core.errors import UsageError
 from placement.cli.main import main
 from placement.experiments.comparison import Comparison
 from placement.experiments.run import PARTS, Run
-from placement.model.errors import UsageError
 from placement.plots.comparison import bars_figure, cdf_figure, scaling_figure, utilization_figure
 from placement.plots.picture import WIDTH_IN, framed, policy_colours
 from placement.plots.timelines import SHADES, Span, gantt_figure, links_figure, load, slices

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 from placement.model.state import JOB
 from placement.policies.catalogue import (
     COMMUNICATIONS,

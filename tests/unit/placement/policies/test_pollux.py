@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 from placement.policies.schedulers.pollux import Pollux, speedup
 from placement.policies.schedulers.random_scheduler import Random
 from placement.policies.schedulers.scheduler import progress

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 from placement.policies.schedulers.candidates import racks_of
 from placement.policies.schedulers.themis import Themis, rho
 from tests.unit.placement.policies.schedulers import RACKS, S, Steady, check_complete, view

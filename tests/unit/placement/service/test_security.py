@@ -9,8 +9,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from mltcp.core.errors import MltcpError, UsageError
 from placement.client.client import Client, RefusedError, ServiceError
-from placement.model.errors import PlacementError, UsageError
 from placement.service.protocol.address import Address
 from placement.service.protocol.security import Security
 from tests.unit.placement.service.serving import serving, two_racks
@@ -126,7 +126,7 @@ def test_the_socket_is_for_its_owner_only_unless_asked_otherwise(tmp_path):
 def test_an_address_that_is_taken_is_left_to_its_owner(tmp_path):
     (tmp_path / "other").mkdir()
     with serving(tmp_path) as address:
-        with pytest.raises(PlacementError, match="another process does"):
+        with pytest.raises(MltcpError, match="another process does"):
             with serving(tmp_path / "other", address=address):
                 pass
         with Client(address) as client:

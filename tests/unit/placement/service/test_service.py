@@ -5,8 +5,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+from mltcp.core.errors import UsageError
 from placement.client.client import Client, RefusedError, ServiceError
-from placement.model.errors import UsageError
 from placement.service import servicer
 from placement.service.context import Rules
 from placement.service.protocol import placement_pb2 as pb

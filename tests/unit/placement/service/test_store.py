@@ -3,7 +3,7 @@ import sqlite3
 
 import pytest
 
-from placement.model.errors import PlacementError
+from mltcp.core.errors import MltcpError
 from placement.service.state.store import Store
 
 
@@ -53,10 +53,10 @@ def test_a_failed_commit_fails_everything_that_waits_and_comes_later(tmp_path):
         store.start(asyncio.get_running_loop())
         put(store, 1)
         put(store, 1)
-        with pytest.raises(PlacementError, match="UNIQUE"):
+        with pytest.raises(MltcpError, match="UNIQUE"):
             await store.committed()
         put(store, 2)
-        with pytest.raises(PlacementError, match="UNIQUE"):
+        with pytest.raises(MltcpError, match="UNIQUE"):
             await store.committed()
         store.close()
         return told
@@ -67,7 +67,7 @@ def test_a_failed_commit_fails_everything_that_waits_and_comes_later(tmp_path):
 
 def test_two_services_cannot_have_one_database(tmp_path):
     store = Store(tmp_path / "s.db", pytest.fail)
-    with pytest.raises(PlacementError, match="another placement service uses it"):
+    with pytest.raises(MltcpError, match="another placement service uses it"):
         Store(tmp_path / "s.db", pytest.fail)
     store.close()
     Store(tmp_path / "s.db", pytest.fail).close()
@@ -75,11 +75,11 @@ def test_two_services_cannot_have_one_database(tmp_path):
 
 def test_what_is_no_database_of_the_service_is_left_alone(tmp_path):
     (tmp_path / "text.db").write_text("something else entirely, and long enough to be looked at" * 9)
-    with pytest.raises(PlacementError, match="not a database"):
+    with pytest.raises(MltcpError, match="not a database"):
         Store(tmp_path / "text.db", pytest.fail)
     with sqlite3.connect(tmp_path / "other.db") as other:
         other.execute("CREATE TABLE t (x)")
-    with pytest.raises(PlacementError, match="version 0"):
+    with pytest.raises(MltcpError, match="version 0"):
         Store(tmp_path / "other.db", pytest.fail)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from placement.model.demand import Phase
+from mltcp.core.demand import Phase
 
 
 @dataclass

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.model.demand import Phase
-from placement.model.errors import UsageError
+from mltcp.core.demand import Phase
+from mltcp.core.errors import UsageError
 from placement.simulator.fluid.fluid import Fluid
 from tests.unit.placement.simulator import fluid_reference
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from mltcp.core.errors import UsageError
 from placement.model.compiled import compiled
-from placement.model.errors import UsageError
 from placement.model.job import Job, Model
 from placement.simulator import published
 from placement.simulator.published import twister

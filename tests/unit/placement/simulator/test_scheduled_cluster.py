@@ -3,8 +3,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from placement.model.demand import Demand, Phase
-from placement.model.errors import PlacementError, UsageError
+from mltcp.core.demand import Demand, Phase
+from mltcp.core.errors import MltcpError, UsageError
 from placement.policies.schedulers.augmented import Policy, policy, traffic
 from placement.simulator.scheduled_cluster import Setup, run_trace
 from placement.simulator.two_tier import two_tier
@@ -211,7 +211,7 @@ def test_cassini_gains_on_the_dynamic_traces(name):
 
 def test_a_job_that_is_never_placed_is_said():
     jobs = pair(demand(60, 40), iterations=10)
-    with pytest.raises(PlacementError, match="fixed never places j0"):
+    with pytest.raises(MltcpError, match="fixed never places j0"):
         run_trace(jobs, Setup(ACROSS), Policy(Fixed({0: ({},)})))
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 from placement.model.job import Job
 from placement.traces import alibaba_pai
 from placement.traces.models import PUBLISHED, assigned

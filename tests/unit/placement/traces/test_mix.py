@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 from placement.traces import csv, mix
 from placement.traces.models import PUBLISHED
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster, Gpu, Server
-from placement.model.errors import UsageError
 from placement.model.job import Job
 from placement.traces import csv, mix
 from placement.traces.models import PUBLISHED

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 from placement.traces import sets
 from placement.traces.demands import NETWORKS, STEP_MS, rescaled
 from placement.traces.poisson import dynamic, poisson

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from placement.model.demand import Demand, Phase, demand_document, demand_from_document, load
-from placement.model.errors import UsageError
+from mltcp.core.demand import Demand, Phase, demand_document, demand_from_document, load
+from mltcp.core.errors import UsageError
 from tests.unit.placement.cassini.demands import MS, demand, up_down
 
 PROFILE = {

@@ -11,7 +11,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from placement.model.errors import UsageError
+from mltcp.core.errors import UsageError
 
 LONGEST_NS = 10**13
 """Of an iteration: not quite three hours."""

@@ -1,4 +1,4 @@
-"""How a command that holds a lab is told to stop."""
+"""Handling of SIGTERM by the command-line tools."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import FrameType
 
 
 def exit_on_sigterm() -> None:
-    """Make SIGTERM end this process by ``SystemExit``, so that its labs are removed as after an interrupt."""
+    """Make SIGTERM end this process by ``SystemExit``, so that it cleans up as after an interrupt."""
 
     def leave(number: int, _: FrameType | None) -> None:
         sys.exit(128 + number)

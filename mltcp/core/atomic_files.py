@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from placement.model.errors import PlacementError, UsageError
+from mltcp.core.errors import MltcpError, UsageError
 
 
 def check_writable(path: Path) -> None:
@@ -27,7 +27,7 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that, whatever happens, it holds what it did before or all of the content.
 
     Raises:
-        PlacementError: it could not be written; nothing was changed.
+        MltcpError: it could not be written; nothing was changed.
     """
     try:
         if path.exists() and not path.is_file():  # such as /dev/stdout
@@ -35,7 +35,7 @@ def write_whole(path: Path, content: bytes) -> None:
         else:
             _replace(path, content)
     except OSError as error:
-        raise PlacementError(f"{path}: {error.strerror or error}") from None
+        raise MltcpError(f"{path}: {error.strerror or error}") from None
 
 
 def _replace(path: Path, content: bytes) -> None:
