@@ -18,8 +18,8 @@ from statistics import median
 
 from bench.compare.contend import Contest, loaded_controls, run_group
 from bench.compare.policy import Policy
-from bench.lab.bottleneck.link import Link
 from bench.lab.lab import Lab
+from bench.lab.link import Link
 from bench.lab.network import namespaces
 from bench.lab.processors import busy_s
 from bench.lab.topology import dumbbell

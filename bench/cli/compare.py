@@ -17,7 +17,7 @@ from bench.compare.results import Change, CompareResult, compare_result, from_do
 from bench.compare.snapshot import DemandingJob, Plan, Snapshot, compare, total_iterations
 from bench.compare.trace import TracePlan
 from bench.lab.bottleneck.aqm import MARKERS, VIRTUAL_QUEUE
-from bench.lab.bottleneck.link import Link
+from bench.lab.link import Link
 from bench.lab.two_tier import TwoTier
 from bench.workloads.phases import parse_change
 from bench.workloads.profile import Profile, fit, link_time_s

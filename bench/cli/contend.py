@@ -14,7 +14,7 @@ from bench.compare.contend_report import print_report
 from bench.compare.contend_results import ContendResult, contend_result, to_document
 from bench.compare.policy import parse_policy
 from bench.lab.bottleneck.aqm import MARKERS, VIRTUAL_QUEUE
-from bench.lab.bottleneck.link import Link, parse_rate
+from bench.lab.link import Link, parse_rate
 from bench.workloads.job import TrainingOptions
 from bench.workloads.perturbation import parse_perturbation
 from bench.workloads.profile import Profile, Scale, default_fraction, fit, load

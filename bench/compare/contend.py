@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 from bench.compare import contend_results as results
 from bench.compare.policy import Policy
-from bench.lab.bottleneck.link import Link
 from bench.lab.bottleneck.link_use import DirectionUse, LinkUse
 from bench.lab.lab import Lab
+from bench.lab.link import Link
 from bench.lab.network import namespaces
 from bench.lab.network.wiring import INTERFACE
 from bench.lab.paced_host import paced_host

@@ -22,9 +22,9 @@ from bench.compare.gate import gated
 from bench.compare.journal import Keep
 from bench.compare.results import ApproachRun, Change, JobRun, LinkExcerpt, Measured
 from bench.compare.service import dumbbell_network, served
-from bench.lab.bottleneck.link import Link
 from bench.lab.bottleneck.link_use import DirectionUse, LinkUse
 from bench.lab.lab import Lab
+from bench.lab.link import Link
 from bench.lab.network import namespaces
 from bench.lab.topology import dumbbell
 from bench.workloads.job import JobResult

@@ -15,8 +15,8 @@ from statistics import fmean
 
 from bench.compare.contend import loaded_controls
 from bench.compare.policy import Policy
-from bench.lab.bottleneck.link import Link
 from bench.lab.lab import Lab
+from bench.lab.link import Link
 from bench.lab.network import namespaces
 from bench.lab.network.wiring import INTERFACE
 from bench.lab.processors import busy_s, count

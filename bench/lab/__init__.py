@@ -1,8 +1,8 @@
 """Hosts, servers, switches and bottleneck links in network namespaces, always cleaned up."""
 
-from bench.lab.bottleneck.link import Link, parse_rate
 from bench.lab.bottleneck.link_use import DirectionUse, LinkUse
 from bench.lab.lab import Lab
+from bench.lab.link import Link, parse_rate
 from bench.lab.network.namespaces import enter
 from bench.lab.ownership import clean_stale
 from bench.lab.topology import Host, Server, Switch, Topology, Trunk, dumbbell

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
-from bench.lab.bottleneck.link import Link
+from bench.lab.link import Link
 from mltcp.core.errors import UsageError
 
 # The classifier at the bottleneck reads the job out of the third octet of 10.77.JOB.x: the two must agree.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from bench.lab.bottleneck.link import Link
+from bench.lab.link import Link
 from bench.lab.topology import Server, Switch, Topology, Trunk
 from mltcp.core.errors import UsageError
 from placement.model import cluster

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from bench.workloads.flows import Flow
 from bench.workloads.loop import IterationRecord, TrainingOutcome
 from bench.workloads.perturbation import Perturbation
 from bench.workloads.phases import PhasedWork
 from bench.workloads.profile import Profile
-from bench.workloads.ranks.sockets import Flow
 from mltcp.core.errors import MltcpError, UsageError
 
 

@@ -1,83 +1,138 @@
-"""One rank of a replayed job: timers for the compute phases, and real all-reduces of real tensors.
+"""The command `python -m bench.workloads.replay`: one rank that replays a profile.
 
-In its own right it is a program for torchrun, or for any launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and
-MASTER_PORT: `torchrun --nproc-per-node 2 -m bench.workloads.replay --profile vgg16 --scale-bytes 0.01`.
+It runs under torchrun, or under any launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT:
+`torchrun --nproc-per-node 2 -m bench.workloads.replay --profile vgg16 --scale-bytes 0.01`.
 """
 
+import argparse
+import json
 import os
+import statistics
 import sys
-import time
+from collections.abc import Sequence
+from dataclasses import asdict
 
 import torch
 import torch.distributed as dist
 
-from bench.workloads.job import WrongDataError
-from bench.workloads.loop import IterationRecord, sleep_until
-from bench.workloads.profile import Profile
+from bench.workloads.flows import Flow, tcp_flows
+from bench.workloads.job import JobSpec
+from bench.workloads.kinds.replay import Replay
+from bench.workloads.loop import IterationRecord, run_iterations
+from bench.workloads.perturbation import parse_perturbation
+from bench.workloads.profile import Profile, builtin_names, load
+from bench.workloads.ranks.group import TIMEOUT
+from mltcp.core.errors import MltcpError, UsageError
 
-_ELEMENT_BYTES = 4
-# Contributions repeat with this period; sums of small whole numbers are exact in float32.
-_PATTERN = 64
-
-
-class Replay:
-    """Iterations as under DistributedDataParallel: each bucket's all-reduce starts when it is ready."""
-
-    def __init__(self, profile: Profile, rank: int, ranks: int) -> None:
-        self._profile = profile
-        self._ready_s = tuple(profile.ready_s())
-        self._rank = rank
-        self._ranks = ranks
-        self._buckets = [torch.ones(max(1, round(b / _ELEMENT_BYTES))) for b in profile.buckets_bytes]
-        self._submitted_bytes = sum(bucket.numel() * _ELEMENT_BYTES for bucket in self._buckets)
-
-    def iterate(self, iteration: int, hold_s: float) -> IterationRecord:
-        """Forward, backward with the all-reduces, and a check of the sums after the clock has been read.
-
-        Raises WrongDataError if a sum is wrong.
-        """
-        start_s = time.monotonic()
-        for number, bucket in enumerate(self._buckets):
-            bucket.fill_(contribution(self._rank, iteration, number))
-        self._reduce(start_s)
-        end_s = time.monotonic()
-        for number, bucket in enumerate(self._buckets):
-            check_sum(bucket, self._ranks, iteration, number)
-        return IterationRecord(start_s, end_s, hold_s, self._submitted_bytes)
-
-    def outcome(self) -> None:
-        """A replay trains nothing."""
-
-    def _reduce(self, start_s: float) -> None:
-        works = []
-        for bucket, ready_s in zip(self._buckets, self._ready_s, strict=True):
-            sleep_until(start_s + ready_s)
-            works.append(dist.all_reduce(bucket, async_op=True))
-        for work in works:
-            work.wait()
+_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def contribution(rank: int, iteration: int, bucket: int) -> int:
-    """What a rank puts into every element of a bucket; neighbouring iterations, buckets and ranks differ."""
-    return (rank + 1) * (1 + (iteration * 7 + bucket) % _PATTERN)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Replay a profile as one rank; rank 0 prints. The exit status: 2 for bad input, 1 for a fault."""
+    options = _parser().parse_args(arguments)
+    try:
+        profile = load(options.profile).scaled(options.scale_time, options.scale_bytes)
+        rank, ranks = _rank_and_ranks()
+        spec = _spec(options, profile, ranks)
+        _join_environment_group()
+        records = run_iterations(Replay(profile, rank, ranks), spec.iterations, spec.hold_s, lambda *_: None)
+        flows = _mesh_flows()
+    except UsageError as error:
+        print(f"replay: {error}", file=sys.stderr)
+        return 2
+    except (MltcpError, RuntimeError) as error:
+        print(f"replay: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 1
+    if rank == 0:
+        print(_document(spec, records, flows) if options.json else _summary(spec, records, flows))
+    return 0
 
 
-def check_sum(tensor: torch.Tensor, ranks: int, iteration: int, bucket: int) -> None:
-    """Check one element of a reduced bucket, another one in each iteration; raises WrongDataError."""
-    expected = sum(contribution(rank, iteration, bucket) for rank in range(ranks))
-    position = iteration * 7919 % tensor.numel()
-    found = tensor[position].item()
-    if found != expected:
-        where = f"iteration {iteration}, bucket {bucket}, element {position}"
-        raise WrongDataError(f"wrong sum in {where}: {found}, not {expected}")
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.workloads.replay",
+        description="Replay a training job's iterations: timers for its compute phases, real all-reduces.",
+    )
+    known = ", ".join(builtin_names())
+    parser.add_argument("--profile", required=True, help=f"{known}, or the path of a JSON profile")
+    parser.add_argument("--scale-bytes", type=float, default=1.0, metavar="X", help="multiply gradients by X")
+    parser.add_argument(
+        "--scale-time", type=float, default=1.0, metavar="X", help="multiply compute times by X"
+    )
+    parser.add_argument("--iterations", type=int, default=50, metavar="N")
+    parser.add_argument(
+        "--perturb", metavar="N:S", help="every N iterations hold a job back by up to S seconds"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the perturbation")
+    parser.add_argument("--job-index", type=int, default=0, metavar="I", help="this job's turn, from 0")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="how many jobs take turns")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    return parser
+
+
+def _rank_and_ranks() -> tuple[int, int]:
+    missing = [name for name in _VARIABLES if name not in os.environ]
+    if missing:
+        raise UsageError(
+            f"not set: {', '.join(missing)}; start this under torchrun, or set {', '.join(_VARIABLES)}"
+        )
+    try:
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    except ValueError as error:
+        raise UsageError("RANK and WORLD_SIZE must be whole numbers") from error
+
+
+def _spec(options: argparse.Namespace, profile: Profile, ranks: int) -> JobSpec:
+    perturbation = parse_perturbation(options.perturb, options.seed) if options.perturb else None
+    return JobSpec(
+        name=profile.name,
+        work=profile,
+        ranks=ranks,
+        iterations=options.iterations,
+        index=options.job_index,
+        jobs=options.jobs,
+        perturbation=perturbation,
+    )
+
+
+def _join_environment_group() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method="env://", timeout=TIMEOUT)
+
+
+def _mesh_flows() -> tuple[Flow, ...]:
+    """The connections between ranks, without those of the rendezvous."""
+    port = int(os.environ["MASTER_PORT"])
+    return tuple(flow for flow in tcp_flows() if port not in (flow.local[1], flow.peer[1]))
+
+
+def _document(spec: JobSpec, records: Sequence[IterationRecord], flows: Sequence[Flow]) -> str:
+    return json.dumps(
+        {
+            "schema": 1,
+            "profile": spec.name,
+            "ranks": spec.ranks,
+            "iteration_s": [record.duration_s for record in records],
+            "iterations": [asdict(record) for record in records],
+            "flows": [asdict(flow) for flow in flows],
+        }
+    )
+
+
+def _summary(spec: JobSpec, records: Sequence[IterationRecord], flows: Sequence[Flow]) -> str:
+    durations_s = [record.duration_s for record in records]
+    controls = ", ".join(sorted({flow.congestion_control for flow in flows})) or "none (no connection)"
+    return (
+        f"{spec.name}, {spec.ranks} ranks: {len(records)} iterations of {records[0].submitted_bytes} bytes, "
+        f"mean {statistics.mean(durations_s):.4f} s, median {statistics.median(durations_s):.4f} s, "
+        f"longest {max(durations_s):.4f} s; congestion control {controls}, "
+        f"{sum(flow.retransmits for flow in flows)} retransmissions"
+    )
 
 
 if __name__ == "__main__":
-    from bench.workloads.replay_command import main
-
     status = main()
-    # A Gloo group's worker threads may still need the interpreter, which an orderly exit takes away from
-    # them.
     sys.stdout.flush()
     sys.stderr.flush()
+    # An orderly exit takes the interpreter away from the worker threads of Gloo, which may still need it.
     os._exit(status)

@@ -7,8 +7,8 @@ import sys
 import time
 from contextlib import contextmanager
 
-from bench.lab.bottleneck.link import Link
 from bench.lab.lab import Lab
+from bench.lab.link import Link
 from bench.lab.network import namespaces
 from bench.lab.topology import dumbbell
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.lab.bottleneck.link import Link
 from bench.lab.lab import Lab
+from bench.lab.link import Link
 from bench.lab.network import namespaces
 from bench.lab.network.wiring import INTERFACE
 from bench.lab.topology import dumbbell

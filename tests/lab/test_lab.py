@@ -21,8 +21,8 @@ from scapy.packet import Raw
 
 from bench.lab import clean_stale, ownership
 from bench.lab.bottleneck import aqm, shaper
-from bench.lab.bottleneck.link import Link, parse_rate
 from bench.lab.lab import Lab
+from bench.lab.link import Link, parse_rate
 from bench.lab.network import namespaces, offloads
 from bench.lab.topology import Host, Switch, Topology, Trunk, dumbbell
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError

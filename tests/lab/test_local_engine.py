@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from bench.lab.bottleneck.link import Link
 from bench.lab.lab import Lab
+from bench.lab.link import Link
 from bench.lab.network import namespaces
 from bench.lab.servers import LabNetwork, engine_hosts
 from bench.lab.two_tier import TwoTier, two_tier

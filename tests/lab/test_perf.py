@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from bench.lab.bottleneck.link import Link
 from bench.lab.lab import Lab
+from bench.lab.link import Link
 from bench.lab.network import namespaces
 from bench.lab.topology import dumbbell
 from bench.perf.side import LOST_S

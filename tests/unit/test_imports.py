@@ -50,8 +50,11 @@ LAYERS = {
     "placement.simulator": ("exact", "published", "fluid"),
     "placement.service": ("protocol", "state", "context", "decisions", "agents"),
     "bench": ("lab", "workloads", "compare", "allreduce", "bulk", "contention", "perf", "cli"),
-    "bench.lab": ("bottleneck", "network"),
-    "bench.workloads": ("ranks", "launch"),
+    "bench.lab": ("link", "topology", "network", "bottleneck"),
+    "bench.workloads": (
+        *("loop", "perturbation", "profile", "phases", "flows", "job"),
+        *("kinds", "ranks", "launch"),
+    ),
 }
 
 

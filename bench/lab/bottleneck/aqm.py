@@ -7,7 +7,7 @@ from typing import Any
 from pyroute2.netlink.exceptions import NetlinkError
 
 from bench.lab.bottleneck import shaper
-from bench.lab.bottleneck.link import Link
+from bench.lab.link import Link
 from bench.lab.network import namespaces
 from mltcp.core.errors import NotAvailableError
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.lab.bottleneck import shaper
-from bench.lab.bottleneck.link import Link
 from bench.lab.bottleneck.link_use import DirectionUse
 from bench.lab.bottleneck.shaper import QueueStatistics
+from bench.lab.link import Link
 from bench.lab.network import namespaces
 from bench.lab.topology import MAX_JOBS, Direction
 from mltcp.ebpf.build import compiled

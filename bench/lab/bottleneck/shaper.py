@@ -7,7 +7,7 @@ from typing import Any
 
 from pyroute2.netlink.rtnl.tcmsg import plugins, sched_pfifo
 
-from bench.lab.bottleneck.link import Link
+from bench.lab.link import Link
 
 TBF_MAX_BYTES_PER_S = (
     2**32 - 1

@@ -10,12 +10,12 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
+from bench.workloads.flows import Flow
 from bench.workloads.job import RankError
 from bench.workloads.ranks.place import RankPlace
 from bench.workloads.ranks.rank import Failed
 from bench.workloads.ranks.rank_process import BLAME_GRACE_S, death, fork_server, kill_ranks, start_rank
 from bench.workloads.ranks.round_rank import Answer, Joined, Message, Round, Took, round_rank_main
-from bench.workloads.ranks.sockets import Flow
 from mltcp.core.errors import MltcpError
 
 # For every rank to have been told, and to have made its tensor, before the first one starts.

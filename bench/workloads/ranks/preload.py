@@ -13,10 +13,10 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import torch  # noqa: E402
 
-import bench.workloads.phased_replay  # noqa: E402
-import bench.workloads.ranks.rank  # noqa: E402
-import bench.workloads.replay  # noqa: E402
-import bench.workloads.training  # noqa: E402, F401
+import bench.workloads.kinds.phased_replay  # noqa: E402
+import bench.workloads.kinds.replay  # noqa: E402
+import bench.workloads.kinds.training  # noqa: E402
+import bench.workloads.ranks.rank  # noqa: E402, F401
 
 # The first optimizer of a process imports much of torch: let that be this process.
 torch.optim.SGD([torch.zeros(1, requires_grad=True)])

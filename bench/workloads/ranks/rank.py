@@ -13,11 +13,11 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from bench.workloads.flows import Flow, tcp_flows
 from bench.workloads.job import JobSpec, RankResult, TrainingOptions
 from bench.workloads.loop import IterationCallback, IterationRecord, Workload, run_iterations, sleep_until
 from bench.workloads.phases import PhasedWork
 from bench.workloads.ranks.place import RankPlace
-from bench.workloads.ranks.sockets import Flow, tcp_flows
 from mltcp.core.errors import MltcpError
 
 PR_SET_PDEATHSIG = 1
@@ -96,14 +96,14 @@ def _progress_to(connection: Connection, rank: int) -> IterationCallback:
 
 def _workload(spec: JobSpec, rank: int) -> Workload:
     if isinstance(spec.work, TrainingOptions):
-        from bench.workloads.training import Training
+        from bench.workloads.kinds.training import Training
 
         return Training(spec.work, rank, spec.ranks)
     if isinstance(spec.work, PhasedWork):
-        from bench.workloads.phased_replay import PhasedReplay
+        from bench.workloads.kinds.phased_replay import PhasedReplay
 
         return PhasedReplay(spec.work, rank, spec.ranks)
-    from bench.workloads.replay import Replay
+    from bench.workloads.kinds.replay import Replay
 
     return Replay(spec.work, rank, spec.ranks)
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from bench.workloads.flows import Flow, tcp_flows
 from bench.workloads.loop import sleep_until
 from bench.workloads.ranks.place import RankPlace
 from bench.workloads.ranks.rank import Failed
-from bench.workloads.ranks.sockets import Flow, tcp_flows
 
 _WARMUP = 3
 
@@ -97,7 +97,7 @@ def _all_reduce(told: Round, rank: int, ranks: int) -> Took:
     import torch
     import torch.distributed as dist
 
-    from bench.workloads.replay import check_sum, contribution
+    from bench.workloads.kinds.replay import check_sum, contribution
 
     tensor = torch.full((told.size_bytes // 4,), float(contribution(rank, told.number, 0)))
     sleep_until(told.start_s)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.lab.bottleneck.link import Link
+from bench.lab.link import Link
 from bench.lab.topology import Server, Switch, Topology, Trunk
 from bench.lab.two_tier import TwoTier, two_tier, two_tier_cluster
 from mltcp.core.errors import UsageError

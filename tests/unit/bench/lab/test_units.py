@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from bench.lab import ownership
 from bench.lab.bottleneck.bottleneck import configuration
-from bench.lab.bottleneck.link import Link, parse_rate
 from bench.lab.bottleneck.link_use import DirectionUse, LinkUse
 from bench.lab.lab import Lab
+from bench.lab.link import Link, parse_rate
 from bench.lab.network import sysctls
 from bench.lab.network.namespaces import require_privileges
 from bench.lab.topology import Host, Switch, Topology, Trunk, dumbbell

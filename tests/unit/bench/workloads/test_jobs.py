@@ -15,13 +15,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.workloads.flows import tcp_flows
 from bench.workloads.job import JobSpec, RankError, TrainingOptions, WrongDataError
+from bench.workloads.kinds.replay import check_sum, contribution
 from bench.workloads.launch.launch import PlacedJob, launched, run_jobs
 from bench.workloads.perturbation import Perturbation, parse_perturbation
 from bench.workloads.profile import Profile
 from bench.workloads.ranks.place import RankPlace
-from bench.workloads.ranks.sockets import tcp_flows
-from bench.workloads.replay import check_sum, contribution
 from mltcp.core.errors import UsageError
 
 LOOPBACK = RankPlace(None, "lo", "127.0.0.1")

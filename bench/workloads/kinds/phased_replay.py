@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 
 import collectives
+from bench.workloads.kinds.replay import check_sum, contribution
 from bench.workloads.loop import IterationRecord, sleep_until
 from bench.workloads.phases import PhasedWork, Stretch
-from bench.workloads.replay import check_sum, contribution
 
 _ELEMENT_BYTES = 4
 
