@@ -1,4 +1,4 @@
-"""``python -m placement.cli``: the ``mltcp-placement`` command."""
+"""``python -m placement.cli`` runs the ``mltcp-placement`` command."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The ``mltcp-placement`` command: simulate | compare | plot | fit | gate."""
+"""The ``mltcp-placement`` command: the simulators, the placement service and the gate."""
 
 from __future__ import annotations
 
@@ -9,21 +9,44 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from mltcp.core.errors import MltcpError, UsageError
+from mltcp.core.extras import not_installed
 from mltcp.core.signals import exit_on_sigterm
-from placement.cli.service import explain as explain_command
-from placement.cli.service import gate as gate_command
-from placement.cli.service import score as score_command
-from placement.cli.service import serve as serve_command
-from placement.cli.service import shifts as shifts_command
-from placement.cli.service import status as status_command
-from placement.cli.service import submit as submit_command
-from placement.cli.simulation import circle as circle_command
-from placement.cli.simulation import compare as compare_command
-from placement.cli.simulation import fit as fit_command
-from placement.cli.simulation import plot as plot_command
-from placement.cli.simulation import profile as profile_command
-from placement.cli.simulation import schedule as schedule_command
-from placement.cli.simulation import simulate as simulate_command
+from mltcp.core.subcommands import Subcommand, add_subcommands, named_subcommand
+
+_SIMULATION = "placement.cli.simulation"
+_SERVICE = "placement.cli.service"
+SUBCOMMANDS = (
+    *(
+        Subcommand(name, f"{_SIMULATION}.{name}", text, extra="placement")
+        for name, text in (
+            ("simulate", "run a trace of jobs through a cluster under one policy"),
+            ("compare", "run several policies on several traces and compare them trace by trace"),
+            ("plot", "draw the results of compare or simulate"),
+            ("fit", "fit the contention model (a, b, eta) to measurements of concurrent all-reduces"),
+            ("schedule", "compare Themis, Pollux and Random, with and without Cassini, by iteration times"),
+            ("circle", "score the compatibility of jobs on a link, and draw their circles"),
+            ("profile", "find a job's iteration and its phases in a packet capture (pcap, pcapng)"),
+        )
+    ),
+    Subcommand(
+        "gate",
+        f"{_SERVICE}.gate",
+        "run a gate, which decides when the all-reduces of running jobs may start",
+        extra="placement",
+    ),
+    *(
+        Subcommand(name, f"{_SERVICE}.{module}", text, extra="service")
+        for name, module, text in (
+            ("serve", "serve", "run the placement service, which places jobs and shifts them in time"),
+            ("submit", "submit", "submit jobs to the service, which places each as soon as it fits"),
+            ("release", "submit", "end jobs; the service frees their slots and time shifts"),
+            ("status", "status", "show jobs, servers and links of the service"),
+            ("score", "score", "score the compatibility of jobs on a link of the service"),
+            ("shifts", "shifts", "show the time shifts of jobs that share links, and their drift"),
+            ("explain", "explain", "show why a job was placed where it is, or why it waits"),
+        )
+    ),
+)
 
 _EXAMPLES = """\
 examples:
@@ -32,67 +55,64 @@ examples:
   mltcp-placement plot cdf comparison -o jct.svg
   mltcp-placement fit contention.csv
   mltcp-placement schedule --trace poisson --seeds 0:5
+  mltcp-placement circle vgg.json bert.json -o circles.svg
+  mltcp-placement profile iteration.pcap --json
   mltcp-placement gate --listen unix:/run/mltcp/gate.sock
   mltcp-placement serve --cluster cluster.json --policy lwf-1+cassini
   mltcp-placement submit --id bert-7 --gpus 4 --iterations 20000 --profile bert.json
+  mltcp-placement release bert-7
+  mltcp-placement status
+  mltcp-placement score bert-7 vgg-2 --link rack0
+  mltcp-placement shifts
+  mltcp-placement explain bert-7
 """
 
 
 class _Parser(argparse.ArgumentParser):
-    """Tells what is wrong with the arguments in one line."""
+    """A parser that reports a usage error in one line, as the other errors of the command."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; `{self.prog} --help` says what is allowed")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(named: Subcommand | None) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="mltcp-placement",
-        description="Simulate where training jobs are placed in a cluster and when they communicate.",
+        description="Place training jobs in a cluster and schedule their communication, simulated or live.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (
-        simulate_command,
-        compare_command,
-        plot_command,
-        fit_command,
-        gate_command,
-        schedule_command,
-        circle_command,
-        profile_command,
-        serve_command,
-        submit_command,
-        status_command,
-        score_command,
-        shifts_command,
-        explain_command,
-    ):
-        command.add_parser(commands)
+    add_subcommands(parser, SUBCOMMANDS, named)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The entry point; returns the exit status (0 well, 1 failure, 2 bad usage, 130 interrupted)."""
+    """The entry point; returns the exit status: 0 success, 1 failure, 2 bad usage, 130 interrupted."""
     exit_on_sigterm()
+    given = sys.argv[1:] if arguments is None else arguments
+    named = named_subcommand(SUBCOMMANDS, given)
     try:
-        options = _parser().parse_args(arguments)
+        options = _parser(named).parse_args(given)
         status = int(options.execute(options))
         sys.stdout.flush()
         return status
     except UsageError as error:
-        return _say(error, 2)
+        return _report(error, 2)
     except MltcpError as error:
-        return _say(error, 1)
+        return _report(error, 1)
+    except ModuleNotFoundError as error:
+        missing = not_installed(error, named.extra if named else None)
+        if missing is None:
+            raise
+        return _report(missing, 1)
     except KeyboardInterrupt as interrupt:
-        return _say(interrupt.args[0] if interrupt.args else "interrupted", 130)
+        return _report(interrupt.args[0] if interrupt.args else "interrupted", 130)
     except BrokenPipeError:
-        # Nobody reads on. What is left in the buffer must not be tried again at exit.
+        # The reader is gone: the interpreter must not flush the rest of the buffer to it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
-def _say(message: object, status: int) -> int:
+def _report(message: object, status: int) -> int:
     print(f"mltcp-placement: {message}", file=sys.stderr)
     return status

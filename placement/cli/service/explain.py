@@ -17,7 +17,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add ``explain`` to the commands."""
     command = commands.add_parser(
         "explain",
-        help="tell why a job is where it is, or why it waits",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -29,7 +29,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add ``gate`` to the commands."""
     command = commands.add_parser(
         "gate",
-        help="decide when the all-reduces of running jobs may start, by the policies that are simulated",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

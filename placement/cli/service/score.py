@@ -20,7 +20,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add ``score`` to the commands."""
     command = commands.add_parser(
         "score",
-        help="tell how well jobs fit together on a link",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -38,7 +38,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add ``serve`` to the commands."""
     command = commands.add_parser(
         "serve",
-        help="run the placement service: places jobs, and shifts them in time",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

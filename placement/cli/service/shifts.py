@@ -17,7 +17,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add ``shifts`` to the commands."""
     command = commands.add_parser(
         "shifts",
-        help="show the time shifts of jobs that share links, and how far they have drifted",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -29,7 +29,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add ``status`` to the commands."""
     command = commands.add_parser(
         "status",
-        help="show jobs, servers and links",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -31,7 +31,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add ``submit`` and ``release`` to the commands."""
     submit = commands.add_parser(
         "submit",
-        help="have jobs placed as soon as they fit",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -52,7 +51,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     job.add_argument("program", nargs="*", metavar="COMMAND", help="for the service's engine, after --")
     add_connection(submit)
     submit.set_defaults(execute=execute)
-    release = commands.add_parser("release", help="end jobs: their slots and time shifts are given back")
+    release = commands.add_parser("release")
     release.add_argument("jobs", nargs="+", metavar="JOB")
     release.add_argument("--reason", default="", help="to be told by status")
     add_connection(release)

@@ -35,7 +35,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add ``circle`` to the commands."""
     command = commands.add_parser(
         "circle",
-        help="score how well jobs fit together on a link, and draw their circles before and after rotation",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

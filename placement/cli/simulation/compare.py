@@ -52,7 +52,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add ``compare`` to the commands."""
     command = commands.add_parser(
         "compare",
-        help="run many policies on many traces, and compare them trace by trace",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -31,7 +31,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add ``fit`` to the commands."""
     command = commands.add_parser(
         "fit",
-        help="fit the constants of the contention model (a, b, eta) to measurements of concurrent all-reduces",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

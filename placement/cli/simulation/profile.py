@@ -30,7 +30,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add ``profile`` to the commands."""
     command = commands.add_parser(
         "profile",
-        help="find a job's iteration and its phases in a packet capture (pcap, pcapng)",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

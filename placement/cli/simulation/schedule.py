@@ -31,7 +31,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add ``schedule`` to the commands."""
     command = commands.add_parser(
         "schedule",
-        help="compare Themis, Pollux and Random, with and without Cassini, by iteration times",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -39,7 +39,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add ``simulate`` to the commands."""
     command = commands.add_parser(
         "simulate",
-        help="run a trace of jobs through a cluster under one policy",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

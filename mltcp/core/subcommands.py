@@ -1,0 +1,41 @@
+"""Sub-commands of a command-line tool whose modules are imported only when the command line names them."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Subcommand:
+    """A sub-command: its line in the tool's ``--help``, and the module that implements it.
+
+    The module has ``add_parser(subparsers)``, which adds the parsers of all its sub-commands (usually one) and sets
+    their default ``execute``. `extra` is the extra of the distribution that the module needs.
+    """
+
+    name: str
+    module: str
+    help: str
+    extra: str | None = None
+
+
+def named_subcommand(table: Iterable[Subcommand], arguments: Sequence[str]) -> Subcommand | None:
+    """The sub-command that the first argument names."""
+    return next((each for each in table if each.name in arguments[:1]), None)
+
+
+def add_subcommands(
+    parser: argparse.ArgumentParser, table: Sequence[Subcommand], named: Subcommand | None
+) -> None:
+    """Add the parsers of all sub-commands: a complete one for `named`, a name and a line of help for the others."""
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    added = set()
+    for each in table:
+        if named is None or each.module != named.module:
+            subparsers.add_parser(each.name, help=each.help)
+        elif each.module not in added:
+            added.add(each.module)
+            importlib.import_module(each.module).add_parser(subparsers)
