@@ -1,0 +1,255 @@
+"""Draws the pictures of architecture.md: ``python -m docs.draw_architecture [FOLDER]``, from the repository's root.
+
+The packages are read from the sources, so the first picture shows the tree as it is.
+"""
+
+# ruff: noqa: E501  a box and its text are easier to check on one line
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+
+from placement.plots.picture import FAINT, INK, JOB_COLOURS, MUTED, STYLE
+from tests.unit.test_imports import LAYERS, PACKAGES, ROOT, edges
+
+BLUE, ORANGE, GREEN, PINK = JOB_COLOURS[:4]
+PACKAGE_COLOURS = {"mltcp": GREEN, "collectives": BLUE, "placement": ORANGE, "bench": PINK}
+PURPOSE = {
+    "mltcp": "rate control on one host",
+    "collectives": "the torch.distributed backend",
+    "placement": "schedulers, simulators, the service",
+    "bench": "the lab and the comparisons",
+}
+
+
+@dataclass(frozen=True)
+class Box:
+    """A labelled box: centre, size, heading, and lines of text below it."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    heading: str
+    text: str = ""
+    colour: str = MUTED
+
+
+def canvas(width_in: float, height_in: float) -> tuple[Figure, Axes]:
+    """An empty figure whose axes are in inches."""
+    figure = Figure(figsize=(width_in, height_in))
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_xlim(0, width_in)
+    axes.set_ylim(0, height_in)
+    axes.axis("off")
+    return figure, axes
+
+
+def draw_box(axes: Axes, box: Box, size: float = 9.5) -> None:
+    """Draw a box with its heading above its text."""
+    patch = FancyBboxPatch(
+        (box.x - box.width / 2, box.y - box.height / 2),
+        box.width,
+        box.height,
+        boxstyle="round,pad=0,rounding_size=0.07",
+        facecolor=box.colour + "18",
+        edgecolor=box.colour,
+        linewidth=1.1,
+    )
+    axes.add_patch(patch)
+    top = box.y + box.height / 2 - 0.16 if box.text else box.y
+    axes.text(box.x, top, box.heading, ha="center", va="center", fontsize=size, weight="bold", color=INK)
+    axes.text(
+        box.x, top - 0.15, box.text, ha="center", va="top", fontsize=size - 2, color=INK, linespacing=1.35
+    )
+
+
+def draw_arrow(
+    axes: Axes, start: tuple[float, float], end: tuple[float, float], text: str = "", **options: object
+) -> None:
+    """Draw an arrow with its text beside its middle."""
+    style = {"linestyle": "-", "color": MUTED, "connectionstyle": "arc3,rad=0", **options}
+    axes.add_patch(
+        FancyArrowPatch(
+            start, end, arrowstyle="-|>", mutation_scale=11, linewidth=1.2, shrinkA=0, shrinkB=0, **style
+        )
+    )
+    x, y = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
+    axes.text(x + 0.08, y, text, ha="left", va="center", fontsize=7.5, color=INK, linespacing=1.3)
+
+
+def packages() -> Figure:
+    """The packages, their sub-packages in the order in which they may import each other, and who imports whom."""
+    figure, axes = canvas(12, 6.4)
+    rows = {"bench": 5.45, "collectives": 3.75, "placement": 2.35, "mltcp": 0.75}
+    for package, y in rows.items():
+        _package_row(axes, package, y)
+    counts = _counts()
+
+    def arrow(
+        source: str, target: str, x: float, note: str = "", *, left: bool = False, **options: object
+    ) -> None:
+        start, end = rows[source] - 0.45, rows[target] + 0.45
+        draw_arrow(axes, (x, start), (x, end), **options)
+        number = counts.get((source, target), 0)
+        text = f"{number} module{'' if number == 1 else 's'}{note}"
+        side = "right" if left else "left"
+        # beside the gap above the target's row, where no box stands
+        axes.text(
+            x + (-0.08 if left else 0.08), end + 0.33, text, fontsize=7.5, color=INK, ha=side, va="center"
+        )
+
+    arrow("bench", "collectives", 6.4)
+    arrow("bench", "placement", 11.2)
+    arrow("collectives", "placement", 6.4, ": placement.client, only when it is used", linestyle="--")
+    arrow("placement", "mltcp", 6.4, ": mltcp.core only")
+    arrow("bench", "mltcp", 2.75, left=True)
+    arrow("collectives", "mltcp", 3.1)
+    axes.text(
+        0.2,
+        6.2,
+        "Imports go down along an arrow, and within a row to the left. Arrows count the importing modules.",
+        fontsize=8.5,
+        color=MUTED,
+    )
+    return figure
+
+
+def _package_row(axes: Axes, package: str, y: float) -> None:
+    colour = PACKAGE_COLOURS[package]
+    axes.text(0.2, y + 0.1, package, fontsize=12, weight="bold", color=colour, va="center")
+    axes.text(0.2, y - 0.17, PURPOSE[package], fontsize=7, color=MUTED, va="center")
+    layers = LAYERS[package]
+    left, right = 3.4, 10.7 if package == "collectives" else 11.9
+    step = (right - left) / len(layers)
+    for number, layer in enumerate(layers):
+        files = [path for path in (ROOT / package / layer).rglob("*.py") if "_pb2" not in path.name]
+        modules = sum(path.name != "__init__.py" for path in files)
+        text = f"{modules} modules"
+        box = Box(left + step * (number + 0.5), y, step - 0.07, 0.62, layer, text, colour)
+        draw_box(axes, box, 6.5 if len(layers) > 8 else 9.5)
+
+
+def _counts() -> dict[tuple[str, str], int]:
+    """How many modules of the one package import one of the other."""
+    found: dict[tuple[str, str], int] = {}
+    for importing, targets in edges().items():
+        source = importing.split(".")[0]
+        for package in {target.split(".")[0] for target in targets} - {source}:
+            found[source, package] = found.get((source, package), 0) + 1
+    return found
+
+
+def byte() -> Figure:
+    """The way of a byte, from the backward pass to the link, and of what is learned from it."""
+    figure, axes = canvas(11, 4.9)
+    for x, width, name in (
+        (2.35, 4.3, "user space: the training process, and the daemon"),
+        (7.05, 4.7, "the kernel"),
+    ):
+        axes.add_patch(FancyBboxPatch((x - width / 2, 0.25), width, 4.05, boxstyle="round,pad=0,rounding_size=0.1",
+                                      facecolor="none", edgecolor=FAINT, linewidth=1.2))  # fmt: skip
+        axes.text(x, 4.5, name, ha="center", fontsize=9.5, color=MUTED)
+    axes.text(10.25, 4.5, "the network", ha="center", fontsize=9.5, color=MUTED)
+    steps = [
+        Box(2.35, 3.85, 3.9, 0.6, "loss.backward()", "DDP fills a bucket of gradients", BLUE),
+        Box(2.35, 2.95, 3.9, 0.75, "MltcpProcessGroup", "counts the operation against the iteration;\nholds it for a time shift or the gate", BLUE),
+        Box(2.35, 1.9, 3.9, 0.75, "Gloo or NCCL", "moves the payload; no byte of it passes through\nPython code of this project", BLUE),
+        Box(2.35, 0.75, 3.9, 0.75, "mltcpd (the privileged part)", "names the socket's job, loads the controls;\nreads one record per finished iteration", GREEN),
+        Box(7.05, 3.85, 4.3, 0.6, "TCP socket", "a flow of job J: by cgroup (sockops) or by registration", GREEN),
+        Box(7.05, 2.6, 4.3, 1.15, "mltcp_reno, mltcp_cubic, mltcp_dctcp", "per ACK: bytes_ratio = sent in iteration / total_bytes\nF = 1.75 bytes_ratio + 0.25\nwindow growth of the base control, times F", GREEN),
+        Box(7.05, 0.95, 4.3, 1.0, "eBPF maps of the job", "bytes_ratio, total_bytes, gap: learned from the pauses;\na ring buffer carries one record per iteration", GREEN),
+        Box(10.25, 2.6, 1.2, 1.15, "the link", "shared with\nother jobs", ORANGE),
+    ]  # fmt: skip
+    for box in steps:
+        draw_box(axes, box, 9)
+    draw_arrow(axes, (2.35, 3.55), (2.35, 3.33))
+    draw_arrow(axes, (2.35, 2.57), (2.35, 2.28))
+    draw_arrow(axes, (4.3, 2.0), (4.9, 3.7), "")
+    draw_arrow(axes, (7.05, 3.55), (7.05, 3.18))
+    draw_arrow(axes, (9.2, 2.75), (9.65, 2.75))
+    draw_arrow(axes, (9.65, 2.4), (9.2, 2.4), color=ORANGE)
+    axes.text(9.43, 2.22, "ACKs", ha="center", fontsize=7.5, color=INK)
+    draw_arrow(axes, (6.7, 2.02), (6.7, 1.45), "")
+    draw_arrow(axes, (7.4, 1.45), (7.4, 2.02), "")
+    axes.text(7.5, 1.73, "count, read F", fontsize=7.5, color=INK, va="center")
+    draw_arrow(axes, (4.9, 0.8), (4.3, 0.8), color=GREEN)
+    return figure
+
+
+def job() -> Figure:
+    """The way of a job through the placement service, and back out of it."""
+    figure, axes = canvas(11, 4.6)
+    boxes = {
+        "user": Box(1.05, 3.75, 1.7, 0.8, "user", "submit, status,\nexplain, release", MUTED),
+        "service": Box(3.5, 3.75, 2.1, 0.8, "placement.service", "checks, stores (SQLite),\nthen acknowledges", ORANGE),
+        "decision": Box(6.2, 3.75, 2.3, 0.8, "decision", "candidates of the policy;\nCassini scores and shifts them", ORANGE),
+        "engine": Box(9.4, 3.75, 2.5, 0.8, "placement.engines", "starts torchrun on the hosts,\none process per slot", ORANGE),
+        "ranks": Box(9.4, 2.05, 2.5, 0.9, "ranks", "train on the mltcp backend;\nevery host names the job's flows", BLUE),
+        "agent": Box(6.2, 2.05, 2.3, 0.9, "agent (rank 0)", "reports iteration starts and\nthe demand profile", BLUE),
+        "drift": Box(3.5, 2.05, 2.1, 0.9, "drift", "compares them with the\njob's time shift", ORANGE),
+        "gate": Box(6.2, 0.6, 2.3, 0.7, "placement.gate", "admits large operations", ORANGE),
+        "mltcpd": Box(9.4, 0.6, 2.5, 0.7, "mltcpd on each host", "controls, metrics, status", GREEN),
+    }  # fmt: skip
+    for box in boxes.values():
+        draw_box(axes, box, 9)
+
+    def between(
+        source: str, target: str, text: str = "", dx: float = 0.0, dy: float = 0.0, **options: object
+    ) -> None:
+        a, b = boxes[source], boxes[target]
+        if a.y == b.y:
+            sign = 1 if b.x > a.x else -1
+            start = (a.x + sign * a.width / 2, a.y + dy)
+            end = (b.x - sign * b.width / 2, b.y + dy)
+            draw_arrow(axes, start, end, "", **options)
+            axes.text((start[0] + end[0]) / 2, a.y + dy + 0.1, text, ha="center", fontsize=7.2, color=INK)
+        else:
+            sign = 1 if b.y > a.y else -1
+            draw_arrow(
+                axes,
+                (a.x + dx, a.y + sign * a.height / 2),
+                (b.x + dx, b.y - sign * b.height / 2),
+                text,
+                **options,
+            )
+
+    between("user", "service", "gRPC")
+    between("service", "decision", "queue")
+    between("decision", "engine", "slots")
+    between("engine", "ranks", "start; stop with\na grace period", dx=-0.7)
+    between("ranks", "engine", "exit status", dx=0.45, color=BLUE)
+    between("ranks", "agent")
+    between("agent", "drift", "reports", dy=0.15)
+    between("drift", "agent", "delays", dy=-0.22, color=ORANGE)
+    between("drift", "service", "state of the job", color=ORANGE)
+    between("ranks", "mltcpd", "register", dx=0.3)
+    draw_arrow(axes, (8.15, 1.75), (7.35, 0.8), "")
+    axes.text(7.2, 1.25, "may I send?", fontsize=7.2, color=INK, ha="right")
+    axes.text(0.2, 0.9, "Ends, failures and releases go back\nthe same way: the engine reports them,\nthe service stores them and frees the slots,\nand waiting jobs are placed.", fontsize=8.2, color=MUTED, va="center", linespacing=1.4)  # fmt: skip
+    return figure
+
+
+PICTURES = {"packages": packages, "byte": byte, "job": job}
+
+
+def main(arguments: list[str]) -> None:
+    """Write the pictures into a folder, by default docs/pictures."""
+    folder = Path(arguments[0]) if arguments else Path(__file__).parent / "pictures"
+    assert set(PACKAGES) == set(PACKAGE_COLOURS)
+    for name, draw in PICTURES.items():
+        with mpl.rc_context(STYLE):
+            draw().savefig(folder / f"architecture_{name}.png", dpi=150, metadata={"Software": None})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
