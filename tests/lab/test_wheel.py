@@ -1,0 +1,99 @@
+"""The wheel without extras, installed in a fresh environment outside the checkout."""
+
+import importlib.metadata as metadata
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from mltcp.ebpf.congestion_controls import available
+
+pytestmark = pytest.mark.lab
+ROOT = Path(__file__).resolve().parents[2]
+CONTROL = "mltcp_reno"
+PRINT_CONTROL = """
+import socket
+server = socket.create_server(("127.0.0.1", 0))
+sender = socket.create_connection(server.getsockname())
+for end in (sender, server.accept()[0]):
+    print(end.getsockopt(socket.IPPROTO_TCP, 13, 16).split(b"\\0")[0].decode())
+"""
+
+
+def run(*command, **options):
+    return subprocess.run(
+        [*map(str, command)], capture_output=True, text=True, check=False, timeout=300, **options
+    )
+
+
+def requirements(name):
+    """The distributions that one needs here without extras, itself included."""
+    found = {name}
+    for needed in map(Requirement, metadata.requires(name) or []):
+        if needed.name not in found and (needed.marker is None or needed.marker.evaluate({"extra": ""})):
+            found |= requirements(needed.name)
+    return found
+
+
+def copy_distribution(name, target):
+    """Copy an installed distribution, as pip would install it from its wheel; no index is asked."""
+    for file in metadata.files(name):
+        if ".." not in file.parts and file.suffix != ".pyc":
+            (target / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file.locate(), target / file)
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory):
+    """A virtual environment with the wheel and what it requires, and nothing else; run from outside the checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    tree = folder / "tree"
+    patterns = (".venv", ".git", "*.egg-info", "build", "results", "__pycache__", ".*_cache", "*.bpf.o")
+    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*patterns))
+    wheel = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-q"]
+    built = run(*wheel, "-w", folder, tree, cwd=folder)
+    assert built.returncode == 0, built.stderr
+    assert run(sys.executable, "-m", "venv", "--without-pip", folder / "env").returncode == 0
+    python = folder / "env" / "bin" / "python"
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip())
+    for name in requirements("mltcp") - {"mltcp"}:
+        copy_distribution(name, site)
+    install = ["-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "-q"]
+    installed = run(sys.executable, *install, *folder.glob("*.whl"), cwd=folder)
+    assert installed.returncode == 0, installed.stderr
+
+    def command(name, *arguments):
+        # no PYTHONPATH: the checkout stays out of reach
+        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+        return run(folder / "env" / "bin" / name, *arguments, cwd=folder, env=environment)
+
+    return command
+
+
+def test_load_run_status_unload(fresh):
+    was_loaded = CONTROL in available()
+    loaded = fresh("mltcp", "load", CONTROL)
+    assert loaded.returncode == 0, loaded.stderr
+    try:
+        assert CONTROL in available()
+        done = fresh("mltcp", "run", "--job", "wheel", "--cc", CONTROL, "--", "python3", "-c", PRINT_CONTROL)
+        assert (done.returncode, done.stdout.split()) == (0, [CONTROL, CONTROL]), done.stderr
+        status = fresh("mltcp", "status")
+        assert f"{CONTROL} loaded" in status.stdout, status.stderr
+    finally:
+        if not was_loaded:
+            assert fresh("mltcp", "unload", CONTROL).returncode == 0
+    assert (CONTROL in available()) == was_loaded
+
+
+@pytest.mark.parametrize(("command", "extra"), [("mltcp-bench", "bench"), ("mltcp-placement", "placement")])
+def test_a_command_without_its_extra_names_it_in_one_line(fresh, command, extra):
+    done = fresh(command, "--help")
+    if done.returncode == 0:  # the help needs no extra
+        done = fresh(command, "compare", "--help")
+    assert done.returncode == 1, done.stdout
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert f"mltcp[{extra}]" in done.stderr
