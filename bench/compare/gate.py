@@ -14,9 +14,9 @@ from pathlib import Path
 from bench.compare.coordination import Coordination, PlacedDemand, Uncoordinated
 from bench.compare.process import serving
 from bench.workloads.profile import HEADER_OVERHEAD
+from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError
 from placement.gate import messages
-from placement.gate.address import GateAddress
 from placement.gate.jobs import GateJob, GateLinks, job_document
 from placement.model.contention import Contention
 
@@ -67,7 +67,7 @@ def _serve(connection: Connection, path: Path, policy: str, contention: Contenti
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        server = GateServer(GateConfiguration(GateAddress(path=path), policy, contention, links))
+        server = GateServer(GateConfiguration(Address(path=path), policy, contention, links))
     except Exception as error:
         connection.send(str(error) or type(error).__name__)
         raise SystemExit(1) from None

@@ -135,8 +135,8 @@ def served(network: Network) -> Iterator[Coordination]:
 
 def _serve(connection: Connection, socket: Path, state: Path) -> None:
     """The life of the service's process."""
+    from mltcp.core.address import Address
     from placement.service.context import Rules
-    from placement.service.protocol.address import Address
     from placement.service.server import Configuration, serve
 
     # Away from the terminal's Ctrl-C: whoever started it ends it.

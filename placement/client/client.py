@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, UsageError
 
 if TYPE_CHECKING:
@@ -71,9 +72,9 @@ class Client:
         certificate: Path | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        from placement.service.protocol.address import Address
+        from placement.service.protocol.service_address import default_address
 
-        self.address = str(Address.parse(address) if address else Address.default())
+        self.address = str(Address.parse(address) if address else default_address())
         self._token = os.environ.get(TOKEN, "") if token is None else token
         self._timeout_s = timeout_s
         self._channel = _channel(self.address, certificate)

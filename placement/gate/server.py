@@ -19,12 +19,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, UsageError
 from placement.gate import messages
-from placement.gate.address import GateAddress
 from placement.gate.connection import GateConnection, Member
 from placement.gate.gatekeeper import Gatekeeper, Go, Run
 from placement.gate.jobs import GateJob, GateLinks, job_from
+from placement.gate.listener import listen
 from placement.gate.state import GateState, gate_policy
 from placement.model.contention import PUBLISHED, Contention
 
@@ -50,7 +51,7 @@ class GateConfiguration:
         open_to_all: whether all users of the host may use the Unix socket.
     """
 
-    address: GateAddress
+    address: Address
     policy: str = "ada-srsf"
     contention: Contention = PUBLISHED
     links: GateLinks = field(default_factory=GateLinks)
@@ -89,7 +90,7 @@ class GateServer:
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
         self._wake.setblocking(False)
-        self._listener = configuration.address.listen(configuration.open_to_all)
+        self._listener = listen(configuration.address, configuration.open_to_all)
         self._listener.setblocking(False)
         self._handlers: dict[int, Callable[[int], object]] = {}
         self._epoll = select.epoll()
@@ -101,12 +102,12 @@ class GateServer:
         self._epoll.register(watched, select.EPOLLIN)
 
     @property
-    def address(self) -> GateAddress:
+    def address(self) -> Address:
         """Where it listens; the port is the one that the kernel chose, where 0 was asked for."""
         asked = self.configuration.address
         if asked.path is not None:
             return asked
-        return GateAddress(host=asked.host, port=self._listener.getsockname()[1])
+        return Address(host=asked.host, port=self._listener.getsockname()[1])
 
     # -- from any thread ---------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placement.gate.address import GateAddress
+from mltcp.core.address import Address
 from placement.gate.jobs import GateJob
 from placement.gate.server import GateConfiguration, GateServer
 from placement.service.state.job import Job
@@ -13,11 +13,11 @@ VARIABLE = "MLTCP_GATE"
 class Gating:
     """A gate on a thread of its own."""
 
-    def __init__(self, address: GateAddress, policy: str) -> None:
+    def __init__(self, address: Address, policy: str) -> None:
         self._server = GateServer(GateConfiguration(address, policy))
 
     @property
-    def address(self) -> GateAddress:
+    def address(self) -> Address:
         """Where ranks ask."""
         return self._server.address
 

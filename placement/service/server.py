@@ -14,6 +14,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from mltcp.core.address import Address
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import MltcpError, UsageError
 from placement.cassini.placement_selection import choose
@@ -24,9 +25,9 @@ from placement.service.embedded_gate import VARIABLE as GATE_VARIABLE
 from placement.service.embedded_gate import Gating
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol import placement_pb2_grpc as pb_grpc
-from placement.service.protocol.address import VARIABLE, Address
 from placement.service.protocol.request_error import Refused
 from placement.service.protocol.security import Security, TokenInterceptor
+from placement.service.protocol.service_address import VARIABLE
 from placement.service.running import Running
 from placement.service.service import Service
 from placement.service.servicer import PlacementServicer

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from types import FrameType
 
+from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
 from placement.cli.simulation.arguments import add_contention, contention_of
 
@@ -55,12 +56,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def execute(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status."""
     # Numba takes a second to import, which --help need not wait for.
-    from placement.gate.address import GateAddress
     from placement.gate.jobs import GateLinks, load_links
     from placement.gate.server import GateConfiguration, GateServer
 
     configuration = GateConfiguration(
-        GateAddress.parse(options.listen, "--listen"),
+        Address.parse(options.listen, "--listen"),
         options.policy,
         contention_of(options),
         load_links(options.links) if options.links is not None else GateLinks(),

@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
 from placement.cassini.drift import THRESHOLD
 
 if TYPE_CHECKING:
     from placement.engines.engine import Engine
     from placement.service.embedded_gate import Gating
-    from placement.service.protocol.address import Address
     from placement.service.server import Configuration
 
 _EXAMPLES = """\
@@ -120,9 +120,9 @@ def execute(options: argparse.Namespace) -> int:
 
 def _configuration(options: argparse.Namespace, stack: ExitStack) -> Configuration:
     from placement.service.context import Rules
-    from placement.service.protocol.address import Address
     from placement.service.protocol.documents import cluster_from_file
     from placement.service.protocol.security import Security
+    from placement.service.protocol.service_address import default_address
     from placement.service.server import Configuration
 
     if not 0 < options.lease <= 86_400:
@@ -132,7 +132,7 @@ def _configuration(options: argparse.Namespace, stack: ExitStack) -> Configurati
     servers, links = cluster_from_file(options.cluster) if options.cluster else ((), ())
     state = options.state or _default_state()
     configuration = Configuration(
-        Address.parse(options.address) if options.address else Address.default(),
+        Address.parse(options.address) if options.address else default_address(),
         state,
         Rules(options.policy, options.lease, options.drift),
         Security(options.certificate, options.key, options.tokens),
@@ -149,11 +149,10 @@ def _configuration(options: argparse.Namespace, stack: ExitStack) -> Configurati
 
 
 def _gate(text: str, stack: ExitStack) -> Gating:
-    from placement.gate.address import GateAddress
     from placement.service.embedded_gate import Gating
 
     address, _, policy = text.partition(",")
-    gate = Gating(GateAddress.parse(address, "--gate"), policy or "ada-srsf")
+    gate = Gating(Address.parse(address, "--gate"), policy or "ada-srsf")
     stack.callback(gate.close)
     return gate
 

@@ -9,9 +9,9 @@ from mltcp.core.errors import UsageError
 from placement.policies import catalogue
 from placement.policies.schedulers.scheduler import Scheduler
 from placement.service.protocol.request_error import invalid
+from placement.service.state.job import CASSINI_SUFFIX
 
 NAMES = ("random", "first-fit", "list-scheduling", "lwf-K", "themis", "pollux")
-CASSINI = "+cassini"
 
 _LWF = re.compile(r"lwf-(\d{1,6})")
 
@@ -39,8 +39,8 @@ def policy(name: str, field: str = "policy") -> Policy:
     Raises:
         Refused: there is none.
     """
-    base = name.removesuffix(CASSINI)
-    cassini = name.endswith(CASSINI)
+    base = name.removesuffix(CASSINI_SUFFIX)
+    cassini = name.endswith(CASSINI_SUFFIX)
     try:
         if base in ("themis", "pollux"):
             from placement.policies.schedulers import augmented
@@ -54,4 +54,6 @@ def policy(name: str, field: str = "policy") -> Policy:
         )
     except UsageError:
         allowed = ", ".join(NAMES)
-        raise invalid(field, f"is {name!r}: {allowed}, each alone or with {CASSINI}, are allowed") from None
+        raise invalid(
+            field, f"is {name!r}: {allowed}, each alone or with {CASSINI_SUFFIX}, are allowed"
+        ) from None

@@ -13,8 +13,8 @@ from typing import Any
 
 import grpc
 
+from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
-from placement.service.protocol.address import Address
 
 _LEAST_TOKEN = 16
 _OPEN = ("/grpc.health.v1.Health/",)

@@ -17,8 +17,8 @@ from collectives.core.gate_settings import GateSettings
 from collectives.gate import gate as gates
 from collectives.gate.gate import GATED, Gate
 from collectives.group import job
+from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
-from placement.gate.address import GateAddress
 from placement.gate.server import GateConfiguration, GateServer
 from tests.unit.collectives.eventually import eventually
 from tests.unit.collectives.ranks import run_ranks, started
@@ -31,7 +31,7 @@ LARGE = 1 << 16
 
 @pytest.fixture
 def address(tmp_path):
-    return GateAddress(path=tmp_path / "gate.sock")
+    return Address(path=tmp_path / "gate.sock")
 
 
 @contextmanager

@@ -119,7 +119,7 @@ def test_release_ends_and_status_all_remembers(command):
         ("score a", 2, "--link, or --capacity-gbps, is needed"),
         ("explain z", 2, "job_id is 'z': there is no such job"),
         ("status --address unix:/none", 1, "unix:/none: no placement service answers there"),
-        ("status --address nonsense", 2, "--address 'nonsense': unix:/path or host:port is allowed"),
+        ("status --address nonsense", 2, "--address: expected unix:/path or host:port, got 'nonsense'"),
         ("serve --address 0.0.0.0:1", 2, "--address 0.0.0.0:1: other hosts can reach it"),
         ("serve --policy best", 2, "--policy is 'best': random, first-fit"),
         ("serve --lease 0", 2, "--lease 0: more than 0, up to 86400 s, is allowed"),

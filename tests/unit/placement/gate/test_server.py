@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.gate import channel as gate_channel
+from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, UsageError
 from placement.gate import messages
-from placement.gate.address import GateAddress
 from placement.gate.jobs import GateJob, job_document, job_from, links_from, load_links
 from placement.gate.server import GateConfiguration, GateServer
 from tests.unit.collectives.eventually import eventually
@@ -95,7 +95,7 @@ def serving(address, **configuration):
 
 @pytest.fixture
 def address(tmp_path):
-    return GateAddress(path=tmp_path / "gate.sock")
+    return Address(path=tmp_path / "gate.sock")
 
 
 @pytest.fixture
@@ -263,7 +263,7 @@ def test_a_peer_that_does_not_read_is_dropped(server, address):
 
 def test_only_the_owner_may_connect_unless_it_is_open_to_all(server, address, tmp_path):
     assert stat.S_IMODE(address.path.stat().st_mode) == 0o600
-    with serving(GateAddress(path=tmp_path / "open.sock"), open_to_all=True) as other:
+    with serving(Address(path=tmp_path / "open.sock"), open_to_all=True) as other:
         assert stat.S_IMODE(other.address.path.stat().st_mode) == 0o666
 
 
@@ -279,9 +279,9 @@ def test_the_socket_is_gone_afterwards_and_one_that_was_left_is_replaced(address
 
 def test_other_hosts_need_a_token():
     with pytest.raises(UsageError, match="token is required"):
-        GateServer(GateConfiguration(GateAddress.parse("0.0.0.0:0")))
-    with serving(GateAddress.parse("0.0.0.0:0"), token="secret") as server:
-        near = GateAddress.parse(f"127.0.0.1:{server.address.port}")
+        GateServer(GateConfiguration(Address.parse("0.0.0.0:0")))
+    with serving(Address.parse("0.0.0.0:0"), token="secret") as server:
+        near = Address.parse(f"127.0.0.1:{server.address.port}")
         assert Rank(near, "a", token="secret").welcome
         stranger = Rank(near)
         stranger.send_json(messages.HELLO, version=1, job="a", instance="run", rank=0, token="guess")
@@ -310,7 +310,7 @@ def test_jobs_are_described_by_the_program_that_has_the_server(server, address):
 
 
 def test_over_tcp_nobody_describes():
-    with serving(GateAddress.parse("127.0.0.1:0")) as server:
+    with serving(Address.parse("127.0.0.1:0")) as server:
         stranger = Rank(server.address)
         stranger.send_json(messages.DESCRIBE, job="a")
         assert "DESCRIBE" in stranger.refused()
@@ -366,16 +366,16 @@ def test_a_job_survives_its_document(job):
 @pytest.mark.parametrize("text", ["", "unix:", "unix:gate", "7411", ":7411", "host:", "host:99999", "host:x"])
 def test_bad_addresses_are_refused(text):
     with pytest.raises(UsageError, match="unix:/path or host:port"):
-        GateAddress.parse(text)
+        Address.parse(text)
 
 
 def test_addresses_are_what_they_say():
     for text in ("unix:/run/gate", "127.0.0.1:7411", "[::1]:7411", "host:1"):
-        assert str(GateAddress.parse(text)) == text
+        assert str(Address.parse(text)) == text
     for text in ("unix:/x", "127.0.0.1:1", "[::1]:1", "localhost:1"):
-        assert GateAddress.parse(text).is_local
+        assert Address.parse(text).is_local
     for text in ("0.0.0.0:1", "[::]:1", "host:1"):
-        assert not GateAddress.parse(text).is_local
+        assert not Address.parse(text).is_local
 
 
 # -- the command -----------------------------------------------------------------------------------------------------

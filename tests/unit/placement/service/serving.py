@@ -5,8 +5,8 @@ import threading
 import time
 from contextlib import contextmanager
 
+from mltcp.core.address import Address
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.address import Address
 from placement.service.server import Configuration, running
 
 PATIENCE_S = 20

@@ -9,9 +9,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, UsageError
 from placement.client.client import Client, RefusedError, ServiceError
-from placement.service.protocol.address import Address
 from placement.service.protocol.security import Security
 from tests.unit.placement.service.serving import serving, two_racks
 

@@ -1,1 +1,0 @@
-"""Engines: what starts the ranks of placed jobs, watches them, and ends them."""
