@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Self
 
 from mltcp.core.errors import UsageError
+from mltcp.core.policy_names import Vocabulary, parse_names, split_name
+from placement.policies.catalogue import COMMUNICATION_NAMES, LWF
 
-LWF = "lwf"
-_NAME = re.compile(
-    r"(?P<placement>[a-z-]+?)(?:-(?P<kappa>\d+))?\+(?P<communication>[^@+]+)(?:@(?P<rules>.+))?"
-)
+_PLACEMENTS = Vocabulary("placement policy", ("random", "first-fit", "list-scheduling", f"{LWF}[-K]"))
+_COMMUNICATIONS = replace(COMMUNICATION_NAMES, modified=True)
+_FORM = "PLACEMENT+COMMUNICATION[@MODEL], such as lwf-1+ada-srsf, random+srsf-2 or lwf-1+ada-srsf@published-defect"
 
 
 class Rules(Enum):
@@ -58,40 +58,34 @@ class PolicyName:
         """Read PLACEMENT+COMMUNICATION[@RULES], such as lwf-1+ada-srsf@published; `rules` where it names none.
 
         Raises:
-            UsageError: it is not of this form. Whether there are such policies is not checked.
+            UsageError: it is not of this form, or there is no such policy.
         """
-        found = _NAME.fullmatch(text)
-        if found is None or (found["kappa"] is not None and found["placement"] != LWF):
-            raise UsageError(
-                f"policy {text!r}: PLACEMENT+COMMUNICATION[@MODEL] is allowed, such as lwf-1+ada-srsf, "
-                "random+srsf-2 or lwf-1+ada-srsf@published-defect"
-            )
-        return cls(
-            found["placement"],
-            found["communication"],
-            int(found["kappa"] or 1),
-            _rules(text, found["rules"]) if found["rules"] else rules,
-        )
+        parts = split_name(text)
+        if len(parts) != 2:
+            raise UsageError(f"policy: expected {_FORM}, got {text!r}")
+        try:
+            placement = _PLACEMENTS.parse(parts[0])
+            communication = _COMMUNICATIONS.parse(parts[1])
+        except UsageError as error:
+            raise UsageError(f"policy {text!r}: {error}") from None
+        if communication.modifiers:
+            rules = _rules(text, ":".join(communication.modifiers))
+        name = str(replace(communication, modifiers=()))
+        return cls(placement.base, name, placement.number or 1, rules)
 
 
 def _rules(text: str, name: str) -> Rules:
     try:
         return Rules(name)
     except ValueError:
-        allowed = ", ".join(each.value for each in Rules)
-        raise UsageError(f"policy {text!r}: no model {name!r}: {allowed} are allowed") from None
+        expected = ", ".join(each.value for each in Rules)
+        raise UsageError(f"policy {text!r}: model: expected {expected}, got {name!r}") from None
 
 
 def parse_policies(text: str, rules: Rules = Rules.EXACT) -> tuple[PolicyName, ...]:
-    """Several, separated by commas, each once.
+    """Parse names that are separated by commas; each may occur once.
 
     Raises:
-        UsageError: none, one of another form, or one twice.
+        UsageError: there are none, one is no policy, or one occurs twice.
     """
-    policies = tuple(PolicyName.parse(each.strip(), rules) for each in text.split(",") if each.strip())
-    if not policies:
-        raise UsageError("--policies: one or more are allowed, such as lwf-1+srsf-1,lwf-1+ada-srsf")
-    twice = next((each for index, each in enumerate(policies) if each in policies[:index]), None)
-    if twice is not None:
-        raise UsageError(f"--policies: {twice} is there twice")
-    return policies
+    return parse_names(text, lambda name: PolicyName.parse(name, rules))

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from mltcp.core.errors import UsageError
-from placement.policies.schedulers.augmented import AUGMENTED, SCHEDULERS, policy
-from placement.simulator.fluid_executor import FluidSettings
-from placement.simulator.scheduled_cluster import IDEAL, run_trace
+from mltcp.core.policy_names import Vocabulary, check_names
+from placement.policies.schedulers.augmented import AUGMENTED, SCHEDULER_NAMES, policy
+from placement.simulator.scheduled_cluster import IDEAL, Setup, run_trace
 from placement.simulator.trace_outcome import TraceOutcome, joined
 from placement.traces import sets
 from placement.traces.poisson import dynamic, poisson
@@ -25,7 +25,7 @@ THESIS = {
 }
 """Gains of the mean and of the 99th percentile of iteration times that 4.5.2 and 4.5.3 report, by kind of trace."""
 
-ALL = (*(name + suffix for name in SCHEDULERS for suffix in ("", AUGMENTED)), IDEAL)
+ALL = Vocabulary("scheduler", (*SCHEDULER_NAMES.names, IDEAL))
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,17 @@ class Plan:
     trace: str
     schedulers: tuple[str, ...]
     seeds: tuple[int, ...]
-    setup: FluidSettings
+    setup: Setup
     jobs: int = 60
     load: float = 0.9
     lease_ns: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.schedulers or not self.seeds:
-            raise UsageError("schedulers and seeds: one or more of each are allowed")
+        check_names(self.schedulers, "--schedulers")
         for name in self.schedulers:
-            if name not in ALL:
-                raise UsageError(f"no scheduler {name!r}: {', '.join(ALL)} are allowed")
-            if self.schedulers.count(name) > 1:
-                raise UsageError(f"scheduler {name!r} is there twice: each once is allowed")
+            ALL.parse(name)
+        if not self.seeds:
+            raise UsageError("--seeds: expected one or more, got none")
 
     def job_set(self, seed: int) -> JobSet:
         """The jobs of a seed."""

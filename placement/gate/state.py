@@ -13,13 +13,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from mltcp.core.errors import UsageError
+from mltcp.core.policy_names import Vocabulary
 from placement.model.contention import Contention
 from placement.model.state import JOB, LINK, PLACE
 from placement.policies.catalogue import Communication, communication_policy
 from placement.policies.communication import admission
 
-POLICIES = ("srsf-N", "ada-srsf", "ada-srsf-k")
+POLICIES = Vocabulary("policy of a gate", ("srsf-N", "ada-srsf", "ada-srsf-k"))
 _MOST = 1 << 62
 
 
@@ -29,10 +29,7 @@ def gate_policy(name: str) -> Communication:
     Raises:
         UsageError: there is none, or it takes links back from those that have them, or looks at more than service.
     """
-    allowed = name.startswith("srsf-") or name in POLICIES
-    if not allowed or ":" in name:
-        raise UsageError(f"no policy {name!r} for a gate: {', '.join(POLICIES)} are allowed")
-    return communication_policy(name)
+    return communication_policy(str(POLICIES.parse(name)))
 
 
 @dataclass(slots=True)

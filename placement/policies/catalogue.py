@@ -1,38 +1,40 @@
-"""All policies by name."""
+"""All placement and communication policies by name."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
-from mltcp.core.errors import UsageError
-from placement.policies.communication import admission, ranking
-from placement.policies.placing import choice
+from mltcp.core.policy_names import Part, Vocabulary, check_number
+from placement.policies import rule_numbers
 
-PLACEMENTS = ("random", "first-fit", "list-scheduling", "lwf")
-COMMUNICATIONS = ("srsf-N", "srtf-N", "ada-srsf", "ada-srsf-k", "srtf-yield")
-VARIANTS = (":layered", ":whole", ":gpus", ":links")
+LWF = "lwf"
+PLACEMENT_NAMES = Vocabulary("placement policy", ("random", "first-fit", "list-scheduling", LWF))
+COMMUNICATION_NAMES = Vocabulary(
+    "communication policy",
+    ("srsf-N", "srtf-N", "ada-srsf", "ada-srsf-k", "srtf-yield"),
+    variants=("layered", "whole", "gpus", "links"),
+)
 
 BUCKET_BYTES = 25_000_000
-"""As PyTorch's DistributedDataParallel has them: 25 MB."""
+"""Default bucket size of PyTorch's DistributedDataParallel: 25 MB."""
 
 _PLACEMENT_RULES = {
-    "random": choice.RANDOM,
-    "first-fit": choice.FIRST_FIT,
-    "list-scheduling": choice.LIST_SCHEDULING,
-    "lwf": choice.LWF,
+    "random": rule_numbers.RANDOM,
+    "first-fit": rule_numbers.FIRST_FIT,
+    "list-scheduling": rule_numbers.LIST_SCHEDULING,
+    LWF: rule_numbers.LWF,
 }
-_LIMITED = re.compile(r"(srsf|srtf)-(\d{1,7})")
+_LINK_RANKS = {"srsf": rule_numbers.SERVICE, "srtf": rule_numbers.REMAINING_TIME}
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Which GPUs a job gets.
+    """The policy that chooses the GPUs of a job.
 
     Attributes:
-        name: as it is asked for.
-        rule: its number, for `policies.choice`.
-        kappa: of LWF-k.
+        name: without kappa.
+        rule: its number in `policies.rule_numbers`.
+        kappa: of LWF; 1 where it has no meaning.
     """
 
     name: str
@@ -42,71 +44,63 @@ class Placement:
 
 @dataclass(frozen=True)
 class Communication:
-    """When a job may use its links, and in which order jobs use GPUs and links.
+    """The policy that decides when a job may use its links, and the order in which jobs use GPUs and links.
 
     Attributes:
-        name: as it is asked for.
-        rule: its number, for `policies.admission`.
-        limit: of transfers on a link, where the rule has one.
-        compute_rank: by what GPUs choose, a number of `policies.ranking`.
-        link_rank: by what links do.
-        bucket_bytes: how large the all-reduces are into which that of an iteration is split, so that they run
-            beside the backward pass; 0 for one after it.
+        name: as it was given, with its variants.
+        rule: its number in `policies.rule_numbers`.
+        limit: transfers on a link, where the rule has a limit.
+        compute_rank: the number of the rank that GPUs choose by.
+        link_rank: the number of the rank that links choose by.
+        bucket_bytes: size of the all-reduces into which the gradients of an iteration are split, so that they overlap
+            with the backward pass; 0 for a single all-reduce after it.
     """
 
     name: str
     rule: int
     limit: int = 0
-    compute_rank: int = ranking.SERVICE
-    link_rank: int = ranking.SERVICE
+    compute_rank: int = rule_numbers.SERVICE
+    link_rank: int = rule_numbers.SERVICE
     bucket_bytes: int = 0
 
 
 def placement_policy(name: str, kappa: int = 1) -> Placement:
-    """The placement policy of this name; `kappa` is LWF's.
+    """Look up a placement policy by its name without kappa; `kappa` is LWF's.
 
     Raises:
-        UsageError: there is none, or kappa is less than 1.
+        UsageError: there is no such policy, or kappa is out of range.
     """
-    if name not in _PLACEMENT_RULES:
-        raise UsageError(f"no placement policy {name!r}: {', '.join(PLACEMENTS)} are allowed")
-    if kappa < 1:
-        raise UsageError(f"kappa {kappa} of lwf: 1 or more is allowed")
-    return Placement(name, _PLACEMENT_RULES[name], kappa)
+    part = PLACEMENT_NAMES.parse(name)
+    check_number(kappa, "kappa")
+    return Placement(part.base, _PLACEMENT_RULES[part.base], kappa)
 
 
 def communication_policy(name: str) -> Communication:
-    """The communication policy of this name, which may end in one or more of `VARIANTS`.
+    """Look up a communication policy: one of `COMMUNICATION_NAMES`, with any of its variants.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such policy.
     """
-    base, *variants = name.split(":")
-    policy = replace(_base(base, name), name=name)
-    for variant in variants:
+    part = COMMUNICATION_NAMES.parse(name)
+    policy = replace(_base(part), name=name)
+    for variant in part.variants:
         policy = _varied(policy, variant)
     return policy
 
 
-def _base(base: str, name: str) -> Communication:
-    limited = _LIMITED.fullmatch(base)
-    if limited and 1 <= int(limited[2]) <= 1_000_000:
-        rank = ranking.SERVICE if limited[1] == "srsf" else ranking.REMAINING_TIME
-        return Communication(base, admission.LIMITED, int(limited[2]), link_rank=rank)
-    if base == "ada-srsf":
-        return Communication(base, admission.ADA_SRSF)
-    if base == "ada-srsf-k":
-        return Communication(base, admission.ADA_SRSF_K)
-    if base == "srtf-yield":
-        return Communication(
-            base,
-            admission.BY_RANK,
-            compute_rank=ranking.WEIGHTED_COMPUTE,
-            link_rank=ranking.REMAINING_TIME,
-            bucket_bytes=BUCKET_BYTES,
-        )
-    raise UsageError(
-        f"no communication policy {name!r}: {', '.join(COMMUNICATIONS)} are allowed, each with {', '.join(VARIANTS)}"
+def _base(part: Part) -> Communication:
+    if part.number is not None:
+        return Communication(part.base, rule_numbers.LIMITED, part.number, link_rank=_LINK_RANKS[part.base])
+    if part.base == "ada-srsf":
+        return Communication(part.base, rule_numbers.ADA_SRSF)
+    if part.base == "ada-srsf-k":
+        return Communication(part.base, rule_numbers.ADA_SRSF_K)
+    return Communication(
+        part.base,
+        rule_numbers.BY_RANK,
+        compute_rank=rule_numbers.WEIGHTED_COMPUTE,
+        link_rank=rule_numbers.REMAINING_TIME,
+        bucket_bytes=BUCKET_BYTES,
     )
 
 
@@ -116,7 +110,5 @@ def _varied(policy: Communication, variant: str) -> Communication:
     if variant == "whole":
         return replace(policy, bucket_bytes=0)
     if variant == "gpus":
-        return replace(policy, compute_rank=ranking.WEIGHTED_COMPUTE)
-    if variant == "links":
-        return replace(policy, compute_rank=ranking.SERVICE)
-    raise UsageError(f"no variant {':' + variant!r} of {policy.name!r}: {', '.join(VARIANTS)} are allowed")
+        return replace(policy, compute_rank=rule_numbers.WEIGHTED_COMPUTE)
+    return replace(policy, compute_rank=rule_numbers.SERVICE)

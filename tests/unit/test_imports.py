@@ -46,7 +46,7 @@ LAYERS = {
         *("model", "cassini", "policies", "traces", "simulator", "experiments", "plots"),
         *("gate", "engines", "service", "client", "cli"),
     ),
-    "placement.policies": ("placing", "communication", "schedulers"),
+    "placement.policies": ("rule_numbers", "placing", "communication", "schedulers"),
     "placement.simulator": ("exact", "published", "fluid"),
     "placement.service": ("protocol", "state", "context", "decisions", "agents"),
     "bench": ("lab", "workloads", "compare", "allreduce", "bulk", "contention", "perf", "cli"),

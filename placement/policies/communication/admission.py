@@ -7,9 +7,7 @@ import numpy as np
 from placement.model.compiled import compiled
 from placement.model.state import Records
 from placement.policies.communication import ada_srsf, adadual, srsf
-
-LIMITED, ADA_SRSF, ADA_SRSF_K, BY_RANK = range(4)
-"""BY_RANK does not admit: it grants links, and takes them back (`policies.srtf_yield`)."""
+from placement.policies.rule_numbers import ADA_SRSF_K, LIMITED
 
 
 @compiled

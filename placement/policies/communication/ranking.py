@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from placement.model.compiled import compiled
 from placement.model.state import Records
-
-SERVICE, REMAINING_TIME, WEIGHTED_COMPUTE = range(3)
-"""SRSF; the shortest remaining time first; and what srtf-yield ranks by on GPUs."""
+from placement.policies.rule_numbers import REMAINING_TIME, SERVICE
 
 
 @compiled

@@ -7,8 +7,7 @@ import numpy as np
 from placement.model.compiled import compiled_with_arrays
 from placement.model.state import Records
 from placement.policies.placing import first_fit, list_scheduling, lwf, random
-
-RANDOM, FIRST_FIT, LIST_SCHEDULING, LWF = range(4)
+from placement.policies.rule_numbers import FIRST_FIT, LIST_SCHEDULING, LWF
 
 
 @compiled_with_arrays

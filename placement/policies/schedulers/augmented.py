@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mltcp.core.demand import Demand
-from mltcp.core.errors import UsageError
+from mltcp.core.policy_names import CASSINI, Vocabulary, split_cassini
 from placement.cassini.placement_selection import Choice, Loops, choose
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.pollux import Pollux
@@ -16,7 +16,10 @@ from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobV
 from placement.policies.schedulers.themis import Themis
 
 SCHEDULERS = ("themis", "pollux", "random")
-AUGMENTED = "+cassini"
+AUGMENTED = f"+{CASSINI}"
+SCHEDULER_NAMES = Vocabulary(
+    "scheduler", tuple(name + suffix for name in SCHEDULERS for suffix in ("", AUGMENTED))
+)
 
 DemandOf = Callable[[str, int], Demand | None]
 """The demand of a job with so many workers; None if it sends nothing, or was not profiled."""
@@ -133,13 +136,11 @@ def policy(name: str, *, seed: int = 0, lease_ns: int | None = None) -> Policy:
     Raises:
         UsageError: there is none.
     """
-    base = name.removesuffix(AUGMENTED)
-    augmented = name.endswith(AUGMENTED)
+    SCHEDULER_NAMES.parse(name)
+    base, augmented = split_cassini(name)
     if base == "themis":
         themis = Themis(seed=seed) if lease_ns is None else Themis(lease_ns, seed=seed)
         return Policy(themis, augmented)
     if base == "pollux":
         return Policy(Pollux(seed=seed), augmented)
-    if base == "random":
-        return Policy(Random(seed), augmented)
-    raise UsageError(f"no scheduler {name!r}: {', '.join(SCHEDULERS)}, each with {AUGMENTED}, are allowed")
+    return Policy(Random(seed), augmented)

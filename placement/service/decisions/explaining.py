@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mltcp.core.policy_names import split_cassini
 from placement.cassini.placement_selection import Choice, LinkScore
 from placement.service.decisions.candidates import Candidate
 from placement.service.decisions.policy import Policy
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.state.capacity import shortage
-from placement.service.state.job import CASSINI_SUFFIX, Job
+from placement.service.state.job import Job
 from placement.service.state.registry import Registry
 
 
@@ -58,7 +59,7 @@ def _summary(job: Job, policy: Policy, candidates: Sequence[Candidate], choice: 
     if choice is None:
         return f"{policy.name}: the policy's choice"
     shared = f"{len(choice.links)} shared links" if len(choice.links) != 1 else "1 shared link"
-    base = policy.name.removesuffix(CASSINI_SUFFIX)
+    base = split_cassini(policy.name)[0]
     return (
         f"{policy.name}: score {choice.score:.4f} over {shared}, the best of {len(candidates)} placements that"
         f" {base} holds for equally good"

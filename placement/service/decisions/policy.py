@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-from mltcp.core.errors import UsageError
+from mltcp.core.policy_names import Vocabulary, split_cassini
 from placement.policies import catalogue
 from placement.policies.schedulers.scheduler import Scheduler
 from placement.service.protocol.request_error import invalid
-from placement.service.state.job import CASSINI_SUFFIX
 
-NAMES = ("random", "first-fit", "list-scheduling", "lwf-K", "themis", "pollux")
-
-_LWF = re.compile(r"lwf-(\d{1,6})")
+NAMES = Vocabulary("policy", ("random", "first-fit", "list-scheduling", "lwf-K", "themis", "pollux"))
 
 
 @dataclass(frozen=True)
@@ -39,21 +35,12 @@ def policy(name: str, field: str = "policy") -> Policy:
     Raises:
         Refused: there is none.
     """
-    base = name.removesuffix(CASSINI_SUFFIX)
-    cassini = name.endswith(CASSINI_SUFFIX)
-    try:
-        if base in ("themis", "pollux"):
-            from placement.policies.schedulers import augmented
+    base, cassini = split_cassini(name)
+    part = NAMES.find(base)
+    if part is None:
+        raise invalid(field, f"is {name!r}: {NAMES.allowed}, each alone or with +cassini, are allowed")
+    if base in ("themis", "pollux"):
+        from placement.policies.schedulers import augmented
 
-            return Policy(name, cassini, None, augmented.policy(base).scheduler)
-        found = _LWF.fullmatch(base)
-        if base == "lwf":
-            raise UsageError("lwf")
-        return Policy(
-            name, cassini, catalogue.placement_policy("lwf" if found else base, int(found[1]) if found else 1)
-        )
-    except UsageError:
-        allowed = ", ".join(NAMES)
-        raise invalid(
-            field, f"is {name!r}: {allowed}, each alone or with {CASSINI_SUFFIX}, are allowed"
-        ) from None
+        return Policy(name, cassini, None, augmented.policy(base).scheduler)
+    return Policy(name, cassini, catalogue.placement_policy(part.base, part.number or 1))

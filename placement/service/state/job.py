@@ -8,9 +8,6 @@ from mltcp.core.demand import Demand
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.state.slots import Wanted
 
-CASSINI_SUFFIX = "+cassini"
-"""The end of a policy's name under which Cassini chooses among its placements and shifts jobs in time."""
-
 UNPROFILED_NS = 1_000_000_000
 """What an iteration of a job without a profile is taken to last when jobs and GPUs are ranked by work."""
 

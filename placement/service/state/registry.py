@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from mltcp.core.policy_names import split_cassini
 from placement.model.cluster import Cluster
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import check_link, check_name, check_server
 from placement.service.protocol.request_error import Kind, Refused, invalid
-from placement.service.state.job import CASSINI_SUFFIX, Job, Shape
+from placement.service.state.job import Job, Shape
 from placement.service.state.slots import Pool, Wanted
 from placement.service.state.tree import Tree
 from placement.service.state.waiting import Waiting
@@ -234,7 +235,7 @@ class Registry:
     def coordinated(self, job_id: str) -> bool:
         """Whether a job is shifted in time: it was placed with Cassini and has a profile."""
         job = self.jobs[job_id]
-        return job.placed and job.policy.endswith(CASSINI_SUFFIX) and job.demand is not None
+        return job.placed and split_cassini(job.policy)[1] and job.demand is not None
 
     def traffic_around(self, links: Iterable[str]) -> dict[str, list[str]]:
         """The coordinated jobs of these links, and of all links that these jobs use, and so on."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from placement.model.compiled import compiled
 from placement.model.state import SENDING, WAITING
 from placement.policies.communication import srtf_yield
-from placement.policies.communication.admission import BY_RANK, starts
+from placement.policies.communication.admission import starts
+from placement.policies.rule_numbers import BY_RANK
 from placement.simulator.exact.transfers import add_candidate, settle, start
 from placement.simulator.exact.world import World
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -10,6 +9,7 @@ from enum import IntEnum
 import numpy as np
 
 from mltcp.core.errors import UsageError
+from mltcp.core.policy_names import Vocabulary
 from placement.model.cluster import GPU_MEMORY_MB
 from placement.model.job import Job
 
@@ -29,6 +29,10 @@ ADA_DUAL = -1
 """In place of the number of transfers that a server may have."""
 
 _STEP_NS = 1_000_000
+_PLACEMENTS = Vocabulary(
+    "placement of the published simulator", ("random", "first-fit", "list-scheduling", "lwf")
+)
+_COMMUNICATIONS = Vocabulary("communication of the published simulator", ("ada-srsf", "srsf-N"))
 
 
 class PlacementRule(IntEnum):
@@ -131,24 +135,14 @@ def rules_of(placement: str, kappa: int, communication: str) -> tuple[PlacementR
     Raises:
         UsageError: an unknown name.
     """
-    most = ADA_DUAL
-    if communication != "ada-srsf":
-        match = re.fullmatch(r"srsf-([1-9][0-9]{0,8})", communication)
-        if match is None:
-            raise UsageError(
-                f"communication {communication!r}: the published simulator has ada-srsf and srsf-N, N 1 or more"
-            )
-        most = int(match[1])
-    match placement:
+    part = _COMMUNICATIONS.parse(communication)
+    most = part.number or ADA_DUAL
+    match _PLACEMENTS.parse(placement).base:
         case "random":
             return PlacementRule.RANDOM, kappa, most
         case "first-fit":
             return PlacementRule.FIRST_FIT, kappa, most
-        case "lwf":
-            return PlacementRule.LWF, kappa, most
         case "list-scheduling":
-            # Its choice is LWF's for jobs that are not kept together: no job is.
+            # It chooses as LWF does for the jobs that are not kept together: no job is.
             return PlacementRule.LWF, np.iinfo(np.int64).max, most
-    raise UsageError(
-        f"placement {placement!r}: the published simulator has random, first-fit, list-scheduling, lwf"
-    )
+    return PlacementRule.LWF, kappa, most

@@ -234,9 +234,9 @@ class TestCompare:
         [
             (["--policies", "lwf"], "PLACEMENT+COMMUNICATION"),
             (["--policies", ","], "one or more"),
-            (["--policies", "lwf+srsf-1,lwf-1+srsf-1"], "there twice"),
+            (["--policies", "lwf+srsf-1,lwf-1+srsf-1"], "got lwf-1+srsf-1@published twice"),
             (["--policies", "lwf+srsf-1@wrong"], "exact, published, published-defect"),
-            (["--policies", "random-2+srsf-1"], "PLACEMENT+COMMUNICATION"),
+            (["--policies", "random-2+srsf-1"], "lwf[-K] (K: 1 to 1000000), got 'random-2'"),
             (["--baseline", "lwf-9+srsf-1"], "one of the policies"),
             (["--scale", "10"], "only --fresh has one"),
             (["--processes", "0"], "--processes 0"),

@@ -57,8 +57,8 @@ def test_the_table_of_a_file(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--schedulers", "themis,best"], "no scheduler 'best': themis, themis+cassini, pollux"),
-        (["--schedulers", "themis,themis"], "there twice"),
+        (["--schedulers", "themis,best"], "scheduler: expected themis, themis+cassini, pollux"),
+        (["--schedulers", "themis,themis"], "got themis twice"),
         (["--schedulers", ","], "one or more"),
         (["--seeds", "5:2"], "--seeds '5:2'"),
         (["--seeds", "x"], "--seeds 'x'"),

@@ -396,8 +396,8 @@ def test_the_command_serves_until_it_is_told_to_stop(address):
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [
-        (["--policy", "fair"], 2, "no policy 'fair' for a gate"),
-        (["--policy", "srtf-yield"], 2, "srsf-N, ada-srsf, ada-srsf-k are allowed"),
+        (["--policy", "fair"], 2, "policy of a gate: expected"),
+        (["--policy", "srtf-yield"], 2, "srsf-N, ada-srsf, ada-srsf-k (N: 1 to 1000000), got 'srtf-yield'"),
         (["--listen", "nowhere"], 2, "unix:/path or host:port"),
         (["--listen", "unix:/proc/gate"], 1, "cannot listen at unix:/proc/gate"),
         (["--links", "/nonexistent"], 2, "/nonexistent: No such file"),

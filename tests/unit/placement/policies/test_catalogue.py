@@ -5,26 +5,28 @@ import pytest
 
 from mltcp.core.errors import UsageError
 from placement.model.state import JOB
+from placement.policies import rule_numbers
 from placement.policies.catalogue import (
-    COMMUNICATIONS,
-    PLACEMENTS,
-    VARIANTS,
+    COMMUNICATION_NAMES,
+    PLACEMENT_NAMES,
     communication_policy,
     placement_policy,
 )
-from placement.policies.communication import admission, ranking
-from placement.policies.placing import choice
+from placement.policies.communication import ranking
 
-SERVICE, TIME, WEIGHTED = ranking.SERVICE, ranking.REMAINING_TIME, ranking.WEIGHTED_COMPUTE
+COMMUNICATIONS = COMMUNICATION_NAMES.names
+PLACEMENTS = PLACEMENT_NAMES.names
+VARIANTS = tuple(f":{each}" for each in COMMUNICATION_NAMES.variants)
+SERVICE, TIME, WEIGHTED = rule_numbers.SERVICE, rule_numbers.REMAINING_TIME, rule_numbers.WEIGHTED_COMPUTE
 
 
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
-        ("random", choice.RANDOM),
-        ("first-fit", choice.FIRST_FIT),
-        ("list-scheduling", choice.LIST_SCHEDULING),
-        ("lwf", choice.LWF),
+        ("random", rule_numbers.RANDOM),
+        ("first-fit", rule_numbers.FIRST_FIT),
+        ("list-scheduling", rule_numbers.LIST_SCHEDULING),
+        ("lwf", rule_numbers.LWF),
     ],
 )
 def test_placements(name, rule):
@@ -37,21 +39,21 @@ def test_placements(name, rule):
 @pytest.mark.parametrize(
     ("name", "rule", "limit", "compute_rank", "link_rank", "bucket_bytes"),
     [
-        ("srsf-1", admission.LIMITED, 1, SERVICE, SERVICE, 0),
-        ("srsf-1000000", admission.LIMITED, 1_000_000, SERVICE, SERVICE, 0),
-        ("srtf-3", admission.LIMITED, 3, SERVICE, TIME, 0),
-        ("ada-srsf", admission.ADA_SRSF, 0, SERVICE, SERVICE, 0),
-        ("ada-srsf-k", admission.ADA_SRSF_K, 0, SERVICE, SERVICE, 0),
-        ("srtf-yield", admission.BY_RANK, 0, WEIGHTED, TIME, 25_000_000),
-        ("srtf-yield:whole", admission.BY_RANK, 0, WEIGHTED, TIME, 0),
-        ("srtf-yield:links", admission.BY_RANK, 0, SERVICE, TIME, 25_000_000),
-        ("srtf-yield:links:whole", admission.BY_RANK, 0, SERVICE, TIME, 0),
-        ("srtf-yield:whole:links", admission.BY_RANK, 0, SERVICE, TIME, 0),
-        ("srtf-yield:links:gpus", admission.BY_RANK, 0, WEIGHTED, TIME, 25_000_000),
-        ("srsf-2:layered", admission.LIMITED, 2, SERVICE, SERVICE, 25_000_000),
-        ("srsf-2:gpus", admission.LIMITED, 2, WEIGHTED, SERVICE, 0),
-        ("ada-srsf:gpus:layered", admission.ADA_SRSF, 0, WEIGHTED, SERVICE, 25_000_000),
-        ("srtf-1:layered:whole", admission.LIMITED, 1, SERVICE, TIME, 0),
+        ("srsf-1", rule_numbers.LIMITED, 1, SERVICE, SERVICE, 0),
+        ("srsf-1000000", rule_numbers.LIMITED, 1_000_000, SERVICE, SERVICE, 0),
+        ("srtf-3", rule_numbers.LIMITED, 3, SERVICE, TIME, 0),
+        ("ada-srsf", rule_numbers.ADA_SRSF, 0, SERVICE, SERVICE, 0),
+        ("ada-srsf-k", rule_numbers.ADA_SRSF_K, 0, SERVICE, SERVICE, 0),
+        ("srtf-yield", rule_numbers.BY_RANK, 0, WEIGHTED, TIME, 25_000_000),
+        ("srtf-yield:whole", rule_numbers.BY_RANK, 0, WEIGHTED, TIME, 0),
+        ("srtf-yield:links", rule_numbers.BY_RANK, 0, SERVICE, TIME, 25_000_000),
+        ("srtf-yield:links:whole", rule_numbers.BY_RANK, 0, SERVICE, TIME, 0),
+        ("srtf-yield:whole:links", rule_numbers.BY_RANK, 0, SERVICE, TIME, 0),
+        ("srtf-yield:links:gpus", rule_numbers.BY_RANK, 0, WEIGHTED, TIME, 25_000_000),
+        ("srsf-2:layered", rule_numbers.LIMITED, 2, SERVICE, SERVICE, 25_000_000),
+        ("srsf-2:gpus", rule_numbers.LIMITED, 2, WEIGHTED, SERVICE, 0),
+        ("ada-srsf:gpus:layered", rule_numbers.ADA_SRSF, 0, WEIGHTED, SERVICE, 25_000_000),
+        ("srtf-1:layered:whole", rule_numbers.LIMITED, 1, SERVICE, TIME, 0),
     ],
 )
 def test_communications(name, rule, limit, compute_rank, link_rank, bucket_bytes):
@@ -93,7 +95,7 @@ def test_every_name_that_is_listed_is_one_with_every_variant(name):
     ],
 )
 def test_no_such_communication(name):
-    with pytest.raises(UsageError, match="no communication policy") as caught:
+    with pytest.raises(UsageError, match="communication policy: expected") as caught:
         communication_policy(name)
     assert repr(name) in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
@@ -101,14 +103,14 @@ def test_no_such_communication(name):
 
 
 def test_a_limit_of_thousands_of_digits_is_none():
-    with pytest.raises(UsageError, match="no communication policy"):
+    with pytest.raises(UsageError, match="communication policy: expected"):
         communication_policy("srsf-" + "9" * 5000)
 
 
 @pytest.mark.parametrize("variant", ["", "x", "Layered", " whole", "links\n", "layered whole"])
 def test_no_such_variant(variant):
     for name in (f"srsf-1:{variant}", f"srtf-yield:links:{variant}", f"ada-srsf:{variant}:whole"):
-        with pytest.raises(UsageError, match="no variant") as caught:
+        with pytest.raises(UsageError, match="variant of communication policy") as caught:
             communication_policy(name)
         assert repr(":" + variant) in str(caught.value)
         assert len(str(caught.value).splitlines()) == 1
@@ -117,16 +119,16 @@ def test_no_such_variant(variant):
 
 @pytest.mark.parametrize("name", ["", "LWF", "lwf-1", "first fit", "lwf\n"])
 def test_no_such_placement(name):
-    with pytest.raises(UsageError, match="no placement policy") as caught:
+    with pytest.raises(UsageError, match="placement policy: expected") as caught:
         placement_policy(name)
     assert repr(name) in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
     assert all(each in str(caught.value) for each in PLACEMENTS)
 
 
-@pytest.mark.parametrize("kappa", [0, -1])
+@pytest.mark.parametrize("kappa", [0, -1, 1_000_001])
 def test_no_such_kappa(kappa):
-    with pytest.raises(UsageError, match=f"kappa {kappa}"):
+    with pytest.raises(UsageError, match=f"kappa: expected 1 to 1000000, got {kappa}"):
         placement_policy("lwf", kappa)
 
 

@@ -3,14 +3,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.policies.placing import choice
+from placement.policies import rule_numbers
 from placement.service.state.slots import Pool, Wanted
 
 RULES = {
-    "random": choice.RANDOM,
-    "first-fit": choice.FIRST_FIT,
-    "list": choice.LIST_SCHEDULING,
-    "lwf": choice.LWF,
+    "random": rule_numbers.RANDOM,
+    "first-fit": rule_numbers.FIRST_FIT,
+    "list": rule_numbers.LIST_SCHEDULING,
+    "lwf": rule_numbers.LWF,
 }
 
 
@@ -23,17 +23,17 @@ def pool(*counts, memory_mb=0):
 def test_first_fit_takes_the_first_and_lwf_keeps_a_job_on_the_least_loaded_server():
     made = pool(2, 4, 4)
     made.occupy((2,), Wanted(1), 1000)
-    assert made.choose(choice.FIRST_FIT, 1, Wanted(3)) == (0, 1, 3)
-    assert made.choose(choice.LWF, 1, Wanted(4)) == (0, 1, 6, 7)
-    assert made.choose(choice.LIST_SCHEDULING, 1, Wanted(2)) == (0, 1)
+    assert made.choose(rule_numbers.FIRST_FIT, 1, Wanted(3)) == (0, 1, 3)
+    assert made.choose(rule_numbers.LWF, 1, Wanted(4)) == (0, 1, 6, 7)
+    assert made.choose(rule_numbers.LIST_SCHEDULING, 1, Wanted(2)) == (0, 1)
 
 
 def test_from_another_server_on_the_same_policy_gives_another_of_its_equals():
     made = pool(4, 4, 4)
-    assert made.choose(choice.LWF, 1, Wanted(4), first_server=1) == (4, 5, 6, 7)
-    assert made.choose(choice.LWF, 1, Wanted(6), first_server=2) == (0, 1, 8, 9, 10, 11)
+    assert made.choose(rule_numbers.LWF, 1, Wanted(4), first_server=1) == (4, 5, 6, 7)
+    assert made.choose(rule_numbers.LWF, 1, Wanted(6), first_server=2) == (0, 1, 8, 9, 10, 11)
     made.occupy((4,), Wanted(1), 1000)
-    assert made.choose(choice.LWF, 1, Wanted(4), first_server=1) == (8, 9, 10, 11)
+    assert made.choose(rule_numbers.LWF, 1, Wanted(4), first_server=1) == (8, 9, 10, 11)
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -51,20 +51,20 @@ def test_gpus_are_exclusive_unless_both_jobs_share():
     made = pool(2, memory_mb=100)
     sharing = Wanted(2, 40, shares=True)
     made.occupy((0, 1), sharing, 10)
-    assert made.choose(choice.FIRST_FIT, 1, Wanted(1, 10)) is None
-    assert made.choose(choice.FIRST_FIT, 1, sharing) == (0, 1)
+    assert made.choose(rule_numbers.FIRST_FIT, 1, Wanted(1, 10)) is None
+    assert made.choose(rule_numbers.FIRST_FIT, 1, sharing) == (0, 1)
     made.occupy((0, 1), sharing, 10)
-    assert made.choose(choice.FIRST_FIT, 1, sharing) is None, "20 MB are left of each"
+    assert made.choose(rule_numbers.FIRST_FIT, 1, sharing) is None, "20 MB are left of each"
     made.give_back((0, 1), sharing, 10)
     made.give_back((0, 1), sharing, 10)
     made.occupy((0,), Wanted(1, 10), 10)
-    assert made.choose(choice.FIRST_FIT, 1, Wanted(2, 10, shares=True)) is None
+    assert made.choose(rule_numbers.FIRST_FIT, 1, Wanted(2, 10, shares=True)) is None
 
 
 def test_only_allowed_servers_are_used():
     made = pool(2, 2, 2)
     wanted = Wanted(3, servers=frozenset({0, 2}))
-    assert made.choose(choice.FIRST_FIT, 1, wanted) == (0, 1, 4)
+    assert made.choose(rule_numbers.FIRST_FIT, 1, wanted) == (0, 1, 4)
     assert (made.capable(wanted), made.available(wanted)) == (4, 4)
     made.occupy((4,), wanted, 1)
     assert (made.capable(wanted), made.available(wanted)) == (4, 3)
@@ -77,7 +77,7 @@ def test_servers_that_are_added_later_keep_the_numbers_of_the_others():
     assert made.by_server((1, 2, 4)) == {0: [1], 1: [0, 2]}
     assert made.number(1, 2) == 4
     assert (made.free, made.free_of(0), made.free_of(1)) == (4, 1, 3)
-    assert made.choose(choice.FIRST_FIT, 1, Wanted(1, 51)) == (0,)
+    assert made.choose(rule_numbers.FIRST_FIT, 1, Wanted(1, 51)) == (0,)
 
 
 jobs = st.lists(

@@ -6,7 +6,7 @@ from fractions import Fraction
 from placement.model.cluster import Cluster, Gpu, Server, Switch
 from placement.model.contention import Contention
 from placement.model.job import Job, Model
-from placement.policies.catalogue import PLACEMENTS, communication_policy, placement_policy
+from placement.policies.catalogue import PLACEMENT_NAMES, communication_policy, placement_policy
 from placement.simulator.exact.simulation import simulate
 from tests.unit.placement.simulator.exact_reference import Reference
 
@@ -115,7 +115,7 @@ def random_mix(chance, unequal=True):
     return Mix(
         jobs,
         cluster,
-        chance.choice(PLACEMENTS),
+        chance.choice(PLACEMENT_NAMES.names),
         chance.randint(1, 4),
         chance.choice(COMMUNICATIONS),
         Contention(
