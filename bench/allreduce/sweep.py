@@ -14,8 +14,6 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from mltcp.core.errors import UsageError
-
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 TYPES = {"float": torch.float32, "double": torch.float64, "int32": torch.int32, "int64": torch.int64}
 _BLOCKS = 7
@@ -201,12 +199,3 @@ class _Work:
             (self._contribution(r, self.count, block) for r in everyone), torch.zeros(1, dtype=self.dtype)
         )
         return (self.large, total) if self.operation == "all_reduce" else (self.small, total[mine])
-
-
-def parse_size(text: str) -> int:
-    """Bytes from a number with K, M or G (powers of two) behind it. Raises UsageError."""
-    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-    number, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)
-    if not number.isdigit() or int(number) == 0:
-        raise UsageError(f"size {text!r}: a whole number from 1 on is allowed, with K, M or G behind it")
-    return int(number) * unit

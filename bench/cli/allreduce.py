@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from bench.cli.progress import Step, progress
 from mltcp.core.errors import MltcpError, UsageError
+from mltcp.core.quantities import BINARY_SIZES, parse_size_bytes
 
 if TYPE_CHECKING:
     from bench.allreduce.sweep import Measurement, Sweep
@@ -35,6 +36,7 @@ _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LAUNCHER = "MLTCP_BENCH_LAUNCHER"
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.05
+_MAX_SIZE_BYTES = 1 << 40
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -90,9 +92,10 @@ def sweep_of(options: argparse.Namespace) -> Sweep:
     import torch.distributed as dist
 
     import collectives  # noqa: F401  where torch's autoload is off
-    from bench.allreduce.sweep import TYPES, Sweep, parse_size
+    from bench.allreduce.sweep import TYPES, Sweep
 
-    first, last = parse_size(options.first), parse_size(options.last)
+    first = parse_size_bytes(options.first, field="-b", units=BINARY_SIZES, highest=_MAX_SIZE_BYTES)
+    last = parse_size_bytes(options.last, field="-e", units=BINARY_SIZES, highest=_MAX_SIZE_BYTES)
     if first > last:
         raise UsageError(f"-b {options.first} is more than -e {options.last}")
     if options.dtype not in TYPES:

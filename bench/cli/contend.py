@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,15 +13,14 @@ from bench.compare.contend_report import print_report
 from bench.compare.contend_results import ContendResult, contend_result, to_document
 from bench.compare.policy import parse_policy
 from bench.lab.bottleneck.aqm import MARKERS, VIRTUAL_QUEUE
-from bench.lab.link import Link, parse_rate
+from bench.lab.link import MAX_QUEUE_BYTES, MAX_RATE_BPS, MIN_RATE_BPS, Link
 from bench.workloads.job import TrainingOptions
 from bench.workloads.perturbation import parse_perturbation
 from bench.workloads.profile import Profile, Scale, default_fraction, fit, load
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import parse_rate_bps, parse_size_bytes
 
 _POLICIES = "isolated,reno,mltcp_reno,cubic,mltcp_cubic,dctcp,mltcp_dctcp"
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)(b|kb|mb)?")
-_SIZE_UNITS = {None: 1, "b": 1, "kb": 1000, "mb": 1_000_000}
 _TRAINING = "train"
 # Of an isolated iteration, by default: enough windows for F to act, and not so long that a comparison takes all day.
 _LINK_S = 0.166
@@ -163,7 +161,8 @@ def contest_of(options: argparse.Namespace) -> tuple[Contest, Scale]:
 def link_of(options: argparse.Namespace) -> Link:
     """The bottleneck that the arguments describe."""
     ecn = None if options.ecn == "none" else _size("ecn", options.ecn)
-    return Link(parse_rate(options.rate), _size("queue", options.queue), ecn, options.mtu)
+    rate_bps = parse_rate_bps(options.rate, field="--rate", lowest=MIN_RATE_BPS, highest=MAX_RATE_BPS)
+    return Link(rate_bps, _size("queue", options.queue), ecn, options.mtu)
 
 
 def _works(names: Sequence[str], link: Link, options: argparse.Namespace) -> tuple[list[Work], Scale]:
@@ -204,10 +203,7 @@ def _scale(profiles: Sequence[Profile], link: Link, options: argparse.Namespace,
 
 
 def _size(field: str, text: str) -> int:
-    found = _SIZE.fullmatch(text.lower())
-    if found is None:
-        raise UsageError(f"--{field} {text!r}: a number of bytes, such as 40000, 40kb or 1mb, is allowed")
-    return int(float(found[1]) * _SIZE_UNITS[found[2]])
+    return parse_size_bytes(text, field=f"--{field}", highest=MAX_QUEUE_BYTES)
 
 
 def _link_document(

@@ -20,6 +20,7 @@ from bench.contention.contention import RANKS, Measured, Plan, Round, measure
 from bench.lab.topology import MAX_JOBS
 from mltcp.core.atomic_files import check_writable, write_whole
 from mltcp.core.errors import MltcpError, UsageError
+from mltcp.core.quantities import BINARY_SIZES, parse_size_bytes
 from placement.experiments.measurements import as_csv
 
 _EXAMPLES = """\
@@ -115,12 +116,13 @@ def _numbers_of_jobs(text: str) -> tuple[int, ...]:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    from bench.allreduce.sweep import parse_size
-
-    sizes = {parse_size(part) for part in text.split(",")}
+    sizes = {
+        parse_size_bytes(part, field="--sizes", units=BINARY_SIZES, highest=_MAX_SIZE_BYTES)
+        for part in text.split(",")
+    }
     for size in sizes:
-        if size % _ELEMENT_BYTES or size > _MAX_SIZE_BYTES:
-            raise UsageError(f"--sizes {text!r}: {size}: a multiple of {_ELEMENT_BYTES} up to 1G is allowed")
+        if size % _ELEMENT_BYTES:
+            raise UsageError(f"--sizes: expected multiples of {_ELEMENT_BYTES} bytes, got {size} in {text!r}")
     return tuple(sorted(sizes))
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -14,14 +12,12 @@ from collections.abc import Sequence
 from bench.perf import report
 from bench.perf.client import Outcome, run
 from bench.perf.intervals import Interval
-from bench.perf.plan import DOWN, PORT, UP, Bucket, Plan
+from bench.perf.plan import DOWN, MOST_BYTES, PORT, UP, Bucket, Plan
 from bench.perf.server import Server
 from bench.workloads.profile import load
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import IPERF_SIZES, parse_size_bytes
 from mltcp.ebpf.jobs import check_name
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)b?", re.IGNORECASE)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 # Of each role: its options, with what they are when they are not given.
 _OF_THE_SERVER = {"-B": ("bind", None), "-1": ("one_off", False)}
@@ -218,11 +214,7 @@ def _buckets(options: argparse.Namespace) -> tuple[Bucket, ...]:
 
 
 def _size(text: str) -> int:
-    found = _SIZE.fullmatch(text)
-    size = float(found[1]) * 1024 ** _POWERS[found[2].lower()] if found else 0.0
-    if not 1 <= size < math.inf:
-        raise UsageError(f"--bytes {text!r}: a number of bytes, such as 500000, 100M or 1G, is allowed")
-    return int(size)
+    return parse_size_bytes(text, field="--bytes", units=IPERF_SIZES, highest=MOST_BYTES)
 
 
 class _Lines:

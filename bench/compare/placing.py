@@ -80,7 +80,7 @@ def _wanted(job: JobView) -> Wanted:
 
 def _work_ns(job: JobView) -> int:
     """What each of its GPUs has yet to do."""
-    return round(job.iterations_left * job.pace.iteration_ns(job.gpus_wanted, True))
+    return round(job.iterations_left * job.times.iteration_ns(job.gpus_wanted, True))
 
 
 def _rank(job: JobView) -> tuple[int, int, str]:

@@ -9,6 +9,7 @@ from bench.compare.contend_results import ISOLATED
 from bench.lab.paced_host import Pacing
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import parse_number
 from mltcp.ebpf.congestion_controls import CONTROLS, MLTCP_CONTROLS, available
 from mltcp.ebpf.jobs import control_for
 from mltcp.ebpf.layout import Job, Start
@@ -77,23 +78,16 @@ def _paced(law: str, variations: str, text: str) -> Policy:
         if field == "base":
             control = control_for(value)
         elif field == "interval":
-            interval_s = _number(value, field, text)
+            interval_s = parse_number(value, field=f"policy {text!r}: {field}")
         elif variation == "by=socket":
             by_socket = True
         elif field in CONSTANTS:
-            constants.append((field, _number(value, field, text)))
+            constants.append((field, parse_number(value, field=f"policy {text!r}: {field}")))
         else:
             job = _varied(job, variation, text)
     return Policy(
         text, control, job, Pacing(law, interval_s, job.aggressiveness, tuple(constants), by_socket)
     )
-
-
-def _number(value: str, field: str, where: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        raise UsageError(f"policy {where!r}: {field} cannot be {value!r}; allowed: a number") from None
 
 
 def allowed_policies() -> list[str]:

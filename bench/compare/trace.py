@@ -40,7 +40,7 @@ from mltcp.ebpf.jobs import attached
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.augmented import Decision, links_of
 from placement.policies.schedulers.scheduler import JobView, progress
-from placement.simulator.scheduled_cluster import ACROSS_RACKS
+from placement.simulator.scheduled_job import ACROSS_RACKS
 from placement.traces.sets import JobSet, TracedJob
 
 LEAST_ITERATIONS = 5
@@ -128,13 +128,13 @@ def total_iterations(trace: JobSet, plan: TracePlan) -> int:
 
 
 @dataclass(frozen=True)
-class _Pace:
+class _Times:
     """What schedulers reckon an iteration to take: as profiled, with slower communication across racks."""
 
     job: TracedJob
 
     def iteration_ns(self, workers: int, one_rack: bool) -> float:
-        """See `placement.policies.schedulers.scheduler.Pace`."""
+        """See `placement.policies.schedulers.scheduler.IterationTimes`."""
         factor = 1.0 if one_rack else ACROSS_RACKS
         return sum(
             phase.duration_ns * (factor if phase.bandwidth_bps else 1.0) for phase in self.job.phases(workers)
@@ -177,7 +177,7 @@ class _Running:
             gpus_max=job.max_workers,
             iterations=job.iterations,
             iterations_left=job.iterations * left,
-            pace=_Pace(job),
+            times=_Times(job),
             gpus=self.gpus,
             lease_end_ns=self.lease_end_ns,
             restarts=self.restarts,

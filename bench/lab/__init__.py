@@ -2,7 +2,7 @@
 
 from bench.lab.bottleneck.link_use import DirectionUse, LinkUse
 from bench.lab.lab import Lab
-from bench.lab.link import Link, parse_rate
+from bench.lab.link import Link
 from bench.lab.network.namespaces import enter
 from bench.lab.ownership import clean_stale
 from bench.lab.topology import Host, Server, Switch, Topology, Trunk, dumbbell
@@ -22,5 +22,4 @@ __all__ = [
     "dumbbell",
     "enter",
     "exit_on_sigterm",
-    "parse_rate",
 ]

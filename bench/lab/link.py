@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from decimal import Decimal
 
 from mltcp.core.errors import UsageError
-
-_UNITS_BPS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-_RATE = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)")
 
 ETHERNET_HEADER_BYTES = 14
 MIN_RATE_BPS, MAX_RATE_BPS = 100_000, 100 * 10**9
 MIN_MTU, MAX_MTU = 576, 9216
 MAX_QUEUE_BYTES = 2**30
 _BURST_S = 0.0005
-
-
-def parse_rate(text: str) -> int:
-    """The rate in bits per second that ``text`` such as ``200mbit`` or ``1.5gbit`` stands for.
-
-    Raises:
-        UsageError: ``text`` is not a number followed by kbit, mbit or gbit, or the lab cannot shape it.
-    """
-    found = _RATE.fullmatch(text.strip().lower())
-    if found is None:
-        raise UsageError(f"rate {text!r}: expected a number followed by kbit, mbit or gbit, such as 200mbit")
-    rate_bps = int(Decimal(found[1]) * _UNITS_BPS[found[2]])
-    _check_range(f"rate {text!r}", rate_bps, MIN_RATE_BPS, MAX_RATE_BPS, "bit/s")
-    return rate_bps
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ import math
 import random
 from dataclasses import dataclass
 
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import UsageError, shown
+from mltcp.core.quantities import parse_number
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,10 @@ def parse_perturbation(text: str, seed: int = 0) -> Perturbation:
     """The perturbation written as N:S, such as 20:0.15. Raises UsageError for anything else."""
     every, _, up_to_s = text.partition(":")
     try:
-        return Perturbation(int(every), float(up_to_s), seed)
-    except ValueError as error:
-        why = "must be N:S (every N iterations, up to S seconds), such as 20:0.15"
-        raise UsageError(f"perturbation {text!r}: {why}") from error
+        values = int(every), parse_number(up_to_s, field="perturbation")
+    except (ValueError, UsageError):
+        raise UsageError(
+            "perturbation: expected N:S (every N iterations, up to S seconds), such as 20:0.15, "
+            f"got {shown(text)}"
+        ) from None
+    return Perturbation(*values, seed)

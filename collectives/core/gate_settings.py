@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import BINARY_SIZES, parse_number, parse_size_bytes
 
 THRESHOLD_BYTES = 65536
 TIMEOUT_S = 5.0
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_MAX_THRESHOLD_BYTES = 1 << 39
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,19 @@ class GateSettings:
         check_address("MLTCP_GATE", address)
         return cls(
             address,
-            _size(environment.get("MLTCP_GATE_BYTES", "").strip() or str(THRESHOLD_BYTES)),
-            _seconds(environment.get("MLTCP_GATE_TIMEOUT", "").strip() or str(TIMEOUT_S)),
+            parse_size_bytes(
+                environment.get("MLTCP_GATE_BYTES", "").strip() or str(THRESHOLD_BYTES),
+                field="MLTCP_GATE_BYTES",
+                units=BINARY_SIZES,
+                lowest=0,
+                highest=_MAX_THRESHOLD_BYTES,
+            ),
+            parse_number(
+                environment.get("MLTCP_GATE_TIMEOUT", "").strip() or str(TIMEOUT_S),
+                field="MLTCP_GATE_TIMEOUT",
+                lowest=0.01,
+                highest=3600,
+            ),
             environment.get("MLTCP_GATE_TOKEN", ""),
         )
 
@@ -56,20 +68,3 @@ def check_address(variable: str, address: str) -> None:
         good = bool(host) and port.isdecimal() and 0 < int(port) < 65536
     if not good:
         raise UsageError(f"{variable}={address}: unix:/path or host:port is allowed")
-
-
-def _size(text: str) -> int:
-    number, unit = (text[:-1], _UNITS[text[-1].upper()]) if text[-1].upper() in _UNITS else (text, 1)
-    if not number.isdecimal():
-        raise UsageError(f"MLTCP_GATE_BYTES={text}: a whole number is allowed, with K, M or G behind it")
-    return int(number) * unit
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0.01 <= seconds <= 3600:
-        raise UsageError(f"MLTCP_GATE_TIMEOUT={text}: 0.01 to 3600 seconds are allowed")
-    return seconds

@@ -12,6 +12,7 @@ from collectives.core.gate_settings import GateSettings, check_address
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import parse_rate_bps
 from mltcp.ebpf.congestion_controls import DEFAULT_CONTROL
+from mltcp.pacing.rate_law import MAX_LINE_RATE_BPS, MIN_LINE_RATE_BPS
 
 WRAPPABLE = ("gloo", "nccl")
 NO_CONTROL = "none"
@@ -93,10 +94,8 @@ def _pace(text: str) -> Pace | None:
     rate, comma, law = text.strip().partition(",")
     if comma and law not in LAWS:
         raise UsageError(f"MLTCP_PACE={text}: unknown law {law!r}; choose from {', '.join(LAWS)}")
-    try:
-        return Pace(parse_rate_bps(rate), law != "dcqcn")
-    except UsageError as error:
-        raise UsageError(f"MLTCP_PACE {error}") from None
+    rate_bps = parse_rate_bps(rate, field="MLTCP_PACE", lowest=MIN_LINE_RATE_BPS, highest=MAX_LINE_RATE_BPS)
+    return Pace(rate_bps, law != "dcqcn")
 
 
 def _placement(address: str) -> str:

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mltcp.core.errors import MltcpError, UsageError
+from mltcp.core.quantities import format_duration, with_si_prefix
 from mltcp.daemon.client.status import DaemonStatus, InterfaceStatus, JobStatus
 
 Read = Callable[[], DaemonStatus]
@@ -54,13 +55,7 @@ def _seconds(value: float | None) -> str:
 
 
 def _amount(value: float | None, unit: str) -> str:
-    if value is None:
-        return _DASH
-    for prefix in ("", "k", "M", "G"):
-        if abs(value) < 999.5:  # what rounds to 1000 is 1 of the next
-            return f"{value:.3g} {prefix}{unit}"
-        value /= 1000
-    return f"{value:.3g} T{unit}"
+    return _DASH if value is None else with_si_prefix(value, unit)
 
 
 def _bar(ratio: float) -> str:
@@ -256,7 +251,7 @@ def _wrong_with(interface: InterfaceStatus) -> str:
 
 def headline(status: DaemonStatus) -> str:
     """The daemon in one line."""
-    text = f"mltcpd {status.pid}, up {_duration(status.uptime_s)}, {len(status.jobs)} jobs"
+    text = f"mltcpd {status.pid}, up {format_duration(status.uptime_s)}, {len(status.jobs)} jobs"
     text += f", {100 * status.daemon_cpu:.1f} % CPU"
     if status.pacing != "off":
         where = ", ".join(f"{each.name} {each.state}" for each in status.interfaces)
@@ -336,10 +331,3 @@ def _style(job: JobStatus) -> str:
     if not job.detail:
         return "dim"
     return "yellow" if job.slowdown is not None and job.slowdown > 1.1 else ""
-
-
-def _duration(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds // size:.0f} {unit}"
-    return f"{seconds:.0f} s"

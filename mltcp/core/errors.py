@@ -11,3 +11,12 @@ class UsageError(MltcpError):
 
 class NotAvailableError(MltcpError):
     """The host lacks something that was asked for (a kernel option, a package, a privilege), named in the message."""
+
+
+def shown(value: object, longest: int = 60) -> str:
+    """A value as an error message shows it: on one line, and cut after ``longest`` characters."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return "a value too large to show"  # such as a number of more digits than Python converts
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from mltcp.core.errors import UsageError
 
+MIN_LINE_RATE_BPS, MAX_LINE_RATE_BPS = 10**6, 400 * 10**9
+
 CONSTANTS: dict[str, tuple[float, float]] = {
     "alpha_gain": (0.0001, 1.0),
     "fast_recovery_steps": (0, 100),

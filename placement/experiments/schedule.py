@@ -12,7 +12,8 @@ import numpy as np
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import Vocabulary, check_names
 from placement.policies.schedulers.augmented import AUGMENTED, SCHEDULER_NAMES, policy
-from placement.simulator.scheduled_cluster import IDEAL, Setup, run_trace
+from placement.simulator.fluid_executor import FluidSettings
+from placement.simulator.scheduled_cluster import IDEAL, run_trace
 from placement.simulator.trace_outcome import TraceOutcome, joined
 from placement.traces import sets
 from placement.traces.poisson import dynamic, poisson
@@ -48,7 +49,7 @@ class Plan:
     trace: str
     schedulers: tuple[str, ...]
     seeds: tuple[int, ...]
-    setup: Setup
+    setup: FluidSettings
     jobs: int = 60
     load: float = 0.9
     lease_ns: int | None = None

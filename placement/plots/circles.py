@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from mltcp.core.quantities import with_si_prefix
 from placement.cassini.circle import Circles
 from placement.cassini.compatibility import Compatibility, score_at
-from placement.model.rate import shown_rate
 from placement.plots.picture import INK, JOB_COLOURS, MUTED, framed, write
 
 _HEIGHT_IN = 4.4
@@ -38,7 +38,8 @@ def _drawn(names: Sequence[str], circles: Circles, capacity_bps: int, found: Com
     key = [(name, _colour(job)) for job, name in enumerate(names)]
     still = (0,) * len(names)
     highest = max(*(int(circles.together(turns).max()) for turns in (still, found.rotations)), capacity_bps)
-    title = f"Unified circles of {circles.perimeter_ns / 1e6:.6g} ms on a link of {shown_rate(capacity_bps)}"
+    rate = with_si_prefix(capacity_bps, "bit/s")
+    title = f"Unified circles of {circles.perimeter_ns / 1e6:.6g} ms on a link of {rate}"
     figure = framed(title, [*key, ("excess", _EXCESS)], _HEIGHT_IN, columns=2)
     for axes, rotations, what in zip(
         figure.axes[:2], (still, found.rotations), ("as they are", "rotated"), strict=True

@@ -22,10 +22,11 @@ from scapy.packet import Raw
 from bench.lab import clean_stale, ownership
 from bench.lab.bottleneck import aqm, shaper
 from bench.lab.lab import Lab
-from bench.lab.link import Link, parse_rate
+from bench.lab.link import Link
 from bench.lab.network import namespaces, offloads
 from bench.lab.topology import Host, Switch, Topology, Trunk, dumbbell
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
+from mltcp.core.quantities import parse_rate_bps
 
 pytestmark = pytest.mark.lab
 
@@ -142,12 +143,12 @@ def is_gone(lab_id):
 
 class TestConnections:
     def test_every_rank_reaches_every_other_also_of_other_jobs(self):
-        with Lab(dumbbell(2, 3, Link(parse_rate("100mbit"), 100_000))) as lab:
+        with Lab(dumbbell(2, 3, Link(parse_rate_bps("100mbit"), 100_000))) as lab:
             for server in ("j0r1", "j0r2", "j1r0", "j1r2"):
                 assert can_connect(lab, "j0r0", server)
 
     def test_a_tree_of_two_tiers_counts_each_trunk_by_itself(self):
-        fast = Link(parse_rate("100mbit"), 100_000)
+        fast = Link(parse_rate_bps("100mbit"), 100_000)
         hosts = (Host("a", "leaf0", 0, 0), Host("b", "leaf1", 0, 1), Host("c", "spine", 1, 0))
         trunks = (Trunk("up0", "leaf0", "spine", fast), Trunk("up1", "leaf1", "spine", fast))
         with Lab(Topology(hosts, (Switch("leaf0"), Switch("leaf1"), Switch("spine")), trunks)) as lab:
@@ -161,7 +162,7 @@ class TestConnections:
             )
 
     def test_interfaces_carry_no_frame_above_the_mtu(self):
-        with Lab(dumbbell(1, 2, Link(parse_rate("100mbit"), 200_000, mtu=1400))) as lab:
+        with Lab(dumbbell(1, 2, Link(parse_rate_bps("100mbit"), 200_000, mtu=1400))) as lab:
             assert in_host(lab, "j0r0", lambda: offloads.active("eth0")) == set()
             for port in ("trunk", "j0r0"):
                 assert in_host(lab, "left", lambda port=port: offloads.active(port)) == set()
@@ -176,7 +177,7 @@ class TestConnections:
 
     def test_hosts_have_no_ipv6_and_the_retransmission_time_out_of_a_data_centre(self):
         for where in (None, "route"):
-            with Lab(dumbbell(1, 2, Link(parse_rate("100mbit"), 100_000)), rto_min_by=where) as lab:
+            with Lab(dumbbell(1, 2, Link(parse_rate_bps("100mbit"), 100_000)), rto_min_by=where) as lab:
                 assert in_host(lab, "j0r0", Path("/proc/thread-self/net/if_inet6").read_text) == ""
                 one, other = connection(lab, "j0r0", "j0r1")
                 with one, other:
@@ -185,7 +186,7 @@ class TestConnections:
                     assert 5_000 <= rto_us(one) < 100_000
 
     def test_settings_can_be_overridden_and_wrong_ones_leave_nothing(self):
-        topology = dumbbell(1, 2, Link(parse_rate("100mbit"), 100_000))
+        topology = dumbbell(1, 2, Link(parse_rate_bps("100mbit"), 100_000))
         setting = "net.ipv4.tcp_slow_start_after_idle"
         with Lab(topology, sysctls={setting: 0}) as lab:
             assert (
@@ -200,7 +201,7 @@ class TestConnections:
 class TestRate:
     @pytest.mark.parametrize("threshold_bytes", [None, 40_000])
     def test_a_bulk_transfer_fills_the_link_and_no_more(self, threshold_bytes):
-        rate_bps = parse_rate("100mbit")
+        rate_bps = parse_rate_bps("100mbit")
         with Lab(dumbbell(1, 2, Link(rate_bps, 150_000, threshold_bytes))) as lab:
             lab.start_measuring()
             size = 15_000_000
@@ -226,7 +227,7 @@ class TestRate:
         assert use.packets >= 22
 
     def test_links_too_fast_for_tbf_are_shaped_by_htb_with_a_queue_in_bytes(self):
-        with Lab(dumbbell(1, 2, Link(parse_rate("40gbit"), 400_000))) as lab:
+        with Lab(dumbbell(1, 2, Link(parse_rate_bps("40gbit"), 400_000))) as lab:
 
             def described(route):
                 index = route.link_lookup(ifname="trunk")[0]
@@ -283,7 +284,7 @@ class TestMarks:
             assert exchange(lab, frames, len(frames)) == frames
 
     def test_tcp_asks_for_marks_where_the_link_marks_and_heeds_them(self):
-        rate_bps, threshold_bytes = parse_rate("100mbit"), 30_000
+        rate_bps, threshold_bytes = parse_rate_bps("100mbit"), 30_000
         with Lab(dumbbell(1, 2, Link(rate_bps, 300_000, threshold_bytes))) as lab:
             lab.start_measuring()
             transfer(lab, "j0r0", "j0r1", 5_000_000)
@@ -322,7 +323,7 @@ class TestCounts:
         assert [struct.unpack(">I", data[42:46])[0] for data in arrived] == list(range(25))
 
     def test_bins_of_all_jobs_add_up_and_a_new_measurement_begins_at_nothing(self):
-        with Lab(dumbbell(2, 2, Link(parse_rate("100mbit"), 100_000))) as lab:
+        with Lab(dumbbell(2, 2, Link(parse_rate_bps("100mbit"), 100_000))) as lab:
             lab.start_measuring()
             transfer(lab, "j0r0", "j0r1", 1_000_000)
             transfer(lab, "j1r0", "j1r1", 2_000_000)
@@ -342,7 +343,7 @@ class TestCounts:
 
 class TestTwoLabs:
     def test_at_once_have_the_same_addresses_and_do_not_meet(self):
-        topology = dumbbell(1, 2, Link(parse_rate("100mbit"), 100_000))
+        topology = dumbbell(1, 2, Link(parse_rate_bps("100mbit"), 100_000))
         with Lab(topology) as first:
             with Lab(topology) as second:
                 assert first.id != second.id
@@ -357,7 +358,7 @@ class TestTwoLabs:
 
     def test_the_callers_own_namespace_sees_no_interface(self):
         before = socket.if_nameindex()
-        with Lab(dumbbell(2, 2, Link(parse_rate("100mbit"), 100_000))):
+        with Lab(dumbbell(2, 2, Link(parse_rate_bps("100mbit"), 100_000))):
             assert socket.if_nameindex() == before
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from mltcp.control.aggressiveness import LARGEST_FACTOR, SMALLEST_INTERCEPT, Aggressiveness, Shape
-from mltcp.core.errors import UsageError
-from mltcp.core.quantities import parse_rate_bps
+from mltcp.core.errors import UsageError, shown
+from mltcp.core.quantities import check_number, parse_rate_bps
 from mltcp.daemon.client import protocol
 from mltcp.daemon.journal.journal import JOURNAL
 from mltcp.daemon.service.toml_lines import line_of
 from mltcp.ebpf.congestion_controls import CONTROLS, DEFAULT_CONTROL, MLTCP_CONTROLS
-from mltcp.pacing.rate_law import CONSTANTS, Constants
+from mltcp.pacing.rate_law import CONSTANTS, MAX_LINE_RATE_BPS, MIN_LINE_RATE_BPS, Constants
 
 LAWS = ("mltcp_dcqcn", "dcqcn")
 MODES = ("tc", "off")
@@ -86,10 +86,10 @@ class Configuration:
         """
         changed = self
         if interfaces:
-            names = _argument("--interface", _interfaces, list(interfaces))
+            names = _interfaces(list(interfaces), "--interface")
             changed = replace(changed, interfaces=names, pacing="tc")
         if metrics is not None:
-            changed = replace(changed, metrics=_argument("--metrics", _address, metrics))
+            changed = replace(changed, metrics=_address(metrics, "--metrics"))
         if replace_qdisc:
             changed = replace(changed, replace_qdisc=True)
         return changed if socket is None else replace(changed, socket=socket)
@@ -121,7 +121,7 @@ def _text_of(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         found = f"byte 0x{content[error.start]:02x}"
-        raise UsageError(f"{path}: line {line}: {found} is no text: UTF-8 is allowed") from None
+        raise UsageError(f"{path}: line {line}: {found} is not UTF-8") from None
 
 
 def _told(error: tomllib.TOMLDecodeError, text: str) -> str:
@@ -149,8 +149,11 @@ class _Reader:
         constants = self._constants(document.get("pacing", {}), interval_s)
         pacing.setdefault("pacing", "tc" if values.get("interfaces") else "off")
         if pacing["pacing"] == "tc" and not (values.get("interfaces") or self._interfaces_follow):
-            raise self._fault(["pacing", "mode"], "'tc' needs interfaces: name some, or choose off")
-        law = self._checked(["function"], lambda given: Aggressiveness(**given), function)
+            raise self._fault(
+                ["pacing", "mode"],
+                "pacing.mode: expected off, or interfaces to pace on, got 'tc' without any",
+            )
+        law = self._checked(["function"], _aggressiveness, function)
         return Configuration(
             **values, **pacing, interval_s=interval_s, constants=constants, aggressiveness=law
         )
@@ -168,50 +171,38 @@ class _Reader:
         tables: Sequence[str] = (),
     ) -> dict[str, Any]:
         if not isinstance(table, dict):
-            raise self._fault(path, f"cannot be {_shown(table)}: a table, [{'.'.join(path)}], is allowed")
+            raise self._fault(
+                path, f"{_dotted(path)}: expected a table, [{'.'.join(path)}], got {shown(table)}"
+            )
         values = {}
         for name, value in table.items():
             if name in tables:
                 continue
             if name not in fields:
                 allowed = ", ".join([*fields, *(f"[{each}]" for each in tables)])
-                raise self._fault([*path, name], f"is no field: {allowed} are allowed")
+                raise self._fault(
+                    [*path, name], f"{_dotted([*path, name])}: unknown field, expected {allowed}"
+                )
             target, check = fields[name]
             values[target] = self._checked([*path, name], check, value)
         return values
 
     def _checked(self, path: Sequence[str], check: Check, value: Any) -> Any:
         try:
-            return check(value)
+            return check(value, _dotted(path))
         except UsageError as error:
             raise self._fault(path, str(error)) from None
 
-    def _fault(self, path: Sequence[str], what: str) -> UsageError:
-        dotted = ".".join(_key(each) for each in path)
-        return UsageError(f"{self._path}: line {line_of(self._text, path)}: {dotted} {what}")
+    def _fault(self, path: Sequence[str], message: str) -> UsageError:
+        return UsageError(f"{self._path}: line {line_of(self._text, path)}: {message}")
 
 
-Check = Callable[[Any], Any]
+Check = Callable[[Any, str], Any]
+"""Checks and converts the value of a field, whose name its error begins with."""
 
 
-def _argument(name: str, check: Check, value: Any) -> Any:
-    try:
-        return check(value)
-    except UsageError as error:
-        raise UsageError(f"{name} {error}") from None
-
-
-def _shown(value: Any) -> str:
-    """A value on one line, and not more of it than one can read."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # a number of more digits than Python shows
-        text = "what it is"
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _shown(name)
+def _dotted(path: Sequence[str]) -> str:
+    return ".".join(name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else shown(name) for name in path)
 
 
 def _constants(given: Mapping[str, float], interval_s: float) -> Constants:
@@ -220,93 +211,104 @@ def _constants(given: Mapping[str, float], interval_s: float) -> Constants:
     return Constants(**values)
 
 
+def _aggressiveness(given: Mapping[str, Any], field: str) -> Aggressiveness:
+    try:
+        return Aggressiveness(**given)
+    except UsageError as error:
+        raise UsageError(f"{field}: {error}") from None
+
+
 def _constant(name: str) -> Check:
     between = _between(*CONSTANTS[name])
     if name != "fast_recovery_steps":
         return between
 
-    def whole(value: Any) -> int:
-        if not isinstance(value, int) or between(value) != value:
-            raise UsageError(f"cannot be {_shown(value)}: a whole number is allowed")
+    def whole(value: Any, field: str) -> int:
+        between(value, field)
+        if not isinstance(value, int):
+            raise UsageError(f"{field}: expected a whole number, got {shown(value)}")
         return value
 
     return whole
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, field: str) -> str:
     if not isinstance(value, str) or not value:
-        raise UsageError(f"cannot be {_shown(value)}: a text is allowed")
+        raise UsageError(f"{field}: expected a non-empty string, got {shown(value)}")
     return value
 
 
-def _path(value: Any) -> Path:
-    if not _text(value).startswith("/") or "\0" in value:
-        raise UsageError(f"cannot be {_shown(value)}: an absolute path is allowed")
+def _path(value: Any, field: str) -> Path:
+    if not _text(value, field).startswith("/") or "\0" in value:
+        raise UsageError(f"{field}: expected an absolute path, got {shown(value)}")
     return Path(value)
 
 
-def _socket_path(value: Any) -> Path:
-    path = _path(value)
+def _socket_path(value: Any, field: str) -> Path:
+    path = _path(value, field)
     if len(bytes(path)) > _LONGEST_SOCKET_BYTES:
-        raise UsageError(f"cannot be {_shown(value)}: {_LONGEST_SOCKET_BYTES} bytes are allowed")
+        raise UsageError(
+            f"{field}: expected a path of at most {_LONGEST_SOCKET_BYTES} bytes, got {shown(value)}"
+        )
     return path
 
 
-def _flag(value: Any) -> bool:
+def _flag(value: Any, field: str) -> bool:
     if not isinstance(value, bool):
-        raise UsageError(f"cannot be {_shown(value)}: true or false is allowed")
+        raise UsageError(f"{field}: expected true or false, got {shown(value)}")
     return value
 
 
 def _one_of(allowed: Sequence[str]) -> Check:
-    def check(value: Any) -> str:
+    def check(value: Any, field: str) -> str:
         if value not in allowed:
-            raise UsageError(f"cannot be {_shown(value)}: {', '.join(allowed)} are allowed")
+            raise UsageError(f"{field}: expected one of {', '.join(allowed)}, got {shown(value)}")
         return str(value)
 
     return check
 
 
-def _between(low: float, high: float) -> Check:
-    def check(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise UsageError(f"cannot be {_shown(value)}: a number, {low:g} to {high:g}, is allowed")
-        return float(value)
+def _between(lowest: float, highest: float) -> Check:
+    def check(value: Any, field: str) -> float:
+        return check_number(value, field=field, lowest=lowest, highest=highest)
 
     return check
 
 
-def _several(check: Check, what: str) -> Check:
-    def checked(value: Any) -> tuple[Any, ...]:
+def _several(check: Check, noun: str) -> Check:
+    def checked(value: Any, field: str) -> tuple[Any, ...]:
         if not isinstance(value, list):
-            raise UsageError(f"cannot be {_shown(value)}: a list of {what} is allowed")
-        found = tuple(check(each) for each in value)
+            raise UsageError(f"{field}: expected a list of {noun}, got {shown(value)}")
+        found = tuple(check(each, field) for each in value)
         for each in found:
             if found.count(each) > 1:
-                raise UsageError(f"has {_shown(each)} twice: once is allowed")
+                raise UsageError(f"{field}: expected each of the {noun} once, got {shown(each)} twice")
         return found
 
     return checked
 
 
-def _interface(value: Any) -> str:
+def _interface(value: Any, field: str) -> str:
     if not isinstance(value, str) or not _INTERFACE.fullmatch(value) or value in (".", ".."):
         raise UsageError(
-            f"cannot be {_shown(value)}: a name of 1 to 15 characters, no / and no blank, is allowed"
+            f"{field}: expected an interface name (1 to 15 characters, no / and no blank), got {shown(value)}"
         )
     return value
 
 
-def _address(value: Any) -> str:
+def _address(value: Any, field: str) -> str:
     found = _ADDRESS.fullmatch(value) if isinstance(value, str) else None
     if found is None or not 0 < int(found[2]) < 65536:
-        raise UsageError(f"cannot be {_shown(value)}: HOST:PORT is allowed, such as 127.0.0.1:9464")
+        raise UsageError(f"{field}: expected HOST:PORT, such as 127.0.0.1:9464, got {shown(value)}")
     return str(value)
 
 
-def _shape(value: Any) -> Shape:
-    labels = tuple(shape.label for shape in Shape)
-    return Shape.from_name(_one_of(labels)(value))
+def _line_rate(value: Any, field: str) -> int:
+    return parse_rate_bps(value, field=field, lowest=MIN_LINE_RATE_BPS, highest=MAX_LINE_RATE_BPS)
+
+
+def _shape(value: Any, field: str) -> Shape:
+    return Shape.from_name(_one_of([shape.label for shape in Shape])(value, field))
 
 
 _interfaces = _several(_interface, "interfaces")
@@ -326,7 +328,7 @@ _PACING: dict[str, tuple[str, Check]] = {
     "mode": ("pacing", _one_of(MODES)),
     "law": ("law", _one_of(LAWS)),
     "interval": ("interval_s", _between(SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S)),
-    "line_rate": ("line_rate_bps", parse_rate_bps),
+    "line_rate": ("line_rate_bps", _line_rate),
 }
 
 _FUNCTION: dict[str, tuple[str, Check]] = {

@@ -13,9 +13,9 @@ from rich.table import Table
 
 from mltcp.core.demand import Demand, load
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import parse_rate_bps, with_si_prefix
 from placement.cassini.circle import ANGLES, TOLERANCE, Circles
 from placement.cassini.link import Group, LinkFit, fit_link
-from placement.model.rate import parse_rate_bps, shown_rate
 from placement.plots.picture import check_path
 from placement.traces.sets import load as load_set
 from placement.traces.sets import names as set_names
@@ -109,7 +109,11 @@ def _jobs(given: Sequence[str], capacity: str | None) -> tuple[list[str], list[D
         f"{name}-{names[: position + 1].count(name)}" if names.count(name) > 1 else name
         for position, name in enumerate(names)
     ]
-    return numbered, demands, capacity_bps if capacity is None else parse_rate_bps(capacity)
+    return (
+        numbered,
+        demands,
+        capacity_bps if capacity is None else parse_rate_bps(capacity, field="--capacity"),
+    )
 
 
 def document(names: Sequence[str], demands: Sequence[Demand], found: LinkFit) -> dict[str, Any]:
@@ -151,7 +155,7 @@ def _show(names: Sequence[str], demands: Sequence[Demand], found: LinkFit) -> No
     console = Console(soft_wrap=True, highlight=False, width=200)
     for group in found.groups:
         of = f" of {group.circles.perimeter_ns / 1e6:.6g} ms"
-        console.print(f"circle{of}, link of {shown_rate(found.capacity_bps)}")
+        console.print(f"circle{of}, link of {with_si_prefix(found.capacity_bps, 'bit/s')}")
         console.print(_table(group, names, demands))
     if len(found.groups) > 1:
         console.print(

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from mltcp.core.atomic_files import check_writable, write_whole
 from mltcp.core.demand import demand_document
+from mltcp.core.quantities import with_si_prefix
 from placement.cassini.capture import BIN_NS, Captured, captured
-from placement.model.rate import shown_rate
 
 _EXAMPLES = """\
 examples:
@@ -94,7 +94,7 @@ def _show(found: Captured) -> None:
     begin_ns = 0
     for phase in found.demand.phases:
         end_ns = begin_ns + phase.duration_ns
-        rate = shown_rate(phase.bandwidth_bps) if phase.bandwidth_bps else "silent"
+        rate = with_si_prefix(phase.bandwidth_bps, "bit/s") if phase.bandwidth_bps else "silent"
         table.add_row(f"{begin_ns / 1e6:.5g}", f"{end_ns / 1e6:.5g}", rate)
         begin_ns = end_ns
     console.print(table)

@@ -10,7 +10,7 @@ from mltcp.core.errors import UsageError
 from mltcp.core.progress import progress_bar
 from placement.experiments.schedule import ALL, Plan, compare
 from placement.experiments.schedule_report import print_schedule
-from placement.simulator.scheduled_cluster import Setup
+from placement.simulator.fluid_executor import FluidSettings
 from placement.simulator.two_tier import two_tier
 
 _MOST_SEEDS = 10_000
@@ -102,7 +102,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
     for name in ("migration", "lease", "nic_gbps"):
         if not 0 <= getattr(options, name) <= 1e6:
             raise UsageError(f"--{name.replace('_', '-')} {getattr(options, name)}: 0 to 1000000 is allowed")
-    setup = Setup(
+    setup = FluidSettings(
         two_tier(options.racks, options.servers, options.gpus, options.oversubscription),
         round(options.nic_gbps * 1e9),
         round(options.migration * 1e9),

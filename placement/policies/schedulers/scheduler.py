@@ -21,7 +21,7 @@ Assignment: TypeAlias = Mapping[str, tuple[int, ...]]
 """The GPUs of each job that runs: their numbers in `Cluster.gpus`, in ascending order."""
 
 
-class Pace(Protocol):
+class IterationTimes(Protocol):
     """How fast a job would be, as it was profiled."""
 
     def iteration_ns(self, workers: int, one_rack: bool) -> float:
@@ -41,7 +41,7 @@ class JobView:
         gpus_max: more are of no use to it.
         iterations: in all.
         iterations_left: of them.
-        pace: its profile.
+        times: its profile.
         gpus: its present ones; none while it waits.
         lease_end_ns: until when they are its own; of no meaning while it waits.
         restarts: how often it was moved already.
@@ -58,7 +58,7 @@ class JobView:
     gpus_max: int
     iterations: float
     iterations_left: float
-    pace: Pace
+    times: IterationTimes
     gpus: tuple[int, ...] = ()
     lease_end_ns: int = 0
     restarts: int = 0
@@ -85,11 +85,11 @@ class JobView:
 
     def throughput(self, workers: int, one_rack: bool) -> float:
         """Iterations of `gpus_wanted` workers a second, by the samples they take."""
-        return workers / self.gpus_wanted * 1e9 / self.pace.iteration_ns(workers, one_rack)
+        return workers / self.gpus_wanted * 1e9 / self.times.iteration_ns(workers, one_rack)
 
     def goodput(self, workers: int, one_rack: bool) -> float:
         """As `throughput`, by the progress that the samples make."""
-        return progress(self, workers) * 1e9 / self.pace.iteration_ns(workers, one_rack)
+        return progress(self, workers) * 1e9 / self.times.iteration_ns(workers, one_rack)
 
     def holds(self, now_ns: int) -> bool:
         """Whether its GPUs are its own now."""

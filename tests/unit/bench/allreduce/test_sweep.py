@@ -11,9 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from bench.allreduce.sweep import OPERATIONS, Sweep, _Work, busbw_factor, parse_size
+from bench.allreduce.sweep import OPERATIONS, Sweep, _Work, busbw_factor
 from bench.cli.main import main
-from mltcp.core.errors import UsageError
 from tests.unit.collectives.ranks import run_ranks
 
 COMMAND = [sys.executable, "-m", "bench.cli", "allreduce"]
@@ -25,17 +24,6 @@ def run(*arguments):
     return subprocess.run(
         [*COMMAND, *arguments], capture_output=True, text=True, check=False, env=environment, timeout=120
     )
-
-
-@pytest.mark.parametrize(("text", "size"), [("8", 8), ("1K", 1024), ("3m", 3 << 20), ("2G", 2 << 30)])
-def test_sizes_take_powers_of_two(text, size):
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "K", "0", "-1", "1.5M", "8T"])
-def test_a_size_that_is_none_is_refused(text):
-    with pytest.raises(UsageError, match="K, M or G"):
-        parse_size(text)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ CLUSTER = Cluster.star(servers=3, gpus=2)
 
 
 @dataclass(frozen=True)
-class Pace:
+class IterationTimes:
     ns: int = 1000
 
     def iteration_ns(self, workers, one_rack):
@@ -21,7 +21,7 @@ class Pace:
 
 
 def job(name, gpus, left=10.0, arrival=0, at=(), ns=1000):
-    return JobView(name, arrival, gpus, gpus, gpus, 100.0, left, Pace(ns), tuple(at))
+    return JobView(name, arrival, gpus, gpus, gpus, 100.0, left, IterationTimes(ns), tuple(at))
 
 
 def placed(name, *jobs):

@@ -15,46 +15,13 @@ from bench.lab import ownership
 from bench.lab.bottleneck.bottleneck import configuration
 from bench.lab.bottleneck.link_use import DirectionUse, LinkUse
 from bench.lab.lab import Lab
-from bench.lab.link import Link, parse_rate
+from bench.lab.link import Link
 from bench.lab.network import sysctls
 from bench.lab.network.namespaces import require_privileges
 from bench.lab.topology import Host, Switch, Topology, Trunk, dumbbell
 from mltcp.core.errors import NotAvailableError, UsageError
 
 LINK = Link(rate_bps=200_000_000, queue_bytes=100_000, ecn_threshold_bytes=30_000)
-
-
-class TestRate:
-    @pytest.mark.parametrize(
-        ("text", "rate_bps"),
-        [
-            ("200mbit", 200_000_000),
-            ("1.5gbit", 1_500_000_000),
-            ("500kbit", 500_000),
-            (" 40GBIT ", 40_000_000_000),
-            ("0.1mbit", 100_000),
-        ],
-    )
-    def test_says_how_many_bits_a_second(self, text, rate_bps):
-        assert parse_rate(text) == rate_bps
-
-    @given(st.integers(100, 100_000_000))
-    def test_inverts_the_writing_of_a_rate_in_kbit(self, kbit):
-        assert parse_rate(f"{kbit}kbit") == parse_rate(f"{kbit / 1000:.3f}mbit") == kbit * 1000
-
-    @pytest.mark.parametrize(
-        "text", ["", "200", "mbit", "200 mbit", "200mb", "200mbps", "-1mbit", "1e3mbit", "nanmbit"]
-    )
-    def test_names_what_is_allowed_when_it_cannot_be_read(self, text):
-        with pytest.raises(UsageError, match=r"rate '.*': expected a number followed by kbit, mbit or gbit"):
-            parse_rate(text)
-
-    @pytest.mark.parametrize("text", ["0mbit", "99kbit", "101gbit"])
-    def test_names_the_range_when_the_lab_cannot_shape_it(self, text):
-        with pytest.raises(
-            UsageError, match=f"rate '{text}' is .*: 100000 to 100000000000 bit/s are allowed"
-        ):
-            parse_rate(text)
 
 
 class TestLink:

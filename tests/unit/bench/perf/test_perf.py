@@ -313,7 +313,7 @@ def test_no_server_is_one_line():
         (["-t", "1", "--iterations", "2"], "one of them is allowed"),
         (["--iterations", "2"], "--iterations: at least 1, and with --bytes and --compute"),
         (["--compute", "1"], "--compute: 0 seconds or more, with --bytes"),
-        (["--bytes", "much"], "--bytes 'much': a number of bytes"),
+        (["--bytes", "much"], "--bytes: expected a number of bytes, optionally"),
         (["-P", "1000"], "flows 1000: 1 to 128 is allowed"),
         (["-R", "--bidir"], "--reverse with --bidir"),
         (["-i", "0"], "--interval 0: 0.05 to 3600"),

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from mltcp.control.aggressiveness import Shape
 from mltcp.core.errors import UsageError
-from mltcp.core.quantities import parse_rate_bps
 from mltcp.daemon.service.configuration import Configuration, load
 from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS
 
@@ -73,44 +72,90 @@ def test_naming_an_interface_means_pacing_and_no_ebpf(file):
     assert Configuration().with_overrides(interfaces=["eth1"]).interfaces == ("eth1",)
 
 
+RATE = (
+    "pacing.line_rate: expected a number with unit kbit, mbit, gbit or tbit, such as 200mbit, "
+    "between 1mbit and 400gbit, got '10'"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "line", "what"),
     [
-        ("socket = 3\n", 1, "socket cannot be 3: a text is allowed"),
-        ('\nsocket = "run"\n', 2, "socket cannot be 'run': an absolute path is allowed"),
-        ('interfaces = "eth0"\n', 1, "interfaces cannot be 'eth0': a list of interfaces is allowed"),
-        ('interfaces = ["a/b"]\n', 1, "interfaces cannot be 'a/b': a name of 1 to 15 characters"),
-        ('interfaces = ["eth0", "eth0"]\n', 1, "interfaces has 'eth0' twice: once is allowed"),
-        ('controls = ["bbr"]\n', 1, "controls cannot be 'bbr': mltcp_reno, mltcp_cubic"),
-        ('metrics = "9464"\n', 1, "metrics cannot be '9464': HOST:PORT is allowed"),
-        ("replace_qdisc = 1\n", 1, "replace_qdisc cannot be 1: true or false is allowed"),
-        ("colour = 1\n", 1, "colour is no field: socket, group"),
-        ("[pace]\n", 1, "pace is no field: socket, group"),
-        ('[pacing]\n\nmode = "fast"\n', 3, "pacing.mode cannot be 'fast': tc, off are allowed"),
-        ('[pacing]\nmode = "tc"\n', 2, "pacing.mode 'tc' needs interfaces"),
-        ("[pacing]\ninterval = 1\n", 2, "pacing.interval cannot be 1: a number, 0.0005 to 0.01, is allowed"),
-        ("[pacing]\ninterval = nan\n", 2, "pacing.interval cannot be nan"),
-        ('[pacing]\nline_rate = "10"\n', 2, "pacing.line_rate cannot be '10': a rate from 1mbit to 400gbit"),
-        ("# a\n[pacing.constants]\nbeta = 1\n", 3, "pacing.constants.beta is no field: alpha_gain,"),
-        ("[pacing.constants]\nalpha_gain = 2\n", 2, "pacing.constants.alpha_gain cannot be 2: a number"),
-        ("pacing.constants.timer = true\n", 1, "pacing.constants.timer cannot be True"),
-        ("pacing = 1\n", 1, "pacing cannot be 1: a table, [pacing], is allowed"),
-        ('[function]\nshape = "cubic"\n', 2, "function.shape cannot be 'cubic': one, linear,"),
-        ("[function]\nshape = 3\n", 2, "function.shape cannot be 3: one, linear,"),
-        ("[function]\nintercept = 0\n", 2, "function.intercept cannot be 0: a number, 1.52588e-05 to 64"),
-        ("[function]\nslope = 40\nintercept = 40\n", 1, "function slope + intercept = 80.0 is out of range"),
-        ("[pacing.constants]\nfast_recovery_steps = 2.5\n", 2, "pacing.constants.fast_recovery_steps cannot be 2.5: a"),
-        ("[pacing.constants]\nfast_recovery_steps = 101\n", 2, "pacing.constants.fast_recovery_steps cannot be 101: a"),
-        ("\npacing = { constants = { beta = 1 } }\n", 2, "pacing.constants.beta is no field"),
-        ("[pacing]\n[[pacing.constants]]\n", 2, "pacing.constants cannot be [{}]: a table"),
-        (f'socket = "/{"a" * 107}"\n', 1, "socket cannot be '/aaa"),
-        ('\n"a\\u001b\\nb" = 1\n', 2, r"'a\x1b\nb' is no field"),
-        (f"\ngroup = 0x{'f' * 5000}\n", 2, "group cannot be what it is: a text is allowed"),
+        ("socket = 3\n", 1, "socket: expected a non-empty string, got 3"),
+        ('\nsocket = "run"\n', 2, "socket: expected an absolute path, got 'run'"),
+        ('interfaces = "eth0"\n', 1, "interfaces: expected a list of interfaces, got 'eth0'"),
+        ('interfaces = ["a/b"]\n', 1, "interfaces: expected an interface name (1 to 15 characters"),
+        (
+            'interfaces = ["eth0", "eth0"]\n',
+            1,
+            "interfaces: expected each of the interfaces once, got 'eth0' twice",
+        ),
+        ('controls = ["bbr"]\n', 1, "controls: expected one of mltcp_reno, mltcp_cubic"),
+        ('metrics = "9464"\n', 1, "metrics: expected HOST:PORT, such as 127.0.0.1:9464, got '9464'"),
+        ("replace_qdisc = 1\n", 1, "replace_qdisc: expected true or false, got 1"),
+        ("colour = 1\n", 1, "colour: unknown field, expected socket, group"),
+        ("[pace]\n", 1, "pace: unknown field, expected socket, group"),
+        ('[pacing]\n\nmode = "fast"\n', 3, "pacing.mode: expected one of tc, off, got 'fast'"),
+        ('[pacing]\nmode = "tc"\n', 2, "pacing.mode: expected off, or interfaces to pace on, got 'tc'"),
+        ("[pacing]\ninterval = 1\n", 2, "pacing.interval: expected a number between 0.0005 and 0.01, got 1"),
+        (
+            "[pacing]\ninterval = nan\n",
+            2,
+            "pacing.interval: expected a number between 0.0005 and 0.01, got nan",
+        ),
+        ('[pacing]\nline_rate = "10"\n', 2, RATE),
+        (
+            "# a\n[pacing.constants]\nbeta = 1\n",
+            3,
+            "pacing.constants.beta: unknown field, expected alpha_gain,",
+        ),
+        (
+            "[pacing.constants]\nalpha_gain = 2\n",
+            2,
+            "pacing.constants.alpha_gain: expected a number between 0.0001 and 1, got 2",
+        ),
+        (
+            "pacing.constants.timer = true\n",
+            1,
+            "pacing.constants.timer: expected a number between 0.0001 and 1, got True",
+        ),
+        ("pacing = 1\n", 1, "pacing: expected a table, [pacing], got 1"),
+        ('[function]\nshape = "cubic"\n', 2, "function.shape: expected one of one, linear,"),
+        ("[function]\nshape = 3\n", 2, "function.shape: expected one of one, linear,"),
+        (
+            "[function]\nintercept = 0\n",
+            2,
+            "function.intercept: expected a number between 1.52588e-05 and 64, got 0",
+        ),
+        ("[function]\nslope = 40\nintercept = 40\n", 1, "function: slope + intercept = 80.0 is out of range"),
+        (
+            "[pacing.constants]\nfast_recovery_steps = 2.5\n",
+            2,
+            "pacing.constants.fast_recovery_steps: expected a whole number, got 2.5",
+        ),
+        (
+            "[pacing.constants]\nfast_recovery_steps = 101\n",
+            2,
+            "pacing.constants.fast_recovery_steps: expected a number between 0 and 100, got 101",
+        ),
+        ("\npacing = { constants = { beta = 1 } }\n", 2, "pacing.constants.beta: unknown field"),
+        (
+            "[pacing]\n[[pacing.constants]]\n",
+            2,
+            "pacing.constants: expected a table, [pacing.constants], got [{}]",
+        ),
+        (f'socket = "/{"a" * 107}"\n', 1, "socket: expected a path of at most 107 bytes, got '/aaa"),
+        ('\n"a\\u001b\\nb" = 1\n', 2, r"'a\x1b\nb': unknown field"),
+        (
+            f"\ngroup = 0x{'f' * 5000}\n",
+            2,
+            "group: expected a non-empty string, got a value too large to show",
+        ),
         ("socket = \n", 1, "Invalid value"),
         ('\nsocket = "abc', 2, "Unterminated string"),
-        ('[pacing]\n[pacing]\n', 2, "Cannot declare"),
+        ("[pacing]\n[pacing]\n", 2, "Cannot declare"),
     ],
-)  # fmt: skip
+)
 def test_a_fault_is_one_line_with_file_line_field_and_what_is_allowed(file, text, line, what):
     path = file(text)
     with pytest.raises(UsageError) as raised:
@@ -131,16 +176,16 @@ def test_what_the_parser_cannot_hold_is_refused_too(file, text):
 def test_a_byte_that_is_no_text_is_told_with_its_line(tmp_path):
     path = tmp_path / "mltcpd.toml"
     path.write_bytes(b'group = "a"\n\n# caf\xe9\n')
-    with pytest.raises(UsageError, match=r"mltcpd.toml: line 3: byte 0xe9 is no text: UTF-8 is allowed$"):
+    with pytest.raises(UsageError, match=r"mltcpd.toml: line 3: byte 0xe9 is not UTF-8$"):
         load(path)
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"interfaces": ["a/b"]}, "--interface cannot be 'a/b': a name of"),
-        ({"interfaces": ["a", "a"]}, "--interface has 'a' twice"),
-        ({"metrics": "9464"}, "--metrics cannot be '9464': HOST:PORT"),
+        ({"interfaces": ["a/b"]}, "--interface: expected an interface name .*, got 'a/b'"),
+        ({"interfaces": ["a", "a"]}, "--interface: expected each of the interfaces once, got 'a' twice"),
+        ({"metrics": "9464"}, "--metrics: expected HOST:PORT, such as 127.0.0.1:9464, got '9464'"),
     ],
 )
 def test_arguments_that_cannot_be_are_named(given, told):
@@ -175,16 +220,3 @@ def test_any_content_loads_or_is_refused_in_one_line(tmp_path_factory, content):
         told = str(error)
     assert told.startswith(str(path))
     assert "\n" not in told
-
-
-@pytest.mark.parametrize(
-    ("text", "rate_bps"), [("1mbit", 10**6), ("2.5 Gbit", 25 * 10**8), ("400gbit", 4 * 10**11)]
-)
-def test_rates(text, rate_bps):
-    assert parse_rate_bps(text) == rate_bps
-
-
-@pytest.mark.parametrize("text", ["401gbit", "9" * 400 + "gbit", "999kbit", "fast", "-1mbit", 7, ""])
-def test_rates_that_cannot_be(text):
-    with pytest.raises(UsageError, match="a rate from 1mbit to 400gbit is allowed"):
-        parse_rate_bps(text)

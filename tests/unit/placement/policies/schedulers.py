@@ -32,7 +32,7 @@ def view(name, wanted=2, least=None, most=None, *, done=0, iterations=100, **oth
         gpus_max=most or wanted,
         iterations=iterations,
         iterations_left=iterations - done,
-        pace=others.pop("pace", Steady()),
+        times=others.pop("times", Steady()),
         **others,
     )
 

@@ -19,7 +19,7 @@ def test_rho_is_the_time_shared_over_the_time_in_a_fair_share():
 
 def test_rho_counts_the_penalty_across_racks():
     # 4 workers never fit under a rack of 2: alone it takes 150 s.
-    job = view("a", 4, pace=Steady(across=1.5))
+    job = view("a", 4, times=Steady(across=1.5))
     assert rho(job, 300 * S, 1, RACKS) == pytest.approx(2.0)
 
 

@@ -1,0 +1,157 @@
+"""The scheduler loop: jobs arrive, are placed, moved and stopped by a scheduler, and end, on any executor."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from mltcp.core.demand import Demand
+from mltcp.core.errors import MltcpError
+from placement.model.cluster import Cluster
+from placement.policies.schedulers.augmented import Decision, Policy
+from placement.policies.schedulers.scheduler import JobView, free_gpus, progress
+from placement.simulator.executor import Executor, Start
+from placement.simulator.scheduled_job import ScheduledJob
+from placement.traces.sets import TracedJob
+
+IDLE_DECISIONS = 100
+"""A run fails after this many decisions in a row that leave all jobs waiting, if no more jobs are to arrive."""
+
+_FOREVER_NS = 2**62
+
+
+class ClusterRun:
+    """One run of a trace under a policy.
+
+    The scheduler is asked whenever jobs arrive or end, and when it wants to be asked again (leases, timers). Ends come
+    before arrivals of the same moment, and one decision follows both. Its assignment is compared with the GPUs that
+    jobs hold: a job that is assigned others is stopped, and then started again if it is assigned any. All stops come
+    before all starts.
+
+    Attributes:
+        jobs: in the order of the trace.
+        decision_ns: the time that each decision took.
+        scores: the compatibility score of each decision of Cassini under which jobs share links.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[TracedJob],
+        cluster: Cluster,
+        nic_bps: int,
+        policy: Policy,
+        executor: Executor,
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            jobs: in the order of their arrival.
+            cluster: its links have speeds relative to `nic_bps`.
+            nic_bps: the rate of a NIC of speed 1.
+            policy: the scheduler, alone or with Cassini.
+            executor: runs the jobs.
+        """
+        self.jobs = tuple(ScheduledJob(job) for job in jobs)
+        self.decision_ns: list[int] = []
+        self.scores: list[float] = []
+        self._cluster, self._nic_bps = cluster, nic_bps
+        self._policy, self._executor = policy, executor
+        self._to_come = deque(self.jobs)
+        self._active: dict[str, ScheduledJob] = {}
+        self._idle_decisions = 0
+
+    def run(self) -> None:
+        """Run until all jobs have ended.
+
+        Raises:
+            MltcpError: jobs wait that the scheduler never places.
+            UsageError: the scheduler gives a GPU to two jobs, or one that does not exist.
+        """
+        while self._to_come or self._active:
+            due_ns = self._due_ns()
+            self._check_progress(due_ns)
+            ended = self._advance(due_ns)
+            arrived = self._admit()
+            if ended or arrived or (due_ns is not None and self._executor.now_ns >= due_ns):
+                self._decide()
+
+    def _due_ns(self) -> int | None:
+        """The time of the next arrival, or at which the scheduler wants to be asked; None if neither comes."""
+        asked_ns = self._policy.scheduler.next_ns(self._executor.now_ns, self._views())
+        if not self._to_come:
+            return asked_ns
+        arrival_ns = self._to_come[0].job.arrival_ns
+        return arrival_ns if asked_ns is None else min(arrival_ns, asked_ns)
+
+    def _check_progress(self, due_ns: int | None) -> None:
+        if self._to_come or any(job.gpus for job in self._active.values()):
+            self._idle_decisions = 0
+        elif due_ns is None or self._idle_decisions >= IDLE_DECISIONS:
+            raise MltcpError(
+                f"{self._policy.name} never places {', '.join(self._active)}: no job runs or is to arrive, "
+                f"and {self._idle_decisions} decisions in a row gave no GPUs"
+            )
+
+    def _advance(self, due_ns: int | None) -> bool:
+        """Let time pass; whether jobs have ended."""
+        ends = self._executor.run(due_ns)
+        for end in ends:
+            job = self._active.pop(end.job)
+            job.gpus = ()
+            job.ended_ns = end.at_ns
+        return bool(ends)
+
+    def _admit(self) -> bool:
+        """Whether jobs have arrived."""
+        arrived = False
+        while self._to_come and self._to_come[0].job.arrival_ns <= self._executor.now_ns:
+            job = self._to_come.popleft()
+            self._active[job.name] = job
+            arrived = True
+        return arrived
+
+    def _views(self) -> list[JobView]:
+        return [job.view(self._work_done(job)) for job in self._active.values()]
+
+    def _work_done(self, job: ScheduledJob) -> float:
+        return job.work_done + self._executor.work_done(job.name) if job.gpus else job.work_done
+
+    def _decide(self) -> None:
+        now_ns, views = self._executor.now_ns, self._views()
+        decision = self._policy.decide(self._cluster, self._nic_bps, now_ns, views, self._demand_of)
+        free_gpus(self._cluster, decision.assignment)  # raises if two jobs have a GPU
+        self.decision_ns.append(decision.took_ns)
+        if decision.choice is not None and decision.choice.links:
+            self.scores.append(decision.choice.score)
+        self._idle_decisions += 1
+        self._carry_out(decision, views, now_ns)
+        self._executor.decided(decision)
+
+    def _demand_of(self, name: str, workers: int) -> Demand | None:
+        demand = Demand(self._active[name].job.phases(workers))
+        return demand if demand.bits else None
+
+    def _carry_out(self, decision: Decision, views: Sequence[JobView], now_ns: int) -> None:
+        assigned = {view.name: decision.assignment.get(view.name, ()) for view in views}
+        for view in views:
+            if view.gpus and assigned[view.name] != view.gpus:
+                self._stop(self._active[view.name])
+        lease_ns = self._policy.scheduler.lease_ns
+        for view in views:
+            job, gpus = self._active[view.name], assigned[view.name]
+            if gpus and not view.holds(now_ns):
+                job.lease_end_ns = _FOREVER_NS if lease_ns is None else now_ns + lease_ns
+            if gpus != job.gpus:
+                self._start(job, gpus)
+
+    def _stop(self, job: ScheduledJob) -> None:
+        job.work_done = self._work_done(job)
+        job.gpus = ()
+        self._executor.stop(job.name)
+
+    def _start(self, job: ScheduledJob, gpus: tuple[int, ...]) -> None:
+        work = job.job.iterations - job.work_done
+        worth = progress(job.view(job.work_done), len(gpus))
+        self._executor.start(Start(job.job, gpus, work, worth, job.starts))
+        job.gpus = gpus
+        job.starts += 1

@@ -1,0 +1,197 @@
+"""The executor that advances jobs iteration by iteration over the links that they share (`Fluid`).
+
+Beyond the sharing of links it models what Cassini has to cope with. A start begins at a random moment of an iteration
+(uniform, seeded). Every iteration takes a little more or less time than the last, so that jobs drift. A restart costs
+time in which the job holds its GPUs and does not train. Cassini's time shifts, and its corrections of drift, delay the
+start of an iteration and count as part of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mltcp.core.demand import Phase
+from mltcp.core.errors import UsageError
+from placement.cassini.drift import THRESHOLD, corrections
+from placement.model.cluster import Cluster
+from placement.policies.schedulers.augmented import Decision, links_of
+from placement.simulator.executor import JobEnd, Start
+from placement.simulator.fluid.fluid import Fluid
+from placement.traces.sets import TracedJob
+
+NIC_BPS = 50 * 10**9
+"""NICs of the testbed in Figure 4.10."""
+
+_LONGEST_STEP_NS = 10**15
+
+
+@dataclass(frozen=True)
+class FluidSettings:
+    """The cluster and the parameters of the simulation.
+
+    Attributes:
+        cluster: its links have speeds relative to `nic_bps`.
+        nic_bps: the rate of a NIC of speed 1.
+        migration_ns: the cost of a restart.
+        noise: the standard deviation of an iteration's time, as a fraction of that time.
+        check_ns: the interval at which Cassini checks whether jobs have drifted.
+        threshold: the drift that is tolerated, as a fraction of the iteration time.
+        congestion_loss: see `Fluid`.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    cluster: Cluster
+    nic_bps: int = NIC_BPS
+    migration_ns: int = 10 * 10**9
+    noise: float = 0.005
+    check_ns: int = 10**9
+    threshold: float = THRESHOLD
+    congestion_loss: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, least in (("nic_bps", 1), ("migration_ns", 0), ("check_ns", 1)):
+            if getattr(self, name) < least:
+                raise UsageError(f"{name}: expected {least} or more, got {getattr(self, name)}")
+        if not 0 <= self.noise < 1:
+            raise UsageError(f"noise: expected 0 <= noise < 1, got {self.noise}")
+
+
+@dataclass
+class FluidJob:
+    """A job of the simulation, over all of its starts.
+
+    Attributes:
+        number: in `Fluid`.
+        start: the present start, or the last one.
+        phases: of an iteration of that start.
+        planned: iterations of that start.
+        delays: how often it was delayed, by a time shift or because it had drifted.
+        iteration_ns: the times of the iterations that it has finished, one array a look.
+        slowdown: the same over the time of the iteration alone with as many workers.
+        marked_bits: the bits that each of them sent over links while more was asked of them than they have.
+    """
+
+    number: int
+    start: Start | None = None
+    phases: tuple[Phase, ...] = ()
+    planned: int = 0
+    delays: int = 0
+    iteration_ns: list[np.ndarray] = field(default_factory=list)
+    slowdown: list[np.ndarray] = field(default_factory=list)
+    marked_bits: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def alone_ns(self) -> int:
+        """The time of an iteration alone with the present number of workers."""
+        return sum(phase.duration_ns for phase in self.phases)
+
+
+class FluidExecutor:
+    """See `Executor`.
+
+    Args:
+        jobs: all jobs that may be started.
+        cluster: on which they run; not necessarily that of the settings.
+        settings: the parameters.
+        seed: of the noise and of the moments at which jobs begin. Under the same seed a job has the same noise whatever
+            the policy.
+    """
+
+    def __init__(
+        self, jobs: Sequence[TracedJob], cluster: Cluster, settings: FluidSettings, seed: int
+    ) -> None:
+        self.jobs = {job.name: FluidJob(number) for number, job in enumerate(jobs)}
+        self._names = [job.name for job in jobs]
+        self._cluster, self._settings, self._seed = cluster, settings, seed
+        self._fluid = Fluid(
+            [float(link.speed) * settings.nic_bps for link in cluster.links],
+            len(jobs),
+            most_phases=max(len(job.demand.phases) for job in jobs),
+            seed=seed,
+            congestion_loss=settings.congestion_loss,
+        )
+        self._shifts_ns: Mapping[str, int] = {}
+        self._groups: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def now_ns(self) -> int:
+        """See `Executor`."""
+        return int(self._fluid.now_ns)
+
+    def run(self, until_ns: int | None) -> Sequence[JobEnd]:
+        """See `Executor`. On the way, drift is corrected every `check_ns`."""
+        while True:
+            ended = self._fluid.run(self._next_stop_ns(until_ns))
+            if ended:
+                self._collect()
+                return [JobEnd(self._names[number], self._fluid.now_ns) for number in ended]
+            if until_ns is not None and self._fluid.now_ns >= until_ns:
+                return []
+            self._correct()
+
+    def start(self, start: Start) -> None:
+        """See `Executor`."""
+        job = self.jobs[start.job.name]
+        job.start = start
+        job.phases = start.job.phases(len(start.gpus))
+        job.planned = start.iterations()
+        draw = random.Random(f"{self._seed} {start.job.name} {start.restarts}")
+        hold_ns = self._settings.migration_ns if start.restarts else 0
+        self._fluid.start(
+            job.number,
+            job.phases,
+            links_of(self._cluster, start.gpus),
+            job.planned,
+            hold_ns=hold_ns + draw.random() * job.alone_ns,
+            noise_ns=self._settings.noise * job.alone_ns,
+        )
+
+    def stop(self, job: str) -> None:
+        """See `Executor`."""
+        self._collect()
+        self._fluid.stop(self.jobs[job].number)
+
+    def work_done(self, job: str) -> float:
+        """See `Executor`."""
+        running = self.jobs[job]
+        assert running.start is not None
+        return (running.planned - self._fluid.iterations_left(running.number)) * running.start.progress
+
+    def decided(self, decision: Decision) -> None:
+        """See `Executor`: take over Cassini's time shifts, and the groups of jobs that they tie together."""
+        self._groups = decision.turns
+        if self._groups:
+            self._shifts_ns = decision.shifts_ns
+            self._correct()
+
+    def _next_stop_ns(self, until_ns: int | None) -> int:
+        """A finite time, and the next check for drift if there is anything to check."""
+        step_ns = self._settings.check_ns if self._groups else _LONGEST_STEP_NS
+        return self.now_ns + step_ns if until_ns is None else min(until_ns, self.now_ns + step_ns)
+
+    def _collect(self) -> None:
+        """Record the iterations that have ended, while their jobs still have the same number of workers."""
+        for number, found in self._fluid.iterations().items():
+            job = self.jobs[self._names[number]]
+            job.iteration_ns.append(found.duration_ns)
+            job.slowdown.append(found.duration_ns / job.alone_ns)
+            job.marked_bits.append(found.marked_bits)
+
+    def _correct(self) -> None:
+        """Delay jobs that are off their time shift."""
+        for group in self._groups:
+            began = {job: self._fluid.reference_ns(self.jobs[job].number) for job in group}
+            known = {job: round(began_ns) for job, began_ns in began.items() if began_ns is not None}
+            if len(known) < len(group):
+                continue
+            periods = {job: self.jobs[job].alone_ns for job in group}
+            waits = corrections(known, self._shifts_ns, periods, self._settings.threshold)
+            for job, delay_ns in waits.items():
+                self._fluid.delay(self.jobs[job].number, delay_ns)
+                self.jobs[job].delays += 1
