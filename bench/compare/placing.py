@@ -15,7 +15,7 @@ from placement.model.cluster import Cluster
 from placement.policies.catalogue import Placement, placement_policy
 from placement.policies.schedulers import augmented
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
-from placement.service.state.slots import Pool, Wanted
+from placement.service.state.slot_pool import SlotPool, SlotRequest
 
 _KAPPA = re.compile(r"(lwf)-(\d+)")
 
@@ -40,7 +40,7 @@ class Listed:
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
     ) -> tuple[Assignment, ...]:
         """Place the jobs that wait and fit; see `Scheduler.candidates`."""
-        pool = Pool()
+        pool = SlotPool()
         pool.add([len(server.gpus) for server in cluster.servers], [0] * len(cluster.servers))
         found: dict[str, tuple[int, ...]] = {}
         for job in jobs:
@@ -74,8 +74,8 @@ def scheduler(name: str, cassini: bool, seed: int) -> augmented.Policy:
     return augmented.Policy(Listed(placement), cassini)
 
 
-def _wanted(job: JobView) -> Wanted:
-    return Wanted(job.gpus_wanted)
+def _wanted(job: JobView) -> SlotRequest:
+    return SlotRequest(job.gpus_wanted)
 
 
 def _work_ns(job: JobView) -> int:

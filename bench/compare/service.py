@@ -136,12 +136,12 @@ def served(network: Network) -> Iterator[Coordination]:
 def _serve(connection: Connection, socket: Path, state: Path) -> None:
     """The life of the service's process."""
     from mltcp.core.address import Address
-    from placement.service.context import Rules
-    from placement.service.server import Configuration, serve
+    from placement.service.context import ServiceRules
+    from placement.service.server import ServiceConfiguration, serve
 
     # Away from the terminal's Ctrl-C: whoever started it ends it.
     os.setsid()
-    configuration = Configuration(Address(path=socket), state, Rules(policy=POLICY))
+    configuration = ServiceConfiguration(Address(path=socket), state, ServiceRules(policy=POLICY))
     try:
         asyncio.run(serve(configuration, lambda _: connection.send("")))
     except Exception as error:

@@ -44,7 +44,7 @@ class EngineJob:
 
 
 @dataclass(frozen=True)
-class Share:
+class HostShare:
     """The slots of a host that a job gets, one rank each; the ranks are numbered share by share."""
 
     host: str
@@ -52,7 +52,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Handle:
+class JobHandle:
     """A job that an engine has started, as it is to be remembered over a restart of the service.
 
     Attributes:
@@ -65,21 +65,21 @@ class Handle:
 
 
 @dataclass(frozen=True)
-class Started:
+class JobStarted:
     """Every host has begun to start its ranks."""
 
     job_id: str
 
 
 @dataclass(frozen=True)
-class Finished:
+class JobFinished:
     """Every rank has ended well, and the job's slots are free."""
 
     job_id: str
 
 
 @dataclass(frozen=True)
-class Failed:
+class JobFailed:
     """A job has failed: every rank of it is gone, and its slots are free.
 
     Attributes:
@@ -96,14 +96,14 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Stopped:
+class JobStopped:
     """A job that was to stop has done so: every rank of it is gone, and its slots are free."""
 
     job_id: str
 
 
-Event = Started | Finished | Failed | Stopped
-"""What becomes of a job: Started at most once, and then one of the others, once."""
+EngineEvent = JobStarted | JobFinished | JobFailed | JobStopped
+"""What becomes of a job: JobStarted at most once, and then one of the others, once."""
 
 
 class Engine(Protocol):
@@ -112,7 +112,7 @@ class Engine(Protocol):
     What then becomes of jobs is the engine's affair: a local one ends them, one of a cluster leaves them running.
     """
 
-    def start(self, job: EngineJob, placement: Sequence[Share]) -> Handle:
+    def start(self, job: EngineJob, placement: Sequence[HostShare]) -> JobHandle:
         """Start a job; whether it runs is told by :meth:`poll`.
 
         Raises:
@@ -120,20 +120,20 @@ class Engine(Protocol):
             EngineError: a slot is taken, or a job of this id is running.
         """
 
-    def poll(self, timeout_s: float = 0.0) -> Sequence[Event]:
+    def poll(self, timeout_s: float = 0.0) -> Sequence[EngineEvent]:
         """What has happened since the last call, in order; waits for something for so long at the most.
 
         One caller at a time: an event is given once.
         """
 
     def stop(self, job_id: str, grace_s: float = 0.0) -> None:
-        """Have a job end: asked to at once, and made to after ``grace_s``; ``Stopped`` follows, or another end.
+        """Have a job end: asked to at once, and made to after ``grace_s``; ``JobStopped`` follows, or another end.
 
         Raises:
             EngineError: no such job is running.
         """
 
-    def recover(self, known: Sequence[Handle]) -> None:
+    def recover(self, known: Sequence[JobHandle]) -> None:
         """Take up the jobs that an engine before this one started, each of which had no end yet.
 
         Those that still run are watched on, or ended; what has become of the others comes as events.

@@ -21,13 +21,21 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from placement.engines import node, processes
-from placement.engines.engine import EngineError, EngineJob, Event, Failed, Finished, Handle, Share
+from placement.engines.engine import (
+    EngineError,
+    EngineEvent,
+    EngineJob,
+    HostShare,
+    JobFailed,
+    JobFinished,
+    JobHandle,
+)
+from placement.engines.host_slots import HostSlots
 from placement.engines.hosts import Host, checked_hosts
-from placement.engines.network import Endpoint, HostNetwork, Network
+from placement.engines.network import Endpoint, HostNetwork, JobNetwork
 from placement.engines.node_process import NodeProcess
 from placement.engines.ports import Ports
-from placement.engines.running import ANSWER_S, RunningJob
-from placement.engines.slots import Slots
+from placement.engines.running_job import ANSWER_S, RunningJob
 
 SLOTS = "MLTCP_SLOTS"
 """Tells ranks the slots of their job on their host, such as 0,2."""
@@ -58,17 +66,17 @@ class LocalEngine:
         hosts: Sequence[Host],
         logs: Path,
         *,
-        network: Network | None = None,
+        network: JobNetwork | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.hosts = {host.name: host for host in checked_hosts(hosts)}
         self._logs = logs.absolute()
         self._network = network or HostNetwork(hosts)
         self._environment = dict(environment or {})
-        self._slots, self._ports = Slots(self.hosts), Ports()
+        self._slots, self._ports = HostSlots(self.hosts), Ports()
         self._jobs: dict[str, RunningJob] = {}
         self._starting: set[str] = set()
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
         self._wake_out, self._wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -90,11 +98,11 @@ class LocalEngine:
         with self._lock:
             return self._slots.free(host)
 
-    def logs_of(self, handle: Handle) -> Path:
+    def logs_of(self, handle: JobHandle) -> Path:
         """The directory of a job's logs."""
         return Path(json.loads(handle.reference)["directory"])
 
-    def start(self, job: EngineJob, placement: Sequence[Share]) -> Handle:
+    def start(self, job: EngineJob, placement: Sequence[HostShare]) -> JobHandle:
         """Start a job; see :class:`placement.engines.engine.Engine`."""
         with self._lock:
             self._reserve(job, placement)
@@ -115,11 +123,11 @@ class LocalEngine:
                 running.close()
         self._wake()
         pids = [[each.pid, each.start_ticks] for each in nodes]
-        return Handle(job.id, json.dumps({"directory": os.fspath(directory), "processes": pids}))
+        return JobHandle(job.id, json.dumps({"directory": os.fspath(directory), "processes": pids}))
 
-    def poll(self, timeout_s: float = 0.0) -> Sequence[Event]:
+    def poll(self, timeout_s: float = 0.0) -> Sequence[EngineEvent]:
         """What has happened since the last call; waits for something for so long at the most."""
-        events: list[Event] = []
+        events: list[EngineEvent] = []
         with suppress(queue.Empty):
             events.append(self._events.get(timeout=timeout_s) if timeout_s > 0 else self._events.get_nowait())
             while True:
@@ -134,7 +142,7 @@ class LocalEngine:
             self._jobs[job_id].stop(grace_s)
         self._wake()
 
-    def recover(self, known: Sequence[Handle]) -> None:
+    def recover(self, known: Sequence[JobHandle]) -> None:
         """See to it that nothing is left of jobs of an engine before, and tell how they ended.
 
         Their processes end when their engine does; whoever has not done so soon is killed. A job whose torchruns had
@@ -163,7 +171,7 @@ class LocalEngine:
             os.close(self._wake_out)
             os.close(self._wake_in)
 
-    def _reserve(self, job: EngineJob, placement: Sequence[Share]) -> None:
+    def _reserve(self, job: EngineJob, placement: Sequence[HostShare]) -> None:
         if self._closed:
             raise EngineError(f"job {job.id}: the engine is closed")
         if job.id in self._jobs or job.id in self._starting:
@@ -187,7 +195,7 @@ class LocalEngine:
                 return directory
         raise AssertionError("there is always a next number")
 
-    def _launch(self, job: EngineJob, placement: Sequence[Share], directory: Path) -> list[NodeProcess]:
+    def _launch(self, job: EngineJob, placement: Sequence[HostShare], directory: Path) -> list[NodeProcess]:
         ranks = [share.host for share in placement for _ in share.slots]
         endpoints = self._network.attach(job.id, ranks)
         nodes: list[NodeProcess] = []
@@ -210,7 +218,7 @@ class LocalEngine:
     def _instruction(
         self,
         job: EngineJob,
-        placement: Sequence[Share],
+        placement: Sequence[HostShare],
         number: int,
         endpoint: Endpoint,
         meeting: tuple[str, int],
@@ -274,7 +282,7 @@ class LocalEngine:
     def _hear(self, job: RunningJob, each: NodeProcess) -> None:
         output = each.output
         with self._lock:
-            events: list[Event] = []
+            events: list[EngineEvent] = []
             for message in each.messages():
                 events += job.hear(each, message)
             if each.has_ended:
@@ -313,11 +321,11 @@ def _see_off(pid: int, ticks: int | None, deadline_s: float) -> None:
         os.close(descriptor)
 
 
-def _outcome(job_id: str, directory: Path, nodes: int) -> Event:
+def _outcome(job_id: str, directory: Path, nodes: int) -> EngineEvent:
     try:
         results = [json.loads((directory / node.result_name(each)).read_text()) for each in range(nodes)]
     except (OSError, ValueError):
         results = [{"status": None}]
     if all(result["status"] == 0 for result in results):
-        return Finished(job_id)
-    return Failed(job_id, "the engine that ran it is gone")
+        return JobFinished(job_id)
+    return JobFailed(job_id, "the engine that ran it is gone")

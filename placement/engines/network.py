@@ -26,7 +26,7 @@ class Endpoint:
     cgroup: str | None = None
 
 
-class Network(Protocol):
+class JobNetwork(Protocol):
     """Gives jobs their network; an engine calls it from several threads."""
 
     def attach(self, job_id: str, hosts: Sequence[str]) -> Sequence[Endpoint]:

@@ -21,7 +21,7 @@ _END_S = 5.0
 
 
 @dataclass(frozen=True)
-class Ended:
+class NodeProcessExit:
     """The process itself has ended: its status, negative for a signal, and the last that it complained of."""
 
     status: int
@@ -60,11 +60,11 @@ class NodeProcess:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
-    def messages(self) -> list[Mapping[str, Any] | Ended]:
-        """What the host has told; an ``Ended`` is the last."""
+    def messages(self) -> list[Mapping[str, Any] | NodeProcessExit]:
+        """What the host has told; an ``NodeProcessExit`` is the last."""
         data = os.read(self.output, _READ_BYTES)
         *lines, self._input = (self._input + data).split(b"\n")
-        found: list[Mapping[str, Any] | Ended] = [*filter(None, map(_message, lines))]
+        found: list[Mapping[str, Any] | NodeProcessExit] = [*filter(None, map(_message, lines))]
         if not data:
             found.append(self._reap())
         return found
@@ -88,7 +88,7 @@ class NodeProcess:
             assert self._process.stdin is not None
             os.write(self._process.stdin.fileno(), json.dumps(message).encode() + b"\n")
 
-    def _reap(self) -> Ended:
+    def _reap(self) -> NodeProcessExit:
         try:
             status = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
@@ -96,7 +96,7 @@ class NodeProcess:
             status = self._process.wait()
         self._close_streams()
         self.has_ended = True
-        return Ended(status, node.last_line(self._complaints))
+        return NodeProcessExit(status, node.last_line(self._complaints))
 
     def _close_streams(self) -> None:
         for stream in (self._process.stdin, self._process.stdout):
@@ -114,7 +114,7 @@ def _message(line: bytes) -> Mapping[str, Any] | None:
     return document if isinstance(document, dict) and "event" in document else None
 
 
-def words(status: int) -> str:
+def exit_text(status: int) -> str:
     """How a process ended."""
     if status >= 0:
         return f"ended with status {status}"

@@ -21,14 +21,14 @@ _CREDENTIALS = Struct("=iII")
 
 
 @dataclass(frozen=True)
-class Member:
+class RankIdentity:
     """The rank that a connection belongs to."""
 
     run: tuple[str, str]
     rank: int
 
     @classmethod
-    def of(cls, hello: Hello) -> Member:
+    def of(cls, hello: Hello) -> RankIdentity:
         """The rank that says this."""
         return cls((hello.job, hello.instance), hello.rank)
 
@@ -41,7 +41,7 @@ class GateConnection:
         if accepted.family != socket.AF_UNIX:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = accepted
-        self.member: Member | None = None
+        self.member: RankIdentity | None = None
         self.waits_for: tuple[int, int] | None = None
         self.is_watched = False
         self._received = bytearray()

@@ -37,23 +37,23 @@ MOST_KNOWN = 10_000
 """So many jobs are remembered of which something was said; then the first is forgotten."""
 
 Peer = TypeVar("Peer")
-RunName = tuple[str, str]
+RunId = tuple[str, str]
 """The name of a job and of its run."""
 
-Key = tuple[int, int]
+OperationKey = tuple[int, int]
 """An operation: its group and number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Go(Generic[Peer]):
+class Grant(Generic[Peer]):
     """Tell this peer that its operation may go."""
 
     peer: Peer
-    key: Key
+    key: OperationKey
 
 
 @dataclass(slots=True)
-class Operation(Generic[Peer]):
+class GateOperation(Generic[Peer]):
     """One that at least one rank has asked for."""
 
     nbytes: int
@@ -73,17 +73,17 @@ class Operation(Generic[Peer]):
 
 
 @dataclass(slots=True)
-class Run(Generic[Peer]):
+class GateRun(Generic[Peer]):
     """One run of a job, as long as any of its ranks is here."""
 
-    name: RunName
+    name: RunId
     number: int
     job: GateJob
     connections: dict[int, int] = field(default_factory=dict)
     iterations: int = 0
-    operations: dict[Key, Operation[Peer]] = field(default_factory=dict)
+    operations: dict[OperationKey, GateOperation[Peer]] = field(default_factory=dict)
 
-    def wanted(self) -> list[Operation[Peer]]:
+    def wanted(self) -> list[GateOperation[Peer]]:
         """Its operations that wait."""
         return [each for each in self.operations.values() if not each.granted]
 
@@ -97,7 +97,7 @@ class Run(Generic[Peer]):
 
 
 @dataclass
-class Counts:
+class GateCounts:
     """What the gate has done so far, in operations of jobs (not of ranks)."""
 
     asked: int = 0
@@ -109,20 +109,20 @@ class Gatekeeper(Generic[Peer]):
     """Decides for all jobs. A peer is whoever is to be told that it may go; times are ns of one monotonic clock."""
 
     def __init__(self, state: GateState) -> None:
-        self.counts = Counts()
+        self.counts = GateCounts()
         self._state = state
-        self._runs: dict[RunName, Run[Peer]] = {}
+        self._runs: dict[RunId, GateRun[Peer]] = {}
         self._known: dict[str, GateJob] = {}
         self._orders = count()
 
     @property
-    def runs(self) -> tuple[Run[Peer], ...]:
+    def runs(self) -> tuple[GateRun[Peer], ...]:
         """All runs of which a rank is here."""
         return tuple(self._runs.values())
 
     # -- who is here -------------------------------------------------------------------------------------------------
 
-    def describe(self, job: GateJob, now_ns: int) -> list[Go[Peer]]:
+    def describe(self, job: GateJob, now_ns: int) -> list[Grant[Peer]]:
         """What is known of a job has changed."""
         self._known.pop(job.name, None)
         self._known[job.name] = job
@@ -134,17 +134,17 @@ class Gatekeeper(Generic[Peer]):
                 self._state.put(run.number, job.links)
         return self._admit(now_ns)
 
-    def enter(self, name: RunName, rank: int) -> None:
+    def enter(self, name: RunId, rank: int) -> None:
         """A connection of this rank."""
         run = self._runs.get(name)
         if run is None:
             numbers = {each.number for each in self._runs.values()}
             number = next(number for number in count() if number not in numbers)
-            run = self._runs[name] = Run(name, number, self._known.get(name[0], GateJob(name[0])))
+            run = self._runs[name] = GateRun(name, number, self._known.get(name[0], GateJob(name[0])))
             self._state.put(number, run.job.links)
         run.connections[rank] = run.connections.get(rank, 0) + 1
 
-    def leave(self, name: RunName, rank: int, now_ns: int) -> list[Go[Peer]]:
+    def leave(self, name: RunId, rank: int, now_ns: int) -> list[Grant[Peer]]:
         """A connection of this rank's is gone; with the last one, the rank has left all of its operations."""
         run = self._runs[name]
         run.connections[rank] -= 1
@@ -159,7 +159,7 @@ class Gatekeeper(Generic[Peer]):
             self._state.remove(run.number)
         return self._admit(now_ns)
 
-    def withdraw(self, name: RunName, rank: int, key: Key, now_ns: int) -> list[Go[Peer]]:
+    def withdraw(self, name: RunId, rank: int, key: OperationKey, now_ns: int) -> list[Grant[Peer]]:
         """A rank that waits does not wait any more."""
         run = self._runs[name]
         if key not in run.operations:
@@ -168,7 +168,7 @@ class Gatekeeper(Generic[Peer]):
         self._end_transfer(run, now_ns)
         return self._admit(now_ns)
 
-    def _abandon(self, run: Run[Peer], key: Key, rank: int, now_ns: int) -> None:
+    def _abandon(self, run: GateRun[Peer], key: OperationKey, rank: int, now_ns: int) -> None:
         operation = run.operations[key]
         operation.waiting.pop(rank, None)
         if operation.granted:
@@ -181,7 +181,7 @@ class Gatekeeper(Generic[Peer]):
 
     # -- operations --------------------------------------------------------------------------------------------------
 
-    def ask(self, name: RunName, rank: int, ask: Ask, peer: Peer, now_ns: int) -> list[Go[Peer]]:
+    def ask(self, name: RunId, rank: int, ask: Ask, peer: Peer, now_ns: int) -> list[Grant[Peer]]:
         """A rank wants to pass an operation on. Returns who may go now, which need not be this one.
 
         Raises:
@@ -196,27 +196,27 @@ class Gatekeeper(Generic[Peer]):
         operation.ended_ns = None
         if operation.granted:
             self._set_moving(run, operation, now_ns)
-            return [Go(peer, key)]
+            return [Grant(peer, key)]
         operation.waiting[rank] = peer
         going = self._join(run, now_ns) if must_go else self._admit(now_ns)
         if not operation.granted and len(operation.ranks) == 1:
             self.counts.waited += 1
         return going
 
-    def _new(self, run: Run[Peer], key: Key, ask: Ask, now_ns: int) -> Operation[Peer]:
+    def _new(self, run: GateRun[Peer], key: OperationKey, ask: Ask, now_ns: int) -> GateOperation[Peer]:
         if len(run.operations) >= MOST_OPERATIONS:
             raise UsageError(f"{MOST_OPERATIONS} operations are under way: no more are allowed")
         self.counts.asked += 1
-        operation = run.operations[key] = Operation(ask.nbytes, ask.size, now_ns, next(self._orders))
+        operation = run.operations[key] = GateOperation(ask.nbytes, ask.size, now_ns, next(self._orders))
         return operation
 
-    def _may_join(self, run: Run[Peer], rank: int) -> bool:
+    def _may_join(self, run: GateRun[Peer], rank: int) -> bool:
         """Whether what this rank asks for belongs to the transfer that is under way."""
         return self._state.is_running(run.number) and (
             run.must_not_wait() or run.is_sending_on(rank) or self._is_alone(run)
         )
 
-    def _is_alone(self, run: Run[Peer]) -> bool:
+    def _is_alone(self, run: GateRun[Peer]) -> bool:
         """Whether no other job sends, or waits to, on its links: it need not wait for its own ranks to be done."""
         return not any(
             other is not run
@@ -225,7 +225,7 @@ class Gatekeeper(Generic[Peer]):
             for other in self._runs.values()
         )
 
-    def done(self, name: RunName, rank: int, key: Key, now_ns: int) -> list[Go[Peer]]:
+    def done(self, name: RunId, rank: int, key: OperationKey, now_ns: int) -> list[Grant[Peer]]:
         """An operation has ended on this rank. Returns who may go now."""
         run = self._runs[name]
         if key not in run.operations or not run.operations[key].granted:
@@ -233,7 +233,7 @@ class Gatekeeper(Generic[Peer]):
         self._finish(run, key, rank, now_ns)
         return self._admit(now_ns) if self._end_transfer(run, now_ns) else []
 
-    def _finish(self, run: Run[Peer], key: Key, rank: int, now_ns: int) -> None:
+    def _finish(self, run: GateRun[Peer], key: OperationKey, rank: int, now_ns: int) -> None:
         operation = run.operations[key]
         operation.unfinished.discard(rank)
         if operation.unfinished:
@@ -243,14 +243,14 @@ class Gatekeeper(Generic[Peer]):
         else:
             del run.operations[key]
 
-    def _end_transfer(self, run: Run[Peer], now_ns: int) -> bool:
+    def _end_transfer(self, run: GateRun[Peer], now_ns: int) -> bool:
         """Whether the job's transfer has ended, which it has with its last operation."""
         if not self._state.is_running(run.number) or any(each.granted for each in run.operations.values()):
             return False
         self._state.stop(run.number, now_ns)
         return True
 
-    def look(self, now_ns: int) -> list[Go[Peer]]:
+    def look(self, now_ns: int) -> list[Grant[Peer]]:
         """Some time has passed: see to those who wait too long, and to operations that not all ranks ask for."""
         for run in self._runs.values():
             for key, operation in list(run.operations.items()):
@@ -266,12 +266,12 @@ class Gatekeeper(Generic[Peer]):
 
     # -- decisions ---------------------------------------------------------------------------------------------------
 
-    def _admit(self, now_ns: int) -> list[Go[Peer]]:
+    def _admit(self, now_ns: int) -> list[Grant[Peer]]:
         """Ask the policy for each job that waits, in the order of rank, until none may start any more.
 
         One more running transfer can make AdaDUAL accept another, so that all are asked again after it.
         """
-        going: list[Go[Peer]] = []
+        going: list[Grant[Peer]] = []
         before = -1
         while len(going) != before:
             before = len(going)
@@ -281,14 +281,14 @@ class Gatekeeper(Generic[Peer]):
                     going += self._join(run, now_ns)
         return going
 
-    def _waiting(self) -> list[Run[Peer]]:
+    def _waiting(self) -> list[GateRun[Peer]]:
         """The runs that wait and are not sending, in the order of SRSF, then in that of their asking."""
         waiting = [
             run for run in self._runs.values() if run.wanted() and not self._state.is_running(run.number)
         ]
         return sorted(waiting, key=_rank)
 
-    def _join(self, run: Run[Peer], now_ns: int) -> list[Go[Peer]]:
+    def _join(self, run: GateRun[Peer], now_ns: int) -> list[Grant[Peer]]:
         """Let all that this run waits for go."""
         wanted = {key: each for key, each in run.operations.items() if not each.granted}
         nbytes = sum(operation.nbytes for operation in wanted.values())
@@ -299,17 +299,17 @@ class Gatekeeper(Generic[Peer]):
         going = []
         for key, operation in wanted.items():
             operation.granted = True
-            going += [Go(peer, key) for peer in operation.waiting.values()]
+            going += [Grant(peer, key) for peer in operation.waiting.values()]
             operation.waiting.clear()
             self._set_moving(run, operation, now_ns)
         return going
 
-    def _set_moving(self, run: Run[Peer], operation: Operation[Peer], now_ns: int) -> None:
+    def _set_moving(self, run: GateRun[Peer], operation: GateOperation[Peer], now_ns: int) -> None:
         if not operation.lacks_ranks:
             self._state.move(run.number, now_ns)
 
 
-def _rank(run: Run[Peer]) -> tuple[int, int]:
+def _rank(run: GateRun[Peer]) -> tuple[int, int]:
     service = run.job.service_left_ns(run.iterations)
     first = min(operation.order for operation in run.wanted())
     return (UNKNOWN_SERVICE if service is None else service, first)

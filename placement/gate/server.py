@@ -22,8 +22,8 @@ from typing import Any
 from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, UsageError
 from placement.gate import messages
-from placement.gate.connection import GateConnection, Member
-from placement.gate.gatekeeper import Gatekeeper, Go, Run
+from placement.gate.connection import GateConnection, RankIdentity
+from placement.gate.gatekeeper import Gatekeeper, GateRun, Grant
 from placement.gate.jobs import GateJob, GateLinks, job_from
 from placement.gate.listener import listen
 from placement.gate.state import GateState, gate_policy
@@ -288,7 +288,7 @@ class GateServer:
         token = self.configuration.token
         if token and not hmac.compare_digest(hello.token.encode(), token.encode()):
             raise UsageError("token is not the gate's")
-        connection.member = Member.of(hello)
+        connection.member = RankIdentity.of(hello)
         self._keeper.enter(connection.member.run, hello.rank)
         self._answer(connection, {"policy": self.configuration.policy})
 
@@ -303,7 +303,7 @@ class GateServer:
         connection.send(messages.json_message(messages.WELCOME, document))
         self._watch(connection)
 
-    def _tell(self, going: Iterable[Go[GateConnection]]) -> None:
+    def _tell(self, going: Iterable[Grant[GateConnection]]) -> None:
         for go in going:
             if go.peer.waits_for == go.key:
                 go.peer.waits_for = None
@@ -318,7 +318,7 @@ class GateServer:
         }
 
 
-def _run_status(run: Run[GateConnection]) -> dict[str, Any]:
+def _run_status(run: GateRun[GateConnection]) -> dict[str, Any]:
     operations = run.operations.values()
     return {
         "job": run.name[0],
@@ -329,7 +329,7 @@ def _run_status(run: Run[GateConnection]) -> dict[str, Any]:
     }
 
 
-def _member(connection: GateConnection) -> Member:
+def _member(connection: GateConnection) -> RankIdentity:
     if connection.member is None:
         raise UsageError("a message before HELLO: HELLO is allowed")
     return connection.member

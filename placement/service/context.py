@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from placement.cassini.drift import THRESHOLD
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.state.clock import Clock
-from placement.service.state.job import Job, status_message
+from placement.service.state.job_record import JobRecord, status_message
+from placement.service.state.persistence import save_decision, save_job
 from placement.service.state.registry import Registry
-from placement.service.state.saving import save_decision, save_job
 from placement.service.state.store import Store
 
 
 @dataclass(frozen=True)
-class Rules:
+class ServiceRules:
     """How the service decides.
 
     Attributes:
@@ -30,7 +30,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Live:
+class ServiceContext:
     """The state of a running service.
 
     Attributes:
@@ -44,15 +44,15 @@ class Live:
     registry: Registry
     store: Store
     clock: Clock
-    rules: Rules
+    rules: ServiceRules
     decisions: dict[int, pb.ExplainReply] = field(default_factory=dict)
 
-    def save(self, jobs: Iterable[Job]) -> None:
+    def save(self, jobs: Iterable[JobRecord]) -> None:
         """Put what has become of jobs into the store."""
         for job in jobs:
             save_job(self.store, job, self.registry.places(job))
 
-    def remember(self, job: Job, decision: pb.ExplainReply) -> None:
+    def remember(self, job: JobRecord, decision: pb.ExplainReply) -> None:
         """Put why a job is where it is into the store."""
         self.decisions[job.number] = decision
         save_decision(self.store, job, decision)

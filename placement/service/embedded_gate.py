@@ -5,12 +5,12 @@ from __future__ import annotations
 from mltcp.core.address import Address
 from placement.gate.jobs import GateJob
 from placement.gate.server import GateConfiguration, GateServer
-from placement.service.state.job import Job
+from placement.service.state.job_record import JobRecord
 
 VARIABLE = "MLTCP_GATE"
 
 
-class Gating:
+class EmbeddedGate:
     """A gate on a thread of its own."""
 
     def __init__(self, address: Address, policy: str) -> None:
@@ -25,7 +25,7 @@ class Gating:
         """Begin to answer."""
         self._server.start()
 
-    def placed(self, job: Job) -> None:
+    def placed(self, job: JobRecord) -> None:
         """Tell which links a job uses, and what it has to compute: SRSF ranks by that."""
         phases = job.demand.phases if job.demand else ()
         compute_ns = sum(phase.duration_ns for phase in phases if not phase.bandwidth_bps)

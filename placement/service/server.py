@@ -19,22 +19,22 @@ from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import MltcpError, UsageError
 from placement.cassini.placement_selection import choose
 from placement.engines.engine import Engine
-from placement.service.context import Live, Rules
+from placement.service.context import ServiceContext, ServiceRules
 from placement.service.decisions.placer import policy_named
 from placement.service.embedded_gate import VARIABLE as GATE_VARIABLE
-from placement.service.embedded_gate import Gating
+from placement.service.embedded_gate import EmbeddedGate
+from placement.service.engine_runner import EngineRunner
+from placement.service.placement_service import PlacementService
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol import placement_pb2_grpc as pb_grpc
-from placement.service.protocol.request_error import Refused
+from placement.service.protocol.request_error import RequestError
 from placement.service.protocol.security import Security, TokenInterceptor
 from placement.service.protocol.service_address import VARIABLE
-from placement.service.running import Running
-from placement.service.service import Service
 from placement.service.servicer import PlacementServicer
 from placement.service.state.clock import Clock
+from placement.service.state.persistence import saved_decisions
 from placement.service.state.recovery import recovered
-from placement.service.state.saving import saved_decisions
-from placement.service.state.slots import Pool, Wanted
+from placement.service.state.slot_pool import SlotPool, SlotRequest
 from placement.service.state.store import Store
 
 NAME = pb.DESCRIPTOR.services_by_name["Placement"].full_name
@@ -43,7 +43,7 @@ GRACE_S = 2.0
 
 
 @dataclass(frozen=True)
-class Configuration:
+class ServiceConfiguration:
     """What a service is started with.
 
     Attributes:
@@ -59,13 +59,13 @@ class Configuration:
 
     address: Address
     state: Path
-    rules: Rules = field(default_factory=Rules)
+    rules: ServiceRules = field(default_factory=ServiceRules)
     security: Security = field(default_factory=Security)
     socket_mode: int = 0o600
     servers: tuple[pb.Server, ...] = ()
     links: tuple[pb.Link, ...] = ()
     engine: Engine | None = None
-    gate: Gating | None = None
+    gate: EmbeddedGate | None = None
 
     def check(self) -> None:
         """Raises `MltcpError` for what cannot be, before anything is touched."""
@@ -73,11 +73,11 @@ class Configuration:
         self.security.digests()
         try:
             policy_named(self.rules.policy, "--policy")
-        except Refused as error:
+        except RequestError as error:
             raise UsageError(str(error)) from None
 
 
-async def serve(configuration: Configuration, ready: Callable[[Address], None]) -> None:
+async def serve(configuration: ServiceConfiguration, ready: Callable[[Address], None]) -> None:
     """Run a service until SIGTERM or SIGINT.
 
     Args:
@@ -102,7 +102,9 @@ async def serve(configuration: Configuration, ready: Callable[[Address], None]) 
 
 
 @asynccontextmanager
-async def running(configuration: Configuration, stopped: asyncio.Future[None]) -> AsyncIterator[Address]:
+async def running(
+    configuration: ServiceConfiguration, stopped: asyncio.Future[None]
+) -> AsyncIterator[Address]:
     """A service that answers at the address that is given.
 
     Args:
@@ -120,9 +122,11 @@ async def running(configuration: Configuration, stopped: asyncio.Future[None]) -
     warm_up()
     store = Store(configuration.state, failed)
     try:
-        live = Live(recovered(store), store, Clock(), configuration.rules, saved_decisions(store))
+        context = ServiceContext(
+            recovered(store), store, Clock(), configuration.rules, saved_decisions(store)
+        )
         store.start(loop)
-        service = Service(live, _engine(configuration), configuration.gate)
+        service = PlacementService(context, _engine(configuration), configuration.gate)
         await service.register_servers(configuration.servers)
         await service.register_links(configuration.links)
         service.start()
@@ -137,11 +141,11 @@ async def running(configuration: Configuration, stopped: asyncio.Future[None]) -
 
 def warm_up() -> None:
     """Have the policies and Cassini's search compiled before the first job waits for them."""
-    pool = Pool()
+    pool = SlotPool()
     pool.add([4, 4], [0, 0])
     for rule in range(4):
-        pool.choose(rule, 1, Wanted(2))
-        pool.choose(rule, 1, Wanted(1))
+        pool.choose(rule, 1, SlotRequest(2))
+        pool.choose(rule, 1, SlotRequest(1))
     demand = Demand((Phase(50_000_000, 0), Phase(50_000_000, 1_000_000)))
     other = Demand((Phase(40_000_000, 0), Phase(60_000_000, 1_000_000)))
     choose(
@@ -152,7 +156,9 @@ def warm_up() -> None:
 
 
 @asynccontextmanager
-async def _listening(configuration: Configuration, service: Service) -> AsyncIterator[Address]:
+async def _listening(
+    configuration: ServiceConfiguration, service: PlacementService
+) -> AsyncIterator[Address]:
     digests = configuration.security.digests()
     interceptors = [TokenInterceptor(digests)] if digests is not None else []
     server = grpc.aio.server(interceptors=interceptors, options=[("grpc.so_reuseport", 0)])
@@ -168,13 +174,13 @@ async def _listening(configuration: Configuration, service: Service) -> AsyncIte
         yield address
     finally:
         await health_servicer.enter_graceful_shutdown()
-        service.coordination.sessions.close()
+        service.agents.sessions.close()
         await server.stop(GRACE_S)
         if address.path is not None:
             address.path.unlink(missing_ok=True)
 
 
-def _bind(server: grpc.aio.Server, configuration: Configuration) -> Address:
+def _bind(server: grpc.aio.Server, configuration: ServiceConfiguration) -> Address:
     address, credentials = configuration.address, configuration.security.credentials()
     address.check_free()
     if address.path is not None:
@@ -195,13 +201,13 @@ def _bind(server: grpc.aio.Server, configuration: Configuration) -> Address:
     return address if address.path is not None else Address(host=address.host, port=port)
 
 
-def _engine(configuration: Configuration) -> Running | None:
+def _engine(configuration: ServiceConfiguration) -> EngineRunner | None:
     if configuration.engine is None:
         return None
     environment = {VARIABLE: str(configuration.address)}
     if configuration.gate is not None:
         environment[GATE_VARIABLE] = str(configuration.gate.address)
-    return Running(configuration.engine, environment)
+    return EngineRunner(configuration.engine, environment)
 
 
 def _stop(stopped: asyncio.Future[None], error: MltcpError | None = None) -> None:

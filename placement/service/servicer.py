@@ -11,22 +11,22 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 
 from mltcp.core.errors import MltcpError
-from placement.service.agents.sessions import Session
+from placement.service.agents.sessions import AgentSession
+from placement.service.placement_service import PlacementService
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol import placement_pb2_grpc as pb_grpc
-from placement.service.protocol.request_error import Kind, Refused, invalid
-from placement.service.service import Service
-from placement.service.state.job import Job
+from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
+from placement.service.state.job_record import JobRecord
 
 PAGE = 1000
 """How many jobs a reply of Status holds at most."""
 
 CODES = {
-    Kind.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
-    Kind.UNKNOWN: grpc.StatusCode.NOT_FOUND,
-    Kind.EXISTS: grpc.StatusCode.ALREADY_EXISTS,
-    Kind.FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Kind.STATE: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorCode.UNKNOWN: grpc.StatusCode.NOT_FOUND,
+    ErrorCode.EXISTS: grpc.StatusCode.ALREADY_EXISTS,
+    ErrorCode.FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ErrorCode.STATE: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
 _SETTLE_S = 0.1
@@ -37,9 +37,9 @@ _Context = grpc.aio.ServicerContext
 
 async def abort(context: _Context, error: MltcpError) -> NoReturn:
     """End a call with what was wrong."""
-    if isinstance(error, Refused):
+    if isinstance(error, RequestError):
         context.set_trailing_metadata((("field", error.field),))
-        await context.abort(CODES[error.kind], str(error))
+        await context.abort(CODES[error.code], str(error))
     await context.abort(grpc.StatusCode.INTERNAL, str(error))
 
 
@@ -61,7 +61,7 @@ def answering(
 class PlacementServicer(pb_grpc.PlacementServicer):
     """placement.proto, method by method; what each does stands there."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: PlacementService) -> None:
         self._service = service
 
     @answering
@@ -101,8 +101,8 @@ class PlacementServicer(pb_grpc.PlacementServicer):
         jobs, token = self._page(request)
         reply = pb.StatusReply(
             jobs=[service.status(job.id) for job in jobs],
-            policy=service.live.rules.policy,
-            lease_ns=round(service.live.rules.lease_s * 1e9),
+            policy=service.context.rules.policy,
+            lease_ns=round(service.context.rules.lease_s * 1e9),
             version=_version(),
             next_page_token=token,
         )
@@ -138,7 +138,7 @@ class PlacementServicer(pb_grpc.PlacementServicer):
 
     async def Clock(self, request: pb.ClockRequest, context: _Context) -> pb.ClockReply:
         """See placement.proto."""
-        return pb.ClockReply(now_ns=self._service.live.clock.now_ns())
+        return pb.ClockReply(now_ns=self._service.context.clock.now_ns())
 
     async def Attach(
         self, request_iterator: AsyncIterator[pb.AgentMessage], context: _Context
@@ -160,24 +160,24 @@ class PlacementServicer(pb_grpc.PlacementServicer):
             orderly = reader.done() and not await _is_cancelled(context)
         finally:
             reader.cancel()
-            self._service.coordination.leave(session, orderly)
+            self._service.agents.leave(session, orderly)
 
-    async def _hello(self, messages: AsyncIterator[pb.AgentMessage]) -> Session:
+    async def _hello(self, messages: AsyncIterator[pb.AgentMessage]) -> AgentSession:
         first = await anext(aiter(messages), None)
         if first is None or not first.HasField("hello"):
             raise invalid("hello", "is missing: the first message must be one")
-        return self._service.coordination.attach(first.hello)
+        return self._service.agents.attach(first.hello)
 
-    async def _read(self, session: Session, messages: AsyncIterator[pb.AgentMessage]) -> None:
+    async def _read(self, session: AgentSession, messages: AsyncIterator[pb.AgentMessage]) -> None:
         try:
             async for message in messages:
                 await self._service.agent_says(session, message)
         finally:
             session.end()
 
-    def _page(self, request: pb.StatusRequest) -> tuple[list[Job], str]:
+    def _page(self, request: pb.StatusRequest) -> tuple[list[JobRecord], str]:
         """The jobs that are asked for, and the token of the next page."""
-        registry = self._service.live.registry
+        registry = self._service.context.registry
         if request.job_ids:
             return [registry.job(each, f"job_ids[{place}]") for place, each in enumerate(request.job_ids)], ""
         if request.page_token and not request.page_token.isdecimal():
@@ -192,7 +192,7 @@ class PlacementServicer(pb_grpc.PlacementServicer):
         return jobs[:PAGE], token
 
     def _servers(self) -> list[pb.ServerStatus]:
-        registry = self._service.live.registry
+        registry = self._service.context.registry
         return [
             pb.ServerStatus(
                 server=server,
@@ -203,7 +203,7 @@ class PlacementServicer(pb_grpc.PlacementServicer):
         ]
 
     def _links(self) -> list[pb.LinkStatus]:
-        registry = self._service.live.registry
+        registry = self._service.context.registry
         return [
             pb.LinkStatus(
                 name=name,

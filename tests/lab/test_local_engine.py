@@ -18,7 +18,7 @@ from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.errors import MltcpError
 from mltcp.ebpf.jobs import attached
 from mltcp.ebpf.layout import Job
-from placement.engines.engine import EngineJob, Finished, Share, Started, Stopped
+from placement.engines.engine import EngineJob, HostShare, JobFinished, JobStarted, JobStopped
 from placement.engines.local import LocalEngine
 
 pytestmark = pytest.mark.lab
@@ -89,18 +89,20 @@ def test_two_jobs_on_shared_servers_one_stopped_in_the_middle(tmp_path):
         network = WithControl(lab, stack)
         engine = stack.enter_context(LocalEngine(engine_hosts(lab), tmp_path, network=network))
         lab.start_measuring()
-        whole = engine.start(EngineJob("whole", replay(6), 3), [Share("r0s0", (0,)), Share("r1s0", (0, 1))])
-        engine.start(EngineJob("cut", replay(10**6), 2), [Share("r0s0", (1,)), Share("r0s1", (0,))])
+        whole = engine.start(
+            EngineJob("whole", replay(6), 3), [HostShare("r0s0", (0,)), HostShare("r1s0", (0, 1))]
+        )
+        engine.start(EngineJob("cut", replay(10**6), 2), [HostShare("r0s0", (1,)), HostShare("r0s1", (0,))])
         numbers = {stay.job_id: stay.number for stay in network.stays}
         deadline_s = time.monotonic() + PATIENCE_S
         while sent_by(lab, numbers["cut"], "r0s1", "r0") < 1_000_000:
             assert time.monotonic() < deadline_s
             time.sleep(0.2)
         engine.stop("cut", 1.0)
-        seen = until(engine, Finished("whole"))
-        if Stopped("cut") not in seen:
-            seen += until(engine, Stopped("cut"))
-        assert set(seen) == {Started("whole"), Started("cut"), Finished("whole"), Stopped("cut")}
+        seen = until(engine, JobFinished("whole"))
+        if JobStopped("cut") not in seen:
+            seen += until(engine, JobStopped("cut"))
+        assert set(seen) == {JobStarted("whole"), JobStarted("cut"), JobFinished("whole"), JobStopped("cut")}
         _check_whole(lab, json.loads(_last_line(engine.logs_of(whole) / "rank-0.log")), numbers)
         assert processes_in(lab) == []
         assert [engine.free(name) for name in ("r0s0", "r1s0", "r0s1")] == [(0, 1)] * 3

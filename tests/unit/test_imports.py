@@ -196,7 +196,7 @@ def test_a_cycle_is_found():
         ("mltcp.pacing.htb", "mltcp.daemon.journal.journal"),
         ("mltcp.core.errors", "mltcp.control.fluid"),
         ("placement.model.cluster", "placement.policies.catalogue"),
-        ("placement.service.state.job", "placement.service.server"),
+        ("placement.service.state.job_record", "placement.service.server"),
         ("bench.lab.lab", "bench.compare.contend"),
     ],
 )

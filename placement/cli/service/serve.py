@@ -16,8 +16,8 @@ from placement.cassini.drift import THRESHOLD
 
 if TYPE_CHECKING:
     from placement.engines.engine import Engine
-    from placement.service.embedded_gate import Gating
-    from placement.service.server import Configuration
+    from placement.service.embedded_gate import EmbeddedGate
+    from placement.service.server import ServiceConfiguration
 
 _EXAMPLES = """\
 examples:
@@ -99,7 +99,7 @@ def execute(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status."""
     import asyncio
 
-    from placement.service.protocol.request_error import Refused
+    from placement.service.protocol.request_error import RequestError
     from placement.service.server import serve
 
     def ready(address: Address) -> None:
@@ -113,17 +113,17 @@ def execute(options: argparse.Namespace) -> int:
         configuration = _configuration(options, stack)
         try:
             asyncio.run(serve(configuration, ready))
-        except Refused as error:
+        except RequestError as error:
             raise UsageError(f"--cluster {options.cluster}: {error}") from None
     return 0
 
 
-def _configuration(options: argparse.Namespace, stack: ExitStack) -> Configuration:
-    from placement.service.context import Rules
+def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConfiguration:
+    from placement.service.context import ServiceRules
     from placement.service.protocol.documents import cluster_from_file
     from placement.service.protocol.security import Security
     from placement.service.protocol.service_address import default_address
-    from placement.service.server import Configuration
+    from placement.service.server import ServiceConfiguration
 
     if not 0 < options.lease <= 86_400:
         raise UsageError(f"--lease {options.lease:g}: more than 0, up to 86400 s, is allowed")
@@ -131,10 +131,10 @@ def _configuration(options: argparse.Namespace, stack: ExitStack) -> Configurati
         raise UsageError(f"--drift {options.drift:g}: more than 0, up to 0.5, is allowed")
     servers, links = cluster_from_file(options.cluster) if options.cluster else ((), ())
     state = options.state or _default_state()
-    configuration = Configuration(
+    configuration = ServiceConfiguration(
         Address.parse(options.address) if options.address else default_address(),
         state,
-        Rules(options.policy, options.lease, options.drift),
+        ServiceRules(options.policy, options.lease, options.drift),
         Security(options.certificate, options.key, options.tokens),
         _mode(options.socket_mode),
         servers,
@@ -148,11 +148,11 @@ def _configuration(options: argparse.Namespace, stack: ExitStack) -> Configurati
     return configuration
 
 
-def _gate(text: str, stack: ExitStack) -> Gating:
-    from placement.service.embedded_gate import Gating
+def _gate(text: str, stack: ExitStack) -> EmbeddedGate:
+    from placement.service.embedded_gate import EmbeddedGate
 
     address, _, policy = text.partition(",")
-    gate = Gating(Address.parse(address, "--gate"), policy or "ada-srsf")
+    gate = EmbeddedGate(Address.parse(address, "--gate"), policy or "ada-srsf")
     stack.callback(gate.close)
     return gate
 

@@ -5,112 +5,114 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from placement.service.agents.drift import Courses, Report
-from placement.service.agents.sessions import Session, Sessions
-from placement.service.context import Live
+from placement.service.agents.drift import IterationTiming, JobTimelines
+from placement.service.agents.sessions import AgentSession, AgentSessions
+from placement.service.context import ServiceContext
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.request_error import Kind, Refused, invalid
-from placement.service.state.job import Job
+from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
+from placement.service.state.job_record import JobRecord
 
 SILENT_NS = 10_000_000_000
 """A job without a report for so long, or for three of its iterations, is not waited for when others are compared."""
 
 
-class Coordination:
+class AgentCoordinator:
     """Keeps jobs that share links where their time shifts have them.
 
     Args:
-        live: the state.
+        context: the state.
         on_gone: called with a job whose agent has been gone for longer than the lease, and whether it took its leave.
     """
 
-    def __init__(self, live: Live, on_gone: Callable[[str, bool], None]) -> None:
-        self._live = live
+    def __init__(self, context: ServiceContext, on_gone: Callable[[str, bool], None]) -> None:
+        self._context = context
         self._on_gone = on_gone
-        self._courses = Courses(live.rules.drift_threshold)
-        self.sessions = Sessions(live.rules.lease_s, self._lease_over)
+        self._timelines = JobTimelines(context.rules.drift_threshold)
+        self.sessions = AgentSessions(context.rules.lease_s, self._lease_over)
         self._left: set[str] = set()
         self._held: dict[str, pb.Delay] = {}
 
     def resume(self) -> None:
         """After a restart: jobs that had an agent have the lease to come back."""
-        for job in self._live.registry.jobs.values():
+        for job in self._context.registry.jobs.values():
             if job.placed and job.agent:
                 self.sessions.lease(job.id)
 
-    def attach(self, hello: pb.Hello) -> Session:
+    def attach(self, hello: pb.Hello) -> AgentSession:
         """A stream of an agent begins.
 
         Raises:
-            Refused: there is no such job, it has no place, or there are no ranks.
+            RequestError: there is no such job, it has no place, or there are no ranks.
         """
-        job = self._live.registry.job(hello.job_id, "hello.job_id")
+        job = self._context.registry.job(hello.job_id, "hello.job_id")
         if not job.placed:
             state = pb.JobState.Name(job.state)
-            raise Refused(Kind.STATE, "hello.job_id", f"is {job.id!r}, which is {state}: it must be PLACED")
+            raise RequestError(
+                ErrorCode.STATE, "hello.job_id", f"is {job.id!r}, which is {state}: it must be PLACED"
+            )
         if not 1 <= hello.ranks <= 1_000_000:
             raise invalid("hello.ranks", f"is {hello.ranks}: 1 to 1000000 is allowed")
-        session = Session(job.id, hello.ranks)
+        session = AgentSession(job.id, hello.ranks)
         self.sessions.attach(session)
-        self._courses.forget(job.id)
+        self._timelines.forget(job.id)
         self._left.discard(job.id)
         self._held.pop(job.id, None)
         if not job.agent:
             self._change(replace(job, agent=True))
         return session
 
-    def leave(self, session: Session, orderly: bool) -> None:
+    def leave(self, session: AgentSession, orderly: bool) -> None:
         """A stream has ended; its job has the lease to come back."""
         if not self.sessions.leave(session):
             return
-        job = self._live.registry.jobs[session.job_id]
+        job = self._context.registry.jobs[session.job_id]
         if job.placed:
             if orderly:
                 self._left.add(job.id)
             self.sessions.lease(job.id)
 
-    def message(self, session: Session, message: pb.AgentMessage) -> None:
+    def message(self, session: AgentSession, message: pb.AgentMessage) -> None:
         """What an agent says after its Hello.
 
         Raises:
-            Refused: it cannot be.
+            RequestError: it cannot be.
         """
         kind = message.WhichOneof("message")
         if kind == "iteration":
             sent = message.iteration
-            report = Report(sent.number, sent.began_ns, sent.duration_ns)
+            report = IterationTiming(sent.number, sent.began_ns, sent.duration_ns)
             self._send(self.reported(session.job_id, report, "iteration."))
         elif kind == "applied":
-            self._courses.applied(session.job_id, message.applied.sequence, message.applied.iteration)
+            self._timelines.applied(session.job_id, message.applied.sequence, message.applied.iteration)
         elif kind != "profile":
             raise invalid(kind or "message", "is not allowed after the first message")
 
-    def reported(self, job_id: str, report: Report, prefix: str = "") -> dict[str, pb.Delay]:
+    def reported(self, job_id: str, report: IterationTiming, prefix: str = "") -> dict[str, pb.Delay]:
         """Note when an iteration began; what which jobs should wait, if anything.
 
         Raises:
-            Refused: the report cannot be, or its clock jumped.
+            RequestError: the report cannot be, or its clock jumped.
         """
-        live = self._live
-        now_ns = live.clock.now_ns()
-        job = live.registry.jobs[job_id]
-        counts = self._courses.note(job_id, report, now_ns, prefix)
-        live.registry.progress(job, min(report.number, job.spec.iterations))
+        context = self._context
+        now_ns = context.clock.now_ns()
+        job = context.registry.jobs[job_id]
+        counts = self._timelines.note(job_id, report, now_ns, prefix)
+        context.registry.progress(job, min(report.number, job.spec.iterations))
         if not counts or not job.turn:
             return {}
         group = self._reporting_group(job, now_ns)
-        return self._courses.delays([each.id for each in group], *_wanted(group), now_ns)
+        return self._timelines.delays([each.id for each in group], *_targets(group), now_ns)
 
-    def report_alone(self, job_id: str, report: Report) -> pb.Delay | None:
+    def report_alone(self, job_id: str, report: IterationTiming) -> pb.Delay | None:
         """As `reported`, for a job without a stream: its own delay is the answer, and is taken as applied.
 
         Raises:
-            Refused: the report cannot be, or its clock jumped.
+            RequestError: the report cannot be, or its clock jumped.
         """
         self._send(self.reported(job_id, report))
         own = self._held.pop(job_id, None)
         if own is not None:
-            self._courses.applied(job_id, own.sequence, report.number + 2)
+            self._timelines.applied(job_id, own.sequence, report.number + 2)
         return own
 
     def _send(self, delays: Mapping[str, pb.Delay]) -> None:
@@ -119,36 +121,38 @@ class Coordination:
             if not self.sessions.send(job_id, pb.Decision(delay=delay)):
                 self._held[job_id] = delay
 
-    def drift_ns(self, job: Job) -> int | None:
+    def drift_ns(self, job: JobRecord) -> int | None:
         """By how much the last reports have a job ahead of where it should be; None where that is not known."""
-        now_ns = self._live.clock.now_ns()
+        now_ns = self._context.clock.now_ns()
         group = self._reporting_group(job, now_ns) if job.turn else []
         if job not in group or len(group) < 2:
             return None
-        return self._courses.ahead_ns(job.id, *_wanted(group))
+        return self._timelines.ahead_ns(job.id, *_targets(group))
 
-    def over(self, job: Job, reason: str) -> None:
+    def over(self, job: JobRecord, reason: str) -> None:
         """A job is over."""
         self.sessions.detach(job.id, reason)
-        self._courses.drop(job.id)
+        self._timelines.drop(job.id)
         self._left.discard(job.id)
         self._held.pop(job.id, None)
 
-    def _reporting_group(self, job: Job, now_ns: int) -> list[Job]:
+    def _reporting_group(self, job: JobRecord, now_ns: int) -> list[JobRecord]:
         """The jobs that this one takes turns with, itself included, as far as they report."""
-        registry = self._live.registry
+        registry = self._context.registry
         around = registry.traffic_around(job.links)
         names = dict.fromkeys(each for jobs in around.values() for each in jobs)
         jobs = [registry.jobs[name] for name in names]
         return [each for each in jobs if each.turn == job.turn and self._reports(each, now_ns)]
 
-    def _reports(self, job: Job, now_ns: int) -> bool:
-        course = self._courses.of(job.id)
-        return course.report is not None and now_ns - course.heard_ns < max(SILENT_NS, 3 * job.iteration_ns)
+    def _reports(self, job: JobRecord, now_ns: int) -> bool:
+        timeline = self._timelines.of(job.id)
+        return timeline.report is not None and now_ns - timeline.heard_ns < max(
+            SILENT_NS, 3 * job.iteration_ns
+        )
 
-    def _change(self, job: Job) -> None:
-        self._live.registry.update(job)
-        self._live.save([job])
+    def _change(self, job: JobRecord) -> None:
+        self._context.registry.update(job)
+        self._context.save([job])
 
     def _lease_over(self, job_id: str) -> None:
         orderly = job_id in self._left
@@ -156,7 +160,7 @@ class Coordination:
         self._on_gone(job_id, orderly)
 
 
-def _wanted(group: Sequence[Job]) -> tuple[dict[str, int], dict[str, int]]:
+def _targets(group: Sequence[JobRecord]) -> tuple[dict[str, int], dict[str, int]]:
     """When in the common turn each job should begin to send, and its period: reports tell of the former."""
     sends = {job.id: (job.shift_ns or 0) + (job.demand.silence_ns if job.demand else 0) for job in group}
     return sends, {job.id: job.iteration_ns for job in group}

@@ -43,7 +43,7 @@ PACED_BY = 4
 
 
 @dataclass(frozen=True)
-class Report:
+class IterationTiming:
     """When an iteration began, on the service's clock."""
 
     number: int
@@ -52,7 +52,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Course:
+class JobTimeline:
     """What is known of how a job runs.
 
     Attributes:
@@ -70,7 +70,7 @@ class Course:
         patience: so many more looks at the group are to pass before the next delay.
     """
 
-    report: Report | None = None
+    report: IterationTiming | None = None
     heard_ns: int = 0
     sequence: int = 0
     sent_ns: int = 0
@@ -97,80 +97,87 @@ class Course:
 
 
 @dataclass
-class Courses:
-    """The courses of all jobs that report."""
+class JobTimelines:
+    """The timelines of all jobs that report."""
 
     threshold: float
-    _courses: dict[str, Course] = field(default_factory=dict)
+    _timelines: dict[str, JobTimeline] = field(default_factory=dict)
 
-    def of(self, job_id: str) -> Course:
-        """The course of a job; an empty one if it never reported."""
-        return self._courses.get(job_id, Course())
+    def of(self, job_id: str) -> JobTimeline:
+        """The timeline of a job; an empty one if it never reported."""
+        return self._timelines.get(job_id, JobTimeline())
 
     def forget(self, job_id: str) -> None:
         """Start again, but for the sequence: the job's agent is another, or its clock."""
-        if job_id in self._courses:
-            self._courses[job_id] = Course(sequence=self._courses[job_id].sequence)
+        if job_id in self._timelines:
+            self._timelines[job_id] = JobTimeline(sequence=self._timelines[job_id].sequence)
 
     def drop(self, job_id: str) -> None:
         """The job is over."""
-        self._courses.pop(job_id, None)
+        self._timelines.pop(job_id, None)
 
-    def note(self, job_id: str, report: Report, now_ns: int, prefix: str) -> bool:
+    def note(self, job_id: str, report: IterationTiming, now_ns: int, prefix: str) -> bool:
         """Note a report; whether it counts, or the job still has a delay before it.
 
         Raises:
-            Refused: its numbers cannot be, or its clock jumped.
+            RequestError: its numbers cannot be, or its clock jumped.
         """
-        course = self.of(job_id)
-        _check(report, course.report, now_ns, prefix)
-        pending = course.sent_ns > 0 and now_ns - course.sent_ns < APPLY_WITHIN_NS
-        counts = not pending and report.number >= course.from_iteration
-        self._courses[job_id] = replace(
-            course,
+        timeline = self.of(job_id)
+        _check(report, timeline.report, now_ns, prefix)
+        pending = timeline.sent_ns > 0 and now_ns - timeline.sent_ns < APPLY_WITHIN_NS
+        counts = not pending and report.number >= timeline.from_iteration
+        self._timelines[job_id] = replace(
+            timeline,
             report=report,
             heard_ns=now_ns,
             fresh=counts,
-            sent_ns=course.sent_ns if pending else 0,
-            durations_ns=(*course.durations_ns, report.duration_ns)[-PACED_BY:],
+            sent_ns=timeline.sent_ns if pending else 0,
+            durations_ns=(*timeline.durations_ns, report.duration_ns)[-PACED_BY:],
         )
         return counts
 
     def applied(self, job_id: str, sequence: int, iteration: int) -> None:
         """A delay has been applied, from this iteration on. One that is not awaited changes nothing."""
-        course = self.of(job_id)
-        if course.sent_ns and sequence == course.sequence:
-            lead = max(1, iteration - course.sent_after)
+        timeline = self.of(job_id)
+        if timeline.sent_ns and sequence == timeline.sequence:
+            lead = max(1, iteration - timeline.sent_after)
             durations_ns = (
-                course.durations_ns[-1:] if course.report and course.report.number >= iteration else ()
+                timeline.durations_ns[-1:] if timeline.report and timeline.report.number >= iteration else ()
             )
-            self._courses[job_id] = replace(
-                course, sent_ns=0, from_iteration=iteration, fresh=False, lead=lead, durations_ns=durations_ns
+            self._timelines[job_id] = replace(
+                timeline,
+                sent_ns=0,
+                from_iteration=iteration,
+                fresh=False,
+                lead=lead,
+                durations_ns=durations_ns,
             )
 
     def delays(
         self, jobs: Sequence[str], shifts_ns: Mapping[str, int], periods_ns: Mapping[str, int], now_ns: int
     ) -> dict[str, pb.Delay]:
         """What to send to which of some connected jobs, once all of them have reported anew."""
-        courses = {job: self.of(job) for job in jobs}
-        if len(courses) < 2 or not all(course.fresh for course in courses.values()):
+        timelines = {job: self.of(job) for job in jobs}
+        if len(timelines) < 2 or not all(timeline.fresh for timeline in timelines.values()):
             return {}
-        self._look(courses, fresh=False)
-        timed_ns = _timed(courses, _on_circle(jobs, periods_ns))
-        paces_ns = {job: course.pace_ns(timed_ns[job], self.threshold) for job, course in courses.items()}
-        if not corrections(_seen(courses, paces_ns), shifts_ns, timed_ns, self.threshold):
-            self._look(courses, unsettled=0, patience=0)
-            if not _timed_too_long(courses, timed_ns):
+        self._look(timelines, fresh=False)
+        timed_ns = _timed(timelines, _on_circle(jobs, periods_ns))
+        paces_ns = {
+            job: timeline.pace_ns(timed_ns[job], self.threshold) for job, timeline in timelines.items()
+        }
+        if not corrections(_seen(timelines, paces_ns), shifts_ns, timed_ns, self.threshold):
+            self._look(timelines, unsettled=0, patience=0)
+            if not _timed_too_long(timelines, timed_ns):
                 return {}
-            as_told_ns = {job: max(timed_ns[job], course.timed_ns) for job, course in courses.items()}
-            return self._tell(_foreseen(courses, as_told_ns), shifts_ns, timed_ns, now_ns)
-        patience = max(course.patience for course in courses.values())
+            as_told_ns = {job: max(timed_ns[job], timeline.timed_ns) for job, timeline in timelines.items()}
+            return self._tell(_foreseen(timelines, as_told_ns), shifts_ns, timed_ns, now_ns)
+        patience = max(timeline.patience for timeline in timelines.values())
         if patience > 0:
-            self._look(courses, patience=patience - 1)
+            self._look(timelines, patience=patience - 1)
             return {}
-        unsettled = max(course.unsettled for course in courses.values())
-        self._look(courses, unsettled=unsettled + 1, patience=min(2**unsettled - 1, MOST_PATIENCE))
-        return self._tell(_foreseen(courses, paces_ns), shifts_ns, timed_ns, now_ns)
+        unsettled = max(timeline.unsettled for timeline in timelines.values())
+        self._look(timelines, unsettled=unsettled + 1, patience=min(2**unsettled - 1, MOST_PATIENCE))
+        return self._tell(_foreseen(timelines, paces_ns), shifts_ns, timed_ns, now_ns)
 
     def _tell(
         self,
@@ -189,28 +196,28 @@ class Courses:
 
     def _look(self, jobs: Iterable[str], **changes: Any) -> None:
         for job in jobs:
-            self._courses[job] = replace(self._courses[job], **changes)
+            self._timelines[job] = replace(self._timelines[job], **changes)
 
     def ahead_ns(
         self, job_id: str, shifts_ns: Mapping[str, int], periods_ns: Mapping[str, int]
     ) -> int | None:
         """How far a job is ahead of the others, as they last reported; None if it is not known."""
-        courses = {job: self.of(job) for job in shifts_ns if self.of(job).report is not None}
-        if job_id not in courses or len(courses) < 2:
+        timelines = {job: self.of(job) for job in shifts_ns if self.of(job).report is not None}
+        if job_id not in timelines or len(timelines) < 2:
             return None
-        on_circle = _on_circle(list(courses), periods_ns)
-        return corrections(_seen(courses, on_circle), shifts_ns, on_circle, 0.0).get(job_id, 0)
+        on_circle = _on_circle(list(timelines), periods_ns)
+        return corrections(_seen(timelines, on_circle), shifts_ns, on_circle, 0.0).get(job_id, 0)
 
     def _delay(self, job_id: str, could_ns: int, wait_ns: int, period_ns: int, now_ns: int) -> pb.Delay:
         """Have a job begin so long after it could, which is the margin later than foreseen."""
         before = self.of(job_id)
         after = before.report.number if before.report else 0
-        course = replace(
+        timeline = replace(
             before, sequence=before.sequence + 1, sent_ns=now_ns, sent_after=after, timed_ns=period_ns
         )
-        self._courses[job_id] = course
+        self._timelines[job_id] = timeline
         return pb.Delay(
-            sequence=course.sequence,
+            sequence=timeline.sequence,
             delay_ns=wait_ns,
             reason=f"{wait_ns / 1e6:.3f} ms ahead of where its time shift has it",
             at_ns=could_ns + wait_ns,
@@ -224,49 +231,51 @@ def _on_circle(jobs: Sequence[str], periods_ns: Mapping[str, int]) -> dict[str, 
     return dict(zip(jobs, found, strict=True))
 
 
-def _timed(courses: Mapping[str, Course], periods_ns: Mapping[str, int]) -> dict[str, int]:
+def _timed(timelines: Mapping[str, JobTimeline], periods_ns: Mapping[str, int]) -> dict[str, int]:
     """How far apart iterations are to begin: all longer than on the circle by what the slowest job takes longer.
 
     More than circles tolerate says that jobs collide, but not what they take otherwise.
     """
-    longer = max(course.longer_by(periods_ns[job]) for job, course in courses.items())
+    longer = max(timeline.longer_by(periods_ns[job]) for job, timeline in timelines.items())
     allowed = ALLOWANCE + (longer if longer <= TOLERANCE else ALLOWANCE)
     return {job: round((1 + allowed) * period_ns) for job, period_ns in periods_ns.items()}
 
 
-def _timed_too_long(courses: Mapping[str, Course], timed_ns: Mapping[str, int]) -> bool:
+def _timed_too_long(timelines: Mapping[str, JobTimeline], timed_ns: Mapping[str, int]) -> bool:
     """Whether jobs were told more than they take by themselves, now that they have run in their places for a while.
 
     They were told in the middle of a collision, as a rule, when nobody could know.
     """
-    known = all(len(course.durations_ns) == PACED_BY for course in courses.values())
-    return known and any(course.timed_ns > (1 + RETIMED) * timed_ns[job] for job, course in courses.items())
+    known = all(len(timeline.durations_ns) == PACED_BY for timeline in timelines.values())
+    return known and any(
+        timeline.timed_ns > (1 + RETIMED) * timed_ns[job] for job, timeline in timelines.items()
+    )
 
 
-def _seen(courses: Mapping[str, Course], paces_ns: Mapping[str, int]) -> dict[str, int]:
+def _seen(timelines: Mapping[str, JobTimeline], paces_ns: Mapping[str, int]) -> dict[str, int]:
     """When iterations begin at about the time of the latest report: some are older than others."""
-    return _nearest(courses, paces_ns, max(_began_ns(course) for course in courses.values()))
+    return _nearest(timelines, paces_ns, max(_began_ns(timeline) for timeline in timelines.values()))
 
 
-def _foreseen(courses: Mapping[str, Course], paces_ns: Mapping[str, int]) -> dict[str, int]:
+def _foreseen(timelines: Mapping[str, JobTimeline], paces_ns: Mapping[str, int]) -> dict[str, int]:
     """When iterations will begin at about the time when delays sent now have been kept."""
-    kept_ns = max(_began_ns(course) + course.lead * paces_ns[job] for job, course in courses.items())
-    return _nearest(courses, paces_ns, kept_ns)
+    kept_ns = max(_began_ns(timeline) + timeline.lead * paces_ns[job] for job, timeline in timelines.items())
+    return _nearest(timelines, paces_ns, kept_ns)
 
 
-def _nearest(courses: Mapping[str, Course], paces_ns: Mapping[str, int], at_ns: int) -> dict[str, int]:
+def _nearest(timelines: Mapping[str, JobTimeline], paces_ns: Mapping[str, int], at_ns: int) -> dict[str, int]:
     """When that iteration of each job begins that begins nearest to a moment."""
-    began_ns = {job: _began_ns(course) for job, course in courses.items()}
+    began_ns = {job: _began_ns(timeline) for job, timeline in timelines.items()}
     return {job: at + round((at_ns - at) / paces_ns[job]) * paces_ns[job] for job, at in began_ns.items()}
 
 
-def _began_ns(course: Course) -> int:
+def _began_ns(timeline: JobTimeline) -> int:
     """When the last iteration began that was reported; there must be one."""
-    assert course.report is not None
-    return course.report.began_ns
+    assert timeline.report is not None
+    return timeline.report.began_ns
 
 
-def _check(report: Report, before: Report | None, now_ns: int, prefix: str) -> None:
+def _check(report: IterationTiming, before: IterationTiming | None, now_ns: int, prefix: str) -> None:
     if report.number < 0:
         raise invalid(f"{prefix}number", f"is {report.number}: 0 or more is allowed")
     if report.duration_ns < 0:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from placement.service.protocol import placement_pb2 as pb
 
 
-class Session:
+class AgentSession:
     """The stream to one agent."""
 
     def __init__(self, job_id: str, ranks: int) -> None:
@@ -29,7 +29,7 @@ class Session:
         return await self._decisions.get()
 
 
-class Sessions:
+class AgentSessions:
     """At most one stream a job; a later one replaces it. A job without one that had one has a lease.
 
     Args:
@@ -40,13 +40,13 @@ class Sessions:
     def __init__(self, lease_s: float, on_end: Callable[[str], None]) -> None:
         self.lease_s = lease_s
         self._on_end = on_end
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, AgentSession] = {}
         self._leases: dict[str, asyncio.TimerHandle] = {}
 
     def __contains__(self, job_id: str) -> bool:
         return job_id in self._sessions
 
-    def attach(self, session: Session) -> None:
+    def attach(self, session: AgentSession) -> None:
         """A new stream of an agent."""
         before = self._sessions.get(session.job_id)
         if before is not None:
@@ -55,7 +55,7 @@ class Sessions:
         self._sessions[session.job_id] = session
         self._end_lease(session.job_id)
 
-    def leave(self, session: Session) -> bool:
+    def leave(self, session: AgentSession) -> bool:
         """A stream is gone; whether the job has none now."""
         if self._sessions.get(session.job_id) is not session:
             return False

@@ -1,1 +1,1 @@
-"""Placement decisions: candidates, the choice among them, and its explanation."""
+"""Placement decisions: candidates, the choice among them, and its explain_placement."""

@@ -8,8 +8,8 @@ from fractions import Fraction
 
 from placement.model.cluster import Cluster, Gpu, Server, Switch
 from placement.policies.schedulers.scheduler import CANDIDATES, JobView
-from placement.service.decisions.policy import Policy
-from placement.service.state.job import Job
+from placement.service.decisions.policy import ServicePolicy
+from placement.service.state.job_record import JobRecord
 from placement.service.state.registry import Registry
 
 _FOREVER_NS = 1 << 62
@@ -29,7 +29,7 @@ class Candidate:
     links: tuple[str, ...]
 
 
-def candidates(registry: Registry, job: Job, policy: Policy, now_ns: int) -> list[Candidate]:
+def candidates(registry: Registry, job: JobRecord, policy: ServicePolicy, now_ns: int) -> list[Candidate]:
     """The placements to choose from, the policy's own first; none if the job does not fit.
 
     A compiled policy has one answer. With Cassini it is asked again with the servers in another order, each time
@@ -47,18 +47,20 @@ def candidates(registry: Registry, job: Job, policy: Policy, now_ns: int) -> lis
     return [Candidate(slots, registry.links_of(job, slots)) for slots in found]
 
 
-def _by_compiled(registry: Registry, job: Job, policy: Policy, most: int) -> Iterator[tuple[int, ...]]:
+def _by_compiled(
+    registry: Registry, job: JobRecord, policy: ServicePolicy, most: int
+) -> Iterator[tuple[int, ...]]:
     assert policy.compiled is not None
     rule, kappa = policy.compiled.rule, policy.compiled.kappa
-    pool, wanted = registry.pool(job), registry.wanted(job)
+    pool, request = registry.pool(job), registry.slot_request(job)
     for first in _beginnings(registry, job, most):
-        slots = pool.choose(rule, kappa, wanted, first)
+        slots = pool.choose(rule, kappa, request, first)
         if slots is None:
             return
         yield slots
 
 
-def _beginnings(registry: Registry, job: Job, most: int) -> list[int]:
+def _beginnings(registry: Registry, job: JobRecord, most: int) -> list[int]:
     """Servers to begin with: the first; then the first of other racks, and then any, evenly spread over the cluster."""
     servers = registry.servers
     if most == 1 or not servers:
@@ -77,20 +79,20 @@ def _spread(numbers: list[int], most: int) -> list[int]:
 
 
 def _by_scheduler(
-    registry: Registry, job: Job, policy: Policy, now_ns: int, most: int
+    registry: Registry, job: JobRecord, policy: ServicePolicy, now_ns: int, most: int
 ) -> Iterator[tuple[int, ...]]:
     """Of a scheduler that sees whole clusters. The other jobs keep what they have: nothing is taken from a live job."""
-    if policy.scheduler is None or registry.pool(job).available(registry.wanted(job)) < job.count:
+    if policy.scheduler is None or registry.pool(job).available(registry.slot_request(job)) < job.count:
         return
     cluster = _cluster(registry, job)
     held = [_view(each, registry) for each in registry.jobs.values() if each.placed and _same_kind(each, job)]
     for assignment in policy.scheduler.candidates(cluster, now_ns, [*held, _view(job, registry)], most):
         slots = tuple(sorted(assignment.get(job.id, ())))
-        if len(slots) == job.count and registry.pool(job).suits(slots, registry.wanted(job)):
+        if len(slots) == job.count and registry.pool(job).suits(slots, registry.slot_request(job)):
             yield slots
 
 
-def _same_kind(one: Job, other: Job) -> bool:
+def _same_kind(one: JobRecord, other: JobRecord) -> bool:
     return bool(one.spec.gpus) == bool(other.spec.gpus)
 
 
@@ -102,7 +104,7 @@ class _Profiled:
         return self.duration_ns
 
 
-def _view(job: Job, registry: Registry) -> JobView:
+def _view(job: JobRecord, registry: Registry) -> JobView:
     return JobView(
         job.id,
         job.submitted_ns,
@@ -117,7 +119,7 @@ def _view(job: Job, registry: Registry) -> JobView:
     )
 
 
-def _cluster(registry: Registry, job: Job) -> Cluster:
+def _cluster(registry: Registry, job: JobRecord) -> Cluster:
     """The cluster as schedulers see it: its GPUs have the numbers of the pool's slots."""
     gpus = bool(job.spec.gpus)
     if gpus not in registry.views:
@@ -125,7 +127,7 @@ def _cluster(registry: Registry, job: Job) -> Cluster:
     return registry.views[gpus]
 
 
-def _made(registry: Registry, job: Job) -> Cluster:
+def _made(registry: Registry, job: JobRecord) -> Cluster:
     fastest = max(server.nic_bps for server in registry.servers)
     counts = registry.pool(job).servers["gpus"].tolist()
     servers = tuple(

@@ -9,7 +9,7 @@ from mltcp.core.demand import Demand
 from placement.cassini.circle import KEPT_TOLERANCE
 from placement.cassini.placement_selection import Choice, Traffic, choose
 from placement.service.decisions.candidates import Candidate
-from placement.service.state.job import Job
+from placement.service.state.job_record import JobRecord
 from placement.service.state.registry import Registry
 
 WHOLE_JOBS = 16
@@ -17,7 +17,7 @@ WHOLE_JOBS = 16
 
 
 @dataclass(frozen=True)
-class Question:
+class CassiniRequest:
     """What Cassini is asked: copies of what the registry had, so that it can be answered beside the event loop.
 
     Attributes:
@@ -32,7 +32,7 @@ class Question:
     demands: Mapping[str, Demand]
     capacities_bps: Mapping[str, int]
 
-    def answer(self) -> Choice:
+    def solve(self) -> Choice:
         """Algorithm 2.
 
         Without loops the scores of links that no candidate touches are the same for all candidates. So where many jobs
@@ -50,7 +50,7 @@ class Question:
         return choose(traffic, self.demands, self.capacities_bps, tolerance=KEPT_TOLERANCE, timed=True)
 
 
-def question(registry: Registry, job: Job, candidates: Sequence[Candidate]) -> Question:
+def request_for_job(registry: Registry, job: JobRecord, candidates: Sequence[Candidate]) -> CassiniRequest:
     """What to ask for a job that has a profile and is to be placed with Cassini.
 
     All candidates are judged by the same links and jobs, so that their mean scores can be compared: by those that are
@@ -58,7 +58,7 @@ def question(registry: Registry, job: Job, candidates: Sequence[Candidate]) -> Q
     """
     touched = frozenset(link for each in candidates for link in each.links)
     around = registry.traffic_around(touched)
-    return Question(
+    return CassiniRequest(
         [_with(around, job.id, candidate.links) for candidate in candidates],
         touched,
         {**_demands(registry, around), **_demand(job)},
@@ -66,12 +66,14 @@ def question(registry: Registry, job: Job, candidates: Sequence[Candidate]) -> Q
     )
 
 
-def question_of_present(registry: Registry, links: Sequence[str]) -> Question | None:
+def request_for_links(registry: Registry, links: Sequence[str]) -> CassiniRequest | None:
     """What to ask to work the time shifts out anew around these links; None if no jobs share any."""
     around = registry.traffic_around(links)
     if not any(len(jobs) > 1 for jobs in around.values()):
         return None
-    return Question([around], frozenset(around), _demands(registry, around), registry.capacities_bps(around))
+    return CassiniRequest(
+        [around], frozenset(around), _demands(registry, around), registry.capacities_bps(around)
+    )
 
 
 def _with(around: Mapping[str, list[str]], job_id: str, links: Sequence[str]) -> dict[str, list[str]]:
@@ -86,5 +88,5 @@ def _demands(registry: Registry, around: Mapping[str, list[str]]) -> dict[str, D
     return found
 
 
-def _demand(job: Job) -> dict[str, Demand]:
+def _demand(job: JobRecord) -> dict[str, Demand]:
     return {job.id: job.demand} if job.demand is not None else {}

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from mltcp.core.errors import UsageError
 from placement.cassini.placement_selection import Choice
 from placement.service.decisions.candidates import candidates
-from placement.service.decisions.cassini_request import Question, question
-from placement.service.decisions.explaining import explanation
-from placement.service.decisions.policy import Policy
+from placement.service.decisions.cassini_request import CassiniRequest, request_for_job
+from placement.service.decisions.explanation import explain_placement
+from placement.service.decisions.policy import ServicePolicy
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.request_error import invalid
-from placement.service.state.job import Job
+from placement.service.state.job_record import JobRecord
 from placement.service.state.registry import Registry
 
 INLINE_JOBS = 16
@@ -23,7 +23,7 @@ INLINE_JOBS = 16
 
 
 @dataclass(frozen=True)
-class Decision:
+class PlacementDecision:
     """Where a job is to go.
 
     Attributes:
@@ -43,11 +43,13 @@ class Decision:
     choice: Choice | None = None
 
 
-async def decide(registry: Registry, job: Job, policy: Policy, now_ns: int) -> Decision | None:
+async def decide(
+    registry: Registry, job: JobRecord, policy: ServicePolicy, now_ns: int
+) -> PlacementDecision | None:
     """Where a job would go now; None if it fits nowhere. Nothing is changed.
 
     Raises:
-        Refused: the policy cannot place such a job.
+        RequestError: the policy cannot place such a job.
     """
     began_ns = time.perf_counter_ns()
     try:
@@ -59,15 +61,15 @@ async def decide(registry: Registry, job: Job, policy: Policy, now_ns: int) -> D
     choice: Choice | None = None
     connected: tuple[str, ...] = ()
     if policy.cassini and job.demand is not None:
-        asked = question(registry, job, found)
-        choice, connected = await answer(asked), tuple(asked.demands)
+        request = request_for_job(registry, job, found)
+        choice, connected = await solve(request), tuple(request.demands)
     taken = found[choice.candidate if choice else 0]
     took_ns = time.perf_counter_ns() - began_ns
-    told = explanation(registry, job, policy, found, choice, took_ns)
-    return Decision(job.id, policy.name, taken.slots, told, connected, choice)
+    told = explain_placement(registry, job, policy, found, choice, took_ns)
+    return PlacementDecision(job.id, policy.name, taken.slots, told, connected, choice)
 
 
-def carry_out(registry: Registry, decision: Decision, now_ns: int) -> list[Job]:
+def carry_out(registry: Registry, decision: PlacementDecision, now_ns: int) -> list[JobRecord]:
     """Place the job and set the time shifts; all jobs that changed, the placed one first."""
     job = replace(registry.jobs[decision.job_id], policy=decision.policy)
     placed = registry.place(job, decision.slots, registry.links_of(job, decision.slots), now_ns)
@@ -75,7 +77,7 @@ def carry_out(registry: Registry, decision: Decision, now_ns: int) -> list[Job]:
     return [registry.jobs[placed.id], *(each for each in changed if each.id != placed.id)]
 
 
-def shift(registry: Registry, connected: Iterable[str], choice: Choice, now_ns: int) -> list[Job]:
+def shift(registry: Registry, connected: Iterable[str], choice: Choice, now_ns: int) -> list[JobRecord]:
     """Set the time shifts of connected jobs, and take those of jobs that need none any more; those that changed.
 
     Jobs that take turns with each other are marked by a name that no earlier decision has given.
@@ -92,7 +94,7 @@ def shift(registry: Registry, connected: Iterable[str], choice: Choice, now_ns: 
     return changed
 
 
-def unshift_alone(registry: Registry, links: tuple[str, ...]) -> list[Job]:
+def unshift_alone(registry: Registry, links: tuple[str, ...]) -> list[JobRecord]:
     """Take the time shifts of jobs that share none of their links any more; those that changed."""
     around = registry.traffic_around(links)
     sharing = {job for jobs in around.values() if len(jobs) > 1 for job in jobs}
@@ -105,8 +107,8 @@ def unshift_alone(registry: Registry, links: tuple[str, ...]) -> list[Job]:
     return changed
 
 
-async def answer(asked: Question) -> Choice:
+async def solve(request: CassiniRequest) -> Choice:
     """Cassini's answer, worked out beside the event loop if it takes long."""
-    if len(asked.demands) <= INLINE_JOBS:
-        return asked.answer()
-    return await asyncio.to_thread(asked.answer)
+    if len(request.demands) <= INLINE_JOBS:
+        return request.solve()
+    return await asyncio.to_thread(request.solve)

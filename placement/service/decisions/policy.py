@@ -13,7 +13,7 @@ NAMES = Vocabulary("policy", ("random", "first-fit", "list-scheduling", "lwf-K",
 
 
 @dataclass(frozen=True)
-class Policy:
+class ServicePolicy:
     """How a job is placed.
 
     Attributes:
@@ -29,11 +29,11 @@ class Policy:
     scheduler: Scheduler | None = None
 
 
-def policy(name: str, field: str = "policy") -> Policy:
+def parse_policy(name: str, field: str = "policy") -> ServicePolicy:
     """The policy of this name: one of `NAMES`, alone or followed by ``+cassini``.
 
     Raises:
-        Refused: there is none.
+        RequestError: there is none.
     """
     base, cassini = split_cassini(name)
     part = NAMES.find(base)
@@ -42,5 +42,5 @@ def policy(name: str, field: str = "policy") -> Policy:
     if base in ("themis", "pollux"):
         from placement.policies.schedulers import augmented
 
-        return Policy(name, cassini, None, augmented.policy(base).scheduler)
-    return Policy(name, cassini, catalogue.placement_policy(part.base, part.number or 1))
+        return ServicePolicy(name, cassini, None, augmented.policy(base).scheduler)
+    return ServicePolicy(name, cassini, catalogue.placement_policy(part.base, part.number or 1))

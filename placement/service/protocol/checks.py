@@ -18,14 +18,14 @@ def check_name(name: str, field: str) -> None:
     """A name of a job, server or switch.
 
     Raises:
-        Refused: it is empty, too long, or has other characters.
+        RequestError: it is empty, too long, or has other characters.
     """
     if not _NAME.fullmatch(name):
         raise invalid(field, f"is {name[:40]!r}: 1 to 200 letters, digits and . : / @ + - _ are allowed")
 
 
 def check_server(server: pb.Server, field: str) -> None:
-    """Raises `Refused` for a server that cannot be."""
+    """Raises `RequestError` for a server that cannot be."""
     check_name(server.name, f"{field}.name")
     check_name(server.switch, f"{field}.switch")
     _check_range(server.gpus, f"{field}.gpus", 0, _MOST_SLOTS)
@@ -37,14 +37,14 @@ def check_server(server: pb.Server, field: str) -> None:
 
 
 def check_link(link: pb.Link, field: str) -> None:
-    """Raises `Refused` for a link that cannot be."""
+    """Raises `RequestError` for a link that cannot be."""
     check_name(link.switch, f"{field}.switch")
     check_name(link.above, f"{field}.above")
     _check_range(link.capacity_bps, f"{field}.capacity_bps", 1, _MOST)
 
 
 def check_job(job: pb.Job, field: str = "job") -> None:
-    """Raises `Refused` for a job that cannot be in any cluster; policy, profile and servers are checked elsewhere."""
+    """Raises `RequestError` for a job that no cluster could have; policy, profile and servers are checked elsewhere."""
     check_name(job.id, f"{field}.id")
     _check_range(job.gpus, f"{field}.gpus", 0, _MOST_SLOTS)
     _check_range(job.cpu_slots, f"{field}.cpu_slots", 0, _MOST_SLOTS)
@@ -67,7 +67,7 @@ def demand_of(profile: pb.Profile, field: str) -> Demand:
     """The demand that a profile describes.
 
     Raises:
-        Refused: there are no phases, or one of them is empty, negative or overlaps the one before.
+        RequestError: there are no phases, or one of them is empty, negative or overlaps the one before.
     """
     if not profile.phases:
         raise invalid(f"{field}.phases", "is empty: one or more are allowed")

@@ -7,7 +7,7 @@ from enum import Enum
 from mltcp.core.errors import MltcpError
 
 
-class Kind(Enum):
+class ErrorCode(Enum):
     """Why something is refused; each is a gRPC status code (`server.CODES`)."""
 
     INVALID = "invalid"
@@ -17,20 +17,20 @@ class Kind(Enum):
     STATE = "state"
 
 
-class Refused(MltcpError):
+class RequestError(MltcpError):
     """A request that is refused, with nothing changed.
 
     Attributes:
-        kind: why.
+        code: why.
         field: of the request, as in ``job.gpus`` or ``servers[3].nic_bps``; the message begins with it.
     """
 
-    def __init__(self, kind: Kind, field: str, text: str) -> None:
+    def __init__(self, code: ErrorCode, field: str, text: str) -> None:
         super().__init__(f"{field} {text}")
-        self.kind = kind
+        self.code = code
         self.field = field
 
 
-def invalid(field: str, text: str) -> Refused:
+def invalid(field: str, text: str) -> RequestError:
     """A value that is never allowed."""
-    return Refused(Kind.INVALID, field, text)
+    return RequestError(ErrorCode.INVALID, field, text)

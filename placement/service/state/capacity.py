@@ -2,60 +2,58 @@
 
 from __future__ import annotations
 
-from placement.service.protocol.request_error import Kind, Refused, invalid
-from placement.service.state.job import Job
+from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
+from placement.service.state.job_record import JobRecord
 from placement.service.state.registry import Registry
-from placement.service.state.slots import Pool, Wanted
+from placement.service.state.slot_pool import SlotPool, SlotRequest
 
 
-def check_possible(registry: Registry, job: Job, field: str = "job") -> None:
-    """Raises `Refused` for a job that no state of this cluster has room for."""
-    pool, wanted = registry.pool(job), registry.wanted(job)
-    capable = pool.capable(wanted)
-    if capable >= wanted.count:
+def check_possible(registry: Registry, job: JobRecord, field: str = "job") -> None:
+    """Raises `RequestError` for a job that no state of this cluster has room for."""
+    pool, request = registry.pool(job), registry.slot_request(job)
+    capable = pool.capable(request)
+    if capable >= request.count:
         return
     resource, noun = _named(job)
-    where = "the servers it may use" if wanted.servers is not None else "the cluster"
-    whole = pool.capable(Wanted(wanted.count, 0, servers=wanted.servers))
-    if whole < wanted.count:
+    where = "the servers it may use" if request.servers is not None else "the cluster"
+    whole = pool.capable(SlotRequest(request.count, 0, servers=request.servers))
+    if whole < request.count:
         raise invalid(
             f"{field}.{resource}",
-            f"is {wanted.count}: {wanted.count - whole} more than the {whole} {noun} of {where}",
+            f"is {request.count}: {request.count - whole} more than the {whole} {noun} of {where}",
         )
-    largest = pool.largest_mb(wanted)
-    if largest < wanted.memory_mb:
+    largest = pool.largest_mb(request)
+    if largest < request.memory_mb:
         raise invalid(
             f"{field}.memory_mb",
-            f"is {wanted.memory_mb}: {wanted.memory_mb - largest} more than the {largest} of the largest GPU of"
+            f"is {request.memory_mb}: {request.memory_mb - largest} more than the {largest} of the largest GPU of"
             f" {where}",
         )
     raise invalid(
         f"{field}.{resource}",
-        f"is {wanted.count}: {wanted.count - capable} more than the {capable} {noun} of {where} with memory_mb"
-        f" {wanted.memory_mb} or more",
+        f"is {request.count}: {request.count - capable} more than the {capable} {noun} of {where} with memory_mb"
+        f" {request.memory_mb} or more",
     )
 
 
-def no_room(registry: Registry, job: Job, field: str = "job") -> Refused:
+def no_room(registry: Registry, job: JobRecord, field: str = "job") -> RequestError:
     """That a job, which is possible, does not fit now."""
-    return Refused(Kind.FULL, f"{field}.{_named(job)[0]}", shortage(registry, job))
+    return RequestError(ErrorCode.FULL, f"{field}.{_named(job)[0]}", shortage(registry, job))
 
 
-def shortage(registry: Registry, job: Job) -> str:
+def shortage(registry: Registry, job: JobRecord) -> str:
     """What is missing for a job to fit now."""
-    pool, wanted = registry.pool(job), registry.wanted(job)
-    available = pool.available(wanted)
-    return (
-        f"is {wanted.count}: {wanted.count - available} more than the {available} {_free(job, pool, wanted)}"
-    )
+    pool, request = registry.pool(job), registry.slot_request(job)
+    available = pool.available(request)
+    return f"is {request.count}: {request.count - available} more than the {available} {_free(job, pool, request)}"
 
 
-def _free(job: Job, pool: Pool, wanted: Wanted) -> str:
+def _free(job: JobRecord, pool: SlotPool, request: SlotRequest) -> str:
     noun = _named(job)[1]
-    where = " of the servers it may use" if wanted.servers is not None else ""
-    memory = f" with memory_mb {wanted.memory_mb} or more left" if wanted.memory_mb else ""
+    where = " of the servers it may use" if request.servers is not None else ""
+    memory = f" with memory_mb {request.memory_mb} or more left" if request.memory_mb else ""
     return f"{noun}{where} that are free{memory}"
 
 
-def _named(job: Job) -> tuple[str, str]:
+def _named(job: JobRecord) -> tuple[str, str]:
     return ("gpus", "GPUs") if job.spec.gpus else ("cpu_slots", "CPU slots")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from placement.service.protocol import placement_pb2 as pb
+from placement.service.state.persistence import saved_jobs, saved_links, saved_servers
 from placement.service.state.registry import Registry
-from placement.service.state.saving import saved_jobs, saved_links, saved_servers
 from placement.service.state.store import Store
 
 

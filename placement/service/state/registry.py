@@ -12,24 +12,24 @@ from mltcp.core.policy_names import split_cassini
 from placement.model.cluster import Cluster
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import check_link, check_name, check_server
-from placement.service.protocol.request_error import Kind, Refused, invalid
-from placement.service.state.job import Job, Shape
-from placement.service.state.slots import Pool, Wanted
-from placement.service.state.tree import Tree
-from placement.service.state.waiting import Waiting
+from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
+from placement.service.state.job_record import JobRecord, ResourceClass
+from placement.service.state.network_tree import NetworkTree
+from placement.service.state.slot_pool import SlotPool, SlotRequest
+from placement.service.state.waiting_queue import WaitingQueue
 
 
 class Registry:
     """The state of one service. Only its event loop may touch it."""
 
     def __init__(self) -> None:
-        self.tree = Tree()
+        self.tree = NetworkTree()
         self.servers: list[pb.Server] = []
         self.links: list[pb.Link] = []
-        self.jobs: dict[str, Job] = {}
-        self.waiting = Waiting()
-        self.gpus = Pool()
-        self.cpu_slots = Pool()
+        self.jobs: dict[str, JobRecord] = {}
+        self.waiting = WaitingQueue()
+        self.gpus = SlotPool()
+        self.cpu_slots = SlotPool()
         self.jobs_of: dict[str, dict[str, None]] = {}
         self.views: dict[bool, Cluster] = {}
         self._numbers: dict[str, int] = {}
@@ -40,7 +40,7 @@ class Registry:
         """Make servers known; the numbers of those that were not.
 
         Raises:
-            Refused: one of them cannot be, or is known with other content.
+            RequestError: one of them cannot be, or is known with other content.
         """
         added: dict[str, pb.Server] = {}
         for position, server in enumerate(servers):
@@ -51,7 +51,9 @@ class Registry:
                 _check_same(known, server, field)
                 continue
             if server.name in self.tree.links or server.name in self.tree.switches:
-                raise Refused(Kind.EXISTS, f"{field}.name", f"is {server.name!r}: a switch has this name")
+                raise RequestError(
+                    ErrorCode.EXISTS, f"{field}.name", f"is {server.name!r}: a switch has this name"
+                )
             added[server.name] = server
         for position, server in enumerate(servers):
             if server.switch in added or server.switch in self._numbers:
@@ -75,7 +77,7 @@ class Registry:
         """Make uplinks known; the numbers of those that were not.
 
         Raises:
-            Refused: one of them cannot be, is known with other content, has an unknown switch at its lower end, or
+            RequestError: one of them cannot be, is known with other content, has an unknown switch at its lower end, or
                 would close a circle.
         """
         known = {link.switch: link for link in self.links}
@@ -89,7 +91,9 @@ class Registry:
                 _check_same(before, link, field)
                 continue
             if link.switch not in switches or link.switch in self._numbers:
-                raise Refused(Kind.UNKNOWN, f"{field}.switch", f"is {link.switch!r}: there is no such switch")
+                raise RequestError(
+                    ErrorCode.UNKNOWN, f"{field}.switch", f"is {link.switch!r}: there is no such switch"
+                )
             if link.above in self._numbers:
                 raise invalid(f"{field}.above", f"is {link.above!r}: that is a server")
             added[link.switch] = link
@@ -106,43 +110,43 @@ class Registry:
         return list(range(first, len(self.links)))
 
     def server_number(self, name: str, field: str) -> int:
-        """The number of a server; `Refused` if there is none of this name."""
+        """The number of a server; `RequestError` if there is none of this name."""
         if name not in self._numbers:
-            raise Refused(Kind.UNKNOWN, field, f"is {name!r}: there is no such server")
+            raise RequestError(ErrorCode.UNKNOWN, field, f"is {name!r}: there is no such server")
         return self._numbers[name]
 
     def capacity_bps(self, link: str, field: str) -> int:
-        """The capacity of a link; `Refused` if there is none of this name."""
+        """The capacity of a link; `RequestError` if there is none of this name."""
         if link not in self.tree.links:
-            raise Refused(Kind.UNKNOWN, field, f"is {link!r}: there is no such link")
+            raise RequestError(ErrorCode.UNKNOWN, field, f"is {link!r}: there is no such link")
         return self.tree.links[link].capacity_bps
 
     # --------------------------------------------------------------------------------------------------- the jobs
 
-    def job(self, job_id: str, field: str = "job_id") -> Job:
-        """The job of this id; `Refused` if there is none."""
+    def job(self, job_id: str, field: str = "job_id") -> JobRecord:
+        """The job of this id; `RequestError` if there is none."""
         if job_id not in self.jobs:
             check_name(job_id, field)
-            raise Refused(Kind.UNKNOWN, field, f"is {job_id!r}: there is no such job")
+            raise RequestError(ErrorCode.UNKNOWN, field, f"is {job_id!r}: there is no such job")
         return self.jobs[job_id]
 
-    def add_job(self, job: Job) -> None:
+    def add_job(self, job: JobRecord) -> None:
         """Make a checked job known, and let it wait if it is queued."""
         self.jobs[job.id] = job
         if job.state == pb.QUEUED:
-            self.waiting.add(job, self.shape(job))
+            self.waiting.add(job, self.resource_class(job))
 
-    def update(self, job: Job) -> None:
+    def update(self, job: JobRecord) -> None:
         """Replace what is known of a job, its slots and links excepted."""
         if job.id in self.waiting and self.jobs[job.id].service_ns != job.service_ns:
             self.waiting.remove(job.id)
-            self.waiting.add(job, self.shape(job))
+            self.waiting.add(job, self.resource_class(job))
         self.jobs[job.id] = job
 
-    def place(self, job: Job, slots: Sequence[int], links: Sequence[str], now_ns: int) -> Job:
+    def place(self, job: JobRecord, slots: Sequence[int], links: Sequence[str], now_ns: int) -> JobRecord:
         """Give a job its slots."""
         self.waiting.remove(job.id)
-        self.pool(job).occupy(slots, self.wanted(job), job.work_ns)
+        self.pool(job).occupy(slots, self.slot_request(job), job.work_ns)
         placed = replace(
             job, state=pb.PLACED, slots=tuple(slots), links=tuple(links), placed_ns=now_ns, reason=""
         )
@@ -150,38 +154,38 @@ class Registry:
         self._use(placed)
         return placed
 
-    def place_again(self, job: Job, slots: Sequence[int]) -> None:
+    def place_again(self, job: JobRecord, slots: Sequence[int]) -> None:
         """A job that had these slots before the service was started again."""
-        self.pool(job).occupy(slots, self.wanted(job), job.work_ns)
+        self.pool(job).occupy(slots, self.slot_request(job), job.work_ns)
         placed = replace(job, slots=tuple(slots), links=self.links_of(job, slots))
         self.jobs[job.id] = placed
         self._use(placed)
 
-    def end(self, job: Job, state: int, reason: str, now_ns: int) -> Job:
+    def end(self, job: JobRecord, state: int, reason: str, now_ns: int) -> JobRecord:
         """Take back what a job has; it is over."""
         self.waiting.remove(job.id)
         if job.placed:
-            self.pool(job).give_back(job.slots, self.wanted(job), job.work_ns)
+            self.pool(job).give_back(job.slots, self.slot_request(job), job.work_ns)
             for link in job.links:
                 self.jobs_of[link].pop(job.id, None)
         ended = replace(job, state=state, reason=reason, ended_ns=now_ns, shift_ns=None, turn="", agent=False)
         self.jobs[job.id] = ended
         return ended
 
-    def progress(self, job: Job, done: int) -> Job:
+    def progress(self, job: JobRecord, done: int) -> JobRecord:
         """Note that so many iterations of a placed job are over."""
         further = replace(job, done=max(job.done, done))
         self.pool(job).worked(job.slots, job.work_ns - further.work_ns)
         self.jobs[job.id] = further
         return further
 
-    def new_demand(self, job: Job, changed: Job) -> None:
+    def new_demand(self, job: JobRecord, changed: JobRecord) -> None:
         """As `update`, where the profile of a placed job changes what is left of its work."""
         if job.placed:
             self.pool(job).worked(job.slots, job.work_ns - changed.work_ns)
         self.update(changed)
 
-    def relink(self) -> Iterator[Job]:
+    def relink(self) -> Iterator[JobRecord]:
         """Work out anew which links the placed jobs use, after new uplinks; those for which it changed."""
         for job in list(self.jobs.values()):
             if job.placed and (links := self.links_of(job, job.slots)) != job.links:
@@ -192,32 +196,32 @@ class Registry:
                 self._use(changed)
                 yield changed
 
-    def _use(self, job: Job) -> None:
+    def _use(self, job: JobRecord) -> None:
         for link in job.links:
             self.jobs_of.setdefault(link, {})[job.id] = None
 
     # --------------------------------------------------------------------------------------------- slots and links
 
-    def pool(self, job: Job) -> Pool:
+    def pool(self, job: JobRecord) -> SlotPool:
         """The slots of the kind that a job asks for."""
         return self.gpus if job.spec.gpus else self.cpu_slots
 
-    def wanted(self, job: Job) -> Wanted:
+    def slot_request(self, job: JobRecord) -> SlotRequest:
         """What a job asks of its pool."""
         spec = job.spec
         servers = frozenset(self._numbers[name] for name in spec.servers) if spec.servers else None
-        return Wanted(job.count, spec.memory_mb if spec.gpus else 0, spec.shares_gpus, servers)
+        return SlotRequest(job.count, spec.memory_mb if spec.gpus else 0, spec.shares_gpus, servers)
 
-    def shape(self, job: Job) -> Shape:
+    def resource_class(self, job: JobRecord) -> ResourceClass:
         """What decides whether a job fits."""
-        return Shape(bool(job.spec.gpus), self.wanted(job))
+        return ResourceClass(bool(job.spec.gpus), self.slot_request(job))
 
-    def links_of(self, job: Job, slots: Sequence[int]) -> tuple[str, ...]:
+    def links_of(self, job: JobRecord, slots: Sequence[int]) -> tuple[str, ...]:
         """The links that a job's traffic uses if it has these slots."""
         numbers = dict.fromkeys(self.pool(job).gpus["server"][list(slots)].tolist())
         return self.tree.between(self.servers[number].name for number in numbers)
 
-    def places(self, job: Job, slots: Sequence[int] | None = None) -> list[pb.ServerSlots]:
+    def places(self, job: JobRecord, slots: Sequence[int] | None = None) -> list[pb.ServerSlots]:
         """A job's slots by the names of their servers."""
         by_server = self.pool(job).by_server(job.slots if slots is None else slots)
         return [
@@ -225,7 +229,7 @@ class Registry:
             for number, numbers in by_server.items()
         ]
 
-    def slots(self, job: Job, places: Iterable[pb.ServerSlots]) -> tuple[int, ...]:
+    def slots(self, job: JobRecord, places: Iterable[pb.ServerSlots]) -> tuple[int, ...]:
         """The numbers of slots that are given by the names of their servers."""
         pool = self.pool(job)
         return tuple(pool.number(self._numbers[each.server], slot) for each in places for slot in each.slots)
@@ -262,8 +266,8 @@ def _check_same(known: pb.Server | pb.Link, given: pb.Server | pb.Link, field: s
         return
     for name in known.DESCRIPTOR.fields_by_name:
         if getattr(known, name) != getattr(given, name):
-            raise Refused(
-                Kind.EXISTS,
+            raise RequestError(
+                ErrorCode.EXISTS,
                 f"{field}.{name}",
                 f"is {getattr(given, name)!r}: it is known already, with {getattr(known, name)!r}",
             )

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
-from placement.engines.engine import EngineError, EngineJob, Share
+from placement.engines.engine import EngineError, EngineJob, HostShare
+from placement.engines.host_slots import HostSlots
 from placement.engines.hosts import Host, checked_hosts, hosts_from_document, load_hosts
 from placement.engines.ports import Ports
-from placement.engines.slots import Slots
 
 HOST = {"name": "a", "address": "10.0.0.1", "interface": "eth0"}
 
@@ -59,7 +59,7 @@ class TestHosts:
 
 def slots_of(**counts):
     hosts = [Host(name, "10.0.0.1", "eth0", slots=count) for name, count in counts.items()]
-    return Slots({host.name: host for host in checked_hosts(hosts)})
+    return HostSlots({host.name: host for host in checked_hosts(hosts)})
 
 
 def job(name, ranks):
@@ -69,24 +69,24 @@ def job(name, ranks):
 class TestSlots:
     def test_are_given_once_and_again_when_they_are_free(self):
         slots = slots_of(a=2, b=1)
-        slots.take(job("one", 2), [Share("a", (1,)), Share("b", (0,))])
+        slots.take(job("one", 2), [HostShare("a", (1,)), HostShare("b", (0,))])
         assert (slots.free("a"), slots.free("b")) == ((0,), ())
         with pytest.raises(EngineError, match="job two: slot 0 of host b is taken by job one"):
-            slots.take(job("two", 2), [Share("a", (0,)), Share("b", (0,))])
+            slots.take(job("two", 2), [HostShare("a", (0,)), HostShare("b", (0,))])
         assert slots.free("a") == (0,), "all or none"
         slots.release("one")
-        slots.take(job("two", 2), [Share("a", (0,)), Share("b", (0,))])
+        slots.take(job("two", 2), [HostShare("a", (0,)), HostShare("b", (0,))])
 
     @pytest.mark.parametrize(
         ("placement", "message"),
         [
-            ([Share("c", (0, 1))], "on host c: no such host: there are a, b"),
-            ([Share("a", (0,)), Share("a", (1,))], "on host a: it is there more than once"),
-            ([Share("a", (1, 2))], r"on host a: slots \[1, 2\]: 0 to 1 are allowed"),
-            ([Share("a", (-1, 0))], r"slots \[-1, 0\]: 0 to 1 are allowed"),
-            ([Share("a", (0, 0))], r"slots \[0, 0\]: one or more, each once"),
-            ([Share("a", (0, 1)), Share("b", ())], r"on host b: slots \[\]: one or more"),
-            ([Share("a", (0,))], "1 slots for 2 ranks: one a rank is needed"),
+            ([HostShare("c", (0, 1))], "on host c: no such host: there are a, b"),
+            ([HostShare("a", (0,)), HostShare("a", (1,))], "on host a: it is there more than once"),
+            ([HostShare("a", (1, 2))], r"on host a: slots \[1, 2\]: 0 to 1 are allowed"),
+            ([HostShare("a", (-1, 0))], r"slots \[-1, 0\]: 0 to 1 are allowed"),
+            ([HostShare("a", (0, 0))], r"slots \[0, 0\]: one or more, each once"),
+            ([HostShare("a", (0, 1)), HostShare("b", ())], r"on host b: slots \[\]: one or more"),
+            ([HostShare("a", (0,))], "1 slots for 2 ranks: one a rank is needed"),
             ([], "0 slots for 2 ranks"),
         ],
     )
@@ -108,9 +108,9 @@ class TestSlots:
             taken = set().union(*holders.values()) if holders else set()
             if wanted & taken:
                 with pytest.raises(EngineError):
-                    slots.take(job(name, len(wanted)), [Share("a", tuple(wanted))])
+                    slots.take(job(name, len(wanted)), [HostShare("a", tuple(wanted))])
             else:
-                slots.take(job(name, len(wanted)), [Share("a", tuple(wanted))])
+                slots.take(job(name, len(wanted)), [HostShare("a", tuple(wanted))])
                 holders[name] = wanted
             taken = set().union(*holders.values()) if holders else set()
             assert set(slots.free("a")) == {0, 1, 2, 3} - taken

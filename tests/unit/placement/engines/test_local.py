@@ -16,7 +16,16 @@ import pytest
 
 from mltcp.core.errors import UsageError
 from placement.engines import running
-from placement.engines.engine import EngineError, EngineJob, Failed, Finished, Handle, Share, Started, Stopped
+from placement.engines.engine import (
+    EngineError,
+    EngineJob,
+    HostShare,
+    JobFailed,
+    JobFinished,
+    JobHandle,
+    JobStarted,
+    JobStopped,
+)
 from placement.engines.hosts import Host
 from placement.engines.local import LocalEngine
 
@@ -25,7 +34,7 @@ TWO_HOSTS = (
     Host("a", "127.0.0.1", "lo", slots=2),
     Host("b", "127.0.0.1", "lo", slots=2, gpus=("GPU-7", "GPU-8")),
 )
-BOTH = [Share("a", (1,)), Share("b", (1,))]
+BOTH = [HostShare("a", (1,)), HostShare("b", (1,))]
 
 
 @pytest.fixture
@@ -68,7 +77,7 @@ def read(path):
 def end_of(engine, job_id):
     """How a job ends, once it has started."""
     seen, deadline_s = [], time.monotonic() + PATIENCE_S
-    while not any(event.job_id == job_id and not isinstance(event, Started) for event in seen):
+    while not any(event.job_id == job_id and not isinstance(event, JobStarted) for event in seen):
         assert time.monotonic() < deadline_s, seen
         seen += engine.poll(1.0)
     return [event for event in seen if event.job_id == job_id][-1]
@@ -79,9 +88,9 @@ def test_ranks_know_who_they_are_and_what_they_may_use(engine):
     text += " [$CUDA_VISIBLE_DEVICES] $MLTCP_SLOTS"
     environment = {"MINE": "x y", "CUDA_VISIBLE_DEVICES": "all", "MLTCP_SLOTS": "all"}
     job = EngineJob("who/../is it", shell(text), 3, environment)
-    handle = engine.start(job, [Share("b", (1,)), Share("a", (0, 1))])
+    handle = engine.start(job, [HostShare("b", (1,)), HostShare("a", (0, 1))])
     assert (engine.free("a"), engine.free("b")) == ((), (0,))
-    assert end_of(engine, job.id) == Finished(job.id)
+    assert end_of(engine, job.id) == JobFinished(job.id)
     assert (engine.free("a"), engine.free("b")) == ((0, 1), (0, 1))
     logs = engine.logs_of(handle)
     assert [(logs / f"rank-{rank}.log").read_text() for rank in range(3)] == [
@@ -96,7 +105,7 @@ def test_a_rank_that_fails_is_named_with_its_last_words_and_takes_the_others_alo
     sleep = Sleep()
     text = f"if [ $RANK = 1 ]; then echo working; echo no such file >&2; exit 3; fi; exec {sleep.command}"
     engine.start(EngineJob("j", shell(text), 2), BOTH)
-    assert end_of(engine, "j") == Failed("j", "rank 1 on host b ended with status 3: no such file", 1, "b")
+    assert end_of(engine, "j") == JobFailed("j", "rank 1 on host b ended with status 3: no such file", 1, "b")
     assert sleep.pids() == []
     assert engine.free("a") == (0, 1)
 
@@ -110,22 +119,22 @@ def test_a_rank_that_is_killed_is_blamed_and_not_who_fails_because_of_it(engine)
     place = engine._logs.parent
     engine.start(EngineJob("j", shell(text), 2, {"PLACE": os.fspath(place)}), BOTH)
     os.kill(sleep.await_running(1)[0], signal.SIGKILL)
-    assert end_of(engine, "j") == Failed("j", "rank 1 on host b was killed by SIGKILL", 1, "b")
+    assert end_of(engine, "j") == JobFailed("j", "rank 1 on host b was killed by SIGKILL", 1, "b")
 
 
 def test_stopping_asks_first_and_then_makes_the_end(engine, tmp_path):
     polite, stubborn = Sleep(), Sleep()
     text = f"trap 'echo bye; exit 0' TERM; {polite.command} & wait"
-    handle = engine.start(EngineJob("polite", shell(text), 1), [Share("a", (0,))])
-    engine.start(EngineJob("stubborn", shell(f"trap '' TERM; {stubborn.command}"), 1), [Share("a", (1,))])
+    handle = engine.start(EngineJob("polite", shell(text), 1), [HostShare("a", (0,))])
+    engine.start(EngineJob("stubborn", shell(f"trap '' TERM; {stubborn.command}"), 1), [HostShare("a", (1,))])
     polite.await_running(1)
     stubborn.await_running(1)
     engine.stop("polite", PATIENCE_S)
-    assert end_of(engine, "polite") == Stopped("polite")
+    assert end_of(engine, "polite") == JobStopped("polite")
     assert (engine.logs_of(handle) / "rank-0.log").read_text() == "bye\n"
     assert polite.pids() == [], "what the rank had left behind is gone as well"
     engine.stop("stubborn", 0.5)
-    assert end_of(engine, "stubborn") == Stopped("stubborn")
+    assert end_of(engine, "stubborn") == JobStopped("stubborn")
     assert stubborn.pids() == []
     with pytest.raises(EngineError, match="job polite is not running"):
         engine.stop("polite")
@@ -133,18 +142,18 @@ def test_stopping_asks_first_and_then_makes_the_end(engine, tmp_path):
 
 def test_what_cannot_start_is_refused_and_holds_nothing(engine):
     sleep = Sleep()
-    engine.start(EngineJob("j", shell(f"exec {sleep.command}"), 1), [Share("a", (0,))])
+    engine.start(EngineJob("j", shell(f"exec {sleep.command}"), 1), [HostShare("a", (0,))])
     with pytest.raises(EngineError, match="job j is running already"):
-        engine.start(EngineJob("j", shell("true"), 1), [Share("a", (1,))])
+        engine.start(EngineJob("j", shell("true"), 1), [HostShare("a", (1,))])
     with pytest.raises(EngineError, match="job k: slot 0 of host a is taken by job j"):
-        engine.start(EngineJob("k", shell("true"), 1), [Share("a", (0,))])
+        engine.start(EngineJob("k", shell("true"), 1), [HostShare("a", (0,))])
     with pytest.raises(UsageError, match="job k: placement on host z: no such host"):
-        engine.start(EngineJob("k", shell("true"), 1), [Share("z", (0,))])
+        engine.start(EngineJob("k", shell("true"), 1), [HostShare("z", (0,))])
     engine.close()
     assert sleep.pids() == []
-    assert engine.poll()[-1] == Failed("j", "the engine was closed")
+    assert engine.poll()[-1] == JobFailed("j", "the engine was closed")
     with pytest.raises(EngineError, match="job k: the engine is closed"):
-        engine.start(EngineJob("k", shell("true"), 1), [Share("a", (1,))])
+        engine.start(EngineJob("k", shell("true"), 1), [HostShare("a", (1,))])
 
 
 def test_hosts_that_cannot_be_entered_say_so(tmp_path):
@@ -154,19 +163,19 @@ def test_hosts_that_cannot_be_entered_say_so(tmp_path):
         Host("locked", "127.0.0.1", "lo", ("sh", "-c", "echo hello; echo no entry >&2; exit 9", "sh")),
     )
     with LocalEngine(hosts, tmp_path) as engine:
-        both = [Share("here", (0,)), Share("nowhere", (0,))]
+        both = [HostShare("here", (0,)), HostShare("nowhere", (0,))]
         with pytest.raises(EngineError, match="host nowhere: cannot run '/no/such/command': No such file"):
             engine.start(EngineJob("j", shell("true"), 2), both)
         assert (engine.free("here"), engine.free("nowhere")) == ((0,), (0,))
-        engine.start(EngineJob("j", shell("true"), 1), [Share("locked", (0,))])
+        engine.start(EngineJob("j", shell("true"), 1), [HostShare("locked", (0,))])
         why = "host locked: its launcher ended with status 9: no entry"
-        assert end_of(engine, "j") == Failed("j", why, None, "locked")
+        assert end_of(engine, "j") == JobFailed("j", why, None, "locked")
 
 
 def test_a_program_that_is_not_there_is_named(engine):
-    engine.start(EngineJob("j", ("no-such-program",), 1), [Share("a", (0,))])
+    engine.start(EngineJob("j", ("no-such-program",), 1), [HostShare("a", (0,))])
     why = "rank 0 on host a ended with status 127: cannot run 'no-such-program': No such file or directory"
-    assert end_of(engine, "j") == Failed("j", why, 0, "a")
+    assert end_of(engine, "j") == JobFailed("j", why, 0, "a")
 
 
 def test_a_killed_launcher_takes_its_ranks_along_and_those_on_other_hosts(engine):
@@ -174,7 +183,7 @@ def test_a_killed_launcher_takes_its_ranks_along_and_those_on_other_hosts(engine
     handle = engine.start(EngineJob("j", shell(f"exec {sleep.command}"), 2), BOTH)
     sleep.await_running(2)
     os.kill(json.loads(handle.reference)["processes"][1][0], signal.SIGKILL)
-    assert end_of(engine, "j") == Failed("j", "host b: its launcher was killed by SIGKILL", None, "b")
+    assert end_of(engine, "j") == JobFailed("j", "host b: its launcher was killed by SIGKILL", None, "b")
     sleep.await_running(0)
 
 
@@ -183,13 +192,13 @@ OWNER = textwrap.dedent(
     import json, sys
     from dataclasses import asdict
     from pathlib import Path
-    from placement.engines.engine import EngineJob, Finished, Share
+    from placement.engines.engine import EngineJob, JobFinished, HostShare
     from placement.engines.hosts import Host
     from placement.engines.local import LocalEngine
     engine = LocalEngine([Host("a", "127.0.0.1", "lo", slots=3)], Path(sys.argv[1]))
-    done = engine.start(EngineJob("done", ("true",), 1), [Share("a", (0,))])
-    lost = engine.start(EngineJob("lost", tuple(sys.argv[2].split()), 2), [Share("a", (1, 2))])
-    while Finished("done") not in engine.poll(60):
+    done = engine.start(EngineJob("done", ("true",), 1), [HostShare("a", (0,))])
+    lost = engine.start(EngineJob("lost", tuple(sys.argv[2].split()), 2), [HostShare("a", (1, 2))])
+    while JobFinished("done") not in engine.poll(60):
         pass
     print(json.dumps([asdict(done), asdict(lost)]), flush=True)
     sys.stdin.read()
@@ -206,7 +215,7 @@ def test_jobs_die_with_a_killed_engine_and_the_next_one_knows_how_each_ended(tmp
         text=True,
     )
     try:
-        known = [Handle(**each) for each in json.loads(owner.stdout.readline())]
+        known = [JobHandle(**each) for each in json.loads(owner.stdout.readline())]
         ranks = [os.pidfd_open(pid) for pid in sleep.await_running(2)]
     finally:
         owner.kill()
@@ -214,7 +223,7 @@ def test_jobs_die_with_a_killed_engine_and_the_next_one_knows_how_each_ended(tmp
     with LocalEngine(TWO_HOSTS, tmp_path) as engine:
         engine.recover(known)
         assert sleep.pids() == [], "recovered means gone"
-        assert engine.poll() == [Finished("done"), Failed("lost", "the engine that ran it is gone")]
+        assert engine.poll() == [JobFinished("done"), JobFailed("lost", "the engine that ran it is gone")]
     for descriptor in ranks:
         assert select.select([descriptor], [], [], PATIENCE_S)[0]
         os.close(descriptor)
@@ -225,7 +234,7 @@ def test_of_many_that_ask_for_a_slot_at_once_one_gets_it(engine):
 
     def ask(number):
         try:
-            engine.start(EngineJob(f"j{number}", shell(f"exec {sleep.command}"), 1), [Share("a", (0,))])
+            engine.start(EngineJob(f"j{number}", shell(f"exec {sleep.command}"), 1), [HostShare("a", (0,))])
         except EngineError as error:
             return str(error)
         return None
@@ -242,10 +251,10 @@ def test_a_host_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
     sleep = Sleep()
     deaf = Host("deaf", "127.0.0.1", "lo", ("sh", "-c", f"exec {sleep.command}", "sh"))
     with LocalEngine([deaf], tmp_path) as engine:
-        engine.start(EngineJob("j", shell("true"), 1), [Share("deaf", (0,))])
+        engine.start(EngineJob("j", shell("true"), 1), [HostShare("deaf", (0,))])
         sleep.await_running(1)
         engine.stop("j")
-        assert end_of(engine, "j") == Stopped("j")
+        assert end_of(engine, "j") == JobStopped("j")
         assert (sleep.pids(), engine.free("deaf")) == ([], (0,))
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from mltcp.core.address import Address
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.server import Configuration, running
+from placement.service.server import ServiceConfiguration, running
 
 PATIENCE_S = 20
 GBPS = 10**9
@@ -23,7 +23,7 @@ def serving(directory, *, address=None, **configured):
         parsed = Address.parse(address or f"unix:{directory}/s")
         try:
             async with running(
-                Configuration(parsed, directory / "state.db", **configured), box["stopped"]
+                ServiceConfiguration(parsed, directory / "state.db", **configured), box["stopped"]
             ) as bound:
                 box["address"] = str(bound)
                 started.set()

@@ -8,7 +8,7 @@ import pytest
 
 from placement.client.client import Client, RefusedError, ServiceError
 from placement.service.agents.drift import ALLOWANCE
-from placement.service.context import Rules
+from placement.service.context import ServiceRules
 from placement.service.protocol import placement_pb2 as pb
 from tests.unit.placement.service.serving import HALF, eventually, job, placed, profile, serving, two_racks
 
@@ -68,7 +68,7 @@ def agents():
 @pytest.fixture
 def address(tmp_path):
     """Of a service with jobs a and b, which share s1 and are to lie 50 ms apart."""
-    rules = Rules("lwf-1+cassini", lease_s=0.2)
+    rules = ServiceRules("lwf-1+cassini", lease_s=0.2)
     with serving(tmp_path, rules=rules, **two_racks()) as found, Client(found) as client:
         for name, servers in (("a", ["s0", "s1"]), ("b", ["s1", "s2"])):
             client.submit(job(name, 6, profile=HALF, servers=servers))
@@ -170,7 +170,7 @@ def test_an_agent_that_takes_its_leave_ends_the_job_after_the_lease(address, cli
 
 
 def test_an_agent_that_comes_back_keeps_everything(tmp_path, agents):
-    rules = Rules("lwf-1+cassini", lease_s=3600)
+    rules = ServiceRules("lwf-1+cassini", lease_s=3600)
     with serving(tmp_path, rules=rules, **two_racks()) as address, Client(address) as client:
         client.submit(job("a", 6, profile=HALF))
         places = placed(client, "a").places
@@ -197,7 +197,7 @@ def test_jobs_that_had_agents_have_the_lease_after_a_restart(tmp_path, agents):
         agent = agents(address, "with")
         attached(client, "with")
     assert agent.decision() is None, "the stream ends without a Detach: the agent is to come back"
-    with serving(tmp_path, rules=Rules(lease_s=0.1)) as address, Client(address) as client:
+    with serving(tmp_path, rules=ServiceRules(lease_s=0.1)) as address, Client(address) as client:
         assert client.job("with").state in (pb.PLACED, pb.FAILED)
         eventually(lambda: client.job("with").state == pb.FAILED)
         assert client.job("without").state == pb.PLACED

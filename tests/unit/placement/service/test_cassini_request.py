@@ -1,6 +1,6 @@
 import pytest
 
-from placement.service.decisions.cassini_request import Question
+from placement.service.decisions.cassini_request import CassiniRequest
 from tests.unit.placement.cassini.demands import demand
 
 
@@ -8,5 +8,5 @@ from tests.unit.placement.cassini.demands import demand
 def test_jobs_that_keep_to_timetables_take_turns_though_one_is_some_percent_faster(silent_ms, turns):
     """A job of 400 ms and one of 400, 385 or 360 ms: who would be slowed by a tenth is not."""
     demands = {"a": demand((160, 0), (240, 40)), "b": demand((silent_ms, 0), (240, 40))}
-    asked = Question([{"link": ["a", "b"]}], frozenset({"link"}), demands, {"link": 50})
-    assert list(asked.answer().turns) == turns
+    asked = CassiniRequest([{"link": ["a", "b"]}], frozenset({"link"}), demands, {"link": 50})
+    assert list(asked.solve().turns) == turns

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from collectives.agent.agent_protocol import Delay
 from collectives.agent.timetable import Timetable
-from placement.service.agents.drift import ALLOWANCE, APPLY_WITHIN_NS, RETIMED, Courses, Report
+from placement.service.agents.drift import ALLOWANCE, APPLY_WITHIN_NS, RETIMED, IterationTiming, JobTimelines
 
 MS = 10**6
 SHIFTS = {"a": 0, "b": 50 * MS}
@@ -13,11 +13,11 @@ NOW = 10**18
 
 
 def courses():
-    return Courses(0.05)
+    return JobTimelines(0.05)
 
 
 def note(made, job, number, at_ms, now_ns=NOW + 10**9):
-    return made.note(job, Report(number, NOW + round(at_ms * MS), 100 * MS), now_ns, "")
+    return made.note(job, IterationTiming(number, NOW + round(at_ms * MS), 100 * MS), now_ns, "")
 
 
 def waits(made, now_ns=NOW + 10**9):
@@ -113,7 +113,9 @@ class Sender:
     def end(self, now_ms):
         """The iteration ends; the report of it."""
         taken_ms = now_ms - self.started_ms
-        report = Report(self.number, NOW + self.began_ms * MS, (taken_ms - self.held_ms - self.early_ms) * MS)
+        report = IterationTiming(
+            self.number, NOW + self.began_ms * MS, (taken_ms - self.held_ms - self.early_ms) * MS
+        )
         self.durations.append(taken_ms)
         self.number += 1
         self.started_ms, self.began_ms, self.left = now_ms, None, self.sends_ms
@@ -171,7 +173,7 @@ def run_beside(made, notice_ms, share, later_ms, shorter_ms=0, keeps_time=True):
 @pytest.mark.parametrize("share", [0.5, 0.55, 0.65, 0.8])
 @pytest.mark.parametrize("later_ms", [0, 30, 150, 280, 400])
 def test_jobs_that_collide_are_told_apart_at_once_however_late_delays_are_kept(notice_ms, share, later_ms):
-    delays, durations = run_beside(Courses(0.03), notice_ms, share, later_ms)
+    delays, durations = run_beside(JobTimelines(0.03), notice_ms, share, later_ms)
     assert delays <= 8
     assert max(durations) <= LONGEST_MS
 
@@ -179,10 +181,10 @@ def test_jobs_that_collide_are_told_apart_at_once_however_late_delays_are_kept(n
 @pytest.mark.parametrize("share", [0.5, 0.65])
 @pytest.mark.parametrize("shorter_ms", [5, 10])
 def test_who_is_faster_alone_than_on_the_circle_keeps_to_its_time(share, shorter_ms):
-    delays, durations = run_beside(Courses(0.03), 50, share, 30, shorter_ms)
+    delays, durations = run_beside(JobTimelines(0.03), 50, share, 30, shorter_ms)
     assert delays <= 6
     assert max(durations) <= LONGEST_MS
-    adrift, _ = run_beside(Courses(0.03), 50, share, 30, shorter_ms, keeps_time=False)
+    adrift, _ = run_beside(JobTimelines(0.03), 50, share, 30, shorter_ms, keeps_time=False)
     assert adrift > 2 * delays
 
 
@@ -193,7 +195,7 @@ def test_who_was_told_a_period_in_a_collision_is_told_another_once_it_lies_right
         now_ns = NOW + round(at_ms * MS) + MS
         for job, shift_ns in SHIFTS.items():
             began_ns = NOW + round(at_ms * MS) + shift_ns % (100 * MS)
-            made.note(job, Report(number, began_ns, round(taken_ms * MS)), now_ns + 100 * MS, "")
+            made.note(job, IterationTiming(number, began_ns, round(taken_ms * MS)), now_ns + 100 * MS, "")
         return decided(number, now_ns)
 
     def decided(number, now_ns):
@@ -203,7 +205,7 @@ def test_who_was_told_a_period_in_a_collision_is_told_another_once_it_lies_right
         return told
 
     note(made, "a", 1, 0)
-    made.note("b", Report(1, NOW + 70 * MS, 102 * MS), NOW + 10**9, "")
+    made.note("b", IterationTiming(1, NOW + 70 * MS, 102 * MS), NOW + 10**9, "")
     told = decided(1, NOW)
     assert {job: each.period_ns for job, each in told.items()} == dict.fromkeys("ab", 102.5 * MS)
     told = [look(number, 102.5 * number, 100) for number in range(2, 20)]

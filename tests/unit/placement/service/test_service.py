@@ -8,7 +8,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from mltcp.core.errors import UsageError
 from placement.client.client import Client, RefusedError, ServiceError
 from placement.service import servicer
-from placement.service.context import Rules
+from placement.service.context import ServiceRules
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.server import NAME
 from tests.unit.placement.service.serving import (
@@ -31,7 +31,10 @@ def client(tmp_path):
 
 @pytest.fixture
 def cassini(tmp_path):
-    with serving(tmp_path, rules=Rules("lwf-1+cassini"), **two_racks()) as address, Client(address) as made:
+    with (
+        serving(tmp_path, rules=ServiceRules("lwf-1+cassini"), **two_racks()) as address,
+        Client(address) as made,
+    ):
         yield made
 
 

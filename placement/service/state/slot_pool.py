@@ -17,7 +17,7 @@ _TAKEN = -1
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SlotRequest:
     """What a job asks of a pool.
 
     Attributes:
@@ -33,7 +33,7 @@ class Wanted:
     servers: frozenset[int] | None = None
 
 
-class Pool:
+class SlotPool:
     """Slots of one kind; those of a server lie together, in the order in which the servers were added."""
 
     def __init__(self) -> None:
@@ -67,37 +67,39 @@ class Pool:
         first = record["first_gpu"]
         return int(np.count_nonzero(self.gpus["workers"][first : first + record["gpus"]] == 0))
 
-    def capable(self, wanted: Wanted) -> int:
+    def capable(self, request: SlotRequest) -> int:
         """How many slots could ever serve this, if no other job were there."""
-        return int(np.count_nonzero(self._allowed(wanted) & (self.capacity_mb >= wanted.memory_mb)))
+        return int(np.count_nonzero(self._allowed(request) & (self.capacity_mb >= request.memory_mb)))
 
-    def available(self, wanted: Wanted) -> int:
+    def available(self, request: SlotRequest) -> int:
         """How many slots can serve this now."""
-        return int(np.count_nonzero(self._view(wanted)["memory_left"] >= wanted.memory_mb))
+        return int(np.count_nonzero(self._view(request)["memory_left"] >= request.memory_mb))
 
-    def suits(self, slots: Sequence[int], wanted: Wanted) -> bool:
+    def suits(self, slots: Sequence[int], request: SlotRequest) -> bool:
         """Whether these slots can serve this now."""
-        return bool((self._view(wanted)["memory_left"][list(slots)] >= wanted.memory_mb).all())
+        return bool((self._view(request)["memory_left"][list(slots)] >= request.memory_mb).all())
 
-    def largest_mb(self, wanted: Wanted) -> int:
+    def largest_mb(self, request: SlotRequest) -> int:
         """The memory of the largest slot that is allowed; 0 if there is none."""
-        allowed = self.capacity_mb[self._allowed(wanted)]
+        allowed = self.capacity_mb[self._allowed(request)]
         return int(allowed.max()) if len(allowed) else 0
 
-    def choose(self, rule: int, kappa: int, wanted: Wanted, first_server: int = 0) -> tuple[int, ...] | None:
+    def choose(
+        self, rule: int, kappa: int, request: SlotRequest, first_server: int = 0
+    ) -> tuple[int, ...] | None:
         """The slots that a compiled policy takes; None if there are not enough.
 
         Args:
             rule: of the policy, a number of `policies.choice`.
             kappa: of LWF.
-            wanted: by the job.
+            request: by the job.
             first_server: the servers are looked at from this one on, and then from the beginning: among equals the
                 policy takes the first.
         """
         jobs = np.zeros(1, JOB)
-        jobs["gpus"], jobs["memory"] = wanted.count, wanted.memory_mb
-        chosen = np.zeros(wanted.count, np.int64)
-        gpus, servers = self._view(wanted), self.servers
+        jobs["gpus"], jobs["memory"] = request.count, request.memory_mb
+        chosen = np.zeros(request.count, np.int64)
+        gpus, servers = self._view(request), self.servers
         begin = 0
         if first_server:
             begin = int(servers["first_gpu"][first_server])
@@ -106,24 +108,24 @@ class Pool:
             return None
         return tuple(sorted(int(slot + begin) % len(gpus) for slot in chosen))
 
-    def occupy(self, slots: Sequence[int], wanted: Wanted, work_ns: int) -> None:
+    def occupy(self, slots: Sequence[int], request: SlotRequest, work_ns: int) -> None:
         """Give slots to a job, which will compute for so long on each."""
         chosen = list(slots)
         self.gpus["workers"][chosen] += 1
         self.gpus["workload"][chosen] += work_ns
-        if wanted.shares:
-            self.gpus["memory_left"][chosen] -= wanted.memory_mb
+        if request.shares:
+            self.gpus["memory_left"][chosen] -= request.memory_mb
             self._shared += len(chosen)
         else:
             self.gpus["memory_left"][chosen] = _TAKEN
 
-    def give_back(self, slots: Sequence[int], wanted: Wanted, work_ns: int) -> None:
+    def give_back(self, slots: Sequence[int], request: SlotRequest, work_ns: int) -> None:
         """Undo `occupy`, with what is left of the work."""
         chosen = list(slots)
         self.gpus["workers"][chosen] -= 1
         self.gpus["workload"][chosen] -= work_ns
-        if wanted.shares:
-            self.gpus["memory_left"][chosen] += wanted.memory_mb
+        if request.shares:
+            self.gpus["memory_left"][chosen] += request.memory_mb
             self._shared -= len(chosen)
         else:
             self.gpus["memory_left"][chosen] = self.capacity_mb[chosen]
@@ -144,18 +146,18 @@ class Pool:
         """The number of a slot of a server."""
         return int(self.servers["first_gpu"][server]) + slot
 
-    def _allowed(self, wanted: Wanted) -> np.ndarray:
-        if wanted.servers is None:
+    def _allowed(self, request: SlotRequest) -> np.ndarray:
+        if request.servers is None:
             return np.ones(len(self.gpus), bool)
-        return np.isin(self.gpus["server"], sorted(wanted.servers))
+        return np.isin(self.gpus["server"], sorted(request.servers))
 
-    def _view(self, wanted: Wanted) -> Records:
+    def _view(self, request: SlotRequest) -> Records:
         """The slots as a policy is to see them: what a job may not use has no memory left."""
-        hidden = self._shared and not wanted.shares
-        if not hidden and wanted.servers is None:
+        hidden = self._shared and not request.shares
+        if not hidden and request.servers is None:
             return self.gpus
         view = self.gpus.copy()
-        view["memory_left"][~self._allowed(wanted)] = _TAKEN
+        view["memory_left"][~self._allowed(request)] = _TAKEN
         if hidden:
             view["memory_left"][view["workers"] > 0] = _TAKEN
         return view

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mltcp.core.errors import UsageError
-from placement.engines.engine import EngineError, EngineJob, Share
+from placement.engines.engine import EngineError, EngineJob, HostShare
 from placement.engines.hosts import Host
 
 
-class Slots:
+class HostSlots:
     """The slots of an engine's hosts. Not safe to use from several threads: the engine sees to that."""
 
     def __init__(self, hosts: Mapping[str, Host]) -> None:
         self._hosts = hosts
         self._holders: dict[tuple[str, int], str] = {}
 
-    def take(self, job: EngineJob, placement: Sequence[Share]) -> None:
+    def take(self, job: EngineJob, placement: Sequence[HostShare]) -> None:
         """Give a job the slots of its placement, all or none.
 
         Raises:
@@ -39,7 +39,7 @@ class Slots:
         """The slots of a host that nobody has, in order."""
         return tuple(slot for slot in range(self._hosts[host].slots) if (host, slot) not in self._holders)
 
-    def _check(self, job: EngineJob, placement: Sequence[Share], count: int) -> None:
+    def _check(self, job: EngineJob, placement: Sequence[HostShare], count: int) -> None:
         names = [share.host for share in placement]
         for share in placement:
             where = f"job {job.id}: placement on host {share.host}"

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.model.cluster import Cluster, Gpu, Server, Switch
-from placement.service.state.tree import Tree
+from placement.service.state.network_tree import NetworkTree
 
 
 @st.composite
@@ -18,7 +18,7 @@ def trees(draw):
 @given(trees())
 def test_traffic_uses_the_links_that_the_simulator_has_it_use(made):
     above, servers, chosen = made
-    tree = Tree()
+    tree = NetworkTree()
     for name, switch in (*servers.items(), *above.items()):
         tree.add(name, switch, 1)
     cluster = Cluster(
@@ -32,14 +32,14 @@ def test_traffic_uses_the_links_that_the_simulator_has_it_use(made):
 
 
 def test_roots_have_no_limit_among_them():
-    tree = Tree()
+    tree = NetworkTree()
     tree.add("a", "left", 1)
     tree.add("b", "right", 1)
     assert set(tree.between(["a", "b"])) == {"a", "b"}
 
 
 def test_a_later_uplink_is_on_the_way():
-    tree = Tree()
+    tree = NetworkTree()
     for name, switch in (("a", "r0"), ("b", "r1")):
         tree.add(name, switch, 1)
     assert set(tree.between("ab")) == {"a", "b"}

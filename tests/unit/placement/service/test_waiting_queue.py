@@ -2,22 +2,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.state.job import Job, Shape
-from placement.service.state.slots import Wanted
-from placement.service.state.waiting import Waiting
+from placement.service.state.job_record import JobRecord, ResourceClass
+from placement.service.state.slot_pool import SlotRequest
+from placement.service.state.waiting_queue import WaitingQueue
 
 
 def waiting(number, gpus, iterations):
-    return Job(number, pb.Job(id=f"j{number}", gpus=gpus, iterations=iterations), None, pb.QUEUED)
+    return JobRecord(number, pb.Job(id=f"j{number}", gpus=gpus, iterations=iterations), None, pb.QUEUED)
 
 
 def shape(job):
-    return Shape(True, Wanted(job.count))
+    return ResourceClass(True, SlotRequest(job.count))
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), max_size=20), st.data())
 def test_heads_are_the_least_service_of_each_shape_in_order(listed, data):
-    queue, jobs = Waiting(), {}
+    queue, jobs = WaitingQueue(), {}
     for number, (gpus, iterations) in enumerate(listed):
         jobs[f"j{number}"] = waiting(number, gpus, iterations)
         queue.add(jobs[f"j{number}"], shape(jobs[f"j{number}"]))

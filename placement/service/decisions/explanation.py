@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from mltcp.core.policy_names import split_cassini
 from placement.cassini.placement_selection import Choice, LinkScore
 from placement.service.decisions.candidates import Candidate
-from placement.service.decisions.policy import Policy
+from placement.service.decisions.policy import ServicePolicy
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.state.capacity import shortage
-from placement.service.state.job import Job
+from placement.service.state.job_record import JobRecord
 from placement.service.state.registry import Registry
 
 
-def explanation(
+def explain_placement(
     registry: Registry,
-    job: Job,
-    policy: Policy,
+    job: JobRecord,
+    policy: ServicePolicy,
     candidates: Sequence[Candidate],
     choice: Choice | None,
     took_ns: int,
@@ -40,11 +40,11 @@ def explanation(
     )
 
 
-def explain_without_place(registry: Registry, job: Job) -> pb.ExplainReply:
+def explain_unplaced(registry: Registry, job: JobRecord) -> pb.ExplainReply:
     """Of a job that has not been placed."""
     if job.state == pb.QUEUED:
         summary = f"waits: job.{'gpus' if job.spec.gpus else 'cpu_slots'} {shortage(registry, job)}"
-        if registry.pool(job).available(registry.wanted(job)) >= job.count:
+        if registry.pool(job).available(registry.slot_request(job)) >= job.count:
             summary = "waits: its turn has not come yet"
     elif job.state == pb.REGISTERED:
         summary = "registered: nobody has asked for a place"
@@ -53,7 +53,9 @@ def explain_without_place(registry: Registry, job: Job) -> pb.ExplainReply:
     return pb.ExplainReply(job_id=job.id, policy=job.policy, summary=summary)
 
 
-def _summary(job: Job, policy: Policy, candidates: Sequence[Candidate], choice: Choice | None) -> str:
+def _summary(
+    job: JobRecord, policy: ServicePolicy, candidates: Sequence[Candidate], choice: Choice | None
+) -> str:
     if choice is None and policy.cassini:
         return f"{policy.name}: the policy's first choice: the job has no profile that Cassini could fit to others"
     if choice is None:

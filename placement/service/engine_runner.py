@@ -6,14 +6,14 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from placement.engines.engine import Engine, EngineJob, Event, Handle, Share
+from placement.engines.engine import Engine, EngineEvent, EngineJob, HostShare, JobHandle
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.state.job import Job
+from placement.service.state.job_record import JobRecord
 
 POLL_S = 0.5
 
 
-class Running:
+class EngineRunner:
     """An engine with a thread that listens to it.
 
     Args:
@@ -27,7 +27,7 @@ class Running:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def listen(self, known: Sequence[Handle], on_event: Callable[[Event], None]) -> None:
+    def listen(self, known: Sequence[JobHandle], on_event: Callable[[EngineEvent], None]) -> None:
         """Take up the jobs that an earlier service started, and tell what happens to all of them from now on.
 
         Args:
@@ -41,7 +41,7 @@ class Running:
         )
         self._thread.start()
 
-    async def start(self, job: Job, places: Sequence[pb.ServerSlots]) -> str:
+    async def start(self, job: JobRecord, places: Sequence[pb.ServerSlots]) -> str:
         """Start a job; what it is to be found by again.
 
         Raises:
@@ -49,7 +49,7 @@ class Running:
         """
         environment = {**self._environment, "MLTCP_JOB": job.id, **job.spec.environment}
         started = EngineJob(job.id, tuple(job.spec.command), job.count, environment)
-        shares = [Share(each.server, tuple(each.slots)) for each in places]
+        shares = [HostShare(each.server, tuple(each.slots)) for each in places]
         handle = await asyncio.to_thread(self._engine.start, started, shares)
         return handle.reference
 
@@ -68,7 +68,7 @@ class Running:
             self._thread.join()
         self._engine.close()
 
-    def _listen(self, loop: asyncio.AbstractEventLoop, on_event: Callable[[Event], None]) -> None:
+    def _listen(self, loop: asyncio.AbstractEventLoop, on_event: Callable[[EngineEvent], None]) -> None:
         while not self._stopping.is_set():
             for event in self._engine.poll(POLL_S):
                 if not loop.is_closed():

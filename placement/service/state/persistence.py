@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import demand_of, profile_message
-from placement.service.state.job import Job
+from placement.service.state.job_record import JobRecord
 from placement.service.state.store import Row, Store
 
 _JOB = (
@@ -29,7 +29,7 @@ def save_link(store: Store, number: int, link: pb.Link) -> None:
     store.put("INSERT INTO links VALUES (?,?)", (number, link.SerializeToString()))
 
 
-def save_new_job(store: Store, job: Job) -> None:
+def save_new_job(store: Store, job: JobRecord) -> None:
     """Put a job that is not in the store yet; nothing has become of it."""
     profile = profile_message(job.demand).SerializeToString() if job.demand else None
     store.put(
@@ -50,7 +50,7 @@ def save_new_job(store: Store, job: Job) -> None:
     )
 
 
-def save_job(store: Store, job: Job, places: list[pb.ServerSlots]) -> None:
+def save_job(store: Store, job: JobRecord, places: list[pb.ServerSlots]) -> None:
     """Put what has become of a job."""
     profile = profile_message(job.demand).SerializeToString() if job.demand else None
     where = pb.JobStatus(places=places).SerializeToString()
@@ -63,7 +63,7 @@ def save_job(store: Store, job: Job, places: list[pb.ServerSlots]) -> None:
     )
 
 
-def save_decision(store: Store, job: Job, decision: pb.ExplainReply) -> None:
+def save_decision(store: Store, job: JobRecord, decision: pb.ExplainReply) -> None:
     """Put why a job is where it is."""
     store.put("INSERT OR REPLACE INTO decisions VALUES (?,?)", (job.number, decision.SerializeToString()))
 
@@ -80,7 +80,7 @@ def saved_links(store: Store) -> list[pb.Link]:
     return [pb.Link.FromString(message) for (message,) in rows]
 
 
-def saved_jobs(store: Store) -> Iterator[tuple[Job, list[pb.ServerSlots]]]:
+def saved_jobs(store: Store) -> Iterator[tuple[JobRecord, list[pb.ServerSlots]]]:
     """All jobs, with their places, in the order in which they became known; their slots and links are not filled in."""
     for row in store.rows(
         "SELECT number, spec, profile, state, policy, reason, submitted_ns, placed_ns, ended_ns, places, shift_ns,"
@@ -97,7 +97,7 @@ def saved_decisions(store: Store) -> dict[int, pb.ExplainReply]:
     }
 
 
-def _job(row: Row) -> tuple[Job, list[pb.ServerSlots]]:
+def _job(row: Row) -> tuple[JobRecord, list[pb.ServerSlots]]:
     (
         number,
         spec,
@@ -114,7 +114,7 @@ def _job(row: Row) -> tuple[Job, list[pb.ServerSlots]]:
         agent,
         engine,
     ) = row
-    job = Job(
+    job = JobRecord(
         number,
         pb.Job.FromString(spec),
         demand_of(pb.Profile.FromString(profile), "profile") if profile else None,

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.policies import rule_numbers
-from placement.service.state.slots import Pool, Wanted
+from placement.service.state.slot_pool import SlotPool, SlotRequest
 
 RULES = {
     "random": rule_numbers.RANDOM,
@@ -15,55 +15,55 @@ RULES = {
 
 
 def pool(*counts, memory_mb=0):
-    made = Pool()
+    made = SlotPool()
     made.add(counts, [memory_mb] * len(counts))
     return made
 
 
 def test_first_fit_takes_the_first_and_lwf_keeps_a_job_on_the_least_loaded_server():
     made = pool(2, 4, 4)
-    made.occupy((2,), Wanted(1), 1000)
-    assert made.choose(rule_numbers.FIRST_FIT, 1, Wanted(3)) == (0, 1, 3)
-    assert made.choose(rule_numbers.LWF, 1, Wanted(4)) == (0, 1, 6, 7)
-    assert made.choose(rule_numbers.LIST_SCHEDULING, 1, Wanted(2)) == (0, 1)
+    made.occupy((2,), SlotRequest(1), 1000)
+    assert made.choose(rule_numbers.FIRST_FIT, 1, SlotRequest(3)) == (0, 1, 3)
+    assert made.choose(rule_numbers.LWF, 1, SlotRequest(4)) == (0, 1, 6, 7)
+    assert made.choose(rule_numbers.LIST_SCHEDULING, 1, SlotRequest(2)) == (0, 1)
 
 
 def test_from_another_server_on_the_same_policy_gives_another_of_its_equals():
     made = pool(4, 4, 4)
-    assert made.choose(rule_numbers.LWF, 1, Wanted(4), first_server=1) == (4, 5, 6, 7)
-    assert made.choose(rule_numbers.LWF, 1, Wanted(6), first_server=2) == (0, 1, 8, 9, 10, 11)
-    made.occupy((4,), Wanted(1), 1000)
-    assert made.choose(rule_numbers.LWF, 1, Wanted(4), first_server=1) == (8, 9, 10, 11)
+    assert made.choose(rule_numbers.LWF, 1, SlotRequest(4), first_server=1) == (4, 5, 6, 7)
+    assert made.choose(rule_numbers.LWF, 1, SlotRequest(6), first_server=2) == (0, 1, 8, 9, 10, 11)
+    made.occupy((4,), SlotRequest(1), 1000)
+    assert made.choose(rule_numbers.LWF, 1, SlotRequest(4), first_server=1) == (8, 9, 10, 11)
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("first_server", [0, 1, 2, 3])
 def test_a_turned_choice_is_of_free_slots_that_differ(rule, first_server):
     made = pool(3, 0, 2, 4)
-    made.occupy((1, 6), Wanted(2), 5)
-    chosen = made.choose(rule, 1, Wanted(6), first_server)
+    made.occupy((1, 6), SlotRequest(2), 5)
+    chosen = made.choose(rule, 1, SlotRequest(6), first_server)
     assert len(set(chosen)) == 6
     assert not {1, 6} & set(chosen)
-    assert made.choose(rule, 1, Wanted(8), first_server) is None
+    assert made.choose(rule, 1, SlotRequest(8), first_server) is None
 
 
 def test_gpus_are_exclusive_unless_both_jobs_share():
     made = pool(2, memory_mb=100)
-    sharing = Wanted(2, 40, shares=True)
+    sharing = SlotRequest(2, 40, shares=True)
     made.occupy((0, 1), sharing, 10)
-    assert made.choose(rule_numbers.FIRST_FIT, 1, Wanted(1, 10)) is None
+    assert made.choose(rule_numbers.FIRST_FIT, 1, SlotRequest(1, 10)) is None
     assert made.choose(rule_numbers.FIRST_FIT, 1, sharing) == (0, 1)
     made.occupy((0, 1), sharing, 10)
     assert made.choose(rule_numbers.FIRST_FIT, 1, sharing) is None, "20 MB are left of each"
     made.give_back((0, 1), sharing, 10)
     made.give_back((0, 1), sharing, 10)
-    made.occupy((0,), Wanted(1, 10), 10)
-    assert made.choose(rule_numbers.FIRST_FIT, 1, Wanted(2, 10, shares=True)) is None
+    made.occupy((0,), SlotRequest(1, 10), 10)
+    assert made.choose(rule_numbers.FIRST_FIT, 1, SlotRequest(2, 10, shares=True)) is None
 
 
 def test_only_allowed_servers_are_used():
     made = pool(2, 2, 2)
-    wanted = Wanted(3, servers=frozenset({0, 2}))
+    wanted = SlotRequest(3, servers=frozenset({0, 2}))
     assert made.choose(rule_numbers.FIRST_FIT, 1, wanted) == (0, 1, 4)
     assert (made.capable(wanted), made.available(wanted)) == (4, 4)
     made.occupy((4,), wanted, 1)
@@ -72,12 +72,12 @@ def test_only_allowed_servers_are_used():
 
 def test_servers_that_are_added_later_keep_the_numbers_of_the_others():
     made = pool(2)
-    made.occupy((1,), Wanted(1), 7)
+    made.occupy((1,), SlotRequest(1), 7)
     made.add([3], [50])
     assert made.by_server((1, 2, 4)) == {0: [1], 1: [0, 2]}
     assert made.number(1, 2) == 4
     assert (made.free, made.free_of(0), made.free_of(1)) == (4, 1, 3)
-    assert made.choose(rule_numbers.FIRST_FIT, 1, Wanted(1, 51)) == (0,)
+    assert made.choose(rule_numbers.FIRST_FIT, 1, SlotRequest(1, 51)) == (0,)
 
 
 jobs = st.lists(
@@ -92,7 +92,7 @@ def test_what_is_given_back_is_as_it_was_and_memory_is_never_overdrawn(jobs, ran
     before = made.gpus.copy()
     held = []
     for count, memory, shares, rule in jobs:
-        wanted = Wanted(count, memory, shares)
+        wanted = SlotRequest(count, memory, shares)
         available = made.available(wanted)
         slots = made.choose(rule, 1, wanted)
         assert (slots is not None) == (available >= count)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class LinkInfo:
+class TreeLink:
     """A link by the name of the server or switch at its lower end.
 
     Attributes:
@@ -19,17 +19,17 @@ class LinkInfo:
     capacity_bps: int
 
 
-class Tree:
+class NetworkTree:
     """Servers and switches with their links. A switch without an uplink is a root; roots have no limit among them."""
 
     def __init__(self) -> None:
-        self.links: dict[str, LinkInfo] = {}
+        self.links: dict[str, TreeLink] = {}
         self.switches: set[str] = set()
         self._ways: dict[str, tuple[str, ...]] = {}
 
     def add(self, name: str, above: str, capacity_bps: int) -> None:
         """Connect a server or a switch to the switch above."""
-        self.links[name] = LinkInfo(above, capacity_bps)
+        self.links[name] = TreeLink(above, capacity_bps)
         self.switches.add(above)
         self._ways.clear()
 

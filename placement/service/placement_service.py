@@ -16,57 +16,59 @@ from mltcp.core.errors import MltcpError
 from placement.cassini.circle import unified
 from placement.cassini.compatibility import Compatibility, compatibility
 from placement.cassini.observed import observed
-from placement.engines.engine import Event, Failed, Handle, Started
-from placement.service.agents.coordination import Coordination
-from placement.service.agents.drift import Report
-from placement.service.agents.sessions import Session
-from placement.service.context import Live
-from placement.service.decisions.explaining import explain_without_place
+from placement.engines.engine import EngineEvent, JobFailed, JobHandle, JobStarted
+from placement.service.agents.coordination import AgentCoordinator
+from placement.service.agents.drift import IterationTiming
+from placement.service.agents.sessions import AgentSession
+from placement.service.context import ServiceContext
+from placement.service.decisions.explanation import explain_unplaced
 from placement.service.decisions.placer import Placer, policy_named
-from placement.service.decisions.policy import Policy
-from placement.service.embedded_gate import Gating
+from placement.service.decisions.policy import ServicePolicy
+from placement.service.embedded_gate import EmbeddedGate
+from placement.service.engine_runner import EngineRunner
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import check_job, demand_of, profile_message
-from placement.service.protocol.request_error import Kind, Refused, invalid
-from placement.service.running import Running
+from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
 from placement.service.state.capacity import check_possible
-from placement.service.state.job import Job
-from placement.service.state.saving import save_link, save_new_job, save_server
+from placement.service.state.job_record import JobRecord
+from placement.service.state.persistence import save_link, save_new_job, save_server
 
 
-class Service:
+class PlacementService:
     """One service on one state.
 
     Args:
-        live: the state, recovered.
-        running: the engine, if there is one.
-        gating: the gate, likewise.
+        context: the state, recovered.
+        engine: the engine, if there is one.
+        gate: the gate, likewise.
     """
 
-    def __init__(self, live: Live, running: Running | None = None, gating: Gating | None = None) -> None:
-        self.live = live
-        self.placer = Placer(live, self._placed)
-        self.coordination = Coordination(live, self._agent_gone)
-        self._registry = live.registry
-        self._running = running
-        self._gating = gating
+    def __init__(
+        self, context: ServiceContext, engine: EngineRunner | None = None, gate: EmbeddedGate | None = None
+    ) -> None:
+        self.context = context
+        self.placer = Placer(context, self._placed)
+        self.agents = AgentCoordinator(context, self._agent_gone)
+        self._registry = context.registry
+        self._engine = engine
+        self._gate = gate
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Begin to place what waits, and give agents that were there before the lease to come back."""
-        self.coordination.resume()
-        if self._gating is not None:
-            self._gating.start()
+        self.agents.resume()
+        if self._gate is not None:
+            self._gate.start()
             for job in self._registry.jobs.values():
                 if job.placed:
-                    self._gating.placed(job)
-        if self._running is not None:
+                    self._gate.placed(job)
+        if self._engine is not None:
             engine = [
-                Handle(job.id, job.engine)
+                JobHandle(job.id, job.engine)
                 for job in self._registry.jobs.values()
                 if job.placed and job.engine
             ]
-            self._running.listen(engine, self._engine_event)
+            self._engine.listen(engine, self._engine_event)
             for job in self._registry.jobs.values():
                 if job.placed and job.spec.command and not job.engine:
                     self._begin(self._launch(job))
@@ -75,48 +77,48 @@ class Service:
 
     async def close(self) -> None:
         """Stop deciding; jobs, slots and time shifts stay as they are for the next service."""
-        self.coordination.sessions.close()
+        self.agents.sessions.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._running is not None:
-            await asyncio.to_thread(self._running.close)
-        if self._gating is not None:
-            await asyncio.to_thread(self._gating.close)
+        if self._engine is not None:
+            await asyncio.to_thread(self._engine.close)
+        if self._gate is not None:
+            await asyncio.to_thread(self._gate.close)
 
     # ------------------------------------------------------------------------------------------------ the cluster
 
     async def register_servers(self, servers: Sequence[pb.Server]) -> int:
-        """Make servers known; how many were not. Raises `Refused`."""
+        """Make servers known; how many were not. Raises `RequestError`."""
         added = self._registry.add_servers(servers)
         for number in added:
-            save_server(self.live.store, number, self._registry.servers[number])
+            save_server(self.context.store, number, self._registry.servers[number])
         if added:
             self.placer.more_room()
-        await self.live.store.committed()
+        await self.context.store.committed()
         return len(added)
 
     async def register_links(self, links: Sequence[pb.Link]) -> int:
-        """Make uplinks known; how many were not. Raises `Refused`."""
+        """Make uplinks known; how many were not. Raises `RequestError`."""
         added = self._registry.add_links(links)
         for number in added:
-            save_link(self.live.store, number, self._registry.links[number])
+            save_link(self.context.store, number, self._registry.links[number])
         if added:
-            self.live.save(self._registry.relink())
-        await self.live.store.committed()
+            self.context.save(self._registry.relink())
+        await self.context.store.committed()
         return len(added)
 
     # --------------------------------------------------------------------------------------------------- the jobs
 
     async def register_job(self, spec: pb.Job) -> pb.JobStatus:
-        """Make a job known. Raises `Refused`."""
+        """Make a job known. Raises `RequestError`."""
         if self._known(spec) is None:
             self._add(spec, pb.REGISTERED)
-        await self.live.store.committed()
+        await self.context.store.committed()
         return self.status(spec.id)
 
     async def submit(self, spec: pb.Job) -> pb.JobStatus:
-        """Make a job known and let it wait; durable when this returns. Raises `Refused`."""
+        """Make a job known and let it wait; durable when this returns. Raises `RequestError`."""
         known = self._known(spec)
         if known is None:
             self._add(spec, pb.QUEUED)
@@ -124,68 +126,72 @@ class Service:
         elif known.state == pb.REGISTERED:
             queued = replace(known, state=pb.QUEUED)
             self._registry.add_job(queued)
-            self.live.save([queued])
+            self.context.save([queued])
             self.placer.more_jobs()
-        await self.live.store.committed()
+        await self.context.store.committed()
         return self.status(spec.id)
 
     async def place(self, job_id: str, asked: str) -> pb.JobStatus:
-        """Place a job now. Raises `Refused`."""
+        """Place a job now. Raises `RequestError`."""
         job = self._registry.job(job_id)
         if asked:
             _check_policy(policy_named(asked), job.spec, "policy")
         if job.placed and asked in ("", job.policy):
             return self.status(job_id)
         if job.placed or job.over:
-            raise Refused(Kind.STATE, "job_id", f"is {job_id!r}, which is {_name(job.state)} already")
+            raise RequestError(
+                ErrorCode.STATE, "job_id", f"is {job_id!r}, which is {_name(job.state)} already"
+            )
         await self.placer.place(job_id, asked)
-        await self.live.store.committed()
+        await self.context.store.committed()
         return self.status(job_id)
 
     async def release(self, job_id: str, reason: str, failed: bool) -> pb.JobStatus:
-        """End a job; one that an engine runs has its slots until its processes are gone. Raises `Refused`."""
+        """End a job; one that an engine runs has its slots until its processes are gone. Raises `RequestError`."""
         job = self._registry.job(job_id)
-        if job.placed and job.engine and self._running is not None:
+        if job.placed and job.engine and self._engine is not None:
             self._registry.update(replace(job, reason=reason or "released"))
-            self.live.save([self._registry.jobs[job_id]])
-            await self._running.stop(job_id)
+            self.context.save([self._registry.jobs[job_id]])
+            await self._engine.stop(job_id)
         elif not job.over:
             self._end(job, pb.FAILED if failed else pb.ENDED, reason or "released")
-        await self.live.store.committed()
+        await self.context.store.committed()
         return self.status(job_id)
 
     def status(self, job_id: str) -> pb.JobStatus:
-        """What there is to say of a job. Raises `Refused`."""
+        """What there is to say of a job. Raises `RequestError`."""
         self._registry.job(job_id)
-        return self.live.status(job_id, job_id in self.coordination.sessions)
+        return self.context.status(job_id, job_id in self.agents.sessions)
 
     def explain(self, job_id: str) -> pb.ExplainReply:
-        """Why a job is where it is, or nowhere. Raises `Refused`."""
+        """Why a job is where it is, or nowhere. Raises `RequestError`."""
         job = self._registry.job(job_id)
-        found = self.live.decisions.get(job.number)
-        return found if found is not None else explain_without_place(self._registry, job)
+        found = self.context.decisions.get(job.number)
+        return found if found is not None else explain_unplaced(self._registry, job)
 
     # --------------------------------------------------------------------------------- profiles, scores, time shifts
 
     async def put_profile(self, job_id: str, profile: pb.Profile, field: str = "profile") -> pb.JobStatus:
-        """Replace a job's profile. Raises `Refused`."""
+        """Replace a job's profile. Raises `RequestError`."""
         job = self._registry.job(job_id)
         demand = demand_of(profile, field)
         if job.over:
-            raise Refused(Kind.STATE, "job_id", f"is {job_id!r}, which is {_name(job.state)} already")
+            raise RequestError(
+                ErrorCode.STATE, "job_id", f"is {job_id!r}, which is {_name(job.state)} already"
+            )
         if demand != job.demand:
             changed = replace(job, demand=demand)
             self._registry.new_demand(job, changed)
-            self.live.save([changed])
-            if self._gating is not None and changed.placed:
-                self._gating.placed(changed)
+            self.context.save([changed])
+            if self._gate is not None and changed.placed:
+                self._gate.placed(changed)
             if self._registry.coordinated(job_id):
                 await self.placer.shift_anew(job.links)
-        await self.live.store.committed()
+        await self.context.store.committed()
         return self.status(job_id)
 
     async def _profile_seen(self, job_id: str, profile: pb.Profile) -> None:
-        """A running job reports a profile: what it says of a known one, or else the profile. Raises `Refused`."""
+        """A running job reports a profile: what it says of a known one, or else the profile. Raises `RequestError`."""
         known = self._registry.job(job_id).demand
         if known is not None and known.bits:
             found = observed(demand_of(profile, "profile.profile"), known)
@@ -195,7 +201,7 @@ class Service:
         await self.put_profile(job_id, profile, "profile.profile")
 
     async def score(self, request: pb.ScoreRequest) -> pb.ScoreReply:
-        """How well jobs would fit together on a link. Raises `Refused`."""
+        """How well jobs would fit together on a link. Raises `RequestError`."""
         demands = [
             self._demand(job_id, f"job_ids[{place}]") for place, job_id in enumerate(request.job_ids)
         ] + [demand_of(each, f"profiles[{place}]") for place, each in enumerate(request.profiles)]
@@ -216,7 +222,7 @@ class Service:
         )
 
     def time_shifts(self, job_ids: Sequence[str]) -> list[pb.TimeShift]:
-        """The time shifts of these jobs, or of all that have one. Raises `Refused`."""
+        """The time shifts of these jobs, or of all that have one. Raises `RequestError`."""
         jobs = [self._registry.job(each, f"job_ids[{place}]") for place, each in enumerate(job_ids)]
         return [
             pb.TimeShift(
@@ -224,45 +230,45 @@ class Service:
                 shift_ns=job.shift_ns,
                 period_ns=job.iteration_ns,
                 links=[link for link in job.links if len(self._registry.jobs_of[link]) > 1],
-                drift_ns=self.coordination.drift_ns(job),
+                drift_ns=self.agents.drift_ns(job),
             )
             for job in jobs or self._registry.jobs.values()
             if job.shift_ns is not None
         ]
 
     def report_drift(self, request: pb.ReportDriftRequest) -> pb.ReportDriftReply:
-        """Note when an iteration began of a job without an agent. Raises `Refused`."""
+        """Note when an iteration began of a job without an agent. Raises `RequestError`."""
         job = self._registry.job(request.job_id)
         if not job.placed:
-            raise Refused(
-                Kind.STATE, "job_id", f"is {job.id!r}, which is {_name(job.state)}: it must be PLACED"
+            raise RequestError(
+                ErrorCode.STATE, "job_id", f"is {job.id!r}, which is {_name(job.state)}: it must be PLACED"
             )
-        report = Report(request.number, request.began_ns, request.duration_ns)
-        delays = self.coordination.report_alone(job.id, report)
+        report = IterationTiming(request.number, request.began_ns, request.duration_ns)
+        delays = self.agents.report_alone(job.id, report)
         return pb.ReportDriftReply(delay=delays)
 
     # ----------------------------------------------------------------------------------------------------- agents
 
-    async def agent_says(self, session: Session, message: pb.AgentMessage) -> None:
-        """A message of an attached agent. Raises `Refused`."""
+    async def agent_says(self, session: AgentSession, message: pb.AgentMessage) -> None:
+        """A message of an attached agent. Raises `RequestError`."""
         if message.WhichOneof("message") == "profile":
             await self._profile_seen(session.job_id, message.profile.profile)
         else:
-            self.coordination.message(session, message)
+            self.agents.message(session, message)
 
     # -------------------------------------------------------------------------------------------- what happens then
 
-    def _placed(self, job: Job) -> None:
-        if self._gating is not None:
-            self._gating.placed(job)
-        if self._running is not None and job.spec.command:
+    def _placed(self, job: JobRecord) -> None:
+        if self._gate is not None:
+            self._gate.placed(job)
+        if self._engine is not None and job.spec.command:
             self._begin(self._launch(job))
 
-    async def _launch(self, job: Job) -> None:
-        assert self._running is not None
-        await self.live.store.committed()
+    async def _launch(self, job: JobRecord) -> None:
+        assert self._engine is not None
+        await self.context.store.committed()
         try:
-            reference = await self._running.start(job, self._registry.places(job))
+            reference = await self._engine.start(job, self._registry.places(job))
         except MltcpError as error:
             self._end(self._registry.jobs[job.id], pb.FAILED, str(error))
             return
@@ -270,13 +276,13 @@ class Service:
             await self._stop(job.id)  # it was released while it was being started
             return
         self._registry.update(replace(self._registry.jobs[job.id], engine=reference))
-        self.live.save([self._registry.jobs[job.id]])
+        self.context.save([self._registry.jobs[job.id]])
 
-    def _engine_event(self, event: Event) -> None:
+    def _engine_event(self, event: EngineEvent) -> None:
         job = self._registry.jobs.get(event.job_id)
-        if isinstance(event, Started) or job is None or not job.placed:
+        if isinstance(event, JobStarted) or job is None or not job.placed:
             return
-        if isinstance(event, Failed):
+        if isinstance(event, JobFailed):
             self._end(job, pb.FAILED, event.why)
         else:
             self._end(job, pb.ENDED, job.reason or "finished")
@@ -284,32 +290,34 @@ class Service:
     def _agent_gone(self, job_id: str, orderly: bool) -> None:
         job = self._registry.jobs[job_id]
         did = "left" if orderly else "was gone"
-        reason = f"its agent {did}, and did not come back within its lease of {self.live.rules.lease_s:g} s"
-        if self._running is None or not job.engine:
+        reason = (
+            f"its agent {did}, and did not come back within its lease of {self.context.rules.lease_s:g} s"
+        )
+        if self._engine is None or not job.engine:
             self._end(job, pb.ENDED if orderly else pb.FAILED, reason)
             return
         self._registry.update(
             replace(job, shift_ns=None, turn="", agent=False, reason="" if orderly else reason)
         )
-        self.live.save([self._registry.jobs[job_id]])
+        self.context.save([self._registry.jobs[job_id]])
         if not orderly:
             self._begin(self._stop(job_id))
 
     async def _stop(self, job_id: str) -> None:
-        assert self._running is not None
+        assert self._engine is not None
         with suppress(MltcpError):  # it has ended by itself; the event is on its way
-            await self._running.stop(job_id)
+            await self._engine.stop(job_id)
 
-    def _end(self, job: Job, state: int, reason: str) -> None:
-        ended = self._registry.end(job, state, reason, self.live.clock.now_ns())
-        self.live.save([ended])
-        self.coordination.over(ended, reason)
+    def _end(self, job: JobRecord, state: int, reason: str) -> None:
+        ended = self._registry.end(job, state, reason, self.context.clock.now_ns())
+        self.context.save([ended])
+        self.agents.over(ended, reason)
         self.placer.unshift_alone(job.links)
         self.placer.more_room()
 
     # ---------------------------------------------------------------------------------------------------- small parts
 
-    def _known(self, spec: pb.Job) -> Job | None:
+    def _known(self, spec: pb.Job) -> JobRecord | None:
         """The job of this id, if it is known with the same content."""
         known = self._registry.jobs.get(spec.id)
         if known is not None and known.spec != spec:
@@ -318,8 +326,8 @@ class Service:
                 for name in spec.DESCRIPTOR.fields_by_name
                 if getattr(spec, name) != getattr(known.spec, name)
             )
-            raise Refused(
-                Kind.EXISTS,
+            raise RequestError(
+                ErrorCode.EXISTS,
                 f"job.{different}",
                 f"differs from that of the job {spec.id!r}, which is known already",
             )
@@ -332,16 +340,16 @@ class Service:
         for place, server in enumerate(spec.servers):
             self._registry.server_number(server, f"job.servers[{place}]")
         demand = demand_of(spec.profile, "job.profile") if spec.HasField("profile") else None
-        now_ns = self.live.clock.now_ns()
-        job = Job(len(self._registry.jobs), spec, demand, state, spec.policy, submitted_ns=now_ns)
+        now_ns = self.context.clock.now_ns()
+        job = JobRecord(len(self._registry.jobs), spec, demand, state, spec.policy, submitted_ns=now_ns)
         check_possible(self._registry, job)
         self._registry.add_job(job)
-        save_new_job(self.live.store, job)
+        save_new_job(self.context.store, job)
 
     def _demand(self, job_id: str, field: str) -> Demand:
         job = self._registry.job(job_id, field)
         if job.demand is None:
-            raise Refused(Kind.STATE, field, f"is {job_id!r}, which has no profile")
+            raise RequestError(ErrorCode.STATE, field, f"is {job_id!r}, which has no profile")
         return job.demand
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
@@ -350,8 +358,8 @@ class Service:
         task.add_done_callback(self._tasks.discard)
 
 
-def _check_policy(asked: Policy, spec: pb.Job, field: str) -> None:
-    """Raises `Refused` where a scheduler is asked for what it knows nothing of."""
+def _check_policy(asked: ServicePolicy, spec: pb.Job, field: str) -> None:
+    """Raises `RequestError` where a scheduler is asked for what it knows nothing of."""
     if asked.scheduler is not None and (spec.servers or spec.shares_gpus):
         what = "servers" if spec.servers else "shares_gpus"
         raise invalid(field, f"is {asked.name!r}, which knows nothing of job.{what}")

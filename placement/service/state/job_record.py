@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from mltcp.core.demand import Demand
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.state.slots import Wanted
+from placement.service.state.slot_pool import SlotRequest
 
 UNPROFILED_NS = 1_000_000_000
 """What an iteration of a job without a profile is taken to last when jobs and GPUs are ranked by work."""
 
 
 @dataclass(frozen=True)
-class Job:
+class JobRecord:
     """A job with what became of it.
 
     Attributes:
@@ -89,14 +89,14 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What decides whether a job fits: if one does not, no other of the same shape does."""
+class ResourceClass:
+    """What decides whether a job fits: if one does not, no other of the same class does."""
 
     gpus: bool
-    wanted: Wanted
+    request: SlotRequest
 
 
-def status_message(job: Job, places: list[pb.ServerSlots], attached: bool) -> pb.JobStatus:
+def status_message(job: JobRecord, places: list[pb.ServerSlots], attached: bool) -> pb.JobStatus:
     """What the service says of a job."""
     return pb.JobStatus(
         id=job.id,

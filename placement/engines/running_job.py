@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from placement.engines.engine import Event, Failed, Finished, Share, Started, Stopped
-from placement.engines.node_process import Ended, NodeProcess, words
+from placement.engines.engine import EngineEvent, HostShare, JobFailed, JobFinished, JobStarted, JobStopped
+from placement.engines.node_process import NodeProcess, NodeProcessExit, exit_text
 
 # The ranks of a job that lost a member fail too, some of them before the loss itself is seen.
 BLAME_GRACE_S = 0.3
@@ -35,7 +35,7 @@ class RunningJob:
         nodes: the process of each share.
     """
 
-    def __init__(self, job_id: str, placement: Sequence[Share], nodes: Sequence[NodeProcess]) -> None:
+    def __init__(self, job_id: str, placement: Sequence[HostShare], nodes: Sequence[NodeProcess]) -> None:
         self.job_id = job_id
         self.nodes = tuple(nodes)
         self._hosts = [share.host for share in placement for _ in share.slots]
@@ -56,15 +56,15 @@ class RunningJob:
         """Whether no host has anything of the job any more."""
         return not self._waiting
 
-    def hear(self, node: NodeProcess, message: Mapping[str, Any] | Ended) -> list[Event]:
+    def hear(self, node: NodeProcess, message: Mapping[str, Any] | NodeProcessExit) -> list[EngineEvent]:
         """Take note of what a host has told."""
-        if isinstance(message, Ended):
+        if isinstance(message, NodeProcessExit):
             self._waiting.discard(node)
             self._note_end_of_process(node, message)
             return [self._end()] if self.is_over else []
         if message["event"] == "started":
             self._started += 1
-            return [Started(self.job_id)] if self._started == len(self.nodes) else []
+            return [JobStarted(self.job_id)] if self._started == len(self.nodes) else []
         if message["event"] == "rank":
             self._note_end_of_rank(message)
         else:
@@ -101,20 +101,20 @@ class RunningJob:
         if status != 0 and not message["told"]:
             host = self._hosts[rank]
             said = f": {message['said']}" if message["said"] and status > 0 else ""
-            why = f"rank {rank} on host {host} {words(status)}{said}"
+            why = f"rank {rank} on host {host} {exit_text(status)}{said}"
             self._fail(_Failure(why, host, rank, killed=status < 0))
 
     def _note_end_of_node(self, node: NodeProcess, message: Mapping[str, Any]) -> None:
         node.result = message
         if message["status"] != 0:
             said = f": {message['said']}" if message["said"] else ""
-            why = f"host {node.host.name}: torchrun {words(message['status'])}{said}"
+            why = f"host {node.host.name}: torchrun {exit_text(message['status'])}{said}"
             self._fail(_Failure(why, node.host.name))
 
-    def _note_end_of_process(self, node: NodeProcess, ended: Ended) -> None:
+    def _note_end_of_process(self, node: NodeProcess, ended: NodeProcessExit) -> None:
         if node.result is None:
             said = f": {ended.said}" if ended.said else ""
-            why = f"host {node.host.name}: its launcher {words(ended.status)}{said}"
+            why = f"host {node.host.name}: its launcher {exit_text(ended.status)}{said}"
             self._fail(_Failure(why, node.host.name, killed=ended.status == -signal.SIGKILL))
 
     def _fail(self, failure: _Failure) -> None:
@@ -124,13 +124,13 @@ class RunningJob:
             self._kill_at_s = time.monotonic() + BLAME_GRACE_S
         self._failures.append(failure)
 
-    def _end(self) -> Event:
+    def _end(self) -> EngineEvent:
         if self._failures:
             first = self._blamed()
-            return Failed(self.job_id, first.why, first.rank, first.host)
+            return JobFailed(self.job_id, first.why, first.rank, first.host)
         if all(node.result is not None and node.result["status"] == 0 for node in self.nodes):
-            return Finished(self.job_id)
-        return Failed(self.job_id, "the engine was closed") if self._closing else Stopped(self.job_id)
+            return JobFinished(self.job_id)
+        return JobFailed(self.job_id, "the engine was closed") if self._closing else JobStopped(self.job_id)
 
     def _blamed(self) -> _Failure:
         """What caused the others: a rank or launcher that was killed, or else the first rank that failed."""

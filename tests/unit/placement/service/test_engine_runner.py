@@ -8,7 +8,7 @@ from mltcp.core.address import Address
 from placement.client.client import Client
 from placement.engines.hosts import Host
 from placement.engines.local import LocalEngine
-from placement.service.embedded_gate import Gating
+from placement.service.embedded_gate import EmbeddedGate
 from placement.service.protocol import placement_pb2 as pb
 from tests.unit.placement.service.serving import eventually, serving
 
@@ -18,7 +18,7 @@ PATIENCE_S = 90
 @pytest.fixture
 def client(tmp_path):
     engine = LocalEngine((Host("a", "127.0.0.1", "lo", slots=2),), tmp_path / "logs")
-    gate = Gating(Address.parse(f"unix:{tmp_path}/gate"), "srsf-1")
+    gate = EmbeddedGate(Address.parse(f"unix:{tmp_path}/gate"), "srsf-1")
     server = pb.Server(name="a", cpu_slots=2, nic_bps=1, switch="r")
     with serving(tmp_path, servers=(server,), engine=engine, gate=gate) as address, Client(address) as made:
         yield made
