@@ -93,7 +93,7 @@ async def serve(configuration: ServiceConfiguration, ready: Callable[[Address], 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, stopped)
     try:
-        async with running(configuration, stopped) as address:
+        async with running_service(configuration, stopped) as address:
             ready(address)
             await stopped
     finally:
@@ -102,7 +102,7 @@ async def serve(configuration: ServiceConfiguration, ready: Callable[[Address], 
 
 
 @asynccontextmanager
-async def running(
+async def running_service(
     configuration: ServiceConfiguration, stopped: asyncio.Future[None]
 ) -> AsyncIterator[Address]:
     """A service that answers at the address that is given.

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mltcp.core.errors import UsageError
-from placement.engines import running
+from placement.engines import running_job
 from placement.engines.engine import (
     EngineError,
     EngineJob,
@@ -247,7 +247,7 @@ def test_of_many_that_ask_for_a_slot_at_once_one_gets_it(engine):
 
 
 def test_a_host_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(running, "ANSWER_S", 0.3)
+    monkeypatch.setattr(running_job, "ANSWER_S", 0.3)
     sleep = Sleep()
     deaf = Host("deaf", "127.0.0.1", "lo", ("sh", "-c", f"exec {sleep.command}", "sh"))
     with LocalEngine([deaf], tmp_path) as engine:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from mltcp.core.address import Address
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.server import ServiceConfiguration, running
+from placement.service.server import ServiceConfiguration, running_service
 
 PATIENCE_S = 20
 GBPS = 10**9
@@ -22,7 +22,7 @@ def serving(directory, *, address=None, **configured):
         box["loop"], box["stopped"] = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
         parsed = Address.parse(address or f"unix:{directory}/s")
         try:
-            async with running(
+            async with running_service(
                 ServiceConfiguration(parsed, directory / "state.db", **configured), box["stopped"]
             ) as bound:
                 box["address"] = str(bound)
