@@ -6,43 +6,60 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench.cli import allreduce as allreduce_command
-from bench.cli import bulk as bulk_command
-from bench.cli import compare as compare_command
-from bench.cli import contend as contend_command
-from bench.cli import contention as contention_command
-from bench.cli import perf as perf_command
 from mltcp.core.errors import MltcpError, UsageError
+from mltcp.core.extras import not_installed
 from mltcp.core.signals import exit_on_sigterm
+from mltcp.core.subcommands import Subcommand, add_subcommands, named_subcommand
+
+EXTRA = "bench"
+SUBCOMMANDS = tuple(
+    Subcommand(name, f"bench.cli.{name}", text, EXTRA)
+    for name, text in (
+        ("contend", "run jobs on one bottleneck under several policies and compare them with each job alone"),
+        ("compare", "run the same jobs under congestion controls, schedulers and gates, and compare them"),
+        ("bulk", "one long iperf3 flow, alone under several controls or beside jobs under several policies"),
+        ("allreduce", "size sweep of collectives as in nccl-tests, for several torch backends in one run"),
+        (
+            "contention",
+            "measure all-reduces that share a link, for the contention model of the placement policies",
+        ),
+        (
+            "perf",
+            "the traffic of a training job, or bulk, between two hosts, with the interface of iperf3",
+        ),
+    )
+)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(named: Subcommand | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mltcp-bench",
         description="Benchmarks of congestion controls for training jobs, in a lab on this machine and between hosts.",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    contend_command.add_parser(commands)
-    compare_command.add_parser(commands)
-    bulk_command.add_parser(commands)
-    allreduce_command.add_parser(commands)
-    contention_command.add_parser(commands)
-    perf_command.add_parser(commands)
+    add_subcommands(parser, SUBCOMMANDS, named)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The entry point; returns the exit status (0 well, 1 failure, 2 bad usage, 130 interrupted)."""
-    options = _parser().parse_args(arguments)
-    exit_on_sigterm()
+    """The entry point; returns the exit status: 0 success, 1 failure, 2 bad usage, 130 interrupted."""
+    given = sys.argv[1:] if arguments is None else arguments
     try:
+        options = _parser(named_subcommand(SUBCOMMANDS, given)).parse_args(given)
+        exit_on_sigterm()
         return int(options.execute(options))
     except UsageError as error:
-        print(f"mltcp-bench: {error}", file=sys.stderr)
-        return 2
+        return _report(error, 2)
     except MltcpError as error:
-        print(f"mltcp-bench: {error}", file=sys.stderr)
-        return 1
+        return _report(error, 1)
+    except ModuleNotFoundError as error:
+        missing = not_installed(error, EXTRA)
+        if missing is None:
+            raise
+        return _report(missing, 1)
     except KeyboardInterrupt:
-        print("mltcp-bench: interrupted; the lab is gone", file=sys.stderr)
-        return 130
+        return _report("interrupted; the lab has been removed", 130)
+
+
+def _report(message: object, status: int) -> int:
+    print(f"mltcp-bench: {message}", file=sys.stderr)
+    return status
