@@ -43,7 +43,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add ``allreduce`` to the commands."""
     command = commands.add_parser(
         "allreduce",
-        help="size sweep of collectives as in nccl-tests, for several torch backends in one run",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

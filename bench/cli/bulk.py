@@ -28,7 +28,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add ``bulk`` to the commands."""
     command = commands.add_parser(
         "bulk",
-        help="one long iperf3 flow, alone under several controls or beside jobs under several policies",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

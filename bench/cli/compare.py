@@ -43,7 +43,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add ``compare`` to the commands."""
     command = commands.add_parser(
         "compare",
-        help="run the same jobs under congestion controls, schedulers and gates, and compare them",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -40,7 +40,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add ``contend`` to the commands."""
     command = commands.add_parser(
         "contend",
-        help="run jobs on one bottleneck under several policies and compare them with each job alone",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

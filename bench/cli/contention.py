@@ -45,7 +45,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add ``contention`` to the commands."""
     command = commands.add_parser(
         "contention",
-        help="measure all-reduces that share a link, for the contention model of the placement policies",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -50,7 +50,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add ``perf`` to the commands."""
     command = commands.add_parser(
         "perf",
-        help="the traffic of a training job, or bulk, between two hosts, in the habits of iperf3",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,10 +1,13 @@
 """Bad input to `mltcp-bench`: one line that names what is allowed, exit status 2, and nothing done."""
 
+import importlib
 import json
+import subprocess
+import sys
 
 import pytest
 
-from bench.cli.main import main
+from bench.cli.main import SUBCOMMANDS, main
 
 
 @pytest.mark.parametrize(
@@ -60,3 +63,39 @@ def test_help_has_examples(command, capsys):
         main([command, "--help"])
     assert end.value.code == 0
     assert f"mltcp-bench {command}" in capsys.readouterr().out.split("examples:")[1]
+
+
+def test_help_imports_no_command(capsys):
+    script = (
+        "import sys\nfrom bench.cli.main import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "print(*sorted({'numpy', 'torch', 'grpc', 'rich', 'pyroute2', 'bench.lab'} & set(sys.modules)), 'end')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "end"
+
+
+def test_help_names_every_command(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    printed = capsys.readouterr().out
+    assert all(each.name in printed for each in SUBCOMMANDS)
+
+
+def test_a_missing_dependency_is_one_line_that_names_the_extra(monkeypatch, capsys):
+    def missing(name):
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    assert main(["contend"]) == 1
+    assert capsys.readouterr().err == "mltcp-bench: torch is not installed; pip install 'mltcp[bench]'\n"
+
+
+def test_a_missing_module_of_the_project_is_an_error_of_the_program(monkeypatch):
+    def missing(name):
+        raise ModuleNotFoundError("No module named 'bench.lost'", name="bench.lost")
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(ModuleNotFoundError):
+        main(["contend"])
