@@ -1,7 +1,7 @@
-"""The agent of a job, on its rank 0: reports to the placement service, and sees to it that all ranks keep its delays.
+"""The agent of a job, on its rank 0: reports to the placement service, and has all ranks apply its delays.
 
-Everything happens on one thread, which waits for what comes: finished iterations, decisions, outcomes. The stream of
-decisions is read by another. A service that is not there is tried again; the job does not notice.
+One thread handles every event: finished iterations, decisions, outcomes of delays. Another thread reads the stream of
+decisions. A service that is not reachable is retried; the job is not affected.
 """
 
 from __future__ import annotations
@@ -18,83 +18,79 @@ from torch.distributed import DistError
 
 from collectives.agent.agent_protocol import (
     Applied,
-    Conversation,
-    ConversationError,
-    Decision,
-    Delay,
-    Detach,
     IterationReport,
+    PlacementService,
     Report,
-    Service,
+    ServiceStream,
+    StreamError,
 )
 from collectives.agent.announcements import Announcer
 from collectives.agent.iteration_starts import IterationStarts
 from collectives.agent.learned_profile import LearnedProfile, began_to_send_ns
 from collectives.agent.service_clock import ServiceClock
-from collectives.agent.time_shift import LATE, LONGEST_NS, Hold, TimeShifts
+from collectives.agent.time_shift import LATE, LONGEST_NS, TimeShifts
 from collectives.core.notices import say_once
 from collectives.recording.records import Iteration
+from mltcp.core.delay import Decision, Delay, Detach
 
 _log = logging.getLogger("mltcp")
 
 RETRY_S, LONGEST_RETRY_S = 1.0, 10.0
-"""A service that is not there is tried again after so long, then twice as long, and so on up to the longest."""
+"""First and longest interval between attempts to reach the service; the interval doubles in between."""
 
 REPORT_EVERY_S = 0.1
-"""The service hears of at most one iteration in this time."""
+"""At most one iteration is reported in this time."""
 
 WAIT_FOR_RANKS_S = 2.0
-"""So long after a hold the other ranks are listened for."""
+"""How long after a delay the acknowledgements of the other ranks are waited for."""
 
 TIMED_FOR = 100
-"""For so many iterations a job keeps to the time of a delay: the jobs that it was meant for may be gone."""
+"""A job follows a timetable for this many iterations: the jobs that it was made for may be gone by then."""
 
-_MOST_WAITING = 256
-_LEAVE_S = 2.0
+_MOST_QUEUED = 256
+_JOIN_S = 2.0
 
 
-@dataclass(frozen=True)
-class _Heard:
-    """Something from the service: a decision, or that the conversation has ended (None)."""
+@dataclass
+class _Pending:
+    """A delay that the ranks are applying.
 
-    conversation: Conversation
-    decision: Decision | None
+    Attributes:
+        delay: with the operation that it was assigned to.
+        iteration: the one in which that operation was found.
+        outcome_s: when this rank reported its outcome; 0 before that.
+        late: whether this rank received it too late.
+    """
+
+    delay: Delay
+    iteration: int | None = None
+    outcome_s: float = 0.0
+    late: bool = False
 
 
 @dataclass(frozen=True)
 class _Timed:
-    """A delay to a time, that was kept first in this iteration."""
+    """A delay with a period, and the first iteration that was delayed by it."""
 
     delay: Delay
     iteration: int
 
 
-@dataclass
-class _Pending:
-    """A delay that is being kept, by a hold."""
-
-    delay: Delay
-    hold: Hold
-    iteration: int | None = None
-    kept_s: float = 0.0
-    late: bool = False
-
-
 class Agent:
-    """Lives from the first process group to the last.
+    """The agent of a job, from its first process group to its last.
 
     Args:
         service: the placement service.
-        job: the job's name there.
-        ranks: of the job.
-        shifts: of this rank; what becomes of its holds is to be passed to `outcome`.
-        announcer: that tells the other ranks.
-        clock: that the service's time is told by.
+        job: the job's name at the service.
+        ranks: number of ranks of the job.
+        shifts: the pending delays of this rank; their outcomes must be passed to `outcome`.
+        announcer: announces delays to the other ranks.
+        clock: translates between the service's clock and CLOCK_MONOTONIC.
     """
 
     def __init__(
         self,
-        service: Service,
+        service: PlacementService,
         job: str,
         ranks: int,
         shifts: TimeShifts,
@@ -108,8 +104,8 @@ class Agent:
         self._clock = clock or ServiceClock()
         self._starts = IterationStarts(ranks)
         self._profile = LearnedProfile()
-        self._inbox: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        self._conversation: Conversation | None = None
+        self._events: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._stream: ServiceStream | None = None
         self._next_try_s, self._retry_s = 0.0, RETRY_S
         self._reported_s = 0.0
         self._pending: _Pending | None = None
@@ -117,140 +113,137 @@ class Agent:
         self._waiting: list[Delay] = []
         self._detached = False
         self._closing = False
-        self._thread = threading.Thread(target=self._live, name="mltcp-placement", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="mltcp-placement", daemon=True)
         self._thread.start()
 
-    # -- from other threads ------------------------------------------------------------------------------------------
+    # -- called from other threads -------------------------------------------------------------------------------------
 
     def iteration_ended(self, iteration: Iteration) -> None:
         """An iteration of this rank has finished."""
-        if self._inbox.qsize() < _MOST_WAITING:
-            self._inbox.put(lambda: self._on_iteration(iteration))
+        if self._events.qsize() < _MOST_QUEUED:
+            self._events.put(lambda: self._on_iteration(iteration))
 
-    def outcome(self, hold: Hold, outcome: str) -> None:
-        """What has become of a hold on this rank."""
-        self._inbox.put(lambda: self._on_outcome(hold, outcome))
+    def outcome(self, delay: Delay, outcome: str) -> None:
+        """A delay was applied on this rank, or was received too late."""
+        self._events.put(lambda: self._on_outcome(delay, outcome))
 
     def close(self) -> None:
-        """Leave: the service gives the job's shift back after its lease, unless the job comes back."""
+        """End the stream: the service drops the job's shift after its lease, unless the job attaches again."""
         self._closing = True
-        self._inbox.put(lambda: None)
-        self._thread.join(_LEAVE_S)
+        self._events.put(lambda: None)
+        self._thread.join(_JOIN_S)
         self._announcer.close()
 
-    # -- the thread --------------------------------------------------------------------------------------------------
+    # -- the thread ----------------------------------------------------------------------------------------------------
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         while not self._closing:
             self._attach()
-            timeout_s = self._seconds_to_next_try() if self._conversation is None else None
+            timeout_s = self._seconds_to_next_try() if self._stream is None else None
             with suppress(Empty):
-                self._do(self._inbox.get(timeout=timeout_s))
-        self._end_conversation()
+                self._handle(self._events.get(timeout=timeout_s))
+        self._end_stream()
 
-    def _do(self, task: Callable[[], object]) -> None:
+    def _handle(self, event: Callable[[], object]) -> None:
         try:
-            task()
-        except ConversationError as error:
-            self._end_conversation()
+            event()
+        except StreamError as error:
+            self._end_stream()
             _log.debug("mltcp: the placement service: %s", error)
         except DistError as error:
             _log.debug("mltcp: the job's store: %s", error)
         except Exception:
-            _log.exception("mltcp: the placement service's agent failed; the job goes on")
+            _log.exception("mltcp: the agent of the placement service failed; the job continues")
 
-    # -- the conversation --------------------------------------------------------------------------------------------
+    # -- the stream ----------------------------------------------------------------------------------------------------
 
     def _seconds_to_next_try(self) -> float | None:
         return None if self._detached else max(0.0, self._next_try_s - time.monotonic())
 
     def _attach(self) -> None:
-        """Be in conversation with the service, if it is there and it is time to try."""
-        if self._conversation is not None or self._detached or time.monotonic() < self._next_try_s:
+        """Open a stream if there is none and the next attempt is due."""
+        if self._stream is not None or self._detached or time.monotonic() < self._next_try_s:
             return
         self._next_try_s = time.monotonic() + self._retry_s
         self._retry_s = min(2 * self._retry_s, LONGEST_RETRY_S)
         try:
-            conversation = self._service.open(self._job, self._ranks)
-            self._conversation = conversation
-            # The service may be another one than before, on another host.
-            self._clock.renew(conversation.clock_ns)
+            stream = self._service.open(self._job, self._ranks)
+            self._stream = stream
+            # The service may have moved to another host, with another clock.
+            self._clock.renew(stream.clock_ns)
             if self._profile.sent is not None:
-                conversation.send(self._profile.sent.report)
+                stream.send(self._profile.sent.report)
             self._retry_s = RETRY_S
-        except ConversationError as error:
-            self._end_conversation()
-            say_once("placement", f"mltcp: {error}; the job goes on without the placement service")
+        except StreamError as error:
+            self._end_stream()
+            say_once("placement", f"mltcp: {error}; the job runs without the placement service")
             return
-        reader = threading.Thread(
-            target=self._read, args=(conversation,), name="mltcp-decisions", daemon=True
-        )
-        reader.start()
+        threading.Thread(target=self._read, args=(stream,), name="mltcp-decisions", daemon=True).start()
 
-    def _read(self, conversation: Conversation) -> None:
-        """On a thread: pass on what the service decides."""
+    def _read(self, stream: ServiceStream) -> None:
+        """Queue the decisions of a stream, and its end, as events; runs on a thread of its own."""
         try:
-            for decision in conversation.decisions():
-                self._inbox.put(self._task(conversation, decision))
-        except ConversationError as error:
+            for decision in stream.decisions():
+                self._queue_decision(stream, decision)
+        except StreamError as error:
             if not self._closing:
-                say_once("placement", f"mltcp: {error}; the job goes on without the placement service")
-        self._inbox.put(self._task(conversation, None))
+                say_once("placement", f"mltcp: {error}; the job runs without the placement service")
+        self._queue_decision(stream, None)
 
-    def _task(self, conversation: Conversation, decision: Decision | None) -> Callable[[], object]:
-        return lambda: self._on_heard(_Heard(conversation, decision))
+    def _queue_decision(self, stream: ServiceStream, decision: Decision | None) -> None:
+        self._events.put(lambda: self._on_decision(stream, decision))
 
-    def _end_conversation(self) -> None:
-        conversation, self._conversation = self._conversation, None
-        self._keep_no_time()
-        if conversation is not None:
-            conversation.close()
+    def _end_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        self._drop_timetable()
+        if stream is not None:
+            stream.close()
 
     def _send(self, report: Report) -> None:
-        if self._conversation is not None:
-            self._conversation.send(report)
+        if self._stream is not None:
+            self._stream.send(report)
 
-    def _on_heard(self, heard: _Heard) -> None:
-        if heard.conversation is not self._conversation:
+    def _on_decision(self, stream: ServiceStream, decision: Decision | None) -> None:
+        """Handle a decision, or with None the end of the stream; those of an earlier stream are ignored."""
+        if stream is not self._stream:
             return
-        decision = heard.decision
         if decision is None:
-            self._end_conversation()
+            self._end_stream()
         elif isinstance(decision, Detach):
-            _log.info("mltcp: the placement service is done with this job: %s", decision.reason)
+            _log.info("mltcp: the placement service has detached this job: %s", decision.reason)
             self._detached = True
-            self._end_conversation()
+            self._end_stream()
         else:
             self._waiting.append(decision)
-            self._start_waiting()
+            self._start_next_delay()
 
-    # -- iterations --------------------------------------------------------------------------------------------------
+    # -- iterations ----------------------------------------------------------------------------------------------------
 
     def _on_iteration(self, iteration: Iteration) -> None:
         self._starts.add(iteration)
-        self._look_for_hold(iteration)
+        self._find_delayed_operation(iteration)
         profile = self._profile.add(iteration)
         if profile is not None:
             self._send(profile)
         self._report(iteration)
         self._finish_pending()
-        self._start_waiting()
-        self._keep_time(iteration.number)
+        self._start_next_delay()
+        self._update_timetable(iteration.number)
 
     def _report(self, iteration: Iteration) -> None:
         began_ns, now_s = began_to_send_ns(iteration), time.monotonic()
-        if self._conversation is None or began_ns is None or now_s - self._reported_s < REPORT_EVERY_S:
+        if self._stream is None or began_ns is None or now_s - self._reported_s < REPORT_EVERY_S:
             return
         self._reported_s = now_s
         if self._clock.is_due:
-            self._clock.renew(self._conversation.clock_ns)
+            self._clock.renew(self._stream.clock_ns)
         duration_ns = max(0, iteration.ended_ns - iteration.started_ns - iteration.held_ns)
         self._send(IterationReport(iteration.number, self._clock.at(began_ns), duration_ns))
 
-    # -- delays ------------------------------------------------------------------------------------------------------
+    # -- delays --------------------------------------------------------------------------------------------------------
 
-    def _start_waiting(self) -> None:
-        """Have all ranks keep the next delay, one at a time."""
+    def _start_next_delay(self) -> None:
+        """Assign the next delay to an operation and announce it, unless another one is pending."""
         if self._pending is not None or not self._waiting:
             return
         group = self._starts.group
@@ -258,63 +251,63 @@ class Agent:
         start = self._starts.next_start(reached, time.monotonic_ns())
         if start is None:
             return
-        delay = self._waiting.pop(0)
-        wait_ns = delay.wait_ns(self._clock.at(start.begins_ns))
-        hold = Hold(delay.sequence, start.group, start.number, max(0, min(wait_ns, LONGEST_NS)))
-        self._pending = _Pending(delay, hold)
-        self._keep_no_time()
-        self._announcer.announce(hold)
-        self._shifts.add(hold)
+        decided = self._waiting.pop(0)
+        wait_ns = max(0, min(decided.wait_ns(self._clock.at(start.begins_ns)), LONGEST_NS))
+        delay = decided.before(start.group, start.number, wait_ns)
+        self._pending = _Pending(delay)
+        self._drop_timetable()
+        self._announcer.announce(delay)
+        self._shifts.add(delay)
         _log.info(
-            "mltcp: all ranks hold for %.1f ms before operation %d: %s",
-            hold.delay_ns / 1e6, hold.number, delay.reason,
+            "mltcp: all ranks wait for %.1f ms before operation %d: %s",
+            delay.delay_ns / 1e6, delay.number, delay.reason,
         )  # fmt: skip
 
-    def _on_outcome(self, hold: Hold, outcome: str) -> None:
-        if self._pending is not None and self._pending.hold == hold:
-            self._pending.kept_s = time.monotonic()
+    def _on_outcome(self, delay: Delay, outcome: str) -> None:
+        if self._pending is not None and self._pending.delay == delay:
+            self._pending.outcome_s = time.monotonic()
             self._pending.late = outcome == LATE
 
-    def _look_for_hold(self, iteration: Iteration) -> None:
-        """Whether this is the iteration in which the pending delay was kept."""
+    def _find_delayed_operation(self, iteration: Iteration) -> None:
+        """Note the iteration that contains the operation of the pending delay."""
         pending = self._pending
         if pending is None or pending.iteration is not None:
             return
-        numbers = [each.number for each in iteration.operations if each.group == pending.hold.group]
-        if any(number is not None and number >= pending.hold.number for number in numbers):
+        numbers = [each.number for each in iteration.operations if each.group == pending.delay.group]
+        if any(number is not None and number >= pending.delay.number for number in numbers):
             pending.iteration = iteration.number
 
     def _finish_pending(self) -> None:
-        """Tell the service that a delay was kept, when all ranks have said so or been given the time."""
+        """Report the pending delay as applied, once all ranks have acknowledged it or had time to."""
         pending = self._pending
-        if pending is None or pending.iteration is None or not pending.kept_s or self._conversation is None:
+        if pending is None or pending.iteration is None or not pending.outcome_s or self._stream is None:
             return
-        sequence = pending.hold.sequence
+        sequence = pending.delay.sequence
         if (
-            not self._announcer.all_have_said(sequence)
-            and time.monotonic() - pending.kept_s < WAIT_FOR_RANKS_S
+            not self._announcer.all_acknowledged(sequence)
+            and time.monotonic() - pending.outcome_s < WAIT_FOR_RANKS_S
         ):
             return
         late = (*([0] if pending.late else []), *self._announcer.late_ranks(sequence))
         if late:
-            _log.info("mltcp: learned too late of a hold: ranks %s", ", ".join(map(str, late)))
+            _log.info("mltcp: ranks that received a delay too late: %s", ", ".join(map(str, late)))
         self._announcer.forget(sequence)
         self._pending = None
         self._timed = _Timed(pending.delay, pending.iteration) if pending.delay.period_ns > 0 else None
         self._send(Applied(sequence, pending.iteration, late))
 
-    def _keep_no_time(self) -> None:
+    def _drop_timetable(self) -> None:
         self._timed = None
-        self._shifts.keep_to(None)
+        self._shifts.follow_timetable(None)
 
-    def _keep_time(self, number: int) -> None:
-        """After an iteration: have the next ones begin no earlier than the last delay has it.
+    def _update_timetable(self, number: int) -> None:
+        """After iteration `number`, have the next ones begin no earlier than the last delay's times.
 
-        This rank alone sees to it: the others wait for it in the operation.
+        Only this rank follows the timetable: the others wait for it in the operation.
         """
         timed = self._timed
         timetable = None
         if timed is not None and number < timed.iteration + TIMED_FOR:
             at_ns = self._clock.monotonic_at(timed.delay.at_ns)
             timetable = self._starts.timetable(at_ns, timed.delay.period_ns)
-        self._shifts.keep_to(timetable)
+        self._shifts.follow_timetable(timetable)

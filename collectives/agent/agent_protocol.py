@@ -1,6 +1,6 @@
-"""What a job's agent and the placement service say to each other, without saying how it gets there.
+"""The messages between a job's agent and the placement service, independent of the transport.
 
-Times are whole nanoseconds; what is on the service's clock says so.
+Times are whole nanoseconds; those on the service's clock are marked as such.
 """
 
 from __future__ import annotations
@@ -9,17 +9,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from mltcp.core.delay import Decision
 from mltcp.core.errors import MltcpError
 
 
-class ConversationError(MltcpError):
-    """The service cannot be reached, or has ended the conversation."""
+class StreamError(MltcpError):
+    """The placement service cannot be reached, or the stream to it broke."""
 
 
 @dataclass(frozen=True)
 class IterationReport:
-    """An iteration of the job: when it began to send, on the service's clock, and how long it took but for what it was
-    held back."""
+    """A finished iteration.
+
+    Attributes:
+        number: of the iteration.
+        began_ns: when it began to send, on the service's clock.
+        duration_ns: how long it took, without the time for which operations were held back.
+    """
 
     number: int
     began_ns: int
@@ -28,10 +34,14 @@ class IterationReport:
 
 @dataclass(frozen=True)
 class Applied:
-    """A delay was kept; `iteration` is the first that began later.
+    """A delay was applied.
 
-    The operation that was held waits for its last rank, so that one rank that holds delays the job. `late` are those
-    that learned of it too late, or have not said that they did not.
+    The delayed operation waits for its last rank, so one rank that waits delays the whole job.
+
+    Attributes:
+        sequence: of the decision.
+        iteration: the first one that began later.
+        late: ranks that received the delay too late, or have not acknowledged it.
     """
 
     sequence: int
@@ -41,7 +51,7 @@ class Applied:
 
 @dataclass(frozen=True)
 class ProfileReport:
-    """What an iteration demands: its phases, each of (nanoseconds, bits a second)."""
+    """The job's demand: the phases of an iteration, each of (nanoseconds, bits per second)."""
 
     phases: tuple[tuple[int, int], ...]
 
@@ -49,57 +59,24 @@ class ProfileReport:
 Report: TypeAlias = IterationReport | Applied | ProfileReport
 
 
-@dataclass(frozen=True)
-class Delay:
-    """The service wants the job's iterations later: by `delay_ns`, or, where there is a period, by about so much, so
-    that one begins to send at `at_ns` on the service's clock, or any number of periods earlier or later."""
-
-    sequence: int
-    delay_ns: int
-    reason: str = ""
-    at_ns: int = 0
-    period_ns: int = 0
-
-    def wait_ns(self, begins_ns: int) -> int:
-        """How long an iteration has to wait that would begin to send at this time of the service's clock.
-
-        Of the times that it might begin at, the one is taken for which it waits for about as long as the service
-        thought: who is late goes at once, rather than wait for the next turn.
-        """
-        if self.period_ns <= 0:
-            return self.delay_ns
-        least_ns = self.delay_ns - self.period_ns // 2
-        return max(0, least_ns + (self.at_ns - begins_ns - least_ns) % self.period_ns)
-
-
-@dataclass(frozen=True)
-class Detach:
-    """The service wants to hear no more of this job."""
-
-    reason: str = ""
-
-
-Decision: TypeAlias = Delay | Detach
-
-
-class Conversation(Protocol):
-    """A job's stream to the service, opened with the job's name. Each method raises ConversationError if it breaks."""
+class ServiceStream(Protocol):
+    """A stream between the agent of one job and the service; every method may raise StreamError."""
 
     def clock_ns(self) -> int:
-        """What the service's clock says."""
+        """The service's clock."""
 
     def send(self, report: Report) -> None:
-        """Tell the service something; does not wait for it."""
+        """Queue a report; does not wait for the service."""
 
     def decisions(self) -> Iterator[Decision]:
-        """What the service decides, as it comes, until the conversation ends."""
+        """The service's decisions as they come, until the stream ends."""
 
     def close(self) -> None:
-        """End the conversation, from any thread."""
+        """End the stream, from any thread."""
 
 
-class Service(Protocol):
-    """Where conversations are opened."""
+class PlacementService(Protocol):
+    """A placement service that agents can attach to."""
 
-    def open(self, job: str, ranks: int) -> Conversation:
-        """Begin a conversation about a job; ConversationError if the service is not there."""
+    def open(self, job: str, ranks: int) -> ServiceStream:
+        """Open the stream of a job; raises StreamError if the service is not reachable."""

@@ -1,8 +1,8 @@
-"""How rank 0 tells the other ranks of a job what to hold, and hears what became of it, through the job's store.
+"""Announcements of delays by rank 0 to the other ranks of a job, and their acknowledgements, through the job's store.
 
-Each rank waits for a key of its own, on a connection of its own to the store and on a thread of its own: a waiting
-connection serves nobody else. Nobody polls. Rank R's N-th announcement is at ``R/N``; what it made of the decision S is
-at ``said/S/R``.
+Each rank waits for a key of its own, on a thread and a store connection of its own, because a connection that waits
+serves no other request. Nothing is polled. The N-th announcement to rank R is at ``R/N``; the outcome of the decision S
+on rank R is at ``said/S/R``.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ from typing import Any
 
 from torch.distributed import DistError, PrefixStore, Store
 
-from collectives.agent.time_shift import HELD, Hold
+from collectives.agent.time_shift import HELD
+from mltcp.core.delay import Delay
 
 _log = logging.getLogger("mltcp")
 
 _KEYS = "mltcp/shift"
 _LONG = timedelta(days=7)
 _END = "end"
-_LEAVE_S = 2.0
+_JOIN_S = 2.0
 _LEAVE = timedelta(seconds=1)
 
 
 class Announcer:
-    """Rank 0's side.
+    """The announcing side, on rank 0.
 
     Args:
-        store: of the job.
-        ranks: how many there are.
-        turn: how many announcers there were at this store before; the same for the listeners.
+        store: the job's store.
+        ranks: number of ranks of the job.
+        turn: how many announcers this store has had before; listeners must be given the same number.
     """
 
     def __init__(self, store: Store, ranks: int, turn: int = 0) -> None:
@@ -43,74 +44,83 @@ class Announcer:
         self._others = range(1, ranks)
         self._count = 0
 
-    def announce(self, hold: Hold) -> None:
-        """Tell all other ranks; DistError where the store is gone."""
-        self._tell(json.dumps(asdict(hold)))
+    def announce(self, delay: Delay) -> None:
+        """Send a delay to all other ranks; raises DistError if the store is gone."""
+        self._send(json.dumps(asdict(delay)))
 
-    def all_have_said(self, sequence: int) -> bool:
-        """Whether all other ranks have said what they made of this decision."""
-        return not self._others or bool(self._store.check([_said(sequence, rank) for rank in self._others]))
+    def all_acknowledged(self, sequence: int) -> bool:
+        """Whether all other ranks have acknowledged this decision."""
+        return not self._others or bool(
+            self._store.check([_outcome(sequence, rank) for rank in self._others])
+        )
 
     def late_ranks(self, sequence: int) -> tuple[int, ...]:
-        """The other ranks that learned of a decision too late, or have said nothing of it."""
-        return tuple(rank for rank in self._others if self._heard(sequence, rank) != HELD)
+        """The other ranks that received a decision too late, or have not acknowledged it."""
+        return tuple(rank for rank in self._others if self._outcome_of(sequence, rank) != HELD)
 
-    def _heard(self, sequence: int, rank: int) -> str:
-        key = _said(sequence, rank)
+    def _outcome_of(self, sequence: int, rank: int) -> str:
+        key = _outcome(sequence, rank)
         return bytes(self._store.get(key)).decode() if self._store.check([key]) else ""
 
     def forget(self, sequence: int) -> None:
-        """Clear away what was said of a decision."""
+        """Delete the acknowledgements of a decision."""
         for rank in self._others:
             with suppress(DistError, RuntimeError):
-                self._store.delete_key(_said(sequence, rank))
+                self._store.delete_key(_outcome(sequence, rank))
 
     def close(self) -> None:
-        """Let the other ranks wait no longer: the store may be gone after this, and who still waits would complain."""
+        """Stop all listeners: the store may be gone after this, and a rank that still waits there would log errors."""
         with suppress(DistError, RuntimeError):
-            self._tell(_END)
+            self._send(_END)
             self._store.wait([_gone(rank) for rank in self._others], _LEAVE)
 
-    def _tell(self, text: str) -> None:
+    def _send(self, text: str) -> None:
         for rank in self._others:
             self._store.set(f"{rank}/{self._count}", text)
         self._count += 1
 
 
 class Listener:
-    """The side of any other rank: `on_hold` is called on the thread that listens."""
+    """The receiving side, on any rank but 0.
 
-    def __init__(self, store: Store, rank: int, on_hold: Callable[[Hold], object], turn: int = 0) -> None:
+    Args:
+        store: the job's store.
+        rank: this process's.
+        on_delay: is called with each announced delay, on the listening thread.
+        turn: that of the announcer.
+    """
+
+    def __init__(self, store: Store, rank: int, on_delay: Callable[[Delay], object], turn: int = 0) -> None:
         own: Any = PrefixStore(f"{_KEYS}/{turn}", store)
         self._waiting: Store = own.clone()
         self._speaking: Store = own.clone()
         self._rank = rank
-        self._on_hold = on_hold
+        self._on_delay = on_delay
         self._count = 0
         self._closing = False
         self._thread = threading.Thread(target=self._listen, name="mltcp-shifts", daemon=True)
         self._thread.start()
 
-    def say(self, sequence: int, outcome: str) -> None:
-        """Tell rank 0 what this rank made of a decision."""
+    def acknowledge(self, sequence: int, outcome: str) -> None:
+        """Report to rank 0 the outcome of a decision on this rank."""
         with suppress(DistError, RuntimeError):
-            self._speaking.set(_said(sequence, self._rank), outcome)
+            self._speaking.set(_outcome(sequence, self._rank), outcome)
 
     def close(self) -> None:
-        """Listen no more: what wakes the thread is the announcement that it waits for."""
+        """Stop listening: the thread is woken by the announcement that it waits for, set by this rank itself."""
         self._closing = True
         if self._thread.is_alive():
             with suppress(DistError, RuntimeError):
                 self._speaking.set(f"{self._rank}/{self._count}", _END)
-            self._thread.join(_LEAVE_S)
+            self._thread.join(_JOIN_S)
 
     def _listen(self) -> None:
         try:
             while not self._closing and (text := self._next()) != _END:
-                self._on_hold(Hold(**json.loads(text)))
+                self._on_delay(Delay(**json.loads(text)))
             self._waiting.set(_gone(self._rank), "")
         except (DistError, RuntimeError) as error:
-            _log.debug("mltcp: time shifts are no longer heard of: %s", error)
+            _log.debug("mltcp: time shifts are no longer received: %s", error)
 
     def _next(self) -> str:
         key = f"{self._rank}/{self._count}"
@@ -125,5 +135,5 @@ def _gone(rank: int) -> str:
     return f"gone/{rank}"
 
 
-def _said(sequence: int, rank: int) -> str:
+def _outcome(sequence: int, rank: int) -> str:
     return f"said/{sequence}/{rank}"

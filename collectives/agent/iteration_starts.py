@@ -1,4 +1,4 @@
-"""Where, in numbers of operations, a job's iterations begin, and so where a later one will."""
+"""Operation numbers at which a job's iterations begin, and from them the start of a later iteration."""
 
 from __future__ import annotations
 
@@ -14,14 +14,27 @@ from collectives.agent.timetable import EARLY_BY, Timetable
 from collectives.recording.records import Iteration, Operation
 
 REMEMBERED = 8
+"""Number of iteration starts kept."""
+
 PACED_BY = 3
+"""The duration of an iteration is estimated from this many of the last ones."""
+
 LEAD_NS = 50_000_000
-"""So far ahead all ranks learn of a hold in time."""
+"""A delay that is announced this far ahead reaches all ranks in time."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """The first operation of all ranks in an iteration."""
+    """The first operation of an iteration in which all ranks take part.
+
+    Attributes:
+        iteration: number of the iteration.
+        group: process group of the operation.
+        number: of the operation in its group.
+        ended_ns: when the iteration ended.
+        before_ns: from the beginning of the iteration until it began to send, without the time it was held.
+        duration_ns: of the iteration, without the time it was held.
+    """
 
     iteration: int
     group: str
@@ -33,7 +46,7 @@ class Start:
 
 @dataclass(frozen=True)
 class NextStart:
-    """An operation with which an iteration will begin, and about when, by CLOCK_MONOTONIC."""
+    """An operation with which an iteration will begin, and an estimate of when, on CLOCK_MONOTONIC."""
 
     group: str
     number: int
@@ -41,10 +54,10 @@ class NextStart:
 
 
 class IterationStarts:
-    """Follows the finished iterations of a job.
+    """Tracks where the finished iterations of a job began.
 
     Args:
-        ranks: of the job; only operations of groups with as many ranks are the same on all of them.
+        ranks: number of ranks of the job; only operations of groups of this size are the same on all ranks.
     """
 
     def __init__(self, ranks: int) -> None:
@@ -52,7 +65,7 @@ class IterationStarts:
         self._starts: deque[Start] = deque(maxlen=REMEMBERED)
 
     def add(self, iteration: Iteration) -> None:
-        """A further iteration has finished."""
+        """Take a further finished iteration into account."""
         first = next((each for each in iteration.operations if self._is_of_all(each)), None)
         if first is not None and first.number is not None:
             duration_ns = iteration.ended_ns - iteration.started_ns - first.held_ns
@@ -69,11 +82,11 @@ class IterationStarts:
         return operation.number is not None and operation.ranks == self._ranks
 
     def next_start(self, reached: int, now_ns: int) -> NextStart | None:
-        """The next operation, far enough ahead, with which an iteration will begin.
+        """The next operation with which an iteration will begin, at least `LEAD_NS` ahead.
 
-        `reached` operations of its group have gone. None while too few iterations with operations of all ranks have
-        been seen. Where iterations differ in how many operations they have, it may lie within one. A job that is late
-        is not waited for: the next iteration but as many as fit into the lead is taken at the latest.
+        `reached` operations of its group have been submitted. Returns None until enough iterations with operations of
+        all ranks have been seen. Where iterations differ in their number of operations, the result may lie within an
+        iteration. For a job that is late, the lead is at most as many iterations as usually fit into `LEAD_NS`.
         """
         steps = self._steps()
         if not steps:
@@ -89,10 +102,10 @@ class IterationStarts:
         return NextStart(last.group, last.number + ahead * step, first_ns + (ahead - 1) * pace_ns)
 
     def timetable(self, at_ns: int, period_ns: int) -> Timetable | None:
-        """One by which iterations begin at this time of CLOCK_MONOTONIC, and all periods before and after it.
+        """A timetable with iterations at `at_ns` on CLOCK_MONOTONIC and at all periods before and after it.
 
-        None where it cannot be told with which operation an iteration begins, as iterations differ in how many they
-        have; and where iterations take another time than a period, but for a tenth.
+        None where iterations differ in their number of operations, so that their first operation cannot be predicted,
+        and where their duration differs from the period by more than a tenth.
         """
         steps = set(self._steps()[-PACED_BY:])
         if len(steps) != 1 or abs(self._pace_ns() - period_ns) > EARLY_BY * period_ns:
@@ -101,11 +114,11 @@ class IterationStarts:
         return Timetable(last.group, last.number, steps.pop(), at_ns, period_ns)
 
     def _pace_ns(self) -> int:
-        """How long an iteration takes, but for what the last ones were held."""
+        """Duration of an iteration, without the time for which the last ones were held."""
         return max(1, median_low(each.duration_ns for each in list(self._starts)[-PACED_BY:]))
 
     def _steps(self) -> Sequence[int]:
-        """How many operations the last iterations had."""
+        """Number of operations of each of the last iterations."""
         found = list(self._starts)
         return [
             (after.number - before.number) // (after.iteration - before.iteration)

@@ -1,4 +1,4 @@
-"""When a job's demand profile is known, and when it has changed so much that the placement service should hear."""
+"""Learns a job's demand profile from its iterations, and detects changes that the placement service has to know."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from collectives.recording.demand import WARM_UP, DemandProfile, demand_profile,
 from collectives.recording.records import Iteration, Operation
 
 LOOKED_AT = 6
-"""The profile is the typical one of the last so many iterations."""
+"""The profile is that of the typical iteration among this many of the last ones."""
 
 MARKED = 0.2
-"""A change of the silent time, or of the bytes, by this share is a marked one."""
+"""Relative change of the silent time, or of the bytes, from which on a profile counts as changed."""
 
 UNSETTLED = 24
-"""After so many iterations a changed profile is sent even though the iterations differ from each other."""
+"""After this many iterations a changed profile is sent even if the iterations still differ from each other."""
 
 REFINED_BY = 32
-"""The first guess is replaced by the typical one of so many iterations."""
+"""The first profile is replaced by that of the typical iteration among this many."""
 
 SHORTER = 0.01
-"""Later ones are sent only if iterations take less by this share: sharing a link makes them longer, never shorter."""
+"""Later refinements are sent only if iterations became shorter by this share: sharing a link only makes them longer."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What the service knows."""
+    """The profile that the service has, and the values that later iterations are compared with."""
 
     report: ProfileReport
     silent_s: float
@@ -38,10 +38,10 @@ class Sent:
 
 
 class LearnedProfile:
-    """Follows the finished iterations of a job.
+    """Follows the finished iterations of a job and decides when to send a profile.
 
-    Sharing a link makes communication longer, which is no change of the job's: so a profile is compared by the time in
-    which nothing is sent, less what operations were held back, and by the bytes of an iteration.
+    Sharing a link makes communication longer without any change of the job. Profiles are therefore compared by the
+    silent time, without the time for which operations were held back, and by the bytes of an iteration.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class LearnedProfile:
         self.sent: Sent | None = None
 
     def add(self, iteration: Iteration) -> ProfileReport | None:
-        """A further iteration has finished; the profile to be sent, if it is new."""
+        """Take a finished iteration into account; returns the profile to send, if it is new."""
         if iteration.number >= WARM_UP:
             self._recent.append(iteration)
             self._since.append(iteration)
@@ -69,12 +69,12 @@ class LearnedProfile:
         return report
 
     def _is_finer(self) -> bool:
-        """Whether the iterations since the last look say better than those before how long one takes."""
+        """Whether the iterations since the last check give a better estimate of the duration than those before."""
         assert self.sent is not None
         return self._is_guess or _duration_s(self._since) < (1 - SHORTER) * self.sent.iteration_s
 
     def _learn(self, iterations: Sequence[Iteration]) -> ProfileReport | None:
-        """Take the typical one of these for the job's; None if it is what is known already, or sends nothing."""
+        """Adopt the profile of the typical iteration; None if it is known already, or sends nothing."""
         chosen = typical(iterations)
         if chosen is None:
             return None
@@ -89,14 +89,14 @@ class LearnedProfile:
         return report if report != known else None
 
     def _is_new(self) -> bool:
-        """Whether the last iterations differ from what is known, and no more from each other."""
+        """Whether the last iterations differ from the known profile, but no longer from each other."""
         if self.sent is None:
             return True
         self._different = self._different + 1 if self._differs() else 0
         return self._different > UNSETTLED or (self._different > 0 and self._is_settled())
 
     def _is_settled(self) -> bool:
-        """All but one on either side are alike: one may have been held, or interrupted."""
+        """Whether all iterations but the extreme ones are alike: one may have been held, or interrupted."""
         silent = sorted(map(_silent_s, self._recent))[1:-1]
         sent = sorted(each.sent_bytes for each in self._recent)[1:-1]
         return all(
@@ -117,7 +117,7 @@ class LearnedProfile:
 
 
 def began_to_send_ns(iteration: Iteration) -> int | None:
-    """When an iteration began to send: its reference point, by which jobs are compared. None if it sends nothing."""
+    """When an iteration began to send, the reference point for time shifts; None if it sent nothing."""
     first = next((each for each in iteration.operations if _sends(each)), None)
     return None if first is None else first.submitted_ns
 

@@ -1,4 +1,4 @@
-"""The placement service as the agent of a job sees it, over gRPC (placement.client.client)."""
+"""The placement service over gRPC (placement.client), as the agent of a job uses it."""
 
 from __future__ import annotations
 
@@ -6,53 +6,47 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from collectives.agent.agent_protocol import (
-    Applied,
-    ConversationError,
-    Decision,
-    Delay,
-    Detach,
-    IterationReport,
-    Report,
-)
+from collectives.agent.agent_protocol import Applied, IterationReport, Report, StreamError
+from mltcp.core.delay import Decision
 
 if TYPE_CHECKING:
     from typing import Any
 
 
-class PlacementService:
-    """The service at an address. gRPC is imported with the first conversation."""
+class GrpcPlacementService:
+    """The placement service at an address. gRPC is imported with the first stream."""
 
     def __init__(self, address: str) -> None:
         self._address = address
 
-    def open(self, job: str, ranks: int) -> PlacementConversation:
-        """Begin a conversation about a job.
+    def open(self, job: str, ranks: int) -> GrpcStream:
+        """Open the stream of a job.
 
         Raises:
-            ConversationError: gRPC is not installed, or the address or the token's file cannot be used.
+            StreamError: gRPC is not installed, or the address or the token's file cannot be used.
         """
         try:
+            from placement.client.agent_stream import AgentStream
             from placement.client.client import Client
         except ImportError as error:
-            raise ConversationError(f"the placement service cannot be spoken to: {error}") from None
-        with _as_conversation_error():
-            return PlacementConversation(Client(self._address).agent(job, ranks))
+            raise StreamError(f"the placement service needs gRPC: {error}") from None
+        with _as_stream_error():
+            return GrpcStream(AgentStream(Client(self._address), job, ranks))
 
 
-class PlacementConversation:
-    """One stream of an agent's."""
+class GrpcStream:
+    """A `ServiceStream` over the client's agent stream."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def clock_ns(self) -> int:
-        """What the service's clock says; ConversationError if it does not answer."""
-        with _as_conversation_error():
+        """The service's clock; raises StreamError if it does not answer."""
+        with _as_stream_error():
             return int(self._stream.clock_ns())
 
     def send(self, report: Report) -> None:
-        """Tell the service something; does not wait for it."""
+        """Queue a report; does not wait for the service."""
         if isinstance(report, IterationReport):
             self._stream.report_iteration(report.number, report.began_ns, report.duration_ns)
         elif isinstance(report, Applied):
@@ -61,26 +55,22 @@ class PlacementConversation:
             self._stream.report_profile(report.phases)
 
     def decisions(self) -> Iterator[Decision]:
-        """What the service decides, until the conversation ends; ConversationError if it breaks."""
-        with _as_conversation_error():
-            for each in self._stream.decisions():
-                if each.kind == "detach":
-                    yield Detach(each.reason)
-                else:
-                    yield Delay(each.sequence, each.delay_ns, each.reason, each.at_ns, each.period_ns)
+        """The service's decisions until the stream ends; raises StreamError if it breaks."""
+        with _as_stream_error():
+            yield from self._stream.decisions()
 
     def close(self) -> None:
-        """End the conversation."""
+        """End the stream."""
         self._stream.close()
 
 
 @contextmanager
-def _as_conversation_error() -> Iterator[None]:
-    """Every error of the client's, whose class is not to be imported here, is of this room."""
+def _as_stream_error() -> Iterator[None]:
+    """Turn the client's errors, whose classes cannot be imported without gRPC, into StreamError."""
     try:
         yield
-    except ConversationError:
+    except StreamError:
         raise
     except Exception as error:
         text = str(error).splitlines()
-        raise ConversationError(text[0] if text else type(error).__name__) from None
+        raise StreamError(text[0] if text else type(error).__name__) from None

@@ -1,4 +1,4 @@
-"""What the placement service's clock says, worked out from this host's CLOCK_MONOTONIC, which does not jump."""
+"""Translates between the placement service's clock and this host's CLOCK_MONOTONIC, which does not jump."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Callable
 from time import monotonic_ns
 
 QUESTIONS = 8
+"""Requests per measurement."""
+
 RENEW_S = 30.0
-"""Two clocks of 50 parts in a million drift apart by 3 ms in this time."""
+"""Interval between measurements. Two clocks of 50 parts in a million drift apart by 3 ms in this time."""
 
 
 class ServiceClock:
-    """The offset between two clocks, by the question that was answered fastest: half its round trip is the error."""
+    """The offset between the two clocks, by the fastest request: half of its round trip bounds the error."""
 
     def __init__(self, now_ns: Callable[[], int] = monotonic_ns) -> None:
         self._now_ns = now_ns
@@ -21,11 +23,11 @@ class ServiceClock:
 
     @property
     def is_due(self) -> bool:
-        """Whether the offset has not been measured for long, or never."""
+        """Whether the offset has to be measured (again)."""
         return self._renewed_ns is None or self._now_ns() - self._renewed_ns > RENEW_S * 1e9
 
     def renew(self, ask_ns: Callable[[], int]) -> None:
-        """Measure the offset anew; what asking raises is passed on, and the offset then stays as it was."""
+        """Measure the offset; `ask_ns` returns the service's clock. If it raises, the offset stays as it was."""
         answers = []
         for _ in range(QUESTIONS):
             before_ns = self._now_ns()
@@ -37,9 +39,9 @@ class ServiceClock:
         self._renewed_ns = self._now_ns()
 
     def monotonic_at(self, service_ns: int) -> int:
-        """This host's CLOCK_MONOTONIC at a time of the service."""
+        """This host's CLOCK_MONOTONIC at a time on the service's clock."""
         return service_ns - self._offset_ns
 
     def at(self, monotonic_ns: int) -> int:
-        """The service's time at a time of this host's CLOCK_MONOTONIC."""
+        """The service's clock at a time on this host's CLOCK_MONOTONIC."""
         return monotonic_ns + self._offset_ns

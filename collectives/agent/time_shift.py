@@ -1,7 +1,7 @@
-"""Time shifts: all ranks hold before the same operation for the same time, which delays all iterations from there on.
+"""Time shifts: all ranks wait before the same operation for the same time, which delays all iterations from then on.
 
-An operation is named by its group and its number among the collective operations of that group, which are the same on
-all ranks. Who holds sleeps on the thread that calls the operation, asynchronous or not.
+An operation is identified by its group and its number among the collective operations of that group, which are the
+same on all ranks. The wait is on the thread that calls the operation, asynchronous or not.
 """
 
 from __future__ import annotations
@@ -9,78 +9,68 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from collectives.agent.timetable import Timetable
+from mltcp.core.delay import Delay
 
 LONGEST_NS = 600_000_000_000
-"""No hold is longer: ten minutes."""
+"""No wait is longer: ten minutes."""
 
 HELD, LATE = "held", "late"
+"""Outcomes of a delay on one rank: applied, or learned of after its operation had been submitted."""
 
-
-@dataclass(frozen=True)
-class Hold:
-    """Before operation `number` of `group`, for so long; `sequence` is the decision's."""
-
-    sequence: int
-    group: str
-    number: int
-    delay_ns: int
-
-
-Outcome = Callable[[Hold, str], object]
+OnOutcome = Callable[[Delay, str], object]
 
 
 class TimeShifts:
-    """The holds that this rank has yet to keep.
+    """The pending delays of this rank.
 
     Args:
-        outcome: is told of each hold what became of it: HELD, or LATE if its operation had gone already. It is called
-            on the thread that held, or that brought the hold, and must be quick.
+        on_outcome: is called with each delay and HELD or LATE, on the thread that waited or the one that added the
+            delay; it must be quick.
     """
 
-    def __init__(self, outcome: Outcome) -> None:
-        self._outcome = outcome
+    def __init__(self, on_outcome: OnOutcome) -> None:
+        self._on_outcome = on_outcome
         self._lock = threading.Lock()
-        self._holds: dict[tuple[str, int], Hold] = {}
+        self._delays: dict[tuple[str, int], Delay] = {}
         self._reached: dict[str, int] = {}
         self._timetable: Timetable | None = None
-        self._leaving = threading.Event()
+        self._closed = threading.Event()
 
     def reached(self, group: str) -> int:
-        """How many operations of the group have gone."""
+        """Number of the last operation of the group that was submitted; 0 before the first."""
         return self._reached.get(group, 0)
 
-    def add(self, hold: Hold) -> None:
-        """Hold before an operation that lies ahead; one that has gone is reported as LATE."""
+    def add(self, delay: Delay) -> None:
+        """Apply a delay before its operation; LATE if the operation has been submitted already."""
         with self._lock:
-            late = hold.number <= self._reached.get(hold.group, 0)
+            late = delay.number <= self._reached.get(delay.group, 0)
             if not late:
-                self._holds[hold.group, hold.number] = hold
+                self._delays[delay.group, delay.number] = delay
         if late:
-            self._outcome(hold, LATE)
+            self._on_outcome(delay, LATE)
 
-    def keep_to(self, timetable: Timetable | None) -> None:
-        """From now on hold back what is early by this timetable; a hold before an operation comes first."""
+    def follow_timetable(self, timetable: Timetable | None) -> None:
+        """From now on hold back operations that are early by this timetable; a delay takes precedence."""
         self._timetable = timetable
 
     def enter(self, group: str, number: int) -> None:
-        """An operation is about to go: wait here if there is a hold before it, or it is early."""
+        """Block until operation `number` of `group` may be submitted, by its delay or by the timetable."""
         with self._lock:
             self._reached[group] = number
-            hold = self._holds.pop((group, number), None) if self._holds else None
+            delay = self._delays.pop((group, number), None) if self._delays else None
             timetable = self._timetable
-        if hold is not None:
-            self._leaving.wait(min(hold.delay_ns, LONGEST_NS) / 1e9)
-            self._outcome(hold, HELD)
+        if delay is not None:
+            self._closed.wait(min(delay.delay_ns, LONGEST_NS) / 1e9)
+            self._on_outcome(delay, HELD)
         elif timetable is not None:
             early_ns = timetable.wait_ns(group, number, time.monotonic_ns())
             if early_ns:
-                self._leaving.wait(early_ns / 1e9)
+                self._closed.wait(early_ns / 1e9)
 
     def close(self) -> None:
-        """Hold no more, and let go who is held."""
-        self._leaving.set()
+        """Drop all delays and release the threads that wait."""
+        self._closed.set()
         with self._lock:
-            self._holds.clear()
+            self._delays.clear()

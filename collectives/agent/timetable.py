@@ -1,6 +1,6 @@
-"""Timetables: a job whose iterations are a little shorter than on its circle keeps to the times that it was told.
+"""Timetables: keep a job whose iterations are slightly shorter than its circle's perimeter on its time shift.
 
-Otherwise it is ahead by a little more after each iteration, until it is off enough to be corrected, over and over.
+Without one the job gets a little further ahead after each iteration, until it has to be corrected, again and again.
 """
 
 from __future__ import annotations
@@ -8,15 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 EARLY_BY = 0.1
-"""Of a period: an iteration that is early by more belongs to another timetable."""
+"""As a share of the period: an iteration that is early by more does not follow the timetable."""
 
 
 @dataclass(frozen=True)
 class Timetable:
-    """An iteration begins with operation `number` of `group`, and one with each `every` operations before or after.
+    """Earliest start times of a job's iterations.
 
-    They are to begin no earlier than at `at_ns` of this host's CLOCK_MONOTONIC, or any number of periods before or
-    after it. Who is late does not wait for the next time.
+    Iterations begin with operation `number` of `group` and with every `every`-th operation before and after it, no
+    earlier than `at_ns` on this host's CLOCK_MONOTONIC or any number of periods before or after that. An iteration
+    that is late does not wait for the next time.
     """
 
     group: str
@@ -26,7 +27,7 @@ class Timetable:
     period_ns: int
 
     def wait_ns(self, group: str, number: int, now_ns: int) -> int:
-        """How long an operation has to wait that would go now."""
+        """How long operation `number` of `group` has to wait if it is called at `now_ns`."""
         if group != self.group or (number - self.number) % self.every:
             return 0
         early_ns = (self.at_ns - now_ns) % self.period_ns

@@ -1,6 +1,4 @@
-"""One connection to a gate: asks, hears the answer, tells what is done. The messages are those of the gate's own
-``placement/gate/messages.py``, which describes them.
-"""
+"""One connection to a gate. The messages are described in ``placement/gate/messages.py``, the gate's own side."""
 
 from __future__ import annotations
 
@@ -25,16 +23,16 @@ _MOST_BYTES = 65536
 
 
 class GateRefusedError(MltcpError):
-    """The gate does not want this rank, or what it says."""
+    """The gate refused this rank or its message."""
 
 
 class GateChannel:
-    """A connection of one thread; whatever goes wrong is an OSError, or GateRefusedError.
+    """A connection for use by one thread; every failure is an OSError or GateRefusedError.
 
     Args:
         address: ``unix:/path`` or ``host:port``.
-        hello: who is asking.
-        timeout_s: the gate says something within this time.
+        hello: fields that identify this rank to the gate.
+        timeout_s: of every wait for the gate.
     """
 
     def __init__(self, address: str, hello: Mapping[str, Any], timeout_s: float) -> None:
@@ -50,7 +48,7 @@ class GateChannel:
             raise
 
     def ask(self, group: int, number: int, nbytes: int, size: int, iterations: int) -> None:
-        """Return when the operation may go."""
+        """Request a pass; returns when it is granted."""
         self._socket.sendall(
             _ASK.pack(ASK, _ASK.size - _HEADER.size, group, number, nbytes, size, iterations)
         )
@@ -60,41 +58,41 @@ class GateChannel:
                 return
 
     def tell_done(self, group: int, number: int) -> None:
-        """The operation has ended here."""
+        """Return the pass: the operation has ended on this rank."""
         self._socket.sendall(_DONE.pack(DONE, _OPERATION.size, group, number))
 
     def shut(self) -> None:
-        """End the connection, from any thread: one that waits for an answer gets an error now."""
+        """End the connection, from any thread; a thread that waits for an answer gets an error."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close this process's end of the connection, which a parent process may have open, too."""
+        """Close this process's descriptor; the parent of a forked process may keep its own open."""
         self._socket.close()
 
     def _take(self) -> tuple[int, bytes]:
-        """The next message."""
+        """Receive the next message: its kind and body."""
         while True:
             received = self._received
             if len(received) >= _HEADER.size:
                 kind, length = _HEADER.unpack_from(received)
                 if length > _MOST_BYTES:
-                    raise ConnectionError("it sends what no gate does")
+                    raise ConnectionError(f"malformed message of {length} bytes")
                 end = _HEADER.size + length
                 if len(received) >= end:
                     self._received = received[end:]
-                    return _heard(kind, received[_HEADER.size : end])
+                    return _checked(kind, received[_HEADER.size : end])
             more = self._socket.recv(4096)
             if not more:
-                raise ConnectionResetError("it has ended the connection")
+                raise ConnectionResetError("closed the connection")
             self._received = received + more
 
 
-def _heard(kind: int, body: bytes) -> tuple[int, bytes]:
+def _checked(kind: int, body: bytes) -> tuple[int, bytes]:
     if kind == REFUSED:
         raise GateRefusedError(body.decode(errors="replace")[:300])
     if kind == GO and len(body) != _OPERATION.size:
-        raise ConnectionError("it sends what no gate does")
+        raise ConnectionError(f"malformed answer of {len(body)} bytes")
     return kind, body
 
 

@@ -1,7 +1,7 @@
-"""The gate: before a large operation this rank asks whether it may go, and afterwards tells that it is done.
+"""The client of the all-reduce gate: requests a pass before each large operation, and returns it afterwards.
 
-Whoever asks is held until the gate says go: the thread that calls the operation, also for an asynchronous one. A gate
-that dies, or says nothing for the stated time, is open: operations go without asking until it is back.
+The thread that calls the operation blocks until the pass is granted, also for an asynchronous operation. If the gate
+dies, or does not answer within the timeout, operations proceed without passes until it is back.
 """
 
 from __future__ import annotations
@@ -16,45 +16,31 @@ from weakref import WeakSet
 from collectives.core.gate_settings import GateSettings
 from collectives.core.notices import rank_on_host, say_once
 from collectives.gate.channel import GateChannel, GateRefusedError
-from collectives.group.completion import AnyWork
+from collectives.recording.operation import InFlightOperation
 
 _log = logging.getLogger("mltcp")
 
 RETRY_S = 2.0
-"""A gate that is away is looked for this often."""
+"""Interval between attempts to reach a gate that is down."""
 
 GATED = frozenset({"all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter"})
-"""The operations that ask: those whose payload is the same on all ranks, so that all of them ask or none."""
+"""The operations that need a pass: their payload is the same on all ranks, so that all ranks request one or none."""
 
 Counter = Callable[[], int]
 
 
-class GatePass:
-    """One operation that may go; `done` is to be called when it has ended, however it did, once or more."""
-
-    __slots__ = ("_gate", "group", "number", "round", "work")
-
-    def __init__(self, gate: Gate, group: int, number: int, round_: int) -> None:
-        self._gate = gate
-        self.group = group
-        self.number = number
-        self.round = round_
-        self.work: AnyWork | None = None
-
-    def done(self) -> None:
-        """The operation has ended on this rank."""
-        self._gate.end(self)
-
-
 class Gate:
-    """This rank's way to the gate. Each thread that asks, or tells, has a connection of its own.
+    """This rank's client of the gate. Each thread that requests or returns passes has a connection of its own.
+
+    A pass belongs to a round: all connections that were made between two failures of the gate. Passes of an earlier
+    round are void, and are not returned.
 
     Args:
-        settings: where the gate is.
+        settings: the gate's address, and when to ask it.
         job: the job's name.
-        instance: what tells this run of it from others.
-        rank: of this process.
-        iterations: how many iterations have finished, for gates that know how many the job has.
+        instance: identifies this run of the job.
+        rank: this process's.
+        iterations: returns the number of finished iterations, for gates that know how many the job has.
     """
 
     def __init__(
@@ -67,7 +53,7 @@ class Gate:
         self._lock = threading.Lock()
         self._own = threading.local()
         self._channels: WeakSet[GateChannel] = WeakSet()
-        self._under_way: dict[GatePass, None] = {}
+        self._passes: dict[InFlightOperation, int] = {}
         self._round = 0
         self._open = False
         self._closing = threading.Event()
@@ -78,47 +64,60 @@ class Gate:
 
     @property
     def is_open(self) -> bool:
-        """Whether operations go without asking, since no gate answers."""
+        """Whether operations proceed without passes, since no gate answers."""
         return self._open
 
-    def enter(self, name: str, group: str, number: int, nbytes: int, size: int) -> GatePass | None:
-        """Ask for an operation, if it has to; returns when it may go, with what is to be called at its end."""
-        if self._open or nbytes < self.settings.threshold_bytes or size < 2 or name not in GATED:
-            return None
-        round_, key = self._round, _number_of(group)
+    def enter(self, operation: InFlightOperation) -> None:
+        """Request a pass for a numbered operation that needs one, and block until it is granted."""
+        group, nbytes = operation.group, operation.bytes
+        if (
+            self._open
+            or nbytes < self.settings.threshold_bytes
+            or group.size < 2
+            or operation.name not in GATED
+        ):
+            return
+        assert operation.number is not None
+        round_ = self._round
         try:
-            self._end_completed()
-            self._channel().ask(key, number, nbytes, size, self._iterations())
+            self._return_completed()
+            self._channel().ask(_key_of(group.name), operation.number, nbytes, group.size, self._iterations())
         except (OSError, GateRefusedError) as error:
             self._fail(error, round_)
-            return None
+            return
         except BaseException:
-            # Interrupted while it waits: the gate is still to answer, on a connection that cannot be used any more.
+            # Interrupted while waiting: the answer is still to come, and would be taken for that to a later request.
             self._own.channel.shut()
             self._own.round = None
             raise
-        passed = GatePass(self, key, number, round_)
-        self._under_way[passed] = None
-        return passed
+        self._passes[operation] = round_
+        operation.return_pass = self.return_pass
 
-    def end(self, passed: GatePass) -> None:
-        """An operation has ended on this rank: the gate hears of it once."""
-        if passed not in self._under_way:
+    def return_pass(self, operation: InFlightOperation) -> None:
+        """Tell the gate, once, that the operation has ended on this rank."""
+        if operation not in self._passes:
             return
-        # Two threads may come to know of it at the same time.
+        # Two threads may notice the end at the same time.
         with self._lock:
-            if self._under_way.pop(passed, self) is self:
-                return
-        passed.work = None
-        if self._open or passed.round != self._round:
+            round_ = self._passes.pop(operation, None)
+        if round_ is None:
             return
+        operation.work = None
+        if self._open or round_ != self._round:
+            return
+        assert operation.number is not None
         try:
-            self._channel().tell_done(passed.group, passed.number)
+            self._channel().tell_done(_key_of(operation.group.name), operation.number)
         except (OSError, GateRefusedError) as error:
-            self._fail(error, passed.round)
+            self._fail(error, round_)
+
+    @property
+    def unreturned(self) -> int:
+        """Number of passes that have not been returned."""
+        return len(self._passes)
 
     def close(self) -> None:
-        """Ask no more; the gate sees that this rank has left."""
+        """Request no more passes; the gate notices that this rank has left."""
         with self._lock:
             self._open = True
             self._round += 1
@@ -126,7 +125,7 @@ class Gate:
         self._shut()
 
     def forget(self) -> None:
-        """In a forked child: it must not keep its parent's connections alive."""
+        """In a forked child: close the connections inherited from the parent, which they would keep alive."""
         for channel in list(self._channels):
             channel.close()
 
@@ -137,16 +136,16 @@ class Gate:
         for channel in channels:
             channel.shut()
 
-    def _end_completed(self) -> None:
-        """What has completed is said before the next question, or that would seem to belong to it."""
-        for passed in list(self._under_way):
-            if passed.work is not None and passed.work.is_completed():
-                passed.done()
+    def _return_completed(self) -> None:
+        """Return the passes of completed operations; the next request would else count as part of their transfer."""
+        for operation in list(self._passes):
+            if operation.work is not None and operation.work.is_completed():
+                self.return_pass(operation)
 
-    # -- connections -------------------------------------------------------------------------------------------------
+    # -- connections ---------------------------------------------------------------------------------------------------
 
     def _channel(self) -> GateChannel:
-        """This thread's connection."""
+        """The connection of the calling thread."""
         if getattr(self._own, "round", None) != self._round:
             round_ = self._round
             channel = GateChannel(self.settings.address, self._hello, self.settings.timeout_s)
@@ -157,32 +156,32 @@ class Gate:
         return found
 
     def _fail(self, error: Exception, round_: int) -> None:
-        """The gate does not answer: it is open from now on, for all threads."""
+        """Proceed without passes from now on, on all threads, and start to look for the gate."""
         with self._lock:
             if self._open or round_ != self._round:
                 return
             self._open = True
             self._round += 1
-            self._under_way.clear()
+            self._passes.clear()
         self._shut()
-        why = "it says nothing" if isinstance(error, TimeoutError) else str(error) or "it is gone"
+        reason = "timed out" if isinstance(error, TimeoutError) else str(error) or "connection lost"
         say_once(
             "gate",
-            f"mltcp: the gate at {self.settings.address} does not answer ({why}); operations go without it",
+            f"mltcp: the gate at {self.settings.address} does not answer ({reason}); operations proceed without it",
             rank_on_host(self._rank),
         )
         if not isinstance(error, GateRefusedError):
-            threading.Thread(target=self._return, name="mltcp-gate", daemon=True).start()
+            threading.Thread(target=self._await_return, name="mltcp-gate", daemon=True).start()
 
-    def _return(self) -> None:
-        """On a thread: wait until the gate is back."""
+    def _await_return(self) -> None:
+        """Wait until the gate is back; runs on a thread of its own."""
         while not self._closing.wait(RETRY_S):
             try:
                 GateChannel(self.settings.address, self._hello, self.settings.timeout_s).close()
             except OSError:
                 continue
             except GateRefusedError as error:
-                _log.warning("mltcp: the gate does not take this rank back: %s", error)
+                _log.warning("mltcp: the gate refuses this rank: %s", error)
                 return
             with self._lock:
                 self._open = self._closing.is_set()
@@ -191,6 +190,6 @@ class Gate:
 
 
 @lru_cache(maxsize=1024)
-def _number_of(group: str) -> int:
-    """What stands for a process group's name, on all of its ranks."""
+def _key_of(group: str) -> int:
+    """The 64-bit key of a process group's name, the same on all of its ranks."""
     return int.from_bytes(hashlib.blake2b(group.encode(), digest_size=8).digest(), "little")

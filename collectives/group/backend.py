@@ -32,7 +32,7 @@ def register() -> None:
         c10d._new_process_group_helper = _wrapping(helper)
 
 
-# -- groups asked for by name ----------------------------------------------------------------------------------------
+# -- groups asked for by name ------------------------------------------------------------------------------------------
 
 
 def _create(options: Any, pg_options: Any) -> ProcessGroup:
@@ -54,7 +54,7 @@ def _create(options: Any, pg_options: Any) -> ProcessGroup:
     return group
 
 
-# -- groups asked for by another name --------------------------------------------------------------------------------
+# -- groups asked for by another name ----------------------------------------------------------------------------------
 
 
 def _wrapping(helper: Any) -> Any:
@@ -104,7 +104,7 @@ def _take_place(plain: ProcessGroup, ours: ProcessGroup) -> None:
     c10d._register_process_group(plain.group_name, ours)
 
 
-# -- functions of torch.distributed that ask for a group's exact type or name ----------------------------------------
+# -- functions of torch.distributed that ask for a group's exact type or name ------------------------------------------
 
 
 def _replace(name: str, replacement: Any) -> None:

@@ -1,4 +1,4 @@
-"""Makes a process group of ours: builds what is inside, finds its sockets, sets their congestion control."""
+"""Makes an MltcpProcessGroup: builds the inner group, finds its sockets, sets their congestion control."""
 
 from __future__ import annotations
 
@@ -21,12 +21,18 @@ from collectives.transport.sockets import Listeners, Mesh, new_listeners
 def make_group(
     build: Callable[[], ProcessGroup | None], timeout: timedelta, name: str | None
 ) -> MltcpProcessGroup | None:
-    """Our group around what `build` makes; None if this rank is no member.
+    """Wrap the group that `build` makes; None if this rank is no member.
 
-    `name` is what the group calls itself; None: as the inner group does. Raises what `build` raises, UsageError for
-    settings that cannot be, NotAvailableError for what is missing if MLTCP_STRICT is set.
+    Args:
+        build: makes the inner group; its errors are passed on.
+        timeout: of the exchange of socket addresses between the ranks.
+        name: backend name of the new group; None: that of the inner group.
+
+    Raises:
+        UsageError: a setting is invalid.
+        NotAvailableError: the host lacks something and MLTCP_STRICT is set.
     """
-    # Bad settings are refused before any connection is made.
+    # Invalid settings are refused before any connection is made.
     settings = Settings.from_environment()
     congestion.check(settings.control)
     with new_listeners() as listeners:
@@ -44,11 +50,12 @@ def make_group(
             mesh.when_found(own.pacer.add)
         elif not daemon.sets_control(own.membership):
             congestion.apply(mesh, settings, rank)
-    return MltcpProcessGroup(inner, name or inner.name(), own.recorder, mesh)
+    admission = None if own.coordination is None else own.coordination.admission
+    return MltcpProcessGroup(inner, name or inner.name(), own.recorder, mesh, admission)
 
 
 def _mesh(inner: ProcessGroup, listeners: Listeners, timeout: timedelta) -> Mesh | None:
-    """The TCP connections of the group's Gloo backend, if it has one with peers."""
+    """The TCP connections of the group's Gloo backend, if it has one and more than one rank."""
     cpu = torch.device("cpu")
     if inner.size() < 2 or cpu not in inner._device_types:
         return None

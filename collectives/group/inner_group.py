@@ -93,7 +93,7 @@ def _with_debugging(backend: Any, store: Store, member: Membership) -> Any:
     )
 
 
-# -- may NCCL be used? -----------------------------------------------------------------------------------------------
+# -- may NCCL be used? -------------------------------------------------------------------------------------------------
 
 
 def _wants_nccl(member: Membership) -> bool:

@@ -1,17 +1,16 @@
-"""The job of this process: its recorder, its settings, its profile; made with the first process group."""
+"""The training job of this process: its recorder, settings and profile, shared by all of its process groups."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import time
-from dataclasses import dataclass, field
 
 import torch.distributed as dist
 
-from collectives.agent.coordination import Steering, steering_of
 from collectives.core.notices import rank_on_host
 from collectives.core.settings import Settings
+from collectives.group.coordination import Coordination, coordination_of
 from collectives.recording import optimizer_steps
 from collectives.recording.demand import Profile, as_document, profile_of
 from collectives.recording.profile_file import ProfileFile
@@ -24,65 +23,78 @@ WRITE_EVERY_S = 1.0
 """The profile's file is at most this old, and newer after the first iterations and after a failure."""
 
 REPORT_EVERY_S = 0.25
-"""The daemon is told of an iteration at most so often."""
+"""Minimum interval between the iterations that are reported to the daemon."""
 
 _EARLY_ITERATIONS = 4
 
 
-@dataclass
 class Job:
-    """What all process groups of a process share."""
+    """The job of this process, from its first process group to the end of the process.
 
-    recorder: Recorder = field(default_factory=Recorder)
-    settings: Settings = field(default_factory=Settings)
-    rank: int = 0
-    ranks: int = 1
-    backend: str = "gloo"
-    membership: Membership | None = None
-    pacer: SocketPacer | None = None
-    steering: Steering | None = None
-    _file: ProfileFile | None = None
-    _reported_s: float = 0.0
-    _written_s: float = 0.0
-    _opened: bool = False
+    Attributes:
+        recorder: records the job's operations; exists before the first group, so that hooks can be added.
+        settings: read from the environment when the first group is made, like all that follows.
+        rank: this process's in the job.
+        ranks: number of ranks of the job.
+        backend: name of the inner group's backend.
+        membership: in the job at the host's daemon, if one answers.
+        pacer: paces the job's sockets, if MLTCP_PACE asks for it.
+        coordination: with other jobs, if a gate or a placement service is configured.
+    """
+
+    def __init__(self) -> None:
+        self.recorder = Recorder(
+            after_iteration=self._after_iteration,
+            after_last_group=self._after_last_group,
+            save=self._save_soon,
+        )
+        self.settings = Settings()
+        self.rank = 0
+        self.ranks = 1
+        self.backend = "gloo"
+        self.membership: Membership | None = None
+        self.pacer: SocketPacer | None = None
+        self.coordination: Coordination | None = None
+        self._file: ProfileFile | None = None
+        self._reports = False
+        self._reported_s = 0.0
+        self._written_s = 0.0
+        self._opened = False
 
     def open(self, settings: Settings, rank: int, ranks: int, backend: str, store: dist.Store) -> None:
-        """A process group is being made; the first one decides who this rank is. `store` is where its ranks meet.
+        """Set the job up for a new process group whose ranks share `store`; the first one decides settings and rank.
 
         Raises:
             MltcpError: the profile's file cannot be written, or, under MLTCP_STRICT, the daemon refuses the job.
         """
         if self._opened:
-            self._steer(store)
+            self._coordinate(store)
             return
         self.settings, self.rank, self.ranks, self.backend = settings, rank, ranks, backend
         if settings.profile is not None and rank == 0:
             self._file = ProfileFile(settings.profile)
-            self.recorder.keep_now = self._write
             self._write()
         self.membership = daemon.join(settings, store, rank, ranks)
         if settings.pace is not None:
             self.pacer = SocketPacer(settings.pace.line_rate_bps, settings.pace.mltcp)
-        self.steering = steering_of(settings, self.recorder)
-        self._steer(store)
-        reports = self.membership is not None and rank_on_host(rank) == 0
-        if reports or self._file is not None:
-            self.recorder.after_iteration = lambda: self._after_iteration(reports)
+        self.coordination = coordination_of(settings, self.recorder)
+        self._coordinate(store)
+        self._reports = self.membership is not None and rank_on_host(rank) == 0
         optimizer_steps.install(self.recorder.step)
         atexit.register(self.close)
         self._opened = True
 
-    def _steer(self, store: dist.Store) -> None:
-        if self.steering is not None:
-            self.steering.begin(store, self.rank, self.ranks)
+    def _coordinate(self, store: dist.Store) -> None:
+        if self.coordination is not None:
+            self.coordination.begin(store, self.rank, self.ranks)
 
     def close(self) -> None:
-        """The process ends: write what there is, and end the completion thread.
+        """Write the last profile, and end all threads, before the interpreter ends.
 
-        A thread that is inside torch when the interpreter goes would take the process down with it.
+        A thread that is inside torch while the interpreter is torn down would crash the process.
         """
-        if self.steering is not None:
-            self.steering.close()
+        if self.coordination is not None:
+            self.coordination.close()
         self.recorder.finish()
         self.recorder.completion.close()
         self._write()
@@ -90,6 +102,18 @@ class Job:
             self.pacer.close()
         if self.membership is not None:
             self.membership.close()
+
+    def forget(self) -> None:
+        """In a forked child: drop the parent's hooks, threads and connections without ending them for the parent."""
+        if not self._opened:
+            return
+        optimizer_steps.uninstall()
+        self.recorder.completion.forget()
+        atexit.unregister(self.close)
+        if self.membership is not None:
+            self.membership.close()
+        if self.coordination is not None:
+            self.coordination.forget()
 
     def profile(self) -> Profile:
         """The job's profile on this rank as of now."""
@@ -104,12 +128,31 @@ class Job:
             count=recorder.count,
         )
 
-    def _after_iteration(self, reports: bool) -> None:
-        """On the completion thread: bring the file and the daemon up to date."""
+    # -- called by the recorder --------------------------------------------------------------------------------------
+
+    def _after_iteration(self) -> None:
+        if self._reports or self._file is not None:
+            self.recorder.completion.run(self._publish)
+
+    def _after_last_group(self) -> None:
+        if self.coordination is not None:
+            self.coordination.end_shifts()
+
+    def _save_soon(self) -> None:
+        if self._file is not None:
+            self.recorder.completion.run(self._write)
+
+    # -- on the completion thread ------------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """Write the profile and report the last iteration to the daemon, where they are due."""
         now_s = time.monotonic()
         if self._file is not None:
-            self._keep(now_s)
-        if reports and now_s - self._reported_s >= REPORT_EVERY_S:
+            early = self.recorder.count <= _EARLY_ITERATIONS
+            if early or now_s - self._written_s >= WRITE_EVERY_S:
+                self._written_s = now_s
+                self._write()
+        if self._reports and now_s - self._reported_s >= REPORT_EVERY_S:
             self._reported_s = now_s
             self._report()
 
@@ -117,13 +160,6 @@ class Job:
         last = self.recorder.last_iteration()
         if last is not None and self.membership is not None:
             self.membership.report(last.number, last.duration_s, last.sent_bytes)
-
-    def _keep(self, now_s: float) -> None:
-        """Bring the file up to date, not more often than need be."""
-        early = self.recorder.count <= _EARLY_ITERATIONS
-        if early or now_s - self._written_s >= WRITE_EVERY_S:
-            self._written_s = now_s
-            self._write()
 
     def _write(self) -> None:
         if self._file is not None:
@@ -138,25 +174,18 @@ def current() -> Job:
     return _job
 
 
-def _forget_in_child() -> None:
-    """A forked child has none of its parent's threads or connections: it starts a job of its own."""
+def _replace_in_child() -> None:
+    """Give a forked child, which has none of its parent's threads and connections, a job of its own."""
     global _job
-    if _job._opened:
-        optimizer_steps.uninstall()
-        _job.recorder.completion.forget()
-        atexit.unregister(_job.close)
-        if _job.membership is not None:
-            _job.membership.close()
-        if _job.steering is not None:
-            _job.steering.forget()
+    _job.forget()
     _job = Job()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_replace_in_child)
 
 
 def own_rank(group_rank: int) -> tuple[int, int]:
-    """This process's rank and the number of ranks in the job: the default group's, if there is one yet."""
+    """This process's rank in the job and the number of ranks, from the default group; (`group_rank`, -1) before it."""
     if dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return group_rank, -1

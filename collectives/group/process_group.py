@@ -1,62 +1,94 @@
-"""The process group: every operation is counted against the job's iteration and passed on to a plain group inside.
+"""The process group: records every operation for the job's iterations and passes it on to a plain inner group.
 
-The plain group holds the real backends (Gloo, NCCL), so that what an operation does, returns and raises is theirs,
-and torch's own events (profiler, CommDebugMode) still appear. The same backends are registered with this group as
-well, for those callers in C++ that a Python subclass of ProcessGroup cannot intercept.
+The inner group holds the real backends (Gloo, NCCL), so that results, return values and errors are theirs, and torch's
+own events (profiler, CommDebugMode) still appear. The same backends are registered with this group as well, for
+callers in C++, which bypass the methods of a Python subclass of ProcessGroup.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, overload
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import ProcessGroup, Work
+from torch.distributed.distributed_c10d import (
+    AllgatherOptions,
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BarrierOptions,
+    BroadcastOptions,
+    GatherOptions,
+    ReduceOp,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+)
 
-from collectives.group.admission import Ticket
+from collectives.group.admission import AdmissionControl
+from collectives.group.payload import by_keyword, on_cuda, root_of, size_bytes
+from collectives.group.point_to_point import PointToPointWork
 from collectives.group.untraced import untraced
-from collectives.recording.recorder import GroupLabel, Recorder, Submission
+from collectives.recording.operation import GroupLabel, InFlightOperation
+from collectives.recording.recorder import Recorder
 from collectives.transport.sockets import GroupSocket, Mesh
 
-Method = Callable[..., Any]
+# torch's own defaults of the options
+_ALL_GATHER = AllgatherOptions()
+_ALL_REDUCE_COALESCED = AllreduceCoalescedOptions()
+_ALL_TO_ALL = AllToAllOptions()
+_REDUCE_SCATTER = ReduceScatterOptions()
+
+_NO_KEYWORDS: Mapping[str, Any] = {}
 
 
 class MltcpProcessGroup(ProcessGroup):
-    """A process group around `inner`, whose operations `recorder` counts.
+    """A process group around `inner` that records its operations.
 
     Args:
         inner: the plain group with its backends registered.
-        name: what getBackendName() says: ``mltcp``, or the inner name where it stands in for that.
+        name: returned by getBackendName(): ``mltcp``, or the inner name where this group takes the inner group's place.
         recorder: the process's.
-        mesh: the TCP connections of its Gloo backend, if it has one.
+        mesh: the TCP connections of the Gloo backend, if there is one.
+        admission: holds operations back, if a gate or a placement service is configured.
     """
 
-    def __init__(self, inner: ProcessGroup, name: str, recorder: Recorder, mesh: Mesh | None) -> None:
+    def __init__(
+        self,
+        inner: ProcessGroup,
+        name: str,
+        recorder: Recorder,
+        mesh: Mesh | None,
+        admission: AdmissionControl | None,
+    ) -> None:
         super().__init__(inner.rank(), inner.size())  # type: ignore[call-arg]
         self._inner = inner
         self._name = name
         self._recorder = recorder
         self._mesh = mesh
+        self._admission = admission
         self._nccl = False
-        self._coalesced: list[Submission] | None = None
+        self._coalesced: list[InFlightOperation] | None = None
         self._special = False
         self._take_over_backends()
-        # A group that torch has not named yet is named by torch right after this.
+        # torch names a group that has no name yet right after this.
         if self._named:
             self._set_group_desc(inner.group_desc)
-        self._enter(inner.group_name if self._named else name)
+        self._attach(inner.group_name if self._named else name)
 
     @property
     def _named(self) -> bool:
-        """Whether torch has given the inner group its name: it has where ours takes its place afterwards."""
+        """Whether torch has named the inner group, as it has where this group takes the inner group's place."""
         return self._inner in dist.distributed_c10d._world.pg_names
 
-    def _enter(self, name: str) -> None:
+    def _attach(self, name: str) -> None:
         self._label = GroupLabel(name, self._inner.rank(), self._inner.size())
-        self._recorder.attach(self._label, _nothing if self._mesh is None else self._mesh.acked_bytes)
+        self._recorder.attach(self._label, _not_known if self._mesh is None else self._mesh.acked_bytes)
 
     def _take_over_backends(self) -> None:
         inner = self._inner
@@ -71,7 +103,7 @@ class MltcpProcessGroup(ProcessGroup):
                 self._nccl, self._special, default = True, True, kind
         self._set_default_backend(default)
 
-    # -- what torch asks of a group ----------------------------------------------------------------------------------
+    # -- the group itself ----------------------------------------------------------------------------------------------
 
     def getBackendName(self) -> str:
         """The name of the backend."""
@@ -80,10 +112,10 @@ class MltcpProcessGroup(ProcessGroup):
     def _set_group_name(self, name: str) -> None:
         super()._set_group_name(dist.distributed_c10d.GroupName(name))
         self._recorder.detach(self._label)
-        self._enter(name)
+        self._attach(name)
 
     def get_group_store(self) -> dist.Store:
-        """The store that the group met at."""
+        """The store of the group."""
         return self._inner.get_group_store()
 
     def _get_backend(self, device: torch.device) -> Any:
@@ -91,55 +123,333 @@ class MltcpProcessGroup(ProcessGroup):
         return super()._get_backend(device)
 
     def _learn_bound_device(self, device: torch.device) -> None:
-        """The device given to init_process_group reaches a group like this one only through this question.
+        """Take the device given to init_process_group, which torch passes to such a group in this query only.
 
-        It is asked before the group is registered with torch's world, and never without an index.
+        The query comes before the group is registered with torch's world, and always with an index.
         """
         registered = self in dist.distributed_c10d._world.pg_map
         if not registered and device.index is not None and self.bound_device_id is None:
             self.bound_device_id = device
 
     def split_group(self, new_ranks: list[int], *args: Any, **kwargs: Any) -> ProcessGroup | None:
-        """A new group of some of the ranks, where the inner backend can split."""
+        """A new group of some of the ranks, if the inner backend supports splitting."""
         inner = self._inner.split_group(new_ranks, *args, **kwargs)
         if inner is None:
             return None
-        group = MltcpProcessGroup(inner, self._name, self._recorder, None)
+        group = MltcpProcessGroup(inner, self._name, self._recorder, None, self._admission)
         group._set_group_name(inner.group_name)
         group._set_group_desc(inner.group_desc)
         return group
 
     def merge_remote_group(self, *args: Any, **kwargs: Any) -> ProcessGroup:
-        """A new group of this one's ranks and remote ones, where the inner backend can merge."""
+        """A new group of this group's ranks and remote ones, if the inner backend supports merging."""
         inner = self._inner.merge_remote_group(*args, **kwargs)
-        return MltcpProcessGroup(inner, self._name, self._recorder, None)
+        return MltcpProcessGroup(inner, self._name, self._recorder, None, self._admission)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """A barrier that names the ranks that do not come (Gloo only)."""
+        """A barrier whose error names the ranks that are missing (Gloo only)."""
         inner: Any = self._inner
         inner.monitored_barrier(timeout, wait_all_ranks=wait_all_ranks)
 
     def shutdown(self) -> None:
-        """The group is being destroyed."""
-        self._leave()
+        """Destroy the group."""
+        self._recorder.leave(self._label)
         super().shutdown()
 
     def abort(self) -> None:
-        """The group is being given up."""
-        self._leave()
+        """Abort all operations and destroy the group."""
+        self._recorder.leave(self._label)
         super().abort()
 
-    def _leave(self) -> None:
-        if self._recorder.detach(self._label):
-            self._recorder.finish()
-            if self._recorder.after_last_group:
-                self._recorder.after_last_group()
-
     def sockets(self) -> tuple[GroupSocket, ...]:
-        """The group's own TCP connections, each with its peer's rank; none where its transport is not Gloo's."""
+        """The group's TCP connections, each with its peer's rank; empty if the transport is not Gloo's."""
         return () if self._mesh is None else self._mesh.sockets()
 
-    # -- operations --------------------------------------------------------------------------------------------------
+    # -- collective operations ---------------------------------------------------------------------------------------
+    #
+    # Both the old and the new name of a method: torch 2.13 calls the new ones, older code the old ones. A method that
+    # has several signatures in torch takes any arguments, which the inner group tells apart. All return None, against
+    # their annotation, which is torch's, while operations are being coalesced.
+
+    @overload
+    def allreduce(self, tensors: list[Tensor], opts: AllreduceOptions = ...) -> Work: ...
+    @overload
+    def allreduce(
+        self, tensors: list[Tensor], op: ReduceOp = ..., timeout: timedelta | None = None
+    ) -> Work: ...
+    @overload
+    def allreduce(self, tensor: Tensor, op: ReduceOp = ..., timeout: timedelta | None = None) -> Work: ...
+    @untraced
+    def allreduce(self, *args: Any, **kwargs: Any) -> Work:
+        """Reduce a tensor over all ranks, in place on each."""
+        return self._collective("all_reduce", self._inner.allreduce, args, kwargs)
+
+    @untraced
+    def allreduce_coalesced(
+        self, tensors: list[Tensor], opts: AllreduceCoalescedOptions = _ALL_REDUCE_COALESCED
+    ) -> Work:
+        """Reduce several tensors over all ranks in one operation."""
+        return self._collective("all_reduce", self._inner.allreduce_coalesced, (tensors, opts))
+
+    @overload
+    def broadcast(self, tensors: list[Tensor], opts: BroadcastOptions = ...) -> Work: ...
+    @overload
+    def broadcast(self, tensor: Tensor, root: int, timeout: timedelta | None = None) -> Work: ...
+    @untraced
+    def broadcast(self, *args: Any, **kwargs: Any) -> Work:
+        """Copy a tensor of the root to all ranks."""
+        return self._collective("broadcast", self._inner.broadcast, args, kwargs, rooted=True)
+
+    @overload
+    def reduce(self, tensors: list[Tensor], opts: ReduceOptions = ...) -> Work: ...
+    @overload
+    def reduce(
+        self, tensor: Tensor, root: int, op: ReduceOp = ..., timeout: timedelta | None = None
+    ) -> Work: ...
+    @untraced
+    def reduce(self, *args: Any, **kwargs: Any) -> Work:
+        """Reduce a tensor over all ranks, in place on the root."""
+        return self._collective("reduce", self._inner.reduce, args, kwargs, rooted=True)
+
+    @overload
+    def allgather(
+        self, output_tensors: list[list[Tensor]], input_tensors: list[Tensor], opts: AllgatherOptions = ...
+    ) -> Work: ...
+    @overload
+    def allgather(
+        self, output_tensors: list[Tensor], input_tensor: Tensor, timeout: timedelta | None = None
+    ) -> Work: ...
+    @untraced
+    def allgather(self, *args: Any, **kwargs: Any) -> Work:
+        """Gather the tensors of all ranks on each, into a list."""
+        return self._collective("all_gather", self._inner.allgather, args, kwargs, payload=1)
+
+    @untraced
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: AllgatherOptions = _ALL_GATHER) -> Work:
+        """Gather the tensors of all ranks on each, into one tensor."""
+        return self._collective("all_gather", self._inner.all_gather_single, (output, input, opts), payload=1)
+
+    _allgather_base = all_gather_single
+
+    @untraced
+    def allgather_coalesced(
+        self,
+        output_lists: list[list[Tensor]],
+        input_list: list[Tensor],
+        opts: AllgatherOptions = _ALL_GATHER,
+    ) -> Work:
+        """Gather several tensors of all ranks on each, into lists, in one operation."""
+        call = (output_lists, input_list, opts)
+        return self._collective("all_gather", self._inner.allgather_coalesced, call, payload=1)
+
+    @untraced
+    def all_gather_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: AllgatherOptions = _ALL_GATHER
+    ) -> Work:
+        """Gather several tensors of all ranks on each, each into one tensor, in one operation."""
+        call = (outputs, inputs, opts)
+        return self._collective("all_gather", self._inner.all_gather_single_coalesced, call, payload=1)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
+
+    @overload
+    def reduce_scatter(
+        self,
+        output_tensors: list[Tensor],
+        input_tensors: list[list[Tensor]],
+        opts: ReduceScatterOptions = ...,
+    ) -> Work: ...
+    @overload
+    def reduce_scatter(
+        self, output: Tensor, input: list[Tensor], op: ReduceOp = ..., timeout: timedelta | None = None
+    ) -> Work: ...
+    @untraced
+    def reduce_scatter(self, *args: Any, **kwargs: Any) -> Work:
+        """Reduce a list of tensors over all ranks, and leave one of them on each."""
+        return self._collective("reduce_scatter", self._inner.reduce_scatter, args, kwargs, payload=1)
+
+    @untraced
+    def reduce_scatter_single(
+        self, outputTensor: Tensor, inputTensor: Tensor, opts: ReduceScatterOptions | None = _REDUCE_SCATTER
+    ) -> Work:
+        """Reduce a tensor over all ranks, and leave one part of it on each."""
+        call = (outputTensor, inputTensor, opts)
+        return self._collective("reduce_scatter", self._inner.reduce_scatter_single, call, payload=1)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    @untraced
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: ReduceScatterOptions | None = _REDUCE_SCATTER
+    ) -> Work:
+        """Reduce several tensors over all ranks, and leave one part of each on each rank, in one operation."""
+        call = (outputs, inputs, opts)
+        return self._collective(
+            "reduce_scatter", self._inner.reduce_scatter_single_coalesced, call, payload=1
+        )
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
+
+    @overload
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_split_sizes: list[int],
+        input_split_sizes: list[int],
+        opts: AllToAllOptions = ...,
+    ) -> Work: ...
+    @overload
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_split_sizes: list[int],
+        input_split_sizes: list[int],
+        timeout: timedelta | None = None,
+    ) -> Work: ...
+    @untraced
+    def all_to_all_single(self, *args: Any, **kwargs: Any) -> Work:
+        """Send a part of a tensor to each rank, and receive one from each, into one tensor."""
+        return self._collective("all_to_all", self._inner.all_to_all_single, args, kwargs, payload=1)
+
+    alltoall_base = all_to_all_single  # type: ignore[assignment]
+
+    @untraced
+    def alltoall(  # type: ignore[override]
+        self, output_tensors: list[Tensor], input_tensors: list[Tensor], opts: AllToAllOptions = _ALL_TO_ALL
+    ) -> Work:
+        """Send a tensor to each rank, and receive one from each."""
+        call = (output_tensors, input_tensors, opts)
+        return self._collective("all_to_all", self._inner.alltoall, call, payload=1)
+
+    @overload
+    def gather(
+        self, output_tensors: list[list[Tensor]], input_tensors: list[Tensor], opts: GatherOptions = ...
+    ) -> Work: ...
+    @overload
+    def gather(
+        self, output_tensors: list[Tensor], input_tensor: Tensor, root: int, timeout: timedelta | None = None
+    ) -> Work: ...
+    @untraced
+    def gather(self, *args: Any, **kwargs: Any) -> Work:
+        """Gather the tensors of all ranks on the root."""
+        return self._collective("gather", self._inner.gather, args, kwargs, payload=1, rooted=True)
+
+    @overload
+    def scatter(
+        self, output_tensors: list[Tensor], input_tensors: list[list[Tensor]], opts: ScatterOptions = ...
+    ) -> Work: ...
+    @overload
+    def scatter(
+        self, output_tensor: Tensor, input_tensors: list[Tensor], root: int, timeout: timedelta | None = None
+    ) -> Work: ...
+    @untraced
+    def scatter(self, *args: Any, **kwargs: Any) -> Work:
+        """Send one tensor of the root to each rank."""
+        return self._collective("scatter", self._inner.scatter, args, kwargs, payload=1, rooted=True)
+
+    @overload
+    def barrier(self, opts: BarrierOptions = ...) -> Work: ...
+    @overload
+    def barrier(self, timeout: timedelta | None = None) -> Work: ...
+    @untraced
+    def barrier(self, *args: Any, **kwargs: Any) -> Work:
+        """Wait until all ranks have come here."""
+        return self._collective("barrier", self._inner.barrier, args, kwargs)
+
+    # -- sends and receives ------------------------------------------------------------------------------------------
+
+    @untraced
+    def send(self, tensors: list[Tensor], dstRank: int, tag: int) -> Work:
+        """Send a tensor to a rank."""
+        return self._point_to_point("send", self._inner.send, tensors, dstRank, tag)
+
+    @untraced
+    def recv(self, tensors: list[Tensor], srcRank: int, tag: int) -> Work:
+        """Receive a tensor from a rank."""
+        return self._point_to_point("recv", self._inner.recv, tensors, srcRank, tag)
+
+    @untraced
+    def recv_anysource(self, tensors: list[Tensor], tag: int) -> Work:
+        """Receive a tensor from any rank."""
+        return self._point_to_point("recv", self._inner.recv_anysource, tensors, tag)
+
+    # -- recording ---------------------------------------------------------------------------------------------------
+
+    def _collective(
+        self,
+        name: str,
+        method: Callable[..., Work | None],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] = _NO_KEYWORDS,
+        payload: int = 0,
+        rooted: bool = False,
+    ) -> Any:
+        """Admit and record an operation, and pass it on to the inner group's method.
+
+        `payload` is the position of the tensors whose bytes count.
+        """
+        options = kwargs["opts"] if "opts" in kwargs else args[-1] if args else None
+        root = root_of(options, kwargs) if rooted else 0
+        nbytes = size_bytes(args[payload] if len(args) > payload else by_keyword(kwargs, payload))
+        operation = InFlightOperation(name, self._label, nbytes, root, self._recorder.failed)
+        if self._admission is not None and not self._capturing():
+            self._admission.admit(operation)
+        self._recorder.submit(operation)
+        try:
+            work = method(*args, **kwargs)
+        except BaseException:
+            operation.release()
+            raise
+        if work is None or self._special:
+            self._follow_specially(operation, work, args)
+        elif getattr(options, "asyncOp", True):
+            if operation.return_pass is not None:
+                operation.work = work
+            self._recorder.completion.watch(work, operation.complete)
+        else:
+            self._wait(operation, work)
+        return work
+
+    def _point_to_point(
+        self, name: str, method: Callable[..., Work | None], tensors: list[Tensor], *args: int
+    ) -> Any:
+        """Record a send or receive, and pass it on to the inner group's method."""
+        operation = InFlightOperation(name, self._label, size_bytes(tensors), 0, self._recorder.failed)
+        self._recorder.submit(operation)
+        work = method(tensors, *args)
+        if work is None or self._coalesced is not None or (self._nccl and on_cuda(tensors)):
+            self._follow_specially(operation, work, (tensors,))
+            return work
+        return PointToPointWork(work, operation, self._recorder)
+
+    def _wait(self, operation: InFlightOperation, work: Work) -> None:
+        """Wait for a synchronous operation here: the caller would do so at once, and the time noted is exact."""
+        try:
+            work.wait()
+        except Exception:
+            operation.complete(None)
+            raise
+        operation.complete(time.monotonic_ns())
+
+    def _follow_specially(
+        self, operation: InFlightOperation, work: Work | None, arguments: Iterable[Any]
+    ) -> None:
+        """Observe the completion of an operation that is coalesced with others, or that is NCCL's."""
+        if self._coalesced is not None:
+            self._coalesced.append(operation)
+            return
+        cuda = self._nccl and on_cuda(arguments)
+        # NCCL's wait() blocks a stream, not the caller; and while a stream is captured nothing may be queried.
+        if work is None or (cuda and torch.cuda.is_current_stream_capturing()):
+            operation.release()
+        else:
+            self._recorder.watch(operation, work, by_polling=cuda)
+
+    def _capturing(self) -> bool:
+        """Whether a CUDA stream is being captured: operations are then recorded for later, and must not be held."""
+        return self._nccl and torch.cuda.is_current_stream_capturing()
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._inner._start_coalescing(device)
@@ -149,161 +459,12 @@ class MltcpProcessGroup(ProcessGroup):
         coalesced, self._coalesced = self._coalesced or [], None
         self._special = self._nccl
         work = self._inner._end_coalescing(device)
-        for submission in coalesced:
+        for operation in coalesced:
             if work is not None:
-                self._recorder.watch(submission, work, by_polling=self._nccl)
+                self._recorder.watch(operation, work, by_polling=self._nccl)
             else:
-                submission.release()
+                operation.release()
         return work
-
-    def _follow_specially(self, submission: Submission, work: Work | None, call: tuple[Any, ...]) -> None:
-        """See to it that an operation's completion is noticed: one that is coalesced with others, or NCCL's."""
-        if self._coalesced is not None:
-            self._coalesced.append(submission)
-            return
-        on_cuda = self._nccl and _on_cuda(call)
-        # NCCL's wait() blocks a stream, not the caller; and while a stream is captured nothing may be asked.
-        if work is None or (on_cuda and torch.cuda.is_current_stream_capturing()):
-            submission.release()
-        else:
-            self._recorder.watch(submission, work, by_polling=on_cuda)
-
-    def _admit(self, name: str, nbytes: int) -> Ticket | None:
-        """Hold an operation back as long as need be; while a stream is captured nothing is to be held for later."""
-        entrance = self._recorder.entrance
-        if entrance is None or (self._nccl and torch.cuda.is_current_stream_capturing()):
-            return None
-        return entrance(name, self._label, nbytes)
-
-    def _wait(self, submission: Submission, work: Work) -> None:
-        """The caller would wait at once anyway: doing it here tells the time to the nanosecond."""
-        try:
-            work.wait()
-        except Exception:
-            submission.release()
-            self._recorder.failed()
-            raise
-        submission.completed_ns = time.monotonic_ns()
-        if submission.ticket is not None:
-            submission.ticket.done()
-
-
-class PointToPointWork(Work):
-    """A send or receive of Gloo's: its completion is consumed by the one wait(), so that is where it is noticed."""
-
-    def __init__(self, work: Work, submission: Submission, recorder: Recorder) -> None:
-        super().__init__()
-        self._work = work
-        self._submission = submission
-        self._recorder = recorder
-
-    def wait(self, *timeout: Any, **named: Any) -> bool:
-        """Block until it is complete."""
-        try:
-            outcome = self._work.wait(*timeout, **named)
-        except Exception:
-            self._recorder.failed()
-            raise
-        if self._submission.completed_ns is None:
-            self._submission.completed_ns = time.monotonic_ns()
-        return outcome
-
-
-def _passed_on(name: str) -> Method:
-    def method(self: PointToPointWork, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self._work, name)(*args, **kwargs)
-
-    method.__name__ = name
-    return method
-
-
-for _name in (
-    "_get_duration", "_get_op_type", "_source_rank", "block_current_stream", "exception", "get_future",
-    "get_future_result", "is_completed", "is_success", "result", "source_rank", "synchronize",
-):  # fmt: skip
-    setattr(PointToPointWork, _name, _passed_on(_name))
-
-
-# -- counting --------------------------------------------------------------------------------------------------------
-
-
-def _counted(name: str, method: str, payload: int = 0, rooted: bool = False) -> Method:
-    """The method that counts an operation and passes it on to the inner group's method of the same name.
-
-    `payload` is the position of the tensors whose bytes count.
-    """
-
-    def operation(self: MltcpProcessGroup, *args: Any, **kwargs: Any) -> Work | None:
-        options = args[-1] if args else kwargs.get("opts")
-        if options is None or "opts" in kwargs:
-            options = kwargs.get("opts")
-        tensors = args[payload] if len(args) > payload else _by_position(kwargs, payload)
-        root = _root(options, kwargs) if rooted else 0
-        nbytes = _nbytes(tensors)
-        ticket = None if self._recorder.entrance is None else self._admit(name, nbytes)
-        submission = self._recorder.submit(name, self._label, nbytes, root, ticket)
-        try:
-            work = getattr(self._inner, method)(*args, **kwargs)
-        except BaseException:
-            submission.release()
-            raise
-        if work is None or self._special:
-            self._follow_specially(submission, work, args)
-        elif getattr(options, "asyncOp", True):
-            if ticket is not None:
-                ticket.follow(work)
-            self._recorder.completion.watch(work, submission.complete)
-        else:
-            self._wait(submission, work)
-        return work
-
-    operation.__name__ = method
-    operation.__doc__ = f"Torch's {method}, counted."
-    return untraced(operation)
-
-
-def _point_to_point(name: str, method: str) -> Method:
-    def operation(self: MltcpProcessGroup, tensors: Any, *args: Any, **kwargs: Any) -> Work | None:
-        submission = self._recorder.submit(name, self._label, _nbytes(tensors), 0)
-        work = getattr(self._inner, method)(tensors, *args, **kwargs)
-        if work is None or self._coalesced is not None or (self._nccl and _on_cuda((tensors,))):
-            self._follow_specially(submission, work, (tensors,))
-            return work
-        return PointToPointWork(work, submission, self._recorder)
-
-    operation.__name__ = method
-    operation.__doc__ = f"Torch's {method}, counted."
-    return untraced(operation)
-
-
-def _nbytes(tensors: Any) -> int:
-    try:
-        if type(tensors) is list and len(tensors) == 1:
-            return int(tensors[0].nbytes)  # most calls, and so the short way
-        if isinstance(tensors, torch.Tensor):
-            return int(tensors.nbytes)
-    except (RuntimeError, NotImplementedError, AttributeError):
-        # Sparse tensors do not say; a list within the list is looked into below.
-        pass
-    return sum(map(_nbytes, tensors)) if isinstance(tensors, list | tuple) else 0
-
-
-def _by_position(kwargs: dict[str, Any], position: int) -> Any:
-    tensors = [value for key, value in kwargs.items() if key not in ("opts", "op", "timeout", "root", "tag")]
-    return tensors[position] if len(tensors) > position else None
-
-
-def _root(options: Any, kwargs: dict[str, Any]) -> int:
-    if isinstance(options, int):
-        return options
-    return int(kwargs.get("root", getattr(options, "rootRank", 0)))
-
-
-def _on_cuda(call: Iterable[Any]) -> bool:
-    return any(
-        each.is_cuda if isinstance(each, torch.Tensor) else isinstance(each, list | tuple) and _on_cuda(each)
-        for each in call
-    )
 
 
 def _backend_type(device: torch.device, backend: Any) -> ProcessGroup.BackendType:
@@ -311,35 +472,5 @@ def _backend_type(device: torch.device, backend: Any) -> ProcessGroup.BackendTyp
     return ProcessGroup.BackendType.NCCL if "nccl" in name else ProcessGroup.BackendType.GLOO
 
 
-def _nothing() -> None:
+def _not_known() -> None:
     return None
-
-
-# Both the old and the new name of a method: torch 2.13 calls the new ones, code older than it the old ones.
-for _method, _operation in {
-    "allreduce": _counted("all_reduce", "allreduce"),
-    "allreduce_coalesced": _counted("all_reduce", "allreduce_coalesced"),
-    "broadcast": _counted("broadcast", "broadcast", rooted=True),
-    "reduce": _counted("reduce", "reduce", rooted=True),
-    "allgather": _counted("all_gather", "allgather", 1),
-    "all_gather_single": _counted("all_gather", "all_gather_single", 1),
-    "_allgather_base": _counted("all_gather", "all_gather_single", 1),
-    "allgather_coalesced": _counted("all_gather", "allgather_coalesced", 1),
-    "all_gather_single_coalesced": _counted("all_gather", "all_gather_single_coalesced", 1),
-    "allgather_into_tensor_coalesced": _counted("all_gather", "all_gather_single_coalesced", 1),
-    "reduce_scatter": _counted("reduce_scatter", "reduce_scatter", 1),
-    "reduce_scatter_single": _counted("reduce_scatter", "reduce_scatter_single", 1),
-    "_reduce_scatter_base": _counted("reduce_scatter", "reduce_scatter_single", 1),
-    "reduce_scatter_single_coalesced": _counted("reduce_scatter", "reduce_scatter_single_coalesced", 1),
-    "reduce_scatter_tensor_coalesced": _counted("reduce_scatter", "reduce_scatter_single_coalesced", 1),
-    "all_to_all_single": _counted("all_to_all", "all_to_all_single", 1),
-    "alltoall_base": _counted("all_to_all", "all_to_all_single", 1),
-    "alltoall": _counted("all_to_all", "alltoall", 1),
-    "gather": _counted("gather", "gather", 1, rooted=True),
-    "scatter": _counted("scatter", "scatter", 1, rooted=True),
-    "barrier": _counted("barrier", "barrier"),
-    "send": _point_to_point("send", "send"),
-    "recv": _point_to_point("recv", "recv"),
-    "recv_anysource": _point_to_point("recv", "recv_anysource"),
-}.items():
-    setattr(MltcpProcessGroup, _method, _operation)

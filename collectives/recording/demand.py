@@ -206,7 +206,7 @@ def _joined(iteration: Iteration, intervals: list[tuple[int, int]]) -> list[tupl
     return joined
 
 
-# -- the document ----------------------------------------------------------------------------------------------------
+# -- the document ------------------------------------------------------------------------------------------------------
 
 
 def as_document(profile: Profile) -> dict[str, Any]:

@@ -1,153 +1,103 @@
-"""The one place of a process where its job's operations are counted, cut into iterations, and told to hooks.
+"""Records a job's operations on this rank, divides them into iterations, and calls the hooks.
 
 All process groups of a process belong to one job and so share one recorder.
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic_ns
 
 from collectives.core.notices import say_once
-from collectives.group.admission import Entrance, Ticket
-from collectives.group.completion import AnyWork, CompletionThread
-from collectives.recording import traffic
+from collectives.recording.completion import AnyWork, CompletionThread
 from collectives.recording.detector import Boundary, Detection, IterationDetector, Seen
 from collectives.recording.hooks import HookList
+from collectives.recording.operation import GroupLabel, InFlightOperation
 from collectives.recording.records import Iteration, IterationStart, Operation
 
 KEPT_ITERATIONS = 64
-"""So many finished iterations are remembered."""
+"""Number of finished iterations that are kept."""
 
 KEPT_OPERATIONS = 1024
-"""A job without recognisable iterations remembers this many operations of its last one."""
+"""Number of operations that are kept for a job without recognisable iterations."""
 
 LARGEST_ITERATION = 100_000
-"""Of an iteration that does not end (an evaluation after the last step) no more operations than this are kept."""
+"""Number of operations that are kept of an iteration that does not end (an evaluation after the last step)."""
 
 _DRAIN_S = 1.0
 _FIRST_SEARCH = 6
 
-
 AckedBytes = Callable[[], int | None]
-"""What a group's sockets have had acknowledged since they were opened, if that is known."""
+"""Returns the bytes acknowledged on a group's sockets since they were opened, if that is known."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GroupLabel:
-    """A process group as its operations remember it: without keeping it, and its connections, alive.
-
-    ``numbers`` counts its collective operations, where there is an entrance.
-    """
-
-    name: str
-    rank: int
-    size: int
-    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1), repr=False)
-
-
-class Submission:
-    """An operation under way; frozen into an Operation when it is looked at."""
-
-    __slots__ = ("bytes", "completed_ns", "group", "name", "on_failure", "root", "submitted_ns", "ticket")
-
-    def __init__(
-        self,
-        name: str,
-        group: GroupLabel,
-        nbytes: int,
-        root: int,
-        submitted_ns: int,
-        on_failure: Callable[[], None],
-        ticket: Ticket | None = None,
-    ) -> None:
-        self.name = name
-        self.group = group
-        self.bytes = nbytes
-        self.root = root
-        self.submitted_ns = submitted_ns
-        self.on_failure = on_failure
-        self.ticket = ticket
-        self.completed_ns: int | None = None
-
-    def complete(self, now_ns: int | None) -> None:
-        """Take note of the time of completion; None if it failed."""
-        self.completed_ns = now_ns
-        if self.ticket is not None:
-            self.ticket.done()
-        if now_ns is None:
-            self.on_failure()
-
-    def release(self) -> None:
-        """It has ended, or nobody will notice when it does: nothing is kept from others for it any more."""
-        if self.ticket is not None:
-            self.ticket.done()
-
-    def record(self) -> Operation:
-        """The operation as of now."""
-        group = self.group
-        sent = traffic.sent_bytes(self.name, self.bytes, group.rank, group.size, self.root)
-        number, held_ns = (None, 0) if self.ticket is None else (self.ticket.number, self.ticket.held_ns)
-        return Operation(
-            self.name, group.name, self.bytes, sent, self.submitted_ns, self.completed_ns, group.size, number, held_ns
-        )  # fmt: skip
+def _do_nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True)
 class _Finished:
-    """An iteration whose last operations may still be under way."""
+    """An iteration that has ended; its last operations may still be in flight."""
 
     number: int
     started_ns: int
     ended_ns: int
-    submissions: tuple[Submission, ...]
+    operations: tuple[InFlightOperation, ...]
     acked_bytes: int | None
 
     def record(self) -> Iteration:
-        operations = tuple(submission.record() for submission in self.submissions)
+        operations = tuple(operation.record() for operation in self.operations)
         return Iteration(self.number, self.started_ns, self.ended_ns, operations, self.acked_bytes)
 
 
 class Recorder:
-    """Counts operations, finds iterations, and tells the hooks.
+    """Records operations, finds iterations, and calls the hooks.
 
-    ``submit`` is called on whichever thread asks for an operation. ``on_iteration_start`` and ``on_operation`` are
-    called on that thread, before the operation is passed on, so that they can hold it back;
-    ``on_iteration_end`` on the completion thread, when the iteration's operations are complete.
+    ``submit`` is called on the thread that issues an operation. ``on_iteration_start`` and ``on_operation`` hooks are
+    called on that thread before the operation is passed on, so that they can hold it back; ``on_iteration_end`` hooks
+    on the completion thread, when the iteration's operations are complete.
+
+    Args:
+        after_iteration: is called when an iteration has ended, on the thread that found its end; must be quick.
+        after_last_group: is called when the last process group has been destroyed.
+        save: is called when an operation has failed, and when the last group has been destroyed; must be quick.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        after_iteration: Callable[[], object] = _do_nothing,
+        after_last_group: Callable[[], object] = _do_nothing,
+        save: Callable[[], object] = _do_nothing,
+    ) -> None:
         self.on_iteration_start: HookList[IterationStart] = HookList("on_iteration_start")
         self.on_operation: HookList[Operation] = HookList("on_operation")
         self.on_iteration_end: HookList[Iteration] = HookList("on_iteration_end")
         self.completion = CompletionThread()
-        self.entrance: Entrance | None = None
-        self.after_last_group: Callable[[], None] | None = None
-        self.after_iteration: Callable[[], None] | None = None
-        self.keep_now: Callable[[], None] | None = None
+        self._after_iteration = after_iteration
+        self._after_last_group = after_last_group
+        self._save = save
         self._groups: dict[GroupLabel, AckedBytes] = {}
         self._acked: dict[GroupLabel, int] = {}
         self._detector = IterationDetector()
         self._lock = threading.RLock()
-        self._open: list[Submission] = []
+        self._open: list[InFlightOperation] = []
         self._before_open = 0
         self._number = 0
         self._started_ns = monotonic_ns()
-        self._last: Submission | None = None
+        self._last: InFlightOperation | None = None
         self._finished: deque[_Finished] = deque(maxlen=KEPT_ITERATIONS)
         self._inside = False
         self._searching = False
         self._followed = 0
         self._search_every, self._unsearched = _FIRST_SEARCH, 0
 
-    # -- groups ------------------------------------------------------------------------------------------------------
+    # -- groups --------------------------------------------------------------------------------------------------------
 
     def attach(self, group: GroupLabel, acked_bytes: AckedBytes) -> None:
-        """The sockets of this group count from now on."""
+        """Count the acknowledged bytes of this group's sockets from now on."""
         with self._lock:
             self._groups[group] = acked_bytes
             acked = acked_bytes()
@@ -155,41 +105,42 @@ class Recorder:
                 self._acked[group] = acked
 
     def detach(self, group: GroupLabel) -> bool:
-        """The group is going away; returns whether it was the last one. A second time does nothing."""
+        """Stop counting the group's sockets; returns whether it was the last one. A second call does nothing."""
         with self._lock:
             self._acked.pop(group, None)
             return self._groups.pop(group, None) is not None and not self._groups
 
-    # -- operations --------------------------------------------------------------------------------------------------
+    def leave(self, group: GroupLabel) -> None:
+        """The group is being destroyed; with the last one, count the iterations that were still in doubt."""
+        if self.detach(group):
+            self.finish()
+            self._after_last_group()
 
-    def submit(
-        self, name: str, group: GroupLabel, nbytes: int, root: int, ticket: Ticket | None = None
-    ) -> Submission:
-        """An operation is about to be passed on; one that has come through the entrance has a ticket."""
-        detector = self._detector
-        if detector.needs_operations:
-            self._consult(name, nbytes)
+    # -- operations ----------------------------------------------------------------------------------------------------
+
+    def submit(self, operation: InFlightOperation) -> None:
+        """Record an operation that is about to be passed on."""
+        if self._detector.needs_operations:
+            self._consult(operation.name, operation.bytes)
         if self.on_operation.callbacks:
-            now_ns = monotonic_ns()
-            self.on_operation(Submission(name, group, nbytes, root, now_ns, self.failed).record())
-        submission = Submission(name, group, nbytes, root, monotonic_ns(), self.failed, ticket)
-        self._open.append(submission)
-        self._last = submission
+            operation.submitted_ns = monotonic_ns()
+            self.on_operation(operation.record())
+        operation.submitted_ns = monotonic_ns()
+        self._open.append(operation)
+        self._last = operation
         if len(self._open) > LARGEST_ITERATION:
             self._forget_excess(LARGEST_ITERATION // 2)
-        return submission
 
-    def watch(self, submission: Submission, work: AnyWork, by_polling: bool) -> None:
-        """Find out when the work completes."""
-        self.completion.watch(work, submission.complete, by_polling)
+    def watch(self, operation: InFlightOperation, work: AnyWork, by_polling: bool) -> None:
+        """Note on the completion thread when the work completes."""
+        self.completion.watch(work, operation.complete, by_polling)
 
     def failed(self) -> None:
-        """An operation has failed: what is known so far should be kept."""
-        if self.keep_now:
-            self.completion.run(self.keep_now)
+        """An operation has failed: save the profile, since the job may end now."""
+        self._save()
 
     def _consult(self, name: str, nbytes: int) -> None:
-        """Ask the detector about an operation; a search takes long, and so is left to the completion thread."""
+        """Ask the detector about an operation; searches take long, and so run on the completion thread."""
         detector = self._detector
         if not detector.following:
             self._unsearched += 1
@@ -199,7 +150,7 @@ class Recorder:
             return
         count = self._before_open + len(self._open)
         if self._followed < count:
-            # One that was on its way here (held back by a hook) when a search found the pattern without it.
+            # An operation was held back by a hook while a search found the pattern without it.
             with self._lock:
                 self._catch_up(self._followed)
             if not detector.following:
@@ -216,7 +167,7 @@ class Recorder:
             self._tell_start()
 
     def _search(self) -> None:
-        """On the completion thread: look for a pattern in the operations since the last boundary."""
+        """Look for a pattern in the operations since the last boundary; runs on the completion thread."""
         with self._lock:
             history = self._history()
             if self._detector.needs_operations and not self._detector.following:
@@ -229,24 +180,22 @@ class Recorder:
             if self._detector.following:
                 self._search_every = _FIRST_SEARCH
             else:
-                # Half as much again each time: what has no pattern costs no more than a few searches.
+                # The interval grows by half each time, so that a job without a pattern costs few searches.
                 self._search_every += max(1, self._search_every // 2)
             self._unsearched = 0
             self._searching = False
 
     def _catch_up(self, operations: int) -> None:
-        """Follow a pattern through what was submitted while it was being found."""
+        """Follow a pattern through the operations that were submitted while it was being found."""
         while self._detector.following and operations < self._before_open + len(self._open):
-            submission = self._open[operations - self._before_open]
-            boundaries = self._detector.follow(
-                (submission.name, submission.bytes), operations, submission.submitted_ns
-            )
+            each = self._open[operations - self._before_open]
+            boundaries = self._detector.follow((each.name, each.bytes), operations, each.submitted_ns)
             operations += 1
             self._cut(boundaries or (), monotonic_ns())
         self._followed = operations
 
     def _history(self) -> list[Seen]:
-        """The operations since the last boundary, as the detector wants to see them."""
+        """The operations since the last boundary, in the form that the detector takes."""
         history = []
         since_ns = None
         for place, each in enumerate(list(self._open)):
@@ -259,16 +208,16 @@ class Recorder:
         return history
 
     def _forget_excess(self, kept: int) -> None:
-        """Of the operations since the last boundary, remember only so many."""
+        """Drop all but the last `kept` operations since the last boundary."""
         with self._lock:
             excess = max(0, len(self._open) - kept)
             del self._open[:excess]
             self._before_open += excess
 
-    # -- iterations --------------------------------------------------------------------------------------------------
+    # -- iterations ----------------------------------------------------------------------------------------------------
 
     def step(self, optimizer: int) -> None:
-        """An outermost optimizer step has ended. Never raises: it is called from inside the user's training."""
+        """An outermost optimizer step has ended. Never raises: it is called from within the training loop."""
         try:
             now_ns = monotonic_ns()
             with self._lock:
@@ -283,9 +232,9 @@ class Recorder:
             say_once("step", f"mltcp: iterations are no longer followed: {error!r}")
 
     def _take_back(self) -> None:
-        """The first optimizer step: what was taken for iterations before it is all part of the first one."""
+        """At the first optimizer step, merge all iterations found before it into the first one."""
         if self._finished:
-            earlier = [submission for each in self._finished for submission in each.submissions]
+            earlier = [operation for each in self._finished for operation in each.operations]
             self._started_ns = self._finished[0].started_ns
             self._open = earlier + self._open
             self._before_open -= len(earlier)
@@ -293,9 +242,9 @@ class Recorder:
         self._number = 0
 
     def begin(self) -> bool:
-        """The user's own mark: an iteration begins; what came since the last one belongs to none.
+        """Begin an explicitly marked iteration; operations since the last one belong to no iteration.
 
-        False, and nothing, inside another such iteration.
+        Does nothing and returns False inside another marked iteration.
         """
         with self._lock:
             if self._inside:
@@ -312,7 +261,7 @@ class Recorder:
         return True
 
     def end(self) -> None:
-        """The user's own mark: the iteration ends."""
+        """End an explicitly marked iteration."""
         with self._lock:
             self._inside = False
             self._close(len(self._open), monotonic_ns(), self._acked_growth())
@@ -322,30 +271,29 @@ class Recorder:
             return
         growth = self._acked_growth()
         for boundary in boundaries:
-            # What the sockets say now is what they said at the boundary only if nothing was sent since.
+            # The sockets' counters are those at the boundary only if nothing was sent since.
             known = len(boundaries) == 1 and boundary.at_ns == now_ns
             length = max(0, boundary.operations - self._before_open)
             self._close(length, boundary.at_ns, growth if known else None)
 
     def _close(self, length: int, ended_ns: int, acked_bytes: int | None) -> None:
-        submissions = tuple(self._open[:length])
+        operations = tuple(self._open[:length])
         del self._open[:length]
         self._before_open += length
-        finished = _Finished(self._number, self._started_ns, ended_ns, submissions, acked_bytes)
+        finished = _Finished(self._number, self._started_ns, ended_ns, operations, acked_bytes)
         self._finished.append(finished)
         self._number += 1
         self._started_ns = ended_ns
         if self.on_iteration_end.callbacks:
             self.completion.run(lambda: self.on_iteration_end(finished.record()))
-        if self.after_iteration:
-            self.completion.run(self.after_iteration)
+        self._after_iteration()
 
     def _tell_start(self) -> None:
         if self.on_iteration_start.callbacks:
             self.on_iteration_start(IterationStart(self._number, self._started_ns))
 
     def _acked_growth(self) -> int | None:
-        """By how much all sockets' bytes_acked grew since the last call; None if that cannot be told."""
+        """Growth of the sum of all sockets' bytes_acked since the last call; None if it is not known."""
         growth, known = 0, bool(self._groups)
         for group, acked_bytes in self._groups.items():
             now, before = acked_bytes(), self._acked.pop(group, None)
@@ -357,21 +305,20 @@ class Recorder:
                 growth += now - before
         return growth if known else None
 
-    # -- what was found ----------------------------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """The job's groups are gone: count the iterations that were still in doubt."""
+        """Count the iterations that were still in doubt; called when the job's groups are gone."""
         with self._lock:
             now_ns = monotonic_ns()
             count = self._before_open + len(self._open)
             self._cut(self._detector.finish(self._history(), count, now_ns), now_ns)
-            # Groups may be made again, and the pattern that was found at the end go on.
+            # Groups may be made again, and the pattern that was found at the end may continue.
             self._followed = count
-        if self.keep_now:
-            self.completion.run(self.keep_now)
+        self._save()
 
     def detection(self) -> Detection:
-        """Which detector is in force, and what it has learned."""
+        """The detector in use, and the parameters it has learned."""
         with self._lock:
             return self._detector.learned()
 
@@ -391,5 +338,5 @@ class Recorder:
 
     @property
     def count(self) -> int:
-        """How many iterations have finished."""
+        """Number of finished iterations."""
         return self._number

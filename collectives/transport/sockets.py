@@ -168,7 +168,7 @@ class Mesh:
             if each.inode in self._peer_ranks
         )
 
-    # -- which they are ----------------------------------------------------------------------------------------------
+    # -- which they are ------------------------------------------------------------------------------------------------
 
     def _exchange_listeners(self) -> None:
         self.store.set(f"listeners/{self.rank}", json.dumps(sorted(self.listeners.addresses)))
@@ -197,7 +197,7 @@ class Mesh:
     def _belongs(self, connection: _Connection) -> bool:
         return connection.local in self.listeners.addresses or connection.peer in self._ranks_by_listener
 
-    # -- whose they are ----------------------------------------------------------------------------------------------
+    # -- whose they are ------------------------------------------------------------------------------------------------
 
     def _identify(self, accepted: Sequence[_Connection]) -> None:
         """Learn who opened connections; others than the group's ranks may have, and then nobody tells."""

@@ -19,7 +19,6 @@ from mltcp.core.errors import MltcpError, UsageError
 if TYPE_CHECKING:
     import grpc
 
-    from placement.client.agent_stream import AgentStream
     from placement.service.protocol import placement_pb2 as pb
 
 TOKEN = "MLTCP_PLACEMENT_TOKEN"
@@ -189,12 +188,6 @@ class Client:
                 yield from stream
         finally:
             stream.cancel()
-
-    def agent(self, job_id: str, ranks: int) -> AgentStream:
-        """The stream of a job's agent in plain values; it has this client for itself."""
-        from placement.client.agent_stream import AgentStream
-
-        return AgentStream(self, job_id, ranks)
 
     def call(self, method: str, request: Any) -> Any:
         """Call a method of the service by its name.

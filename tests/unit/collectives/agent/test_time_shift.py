@@ -1,4 +1,4 @@
-"""Holds, announcements, the service's clock, where iterations begin, profiles, and the agent that uses all of them."""
+"""Delays, announcements, the service's clock, iteration starts, learned profiles, and the agent that uses them."""
 
 import threading
 from collections.abc import Iterator
@@ -12,25 +12,19 @@ from hypothesis import strategies as st
 
 from collectives.agent import agent as agents
 from collectives.agent.agent import Agent
-from collectives.agent.agent_protocol import (
-    Applied,
-    ConversationError,
-    Delay,
-    Detach,
-    IterationReport,
-    ProfileReport,
-)
+from collectives.agent.agent_protocol import Applied, IterationReport, ProfileReport, StreamError
 from collectives.agent.announcements import Announcer, Listener
 from collectives.agent.iteration_starts import LEAD_NS, IterationStarts
 from collectives.agent.learned_profile import LOOKED_AT, REFINED_BY, LearnedProfile, began_to_send_ns
 from collectives.agent.service_clock import RENEW_S, ServiceClock
-from collectives.agent.time_shift import HELD, LATE, Hold, TimeShifts
+from collectives.agent.time_shift import HELD, LATE, TimeShifts
 from collectives.agent.timetable import EARLY_BY, Timetable
 from collectives.core.gate_settings import GateSettings
 from collectives.core.settings import Settings
-from collectives.group.admission import Entrance
-from collectives.recording.recorder import GroupLabel
+from collectives.group.admission import AdmissionControl
+from collectives.recording.operation import GroupLabel, InFlightOperation
 from collectives.recording.records import Iteration, Operation
+from mltcp.core.delay import Delay, Detach
 from mltcp.core.errors import UsageError
 from tests.unit.collectives.eventually import eventually
 
@@ -38,21 +32,29 @@ WAIT_S = 20.0
 MS = 1_000_000
 
 
-# -- holds -----------------------------------------------------------------------------------------------------------
+# -- delays ----------------------------------------------------------------------------------------------------------
+
+
+def delay_before(number, delay_ns, sequence=1):
+    return Delay(sequence, delay_ns, group="g", number=number)
 
 
 def shifts():
     outcomes = SimpleQueue()
-    return TimeShifts(lambda hold, outcome: outcomes.put((hold.sequence, outcome))), outcomes
+    return TimeShifts(lambda delay, outcome: outcomes.put((delay.sequence, outcome))), outcomes
 
 
 def test_only_the_operation_that_is_meant_is_held_and_only_once():
     found, outcomes = shifts()
-    entrance, group, other = Entrance(found, None), GroupLabel("g", 0, 2), GroupLabel("h", 0, 2)
-    found.add(Hold(7, "g", 3, 30 * MS))
-    tickets = [entrance("all_reduce", each, 8) for each in (group, other, group, other, other, group, group)]
-    assert [ticket.number for ticket in tickets] == [1, 1, 2, 2, 3, 3, 4]
-    assert [ticket.held_ns >= 30 * MS for ticket in tickets] == [False] * 5 + [True, False]
+    admission, group, other = AdmissionControl(found), GroupLabel("g", 0, 2), GroupLabel("h", 0, 2)
+    found.add(delay_before(3, 30 * MS, sequence=7))
+    operations = [
+        InFlightOperation("all_reduce", each, 8) for each in (group, other, group, other, other, group, group)
+    ]
+    for each in operations:
+        admission.admit(each)
+    assert [each.number for each in operations] == [1, 1, 2, 2, 3, 3, 4]
+    assert [each.held_ns >= 30 * MS for each in operations] == [False] * 5 + [True, False]
     assert outcomes.get(timeout=WAIT_S) == (7, HELD)
     assert outcomes.empty()
 
@@ -61,7 +63,7 @@ def test_an_operation_that_has_gone_is_late():
     found, outcomes = shifts()
     for number in (1, 2):
         found.enter("g", number)
-    found.add(Hold(1, "g", 2, 10**12))
+    found.add(delay_before(2, 10**12))
     assert outcomes.get(timeout=WAIT_S) == (1, LATE)
     found.enter("g", 3)
     assert found.reached("g") == 3
@@ -87,23 +89,23 @@ def test_a_timetable_holds_back_what_is_a_little_early(at_ns, period_ns, turn, e
 def test_who_keeps_to_a_timetable_goes_on_time_and_a_hold_comes_first():
     found, outcomes = shifts()
     slot_ns = monotonic_ns() + 200 * MS
-    found.keep_to(Timetable("g", 1, 2, slot_ns, 10**12))
+    found.follow_timetable(Timetable("g", 1, 2, slot_ns, 10**12))
     found.enter("g", 2)
     assert monotonic_ns() < slot_ns, "it begins no iteration"
     found.enter("g", 3)
     assert monotonic_ns() >= slot_ns
-    found.keep_to(Timetable("g", 1, 2, monotonic_ns() + 90 * 10**9, 10**12))
-    found.add(Hold(1, "g", 5, 1))
+    found.follow_timetable(Timetable("g", 1, 2, monotonic_ns() + 90 * 10**9, 10**12))
+    found.add(delay_before(5, 1))
     found.enter("g", 5)
     assert outcomes.get(timeout=WAIT_S) == (1, HELD)
-    found.keep_to(None)
+    found.follow_timetable(None)
     found.enter("g", 7)
     assert monotonic_ns() < slot_ns + 60 * 10**9
 
 
 def test_a_long_hold_ends_with_the_job():
     found, _ = shifts()
-    found.add(Hold(1, "g", 1, 10**15))
+    found.add(delay_before(1, 10**15))
     thread = threading.Thread(target=found.enter, args=("g", 1))
     thread.start()
     found.close()
@@ -116,11 +118,11 @@ def test_each_hold_has_one_outcome_whenever_it_is_heard_of(early, late):
     """Those of `early` are known before anything happens, those of `late` when half of the operations have gone."""
     found, outcomes = shifts()
     for number in early:
-        found.add(Hold(number, "g", number, 0))
+        found.add(delay_before(number, 0, sequence=number))
     for number in range(1, 26):
         found.enter("g", number)
     for number in set(late) - set(early):
-        found.add(Hold(number, "g", number, 0))
+        found.add(delay_before(number, 0, sequence=number))
     for number in range(26, 51):
         found.enter("g", number)
     heard = dict(outcomes.get() for _ in range(outcomes.qsize()))
@@ -131,14 +133,17 @@ def test_each_hold_has_one_outcome_whenever_it_is_heard_of(early, late):
 
 
 def test_a_hook_that_fails_harms_no_operation(caplog):
-    def fail(hold, outcome):
+    def fail(delay, outcome):
         raise ValueError("broken")
 
     found = TimeShifts(fail)
-    found.add(Hold(1, "g", 1, 0))
-    found.add(Hold(2, "g", 2, 0))
-    entrance, group = Entrance(found, None), GroupLabel("g", 0, 2)
-    assert [entrance("all_reduce", group, 8).number for _ in range(3)] == [1, 2, 3]
+    found.add(delay_before(1, 0))
+    found.add(delay_before(2, 0, sequence=2))
+    admission, group = AdmissionControl(found), GroupLabel("g", 0, 2)
+    operations = [InFlightOperation("all_reduce", group, 8) for _ in range(3)]
+    for each in operations:
+        admission.admit(each)
+    assert [each.number for each in operations] == [1, 2, 3]
     assert caplog.text.count("could not be held back") == 1
 
 
@@ -157,19 +162,20 @@ def file_store(tmp_path):
 def test_every_rank_hears_and_is_heard(make, tmp_path):
     store = make(tmp_path)
     announcer, heard = Announcer(store, 3), SimpleQueue()
-    listeners = [Listener(store, rank, lambda hold, rank=rank: heard.put((rank, hold))) for rank in (1, 2)]
+    listeners = [Listener(store, rank, lambda delay, rank=rank: heard.put((rank, delay))) for rank in (1, 2)]
     for sequence in (1, 2):
-        hold = Hold(sequence, "g", 10 * sequence, 5)
-        announcer.announce(hold)
-        assert sorted(heard.get(timeout=WAIT_S) for _ in listeners) == [(1, hold), (2, hold)]
-    assert not announcer.all_have_said(1)
-    listeners[0].say(1, HELD)
+        delay = Delay(sequence, 5, "drift", 7, 9).before("g", 10 * sequence, 5)
+        announcer.announce(delay)
+        received = [heard.get(timeout=WAIT_S) for _ in listeners]
+        assert sorted(received, key=lambda each: each[0]) == [(1, delay), (2, delay)]
+    assert not announcer.all_acknowledged(1)
+    listeners[0].acknowledge(1, HELD)
     assert announcer.late_ranks(1) == (2,)
-    listeners[1].say(1, LATE)
-    assert announcer.all_have_said(1)
+    listeners[1].acknowledge(1, LATE)
+    assert announcer.all_acknowledged(1)
     assert announcer.late_ranks(1) == (2,)
     announcer.forget(1)
-    assert not announcer.all_have_said(1)
+    assert not announcer.all_acknowledged(1)
     listeners[0].close()
     assert not listeners[0]._thread.is_alive()
     announcer.close()
@@ -179,8 +185,8 @@ def test_every_rank_hears_and_is_heard(make, tmp_path):
 
 def test_the_only_rank_waits_for_nobody(tmp_path):
     announcer = Announcer(dist.HashStore(), 1)
-    announcer.announce(Hold(1, "g", 1, 1))
-    assert announcer.all_have_said(1)
+    announcer.announce(delay_before(1, 1))
+    assert announcer.all_acknowledged(1)
     assert announcer.late_ranks(1) == ()
 
 
@@ -226,9 +232,9 @@ def test_the_offset_is_measured_now_and_then_and_kept_when_nobody_answers():
     assert clock.is_due
 
     def nobody():
-        raise ConversationError("away")
+        raise StreamError("away")
 
-    with pytest.raises(ConversationError):
+    with pytest.raises(StreamError):
         clock.renew(nobody)
     assert clock.at(0) == 77
 
@@ -422,10 +428,10 @@ class LocalService:
 
     def open(self, job, ranks):
         if not self.there:
-            raise ConversationError("nobody")
-        conversation = LocalConversation(self)
-        self.opened.put(conversation)
-        return conversation
+            raise StreamError("nobody")
+        stream = LocalStream(self)
+        self.opened.put(stream)
+        return stream
 
     def next(self, kind):
         while True:
@@ -434,7 +440,7 @@ class LocalService:
                 return report
 
 
-class LocalConversation:
+class LocalStream:
     def __init__(self, service):
         self._service = service
         self.inbox = SimpleQueue()
@@ -461,9 +467,11 @@ class Ranks:
         monkeypatch.setattr(agents, "WAIT_FOR_RANKS_S", 0.0)
         self.service = LocalService()
         store = dist.HashStore()
-        self.shifts = [TimeShifts(lambda hold, outcome: self.agent.outcome(hold, outcome))]
-        self.listener = Listener(store, 1, lambda hold: self.shifts[1].add(hold))
-        self.shifts.append(TimeShifts(lambda hold, outcome: self.listener.say(hold.sequence, outcome)))
+        self.shifts = [TimeShifts(lambda delay, outcome: self.agent.outcome(delay, outcome))]
+        self.listener = Listener(store, 1, lambda delay: self.shifts[1].add(delay))
+        self.shifts.append(
+            TimeShifts(lambda delay, outcome: self.listener.acknowledge(delay.sequence, outcome))
+        )
         self.agent = Agent(self.service, "job", 2, self.shifts[0], Announcer(store, 2))
         self.number = 0
 
@@ -501,15 +509,15 @@ def run_until(ranks, kind, among=(0, 1)):
 
 def await_holds(ranks, which):
     """These ranks know of a hold: iterations that take no time would be over before."""
-    eventually(lambda: all(ranks.shifts[rank]._holds for rank in which))
+    eventually(lambda: all(ranks.shifts[rank]._delays for rank in which))
 
 
 def test_a_delay_is_kept_and_reported_with_the_iteration(ranks):
-    conversation = ranks.service.opened.get(timeout=WAIT_S)
+    stream = ranks.service.opened.get(timeout=WAIT_S)
     ranks.run(10)
     assert ranks.service.next(ProfileReport).phases[0] == (80 * MS, 0)
     ranks.service.next(IterationReport)
-    conversation.inbox.put(Delay(5, 1000))
+    stream.inbox.put(Delay(5, 1000))
     await_holds(ranks, (0, 1))
     applied = run_until(ranks, Applied)
     assert (applied.sequence, applied.late) == (5, ())
@@ -524,32 +532,32 @@ def test_what_an_iteration_was_held_back_is_not_in_its_reported_duration(ranks):
 
 
 def test_a_rank_that_hears_too_late_is_in_the_report(ranks):
-    conversation = ranks.service.opened.get(timeout=WAIT_S)
+    stream = ranks.service.opened.get(timeout=WAIT_S)
     for number in range(1, 10**4):
         ranks.shifts[1].enter("g", number)  # rank 1 is far ahead, as it cannot be
     ranks.run(10, (0,))
     ranks.service.next(IterationReport)
-    conversation.inbox.put(Delay(1, 1000))
+    stream.inbox.put(Delay(1, 1000))
     await_holds(ranks, (0,))
     assert run_until(ranks, Applied, (0,)).late == (1,)
 
 
 def test_delays_are_kept_one_after_the_other(ranks):
-    conversation = ranks.service.opened.get(timeout=WAIT_S)
+    stream = ranks.service.opened.get(timeout=WAIT_S)
     ranks.run(10)
     ranks.service.next(IterationReport)
     for sequence in (1, 2, 3):
-        conversation.inbox.put(Delay(sequence, 1000))
+        stream.inbox.put(Delay(sequence, 1000))
     found = [run_until(ranks, Applied) for _ in range(3)]
     assert [each.sequence for each in found] == [1, 2, 3]
     assert found[0].iteration < found[1].iteration < found[2].iteration
 
 
 def test_after_a_delay_to_a_time_the_job_keeps_to_it_for_some_time(ranks):
-    conversation = ranks.service.opened.get(timeout=WAIT_S)
+    stream = ranks.service.opened.get(timeout=WAIT_S)
     ranks.run(10)
     ranks.service.next(IterationReport)
-    conversation.inbox.put(Delay(1, 1000, "", 5, 100 * MS))
+    stream.inbox.put(Delay(1, 1000, "", 5, 100 * MS))
     await_holds(ranks, (0, 1))
     applied = run_until(ranks, Applied)
     ranks.run(1)
@@ -564,19 +572,19 @@ def test_after_a_delay_to_a_time_the_job_keeps_to_it_for_some_time(ranks):
     eventually(lambda: ranks.shifts[0]._timetable is None)
 
 
-def test_a_conversation_that_breaks_is_begun_anew_with_the_profile(ranks):
-    conversation = ranks.service.opened.get(timeout=WAIT_S)
+def test_a_stream_that_breaks_is_begun_anew_with_the_profile(ranks):
+    stream = ranks.service.opened.get(timeout=WAIT_S)
     ranks.run(10)
     first = ranks.service.next(ProfileReport)
-    conversation.inbox.put(None)
+    stream.inbox.put(None)
     ranks.service.opened.get(timeout=WAIT_S)
     assert ranks.service.next(ProfileReport) == first
 
 
 def test_who_is_detached_stays_so(ranks):
-    conversation = ranks.service.opened.get(timeout=WAIT_S)
-    conversation.inbox.put(Detach("over"))
-    eventually(lambda: ranks.agent._detached and ranks.agent._conversation is None)
+    stream = ranks.service.opened.get(timeout=WAIT_S)
+    stream.inbox.put(Detach("over"))
+    eventually(lambda: ranks.agent._detached and ranks.agent._stream is None)
     ranks.run(20)
     assert ranks.service.opened.empty()
 

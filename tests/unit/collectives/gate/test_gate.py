@@ -17,6 +17,7 @@ from collectives.core.gate_settings import GateSettings
 from collectives.gate import gate as gates
 from collectives.gate.gate import GATED, Gate
 from collectives.group import job
+from collectives.recording.operation import GroupLabel, InFlightOperation
 from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
 from placement.gate.server import GateConfiguration, GateServer
@@ -48,6 +49,18 @@ def asking(address, rank=0, **settings):
     return Gate(GateSettings(str(address), **settings), "job", "run", rank)
 
 
+def entered(gate, number, name="all_reduce", nbytes=1 << 20, size=2):
+    """An operation that has passed the gate."""
+    operation = InFlightOperation(name, GroupLabel("g", 0, size), nbytes)
+    operation.number = number
+    gate.enter(operation)
+    return operation
+
+
+def has_pass(operation):
+    return operation.return_pass is not None
+
+
 def waiting(peer, name):
     """Whether an operation of this job waits, as the gate tells this peer."""
     return any(each["waiting"] for each in peer.status()["jobs"] if each["job"] == name)
@@ -59,11 +72,11 @@ def waiting(peer, name):
 def test_only_large_operations_that_are_the_same_everywhere_ask(address):
     with serving(address):
         gate = asking(address, threshold_bytes=1000)
-        assert gate.enter("all_reduce", "g", 1, 999, 2) is None
-        assert gate.enter("all_reduce", "g", 2, 1000, 1) is None
-        assert gate.enter("all_to_all", "g", 3, 1000, 2) is None
+        assert not has_pass(entered(gate, 1, nbytes=999))
+        assert not has_pass(entered(gate, 2, nbytes=1000, size=1))
+        assert not has_pass(entered(gate, 3, "all_to_all", 1000))
         for name in sorted(GATED):
-            assert gate.enter(name, "g", 4, 1000, 2) is not None
+            assert has_pass(entered(gate, 4, name, 1000))
         gate.close()
 
 
@@ -72,7 +85,7 @@ def test_a_rank_waits_while_another_job_has_the_link(address):
         other, gate, gone = Rank(address, "other"), asking(address), threading.Event()
         other.ask()
         other.may_go()
-        thread = threading.Thread(target=lambda: (gate.enter("all_reduce", "g", 1, 1 << 20, 2), gone.set()))
+        thread = threading.Thread(target=lambda: (entered(gate, 1), gone.set()))
         thread.start()
         eventually(lambda: waiting(other, "job"))
         assert not gone.is_set()
@@ -94,16 +107,16 @@ def test_what_has_completed_is_said_before_the_next_question(address):
 
     with serving(address):
         gate, peer, other = asking(address), asking(address, rank=1), Rank(address, "other")
-        first, elsewhere = (each.enter("all_reduce", "g", 1, 1 << 20, 2) for each in (gate, peer))
+        first, elsewhere = (entered(each, 1) for each in (gate, peer))
         other.ask()
         assert other.status()["operations"]["waited"] == 1
         first.work = Complete()
-        thread = threading.Thread(target=gate.enter, args=("all_reduce", "g", 2, 1 << 20, 2))
+        thread = threading.Thread(target=entered, args=(gate, 2))
         thread.start()
         eventually(lambda: waiting(other, "job"))
-        elsewhere.done()
+        elsewhere.release()
         other.may_go()
-        first.done()  # it was said already; said again, it would be about something else
+        first.release()  # returned already; a second return would be taken for another operation's
         other.done()
         thread.join(20)
         assert not thread.is_alive()
@@ -119,16 +132,16 @@ def test_a_gate_that_dies_lets_go_who_waits_and_is_found_again(address, monkeypa
         other.ask()
         other.may_go()
         passed = []
-        thread = threading.Thread(target=lambda: passed.append(gate.enter("reduce", "g", 1, 1 << 20, 2)))
+        thread = threading.Thread(target=lambda: passed.append(has_pass(entered(gate, 1, "reduce"))))
         thread.start()
         eventually(lambda: waiting(other, "job"))
     thread.join(20)
-    assert passed == [None]
+    assert passed == [False]
     assert gate.is_open
-    assert gate.enter("all_reduce", "g", 2, 1 << 20, 2) is None
+    assert not has_pass(entered(gate, 2))
     with serving(address):
         eventually(lambda: not gate.is_open)
-        assert gate.enter("all_reduce", "g", 3, 1 << 20, 2) is not None
+        assert has_pass(entered(gate, 3))
         gate.close()
 
 
@@ -139,10 +152,10 @@ def test_a_gate_that_hangs_is_open_after_the_stated_time(tmp_path, caplog, monke
         silent.listen()
         started_s = time.monotonic()
         gate = asking(f"unix:{tmp_path}/silent", timeout_s=0.2)
-        assert gate.enter("all_reduce", "g", 1, 1 << 20, 2) is None
+        assert not has_pass(entered(gate, 1))
         assert 0.2 <= time.monotonic() - started_s < 10
         gate.close()
-    assert [record.message.count("says nothing") for record in caplog.records] == [1]
+    assert [record.message.count("timed out") for record in caplog.records] == [1]
 
 
 def test_a_wrong_token_opens_the_gate_for_good(address, caplog, monkeypatch):
@@ -184,7 +197,7 @@ def test_settings():
 
 
 def without_a_gate(rank, ranks):
-    return job.current().recorder.entrance is None and job.current().steering is None
+    return job.current().coordination is None and dist.group.WORLD._admission is None
 
 
 def test_nothing_is_there_where_nothing_is_configured():
@@ -215,10 +228,9 @@ def all_operations(rank, ranks):
                 work.wait()
             found.append(float(large.sum()))
         found += [float(out[0].sum()), float(half.sum())]
-    recorder = job.current().recorder
-    recorder.completion.drain(10)
-    entrance = recorder.entrance
-    return found, 0 if entrance is None else len(entrance.gate._under_way)
+    job.current().recorder.completion.drain(10)
+    coordination = job.current().coordination
+    return found, 0 if coordination is None else coordination.admission.gate.unreturned
 
 
 def test_operations_do_the_same_and_all_of_them_are_said_to_be_done(address):
@@ -295,7 +307,7 @@ def reduce_until(rank, ranks, stop):
         flag = torch.tensor([float(os.path.exists(stop))])
         dist.broadcast(flag, 0)
         if flag.item():
-            gate = job.current().recorder.entrance.gate
+            gate = job.current().coordination.admission.gate
             return count, gate.is_open
         dist.all_reduce(tensor.fill_(1))
         assert tensor[0] == ranks
@@ -367,7 +379,7 @@ def fork(rank, ranks):
     if child == 0:
         os.read(read, 1)
         os._exit(0)
-    job.current().steering.close()
+    job.current().coordination.close()
     return write and child
 
 

@@ -17,7 +17,8 @@ from collectives.recording.detector import (
     StepCycle,
     repetition,
 )
-from collectives.recording.recorder import GroupLabel, Recorder
+from collectives.recording.operation import GroupLabel, InFlightOperation
+from collectives.recording.recorder import Recorder
 
 D, G, A = 0, 1, 2
 
@@ -310,7 +311,9 @@ def test_an_operation_held_back_while_its_pattern_is_found_is_not_missed():
         time.sleep(0.005)
         for nbytes in (9, 7, 5):
             following = recorder.detection().detector == "pattern"
-            recorder.submit("all_reduce", group, nbytes, 0).complete(time.monotonic_ns())
+            operation = InFlightOperation("all_reduce", group, nbytes)
+            recorder.submit(operation)
+            operation.complete(time.monotonic_ns())
             broken += following and recorder.detection().detector != "pattern"
     recorder.finish()
     assert broken == 0

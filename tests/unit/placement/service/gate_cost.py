@@ -37,14 +37,15 @@ def gate_process(path, policy="ada-srsf"):
 
 
 def measure(rank, ranks, nbytes, blocks):
-    """Medians of each block in us: without, with, and of the tickets' waiting."""
+    """Medians of each block in us: without, with, and of the time held at the gate."""
     tensor = torch.zeros(nbytes // 4)
     recorder = job.current().recorder
-    gate = recorder.entrance
+    group = dist.group.WORLD
+    admission = group._admission
     without, with_gate, waited = [], [], []
     for block in range(2 * blocks):
         on = block % 4 in (1, 2)
-        recorder.entrance = gate if on else None
+        group._admission = admission if on else None
         dist.barrier()
         times = []
         for _ in range(OPERATIONS):
@@ -53,8 +54,8 @@ def measure(rank, ranks, nbytes, blocks):
             times.append((time.perf_counter_ns() - start) / 1000)
         (with_gate if on else without).append(statistics.median(times))
         if on:
-            done = [each for each in recorder._open if each.ticket is not None][-OPERATIONS:]
-            waited.append(statistics.median(each.ticket.held_ns / 1000 for each in done))
+            done = [each for each in recorder._open if each.number is not None][-OPERATIONS:]
+            waited.append(statistics.median(each.held_ns / 1000 for each in done))
     return without, with_gate, waited
 
 

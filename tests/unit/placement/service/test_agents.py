@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from placement.client.agent_stream import AgentStream
 from placement.client.client import Client, RefusedError, ServiceError
 from placement.service.agents.drift import ALLOWANCE
 from placement.service.context import ServiceRules
@@ -271,7 +272,7 @@ def test_a_job_without_an_agent_reports_its_drift_by_calls(address, client):
 
 
 def test_the_agents_own_client_takes_its_leave(address, client):
-    stream = Client(address).agent("a", 2)
+    stream = AgentStream(Client(address), "a", 2)
     thread = threading.Thread(target=lambda: list(stream.decisions()))
     thread.start()
     attached(client, "a")

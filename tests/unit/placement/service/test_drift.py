@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives.agent.agent_protocol import Delay
 from collectives.agent.timetable import Timetable
+from mltcp.core.delay import Delay
 from placement.service.agents.drift import ALLOWANCE, APPLY_WITHIN_NS, RETIMED, IterationTiming, JobTimelines
 
 MS = 10**6
