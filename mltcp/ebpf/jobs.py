@@ -35,7 +35,7 @@ class Attached:
 
 
 @dataclass(frozen=True)
-class Membership:
+class SocketSettings:
     """What a cgroup's sockets get: the job's number in the kernel, its control, and its mark (0 or empty: none)."""
 
     number: int
@@ -70,7 +70,7 @@ def attached(job: Job, control: str, controls: Controls | None = None) -> Iterat
     number = enter_job(job, controls) if ours else 0
     path = make_cgroup(job.name)
     try:
-        with attached_program(Membership(number, control), path, controls):
+        with attached_program(SocketSettings(number, control), path, controls):
             yield Attached(number, job.name, path)
     finally:
         _remove_cgroup(path)
@@ -172,12 +172,12 @@ def _move_to_root(pid: str) -> None:
 
 
 @contextmanager
-def attached_program(membership: Membership, cgroup: Path, controls: Controls) -> Iterator[None]:
+def attached_program(settings: SocketSettings, cgroup: Path, controls: Controls) -> Iterator[None]:
     """While the context lasts, every TCP socket that is opened in the cgroup becomes a flow of the job."""
     with BpfObject.open(build.compiled(SOURCES / "attach.bpf.c")) as program:
-        values = (membership.number, membership.mark, membership.control.encode())
+        values = (settings.number, settings.mark, settings.control.encode())
         program.set_initial(".rodata", _ATTACHMENT.pack(*values))
-        if membership.number:
+        if settings.number:
             with controls.shared_map("mltcp_flows") as flows:
                 program.reuse("mltcp_flows", flows)
         program.load()

@@ -16,7 +16,7 @@ SMALLEST_CHANGE = 0.005
 
 
 class Diagnosis(Protocol):
-    """Where samples come from: :class:`mltcp.pacing.sock_diag.SocketDiagnosis`."""
+    """Where samples come from: :class:`mltcp.pacing.sock_diag.SockDiag`."""
 
     def sample(self, flows: list[FlowKey]) -> list[Sample | None]:
         """The counters of each flow; None for one that is gone."""

@@ -31,7 +31,7 @@ _TC = struct.Struct("=BxxxiIII")
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedQdisc:
     """A queueing discipline as it can be put back: its kind, handle and options (the kernel's bytes, in hex)."""
 
     kind: str
@@ -40,7 +40,7 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Root:
+class RootQdisc:
     """The root queueing discipline of an interface. One that the kernel attached by itself has the handle 0."""
 
     index: int
@@ -64,15 +64,15 @@ class Root:
         """Whether it could be put back as it was: not with classes, or other disciplines in it."""
         return self.kind in SAVEABLE and not self.has_children
 
-    def saved(self) -> Saved:
+    def saved(self) -> SavedQdisc:
         """As the journal keeps it."""
-        return Saved(self.kind, self.handle, self.options.hex())
+        return SavedQdisc(self.kind, self.handle, self.options.hex())
 
     def __str__(self) -> str:
         return f"qdisc {self.kind} {self.handle >> 16:x}:"
 
 
-def root_of(interface: str) -> Root | None:
+def root_of(interface: str) -> RootQdisc | None:
     """The root queueing discipline of an interface; None if there is no such interface."""
     try:
         index = socket.if_nametoindex(interface)
@@ -88,11 +88,11 @@ def root_of(interface: str) -> Root | None:
                 number: body[at:to] for number, at, to in netlink.attributes(body, _TC.size, len(body))
             }
             kind = attributes.get(_KIND, b"").rstrip(b"\0").decode()
-            root = Root(index, kind, handle, attributes.get(_OPTIONS, b""))
+            root = RootQdisc(index, kind, handle, attributes.get(_OPTIONS, b""))
             children = children or _SIZE_TABLE in attributes or _has_filters(index, handle)
         elif handle and parent < _INGRESS:
             children = True  # one with a handle was made by somebody
-    return Root(index, "noqueue", 0, b"") if root is None else replace(root, has_children=children)
+    return RootQdisc(index, "noqueue", 0, b"") if root is None else replace(root, has_children=children)
 
 
 def _has_filters(index: int, handle: int) -> bool:
@@ -112,7 +112,7 @@ def remove_root(index: int) -> None:
     _asked(_DELETE, netlink.ACK, _TC.pack(socket.AF_UNSPEC, index, 0, _ROOT, 0))
 
 
-def put_back(index: int, saved: Saved) -> None:
+def restore_root(index: int, saved: SavedQdisc) -> None:
     """Make what was saved the root again, in one step: what is there goes when the other comes."""
     body = _TC.pack(socket.AF_UNSPEC, index, saved.handle, _ROOT, 0)
     body += netlink.attribute(_KIND, saved.kind.encode() + b"\0")

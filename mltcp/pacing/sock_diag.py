@@ -70,7 +70,7 @@ class FlowKey:
         return netlink.message(_SOCK_DIAG_BY_FAMILY, 0, body, number)
 
 
-class SocketDiagnosis:
+class SockDiag:
     """Asks the kernel for connections of this network namespace.
 
     Raises:

@@ -9,7 +9,7 @@ from pyroute2 import IPRoute
 
 from bench.lab.network import namespaces
 from mltcp.daemon.journal.journal import Journal
-from mltcp.pacing.htb import HtbTree
+from mltcp.pacing.htb_qdisc import HtbQdisc
 from mltcp.pacing.qdiscs import HANDLE
 from tests.lab.daemons import namespace_with_link
 
@@ -19,7 +19,7 @@ FIRST, ROUNDS = 16, 200
 def measure(classes):
     """Medians over rounds in which every class gets another rate: ours, and pyroute2's for one class."""
     with tempfile.TemporaryDirectory() as directory, Journal.locked(Path(directory) / "journal") as journal:
-        tree = HtbTree("eth0", 10_000_000_000, journal)
+        tree = HtbQdisc("eth0", 10_000_000_000, journal)
         tree.install()
         for minor in range(FIRST, FIRST + classes):
             tree.add_class(minor, 1e9)

@@ -102,7 +102,7 @@ def test_a_killed_daemon_is_cleaned_up_after_by_restore(namespace):
             ),
         )
         assert done.returncode == 0, done.stderr
-        assert "the tree on eth0: removed; the kernel's default is back" in done.stdout
+        assert "the HTB qdisc on eth0: removed; the kernel's default is back" in done.stdout
         assert "mltcp_reno: unloaded" in done.stdout
     assert host_state(namespace) == before
 
@@ -172,10 +172,10 @@ def test_what_somebody_else_has_put_there_since_is_left_alone_and_reported(names
     with daemon_in(namespace, PACED) as daemon:
         tc(namespace, "qdisc", "del", "dev", "eth0", "root")
         tc(namespace, *TBF)
-        until(lambda: "someone has changed its tree: it is left alone" in daemon.log)
+        until(lambda: "eth0: our HTB qdisc was replaced: it is left alone" in daemon.log)
         theirs = tc(namespace, "qdisc", "show", "dev", "eth0")
         assert daemon.stop() == 0
-        assert "left alone: someone has put qdisc tbf 7: there since" in daemon.log
+        assert "left alone: it was replaced by qdisc tbf 7:" in daemon.log
     assert tc(namespace, "qdisc", "show", "dev", "eth0") == theirs
 
 
@@ -183,11 +183,11 @@ def test_an_interface_that_goes_and_comes_back_is_paced_again(namespace):
     with daemon_in(namespace, PACED) as daemon, Client(daemon.socket) as client:
         number = client.register(Registration("bert")).number
         namespaces.netlink(namespace, lambda route: route.link("del", ifname="eth0"))
-        until(lambda: "eth0: the interface or its tree is gone; its jobs run unpaced" in daemon.log)
+        until(lambda: "eth0: the interface or its HTB qdisc is gone: jobs are unpaced" in daemon.log)
         namespaces.netlink(
             namespace, lambda route: route.link("add", ifname="eth0", kind="veth", peer={"ifname": "eth1"})
         )
-        until(lambda: "its tree is installed, 1 jobs in it" in daemon.log)
+        until(lambda: "installed the HTB qdisc, with classes of 1 jobs" in daemon.log)
         assert f"class htb 6d6c:{number:x} " in tc(namespace, "class", "show", "dev", "eth0")
         assert daemon.stop() == 0
 

@@ -9,7 +9,7 @@ import pytest
 from bench.lab.network import namespaces, sysctls
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.journal.journal import Journal
-from mltcp.pacing.htb import OTHERS, HtbTree
+from mltcp.pacing.htb_qdisc import OTHERS, HtbQdisc
 from mltcp.pacing.qdiscs import HANDLE
 from mltcp.pacing.tc_messages import ClassGoneError, burst_bytes
 
@@ -51,7 +51,7 @@ def in_namespace(namespace, tmp_path):
     def run(act):
         def inside():
             with Journal.locked(tmp_path / "journal") as journal:
-                tree = HtbTree("eth0", LINE_BPS, journal)
+                tree = HtbQdisc("eth0", LINE_BPS, journal)
                 tree.install()
                 try:
                     return act(tree)
@@ -178,7 +178,7 @@ def test_a_tree_that_a_killed_daemon_left_is_taken_over_with_its_queues(in_names
         tree.add_class(JOB, 1e6)
         datagrams(500, priority=HANDLE | JOB)
         before = tree.statistics()[JOB]
-        successor = HtbTree("eth0", LINE_BPS, tree._journal)
+        successor = HtbQdisc("eth0", LINE_BPS, tree._journal)
         successor.install()
         after = successor.statistics()[JOB]
         successor.close()

@@ -15,11 +15,11 @@ import pytest
 
 from bench.lab.network import namespaces
 from mltcp.core.errors import MltcpError, NotAvailableError
-from mltcp.daemon.journal.changes import QdiscChange
 from mltcp.daemon.journal.journal import Journal
 from mltcp.daemon.journal.restore import restore
-from mltcp.pacing.htb import OTHERS, HtbTree
-from mltcp.pacing.qdiscs import Saved, root_of
+from mltcp.pacing.htb_qdisc import OTHERS, HtbQdisc
+from mltcp.pacing.qdisc_change import QdiscChange
+from mltcp.pacing.qdiscs import SavedQdisc, root_of
 from tests.lab.daemons import namespace_with_link
 
 pytestmark = pytest.mark.lab
@@ -60,7 +60,7 @@ def shown(interface="eth0"):
 
 @contextmanager
 def tree_on(interface, journal, replace=True):
-    tree = HtbTree(interface, LINE_BPS, journal, replace)
+    tree = HtbQdisc(interface, LINE_BPS, journal, replace)
     try:
         yield tree
     finally:
@@ -85,7 +85,7 @@ def test_a_replaced_qdisc_is_back_with_its_handle_and_options(inside, tmp_path, 
     before, during, after, lines, pending = inside(act)
     assert " 7: " not in during
     assert after == before
-    assert lines == [f"the tree on eth0: removed; {former.split()[7]} is back"]
+    assert lines == [f"the HTB qdisc on eth0: removed; {former.split()[7]} is back"]
     assert pending == []
 
 
@@ -132,7 +132,7 @@ def test_what_could_not_be_put_back_is_refused_even_if_it_may_be_replaced(inside
     assert after == before
 
 
-class _Refused(HtbTree):
+class _Refused(HtbQdisc):
     """A tree of which the kernel takes the root only."""
 
     def _put_own_classes(self, route, index):
@@ -191,7 +191,7 @@ def test_an_interface_that_was_made_anew_is_not_touched(inside, tmp_path):
 
     before, lines, after = inside(act)
     assert after == before
-    assert lines == ["the tree on eth0: the interface is gone, and its tree with it"]
+    assert lines == ["the HTB qdisc on eth0: the interface is gone, and its qdisc with it"]
 
 
 def test_one_change_that_cannot_be_undone_keeps_no_other_from_it(inside, tmp_path):
@@ -199,19 +199,19 @@ def test_one_change_that_cannot_be_undone_keeps_no_other_from_it(inside, tmp_pat
         before = shown()
         with Journal.locked(tmp_path / "journal") as journal, tree_on("eth0", journal) as tree:
             tree.install()
-            tree_on_lo = HtbTree("lo", LINE_BPS, journal)
+            tree_on_lo = HtbQdisc("lo", LINE_BPS, journal)
             tree_on_lo.install()
             tree_on_lo.close()
             (entry,) = (entry for entry in journal.pending() if entry.change.interface == "lo")
             journal.undone(entry.number, "taken over by the next")
             # The kernel knows no such kind: lo stays as it is, and pending.
-            journal.record(QdiscChange("lo", 1, Saved("nosuchkind", 0x70000, "")))
+            journal.record(QdiscChange("lo", 1, SavedQdisc("nosuchkind", 0x70000, "")))
             lines = restore(journal)
             return before, lines, shown(), len(journal.pending())
 
     before, lines, after, pending = inside(act)
-    assert lines[0].startswith("the tree on lo: not undone: ")
-    assert lines[1] == "the tree on eth0: removed; the kernel's default is back"
+    assert lines[0].startswith("the HTB qdisc on lo: not undone: ")
+    assert lines[1] == "the HTB qdisc on eth0: removed; the kernel's default is back"
     assert after == before
     assert pending == 1
 
@@ -308,7 +308,7 @@ def test_a_successor_brings_its_own_line_rate_and_no_second_classifier(inside, t
     def act():
         with Journal.locked(tmp_path / "journal") as journal:
             for line_rate_bps in (LINE_BPS, 4 * LINE_BPS):
-                tree = HtbTree("eth0", line_rate_bps, journal)
+                tree = HtbQdisc("eth0", line_rate_bps, journal)
                 tree.install()
                 tree.close()
             found = tc("class show dev eth0 classid 6d6c:1"), tc("filter show dev eth0").count("bytecode")
@@ -324,7 +324,7 @@ FOLLOWS = """
 import subprocess, sys
 from pathlib import Path
 from mltcp.daemon.journal.journal import Journal
-from mltcp.pacing.htb import HtbTree
+from mltcp.pacing.htb_qdisc import HtbQdisc
 
 def speed(megabits):
     command = f"ethtool -s tap7 speed {megabits} duplex full autoneg off"
@@ -332,7 +332,7 @@ def speed(megabits):
 
 speed(2500)
 with Journal.locked(Path(sys.argv[1])) as journal:
-    tree = HtbTree("tap7", None, journal)
+    tree = HtbQdisc("tap7", None, journal)
     tree.install()
     print(tree.line_rate_bps)
     speed(10000)

@@ -107,5 +107,5 @@ def test_what_the_daemon_refuses_is_one_line(namespace):
         process = run_as_nobody(daemon, "--job", "bert", "--cc", "mltcp_dctcp")
         _, told = process.communicate(timeout=20)
         assert process.returncode == 1
-        assert told.startswith("mltcp: mltcpd: 'mltcp_dctcp' is not loaded on this host:")
+        assert told.startswith("mltcp: mltcpd: control: mltcp_dctcp is not loaded on this host,")
         assert len(told.splitlines()) == 1

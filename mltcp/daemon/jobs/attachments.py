@@ -7,28 +7,17 @@ import os
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.daemon.client.protocol import DeniedError
-from mltcp.daemon.jobs.job import KERNEL, NONE, TC, Job
-from mltcp.daemon.jobs.paced import MARK
+from mltcp.daemon.jobs.job import Job
+from mltcp.daemon.jobs.peer import Member
 from mltcp.ebpf.congestion_controls import Controls
-from mltcp.ebpf.jobs import CGROUP, Membership, attached_program, make_cgroup, try_to_remove_cgroup
+from mltcp.ebpf.jobs import CGROUP, attached_program, make_cgroup, try_to_remove_cgroup
 from mltcp.ebpf.libbpf import BpfError
 from mltcp.ebpf.mounts import cgroup_root
 
-if TYPE_CHECKING:
-    from mltcp.daemon.service.server import Connection
-
 _log = logging.getLogger("mltcp.daemon")
-
-
-class KernelNumbers(Protocol):
-    """Gives a job its entry in the kernel: :class:`mltcp.daemon.jobs.job_manager.Host`."""
-
-    def kernel_number(self, job: Job) -> int:
-        """The job's number there."""
 
 
 @dataclass
@@ -43,11 +32,10 @@ class Attachments:
 
     def __init__(self, controls: Controls) -> None:
         self._controls = controls
-        self._held: dict[Connection, _Attachment] = {}
+        self._held: dict[Member, _Attachment] = {}
         self._leftover: list[Path] = []
-        self.numbers: KernelNumbers | None = None
 
-    def attach(self, connection: Connection, job: Job) -> None:
+    def attach(self, connection: Member, job: Job) -> None:
         """Put the process at the other end of a connection, and all it will start, into a cgroup of its job.
 
         Raises:
@@ -59,7 +47,7 @@ class Attachments:
             try:
                 path = _cgroup_of(peer.pid) or make_cgroup(job.name)
                 held.callback(self._leave, path)
-                held.enter_context(attached_program(self._membership(job), path, self._controls))
+                held.enter_context(attached_program(job.mechanism.socket_settings(job), path, self._controls))
                 # By its number it is moved, so it must still be the one that asked: a user moves his own only.
                 if os.stat(f"/proc/{peer.pid}").st_uid != peer.uid:
                     raise DeniedError(f"process {peer.pid} is not {peer.user}'s")
@@ -69,13 +57,7 @@ class Attachments:
             self._held[connection] = _Attachment(job, path, held.pop_all())
         _log.info("%s: new connections of %s are its flows, in cgroup %s", job, peer, path.name)
 
-    def _membership(self, job: Job) -> Membership:
-        control = "" if job.control == NONE else job.control
-        if job.how == KERNEL and self.numbers is not None:
-            return Membership(self.numbers.kernel_number(job), control)
-        return Membership(0, control, MARK | job.number if job.how == TC else 0)
-
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: Member) -> None:
         """A connection is gone, and its attachment with it."""
         attachment = self._held.pop(connection, None)
         if attachment is not None:
@@ -90,9 +72,9 @@ class Attachments:
         """The daemon ends."""
         for connection in list(self._held):
             self.leave(connection)
-        self.tidy()
+        self.remove_empty_cgroups()
 
-    def tidy(self) -> None:
+    def remove_empty_cgroups(self) -> None:
         """Remove the cgroups that processes had not left yet."""
         self._leftover = [path for path in self._leftover if not try_to_remove_cgroup(path)]
 

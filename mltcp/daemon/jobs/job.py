@@ -1,26 +1,20 @@
-"""The jobs of this host, who is in them, and whose they are."""
+"""A job on this host, and the interface of the mechanism that controls it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from mltcp.control.aggressiveness import Aggressiveness
-from mltcp.core.errors import NotAvailableError, UsageError
-from mltcp.daemon.client.protocol import DeniedError
 from mltcp.daemon.client.status import JobStatus
+from mltcp.daemon.jobs.flows import PassedFlow
 from mltcp.daemon.jobs.iteration_times import IterationTimes
-from mltcp.daemon.service.server import Connection, Peer
+from mltcp.daemon.jobs.peer import Member, Peer
+from mltcp.ebpf.jobs import SocketSettings
 from mltcp.pacing.sock_diag import FlowKey, Sample
 
-FIRST_NUMBER = 16
-LAST_NUMBER = 65535
-"""A job's number is that of its class, too: below 16 is the tree's own."""
-
-MOST_JOBS_PER_USER = 256
-MOST_FLOWS_PER_JOB = 8192
-
-KERNEL, TC, NONE = "kernel", "tc", "none"
+NO_CONTROL = "none"
+"""The congestion control of a job whose flows keep theirs."""
 
 
 @dataclass
@@ -28,13 +22,13 @@ class Job:
     """One job on this host.
 
     Attributes:
-        how: what controls it: ``kernel``, ``tc`` or ``none``.
+        mechanism: controls how fast its flows send.
         control: the congestion control for its flows; ``none``: they keep theirs.
-        seen_controls: what its flows were last seen under, where theirs are kept.
-        kernel_number: of its entry in the kernel's map, once it has one.
-        members: its processes' connections, each with its rank.
-        flows: by key, with the counters when they were last read.
-        cgroups: of members that asked to be attached.
+        members: the connections of its processes, each with its rank.
+        flows: by key, each with the connection that passed it.
+        counters: of each flow, when they were last read.
+        seen_controls: the congestion controls that its flows had when they were passed.
+        retransmits, marks, acked_bytes: sums over all flows, closed ones included.
     """
 
     number: int
@@ -42,15 +36,14 @@ class Job:
     instance: str
     uid: int
     user: str
-    how: str
+    mechanism: Mechanism
     control: str
     aggressiveness: Aggressiveness
     total_bytes: int = 0
     gap_s: float = 0.0
     ranks: int = 1
-    kernel_number: int | None = None
-    members: dict[Connection, int] = field(default_factory=dict)
-    flows: dict[FlowKey, Connection | None] = field(default_factory=dict)
+    members: dict[Member, int] = field(default_factory=dict)
+    flows: dict[FlowKey, Member | None] = field(default_factory=dict)
     counters: dict[FlowKey, Sample] = field(default_factory=dict)
     seen_controls: set[str] = field(default_factory=set)
     times: IterationTimes = field(default_factory=IterationTimes)
@@ -59,104 +52,97 @@ class Job:
     acked_bytes: int = 0
     bytes_per_s: float = 0.0
 
+    @property
+    def gap_ns(self) -> int:
+        """The silence that ends an iteration, in nanoseconds; 0: to be learned."""
+        return round(self.gap_s * 1e9)
+
     def __str__(self) -> str:
         return f"job {self.number} ({self.name} of {self.user})"
 
 
-class Jobs:
-    """All jobs, by number and by who made them."""
+@dataclass(frozen=True)
+class FinishedIteration:
+    """An iteration as its mechanism saw it finish: its number, its start and the bytes acknowledged in it."""
 
-    def __init__(self) -> None:
-        self._by_number: dict[int, Job] = {}
-        self._by_identity: dict[tuple[int, str, str], Job] = {}
-        self._by_connection: dict[Connection, Job] = {}
-        self._next = FIRST_NUMBER
+    number: int
+    start_ns: int
+    sent_bytes: int
 
-    def begin_after(self, number: int) -> None:
-        """Give numbers only from behind this one: the lower ones' classes are still there."""
-        self._next = max(FIRST_NUMBER, number + 1) if number < LAST_NUMBER else FIRST_NUMBER
 
-    def __iter__(self) -> Iterator[Job]:
-        return iter(list(self._by_number.values()))
+@dataclass(frozen=True)
+class ControlState:
+    """The state of a job's control now; the fields are those of JobStatus."""
 
-    def __len__(self) -> int:
-        return len(self._by_number)
+    factor: float = 1.0
+    bytes_ratio: float = 0.0
+    rate_bps: float | None = None
+    total_bytes: int = 0
+    gap_s: float = 0.0
 
-    def find(self, uid: int, name: str, instance: str) -> Job | None:
-        """The job that a user has made under a name."""
-        return self._by_identity.get((uid, name, instance))
 
-    def add(self, job: Job) -> None:
-        """A new job, whose number is :meth:`free_number`'s."""
-        self._by_number[job.number] = job
-        self._by_identity[(job.uid, job.name, job.instance)] = job
+class Mechanism(Protocol):
+    """One kind of control of a job's sending; all jobs of that kind share an instance."""
 
-    def remove(self, job: Job) -> None:
-        """A job is over."""
-        self._by_number.pop(job.number, None)
-        self._by_identity.pop((job.uid, job.name, job.instance), None)
-        for connection in job.members:
-            self._by_connection.pop(connection, None)
+    name: str
+    """The name in the daemon's protocol and in status documents."""
 
-    def free_number(self, peer: Peer) -> int:
-        """A number for another job of this user.
+    default_control: str
+    """The congestion control of a job that asks for none in particular."""
 
-        Raises:
-            NotAvailableError: there are too many jobs.
-        """
-        if sum(job.uid == peer.uid for job in self._by_number.values()) >= MOST_JOBS_PER_USER:
-            raise NotAvailableError(
-                f"{peer.user} has {MOST_JOBS_PER_USER} jobs on this host, which is the most"
-            )
-        # Not the lowest: a class that has just gone may have packets of its last job's flows coming yet.
-        for _ in range(LAST_NUMBER - FIRST_NUMBER + 1):
-            number = self._next
-            self._next = FIRST_NUMBER if number == LAST_NUMBER else number + 1
-            if number not in self._by_number:
-                return number
-        raise NotAvailableError("there are 65520 jobs on this host, which is the most")
+    poll_period_s: float | None
+    """How often `poll` is called; None: never."""
 
-    def join(self, job: Job, connection: Connection, rank: int) -> None:
-        """Make a connection a member of a job."""
-        job.members[connection] = rank
-        self._by_connection[connection] = job
+    def accepts(self, control: str) -> bool:
+        """Whether it can control a job that asks for this congestion control."""
 
-    def leave(self, connection: Connection) -> Job | None:
-        """A connection is gone; returns the job that it was a member of."""
-        job = self._by_connection.pop(connection, None)
-        if job is not None:
-            job.members.pop(connection, None)
-        return job
+    def describe(self, job: Job) -> str:
+        """The control of a job in words, for the log."""
 
-    def of(self, connection: Connection) -> Job:
-        """The job of a connection.
+    # -- a job's life --------------------------------------------------------------------------------------------------
+
+    def add_job(self, job: Job) -> None:
+        """Start to control a job.
 
         Raises:
-            UsageError: it has registered none.
+            MltcpError: the host refuses.
         """
-        job = self._by_connection.get(connection)
-        if job is None:
-            raise UsageError("this connection has registered no job: `register` comes first")
-        return job
 
-    def member_of(self, connection: Connection) -> Job | None:
-        """The job of a connection, if it has registered one."""
-        return self._by_connection.get(connection)
+    def remove_job(self, job: Job) -> None:
+        """Stop to control a job; its flows run on without."""
 
-    def owned(self, number: int, peer: Peer) -> Job:
-        """A job that a peer may change.
+    def change_job(self, job: Job) -> None:
+        """Apply the job's aggressiveness, which has changed."""
+
+    def add_flow(self, job: Job, flow: PassedFlow) -> None:
+        """Control a connection that a process of the job has passed.
 
         Raises:
-            DeniedError: it is somebody else's, or there is none: a stranger is not told which.
+            UsageError: the connection cannot be controlled.
         """
-        job = self._by_number.get(number)
-        if job is None or not may_see(job, peer):
-            raise DeniedError(f"{peer.user} has no job {number}: only its owner or root may change a job")
-        return job
 
-    def by_number(self, number: int) -> Job | None:
-        """The job with this number."""
-        return self._by_number.get(number)
+    def socket_settings(self, job: Job) -> SocketSettings:
+        """The settings that make a new socket in a cgroup a flow of the job."""
+
+    def mark(self, job: Job) -> int:
+        """The mark by which the job's packets are classified; 0: none."""
+
+    # -- observation ---------------------------------------------------------------------------------------------------
+
+    def poll(self) -> list[tuple[Job, FinishedIteration]]:
+        """Run one period of control; the iterations that have finished since the last call."""
+
+    def maintain(self) -> None:
+        """Once a second: find flows that were not passed, and repair what others have changed on the host."""
+
+    def update_counters(self, job: Job) -> None:
+        """Bring the job's counters up to date, and forget flows that are closed."""
+
+    def state(self, job: Job) -> ControlState:
+        """The state of the job's control now."""
+
+    def close(self) -> None:
+        """Give back what the mechanism holds open."""
 
 
 def may_see(job: Job | JobStatus, peer: Peer) -> bool:

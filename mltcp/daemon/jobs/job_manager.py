@@ -1,188 +1,131 @@
-"""What the daemon has of this host, and what it does for a job there: in the kernel, in the trees, in cgroups."""
+"""Runs the jobs of this host: their registration, flows and counters, each under its mechanism."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mltcp.control.aggressiveness import Aggressiveness
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import NotAvailableError, UsageError
 from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.flows import PassedFlow
-from mltcp.daemon.jobs.job import KERNEL, NONE, TC, Job, Jobs
-from mltcp.daemon.jobs.kernel import KernelJobs
-from mltcp.daemon.jobs.paced import MARK, Pacer
-from mltcp.pacing.sock_diag import NO_SAMPLE, SocketDiagnosis
+from mltcp.daemon.jobs.job import NO_CONTROL, Job, Mechanism
+from mltcp.daemon.jobs.job_table import JobTable
+from mltcp.ebpf.congestion_controls import CONTROLS, available
 
 _log = logging.getLogger("mltcp.daemon")
+
+DEFAULT_CONTROL = "default"
+"""Asked for by a job that leaves the choice of a congestion control to the daemon."""
 
 Listener = Callable[[Job, dict[str, Any]], None]
 
 
-@dataclass
-class Host:
-    """The jobs of this host and what they run on.
+class JobManager:
+    """The jobs of this host.
 
-    Attributes:
-        kernel: the loaded eBPF controls' side; None where none is loaded.
-        pacer: None where nothing is paced.
-        diagnosis: for the counters of jobs that are not paced.
-        default_control: of jobs under the kernel that ask for none.
-        aggressiveness: F of jobs that say nothing of it.
-        listener: told of every finished iteration.
+    Args:
+        mechanisms: a job that asks for a congestion control gets the first one that accepts it.
+        default: the mechanism of a job that asks for none in particular.
+        attachments: the cgroups of processes that asked to be attached.
+        aggressiveness: F of a job that does not specify it.
+        listener: called with every finished iteration.
     """
 
-    kernel: KernelJobs | None
-    pacer: Pacer | None
-    diagnosis: SocketDiagnosis
-    attachments: Attachments
-    default_control: str
-    aggressiveness: Aggressiveness
-    listener: Listener = lambda job, event: None
-    jobs: Jobs = field(default_factory=Jobs)
-    _counted_s: float = field(default_factory=time.monotonic)
+    def __init__(
+        self,
+        mechanisms: Sequence[Mechanism],
+        default: Mechanism,
+        attachments: Attachments,
+        aggressiveness: Aggressiveness,
+        listener: Listener,
+    ) -> None:
+        self.mechanisms = tuple(mechanisms)
+        self.attachments = attachments
+        self.aggressiveness = aggressiveness
+        self.jobs = JobTable()
+        self._default = default
+        self._listener = listener
+        self._counted_s = time.monotonic()
 
-    def takes_jobs(self, control: str) -> bool:
-        """Whether this is an eBPF control that is loaded."""
-        return self.kernel is not None and self.kernel.takes(control)
+    def choose(self, control: str) -> tuple[Mechanism, str]:
+        """The mechanism and the congestion control of a job that asks for this control.
+
+        Raises:
+            UsageError: there is no congestion control of that name.
+            NotAvailableError: it is one of MLTCP's, and is not loaded.
+        """
+        if control == DEFAULT_CONTROL:
+            return self._default, self._default.default_control
+        for mechanism in self.mechanisms:
+            if mechanism.accepts(control):
+                return mechanism, control
+        allowed = ", ".join(dict.fromkeys([DEFAULT_CONTROL, NO_CONTROL, *available()]))
+        if control in CONTROLS:
+            raise NotAvailableError(
+                f"control: {control} is not loaded on this host, expected one of {allowed}"
+            )
+        raise UsageError(f"control: expected one of {allowed}, got {control!r}")
 
     # -- a job's life ------------------------------------------------------------------------------------------------
 
     def begin(self, job: Job) -> None:
-        """A new job."""
-        if job.how == TC and self.pacer is not None:
-            self.pacer.add_job(job.number, job.aggressiveness, job.total_bytes, round(job.gap_s * 1e9))
+        """Start a new job."""
+        job.mechanism.add_job(job)
         self.jobs.add(job)
-        by = {KERNEL: f"under {job.control}", TC: "paced", NONE: "only watched"}[job.how]
-        _log.info("%s begins, %s, because a process has registered it", job, by)
+        _log.info("%s begins, %s, because a process has registered it", job, job.mechanism.describe(job))
 
     def end(self, job: Job, why: str) -> None:
-        """A job is over, or runs on without us."""
+        """End a job; its processes, if any are left, run on without the daemon."""
         self.attachments.end(job)
-        if job.how == TC and self.pacer is not None:
-            self.pacer.remove_job(job.number)
-        if job.kernel_number is not None and self.kernel is not None:
-            self.kernel.leave(job.kernel_number)
+        job.mechanism.remove_job(job)
         self.jobs.remove(job)
         _log.info("%s ends after %d iterations: %s", job, job.times.count, why)
 
     def change(self, job: Job, aggressiveness: Aggressiveness) -> None:
         """Give a job another F."""
         job.aggressiveness = aggressiveness
-        if job.how == TC and self.pacer is not None:
-            self.pacer.change(job.number, aggressiveness)
-        if job.kernel_number is not None and self.kernel is not None:
-            self.kernel.change(job.kernel_number, aggressiveness)
+        job.mechanism.change_job(job)
 
-    def take(self, job: Job, flow: PassedFlow) -> None:
-        """Make a passed connection one of a job's.
+    def add_flow(self, job: Job, flow: PassedFlow) -> None:
+        """Make a passed connection a flow of a job.
 
         Raises:
-            UsageError: it cannot be.
+            UsageError: the mechanism cannot control it.
         """
-        if job.how == TC and self.pacer is not None:
-            if not flow.here:
-                raise UsageError("its network namespace is not that of the paced interfaces")
-            if job.control != NONE:
-                flow.set_control(job.control)
-            flow.set_class(MARK | job.number)
-            self.pacer.add_flow(job.number, flow.key)
-        elif job.how == KERNEL and self.kernel is not None:
-            self.kernel.tag(flow, self.kernel_number(job, flow), job.control)
-        elif job.control != NONE:
-            flow.set_control(job.control)
+        job.mechanism.add_flow(job, flow)
         job.seen_controls.add(flow.control)
-
-    def kernel_number(self, job: Job, flow: PassedFlow | None = None) -> int:
-        """The job's entry in the kernel: made when it is first needed, or taken over with its first flow."""
-        if self.kernel is None:
-            raise UsageError("no eBPF congestion control is loaded")
-        if job.kernel_number is None and flow is not None:
-            job.kernel_number = self.kernel.inherit(flow, job.name)
-        if job.kernel_number is None:
-            job.kernel_number = self.kernel.enter(
-                job.name, job.aggressiveness, job.total_bytes, round(job.gap_s * 1e9)
-            )
-        return job.kernel_number
 
     # -- time --------------------------------------------------------------------------------------------------------
 
-    def tick(self) -> None:
-        """One control interval."""
-        if self.pacer is None:
-            return
-        gone = self.pacer.tick()
-        for job in self.jobs if gone else ():
-            for flow in gone:
-                job.flows.pop(flow, None)
-        for job in self.jobs:
-            if job.how == TC:
-                paced = self.pacer.job(job.number)
-                for record in paced.finished:
-                    self._finished(job, record.iteration, record.start_ns, record.bytes)
-                paced.finished.clear()
-
-    def look(self) -> None:
-        """Ten times a second: the iterations that the kernel has seen finish."""
-        if self.kernel is None:
-            return
-        by_number = {job.kernel_number: job for job in self.jobs if job.kernel_number is not None}
-        for record in self.kernel.records():
-            job = by_number.get(record.job)
-            if job is not None:
-                self._finished(job, record.iteration, record.start_ns, record.bytes)
+    def poll(self, mechanism: Mechanism) -> None:
+        """Run one period of a mechanism, and report the iterations that have finished."""
+        for job, finished in mechanism.poll():
+            duration_s = job.times.seen(finished.number, finished.start_ns)
+            if duration_s is not None:
+                # The duration is that of the iteration before, which lasted until this one began.
+                self.report(job, max(0, finished.number - 1), duration_s, finished.sent_bytes)
 
     def count(self) -> None:
-        """Once a second: the counters of all jobs, and connections that carry a job's mark but were never passed."""
+        """Once a second: bring the counters of all jobs up to date."""
         now_s = time.monotonic()
         elapsed_s, self._counted_s = max(1e-3, now_s - self._counted_s), now_s
-        if self.pacer is not None:
-            self._adopt_marked(self.pacer)
-            self.pacer.check()
+        for mechanism in self.mechanisms:
+            mechanism.maintain()
         for job in self.jobs:
             before = job.acked_bytes
-            if job.how == TC and self.pacer is not None:
-                paced = self.pacer.job(job.number)
-                job.acked_bytes, job.retransmits, job.marks = (
-                    paced.acked_bytes, paced.retransmits, paced.marks,
-                )  # fmt: skip
-            else:
-                self._read_counters(job)
+            job.mechanism.update_counters(job)
             job.bytes_per_s = (job.acked_bytes - before) / elapsed_s
-        self.attachments.tidy()
+        self.attachments.remove_empty_cgroups()
 
-    def _adopt_marked(self, pacer: Pacer) -> None:
-        for flow, number in pacer.marked():
-            job = self.jobs.by_number(number)
-            if job is not None and job.how == TC and flow not in job.flows:
-                job.flows[flow] = None
-                pacer.add_flow(number, flow)
-                _log.info("%s: takes %s:%d, because it carries the job's mark", job, *flow.remote)
+    def report(self, job: Job, number: int, duration_s: float, sent_bytes: int) -> None:
+        """Pass a finished iteration to the listener."""
+        self._listener(job, {"number": number, "duration_s": round(duration_s, 6), "sent_bytes": sent_bytes})
 
-    def _read_counters(self, job: Job) -> None:
-        flows = list(job.flows)
-        for flow, now in zip(flows, self.diagnosis.sample(flows), strict=True):
-            if now is None:
-                del job.flows[flow]
-                job.counters.pop(flow, None)
-                self.diagnosis.forget(flow)
-                continue
-            before = job.counters.get(flow, NO_SAMPLE)
-            if flow in job.counters:
-                job.acked_bytes += now.acked_bytes - before.acked_bytes
-                job.retransmits += (now.retransmits - before.retransmits) & 0xFFFFFFFF
-                job.marks += (now.delivered_ce - before.delivered_ce) & 0xFFFFFFFF
-            job.counters[flow] = now
-
-    def _finished(self, job: Job, number: int, start_ns: int, sent_bytes: int) -> None:
-        duration_s = job.times.seen(number, start_ns)
-        if duration_s is not None:
-            # What has a duration is the one before: it lasted until this one began.
-            self.tell(job, max(0, number - 1), duration_s, sent_bytes)
-
-    def tell(self, job: Job, number: int, duration_s: float, sent_bytes: int) -> None:
-        """Let subscribers know of a finished iteration."""
-        self.listener(job, {"number": number, "duration_s": round(duration_s, 6), "sent_bytes": sent_bytes})
+    def close(self) -> None:
+        """Detach all processes and close all mechanisms; the journal undoes the rest."""
+        self.attachments.close()
+        for mechanism in self.mechanisms:
+            mechanism.close()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mltcp.core.errors import MltcpError
-from mltcp.daemon.journal.changes import ControlChange, QdiscChange
+from mltcp.daemon.journal.changes import ControlChange
 from mltcp.daemon.journal.journal import Entry, Journal
+from mltcp.pacing.qdisc_change import QdiscChange
 
 
 def restore(

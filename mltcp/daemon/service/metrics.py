@@ -76,7 +76,7 @@ DAEMON_METRICS = (
 )
 
 
-class Server:
+class MetricsServer:
     """Serves the metrics until it is closed."""
 
     def __init__(self, server: Any, thread: Any) -> None:
@@ -90,7 +90,7 @@ class Server:
         self._thread.join()
 
 
-def serve(address: str, snapshot: Snapshot) -> Server:
+def serve(address: str, snapshot: Snapshot) -> MetricsServer:
     """Serve metrics at HOST:PORT, from a thread that asks `snapshot` for each scrape.
 
     Raises:
@@ -106,7 +106,7 @@ def serve(address: str, snapshot: Snapshot) -> Server:
         server, thread = start_http_server(int(port), addr=host.strip("[]"), registry=registry)
     except (OSError, socket.gaierror) as error:
         raise MltcpError(f"metrics cannot be served at {address}: {error.strerror or error}") from None
-    return Server(server, thread)
+    return MetricsServer(server, thread)
 
 
 class _Collector:

@@ -1,4 +1,4 @@
-"""What peers may ask for, and what is done about it."""
+"""Handles the requests of the daemon's protocol."""
 
 from __future__ import annotations
 
@@ -7,43 +7,42 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape
-from mltcp.core.errors import NotAvailableError, UsageError
+from mltcp.core.errors import UsageError
 from mltcp.daemon.client.protocol import Fields
 from mltcp.daemon.jobs.flows import PassedFlow, passed_flow
-from mltcp.daemon.jobs.job import KERNEL, MOST_FLOWS_PER_JOB, NONE, TC, Job, may_see
-from mltcp.daemon.jobs.job_manager import Host
-from mltcp.daemon.jobs.paced import MARK
-from mltcp.daemon.service.server import Connection, Peer, Server
-from mltcp.daemon.service.status_builder import Reading
-from mltcp.ebpf.congestion_controls import CONTROLS, available
+from mltcp.daemon.jobs.job import Job, may_see
+from mltcp.daemon.jobs.job_manager import DEFAULT_CONTROL, JobManager
+from mltcp.daemon.jobs.peer import Peer
+from mltcp.daemon.service.server import Connection, DaemonServer
+from mltcp.daemon.service.status_builder import StatusBuilder
 
 _log = logging.getLogger("mltcp.daemon")
 
 Reply = Mapping[str, Any]
 
 JOBS_PER_PACKET = 48
-_DEFAULT, _NONE = "default", "none"
+MAX_FLOWS_PER_JOB = 8192
 _LARGEST_TOTAL_BYTES = 1 << 47
 _LONGEST_S = 3600.0
 
 
-class Requests:
+class RequestHandler:
     """Handles every request of the protocol.
 
     Args:
-        host: what the daemon has of this host.
-        reading: what is said of jobs.
+        manager: of the jobs.
+        status: of the daemon and its jobs.
     """
 
-    def __init__(self, host: Host, reading: Reading) -> None:
-        self._host = host
-        self._reading = reading
+    def __init__(self, manager: JobManager, status: StatusBuilder) -> None:
+        self._manager = manager
+        self._status = status
         self._requests: dict[str, Callable[[Connection, Fields, Sequence[int]], Iterable[Reply]]] = {
             "register": self._register,
             "flows": self._flows,
             "iteration": self._iteration,
             "progress": self._progress,
-            "status": self._status,
+            "status": self._send_status,
             "change": self._change,
             "stop": self._stop,
             "subscribe": self._subscribe,
@@ -61,19 +60,19 @@ class Requests:
 
     def left(self, connection: Connection) -> None:
         """A connection is gone: its job is over with its last one."""
-        self._host.attachments.leave(connection)
-        job = self._host.jobs.leave(connection)
+        self._manager.attachments.leave(connection)
+        job = self._manager.jobs.leave(connection)
         if job is None:
             return
         for flow in [flow for flow, holder in job.flows.items() if holder is connection]:
             job.flows[flow] = None
         if not job.members:
-            self._host.end(job, "its last process has left")
+            self._manager.end(job, "its last process has left")
 
     # -- jobs --------------------------------------------------------------------------------------------------------
 
     def _register(self, connection: Connection, fields: Fields, _: Sequence[int]) -> Iterable[Reply]:
-        peer, jobs = connection.peer, self._host.jobs
+        peer, jobs = connection.peer, self._manager.jobs
         if jobs.member_of(connection) is not None:
             raise UsageError("this connection has registered a job already: one is allowed")
         name, instance = fields.job_name("job"), fields.text("instance", "", 64)
@@ -81,74 +80,64 @@ class Requests:
         job = jobs.find(peer.uid, name, instance)
         if job is None:
             job = self._new_job(peer, name, instance, fields)
-            self._host.begin(job)
+            self._manager.begin(job)
         jobs.join(job, connection, rank)
         try:
             if attach:
-                self._host.attachments.attach(connection, job)
+                self._manager.attachments.attach(connection, job)
         except Exception:
             jobs.leave(connection)
             if not job.members:
-                self._host.end(job, "its process could not be attached")
+                self._manager.end(job, "its process could not be attached")
             raise
-        mark = MARK | job.number if job.how == TC else 0
-        return [{"number": job.number, "how": job.how, "control": job.control, "mark": mark}]
+        mechanism = job.mechanism
+        return [
+            {
+                "number": job.number,
+                "how": mechanism.name,
+                "control": job.control,
+                "mark": mechanism.mark(job),
+            }
+        ]
 
     def _new_job(self, peer: Peer, name: str, instance: str, fields: Fields) -> Job:
-        how, control = self._how(fields.text("control", _DEFAULT, 15))
+        mechanism, control = self._manager.choose(fields.text("control", DEFAULT_CONTROL, 15))
         total_bytes = fields.whole("total_bytes", 0, _LARGEST_TOTAL_BYTES, 0)
         return Job(
-            number=self._host.jobs.free_number(peer),
+            number=self._manager.jobs.free_number(peer),
             name=name,
             instance=instance,
             uid=peer.uid,
             user=peer.user,
-            how=how,
+            mechanism=mechanism,
             control=control,
-            aggressiveness=_aggressiveness(fields, self._host.aggressiveness),
+            aggressiveness=_aggressiveness(fields, self._manager.aggressiveness),
             total_bytes=total_bytes,
             gap_s=fields.number("gap_s", 0, _LONGEST_S, 0),
             ranks=fields.whole("ranks", 1, 1 << 24, 1),
         )
 
-    def _how(self, asked: str) -> tuple[str, str]:
-        """What is to control a job that asks for this control: one thing, never two."""
-        host = self._host
-        if asked == _DEFAULT:
-            if host.pacer is not None:
-                return TC, NONE
-            return (KERNEL, host.default_control) if host.kernel is not None else (NONE, NONE)
-        if asked == _NONE or (asked in available() and not host.takes_jobs(asked)):
-            return (NONE if host.pacer is None else TC), (NONE if asked == _NONE else asked)
-        if not host.takes_jobs(asked):
-            known = asked in CONTROLS
-            allowed = ", ".join(dict.fromkeys([_DEFAULT, _NONE, *available()]))
-            error = NotAvailableError if known else UsageError
-            what = "is not loaded on this host" if known else "is no congestion control"
-            raise error(f"{asked!r} {what}: {allowed} are allowed")
-        return KERNEL, asked
-
     def _change(self, connection: Connection, fields: Fields, _: Sequence[int]) -> Iterable[Reply]:
-        job = self._host.jobs.owned(fields.whole("number", 0, 1 << 31), connection.peer)
-        self._host.change(job, _aggressiveness(fields, job.aggressiveness))
-        _log.info("%s: F is %s now, asked for by %s", job, _shown(job.aggressiveness), connection.peer)
+        job = self._manager.jobs.owned(fields.whole("number", 0, 1 << 31), connection.peer)
+        self._manager.change(job, _aggressiveness(fields, job.aggressiveness))
+        _log.info("%s: F is %s now, asked for by %s", job, _law_text(job.aggressiveness), connection.peer)
         return [{}]
 
     def _stop(self, connection: Connection, fields: Fields, _: Sequence[int]) -> Iterable[Reply]:
-        job = self._host.jobs.owned(fields.whole("number", 0, 1 << 31), connection.peer)
-        self._host.end(job, f"{connection.peer} asked for it")
+        job = self._manager.jobs.owned(fields.whole("number", 0, 1 << 31), connection.peer)
+        self._manager.end(job, f"{connection.peer} asked for it")
         return [{}]
 
     # -- flows -------------------------------------------------------------------------------------------------------
 
     def _flows(self, connection: Connection, _: Fields, descriptors: Sequence[int]) -> Iterable[Reply]:
-        job = self._host.jobs.of(connection)
+        job = self._manager.jobs.of(connection)
         if not descriptors:
             raise UsageError("flows: descriptors of TCP connections have to come with it, and none did")
         refused = []
         for position, descriptor in enumerate(descriptors):
             try:
-                self._take(job, connection, passed_flow(descriptor))
+                self._add_flow(job, connection, passed_flow(descriptor))
             except UsageError as error:
                 refused.append({"position": position, "why": str(error)})
         if refused:
@@ -157,32 +146,32 @@ class Requests:
             )
         return [{"accepted": len(descriptors) - len(refused), "refused": refused}]
 
-    def _take(self, job: Job, connection: Connection, flow: PassedFlow) -> None:
-        if flow.key not in job.flows and len(job.flows) >= MOST_FLOWS_PER_JOB:
-            raise UsageError(f"job {job.name} has {MOST_FLOWS_PER_JOB} flows, which is the most")
-        self._host.take(job, flow)
+    def _add_flow(self, job: Job, connection: Connection, flow: PassedFlow) -> None:
+        if flow.key not in job.flows and len(job.flows) >= MAX_FLOWS_PER_JOB:
+            raise UsageError(f"job {job.name} has {MAX_FLOWS_PER_JOB} flows, which is the most")
+        self._manager.add_flow(job, flow)
         job.flows[flow.key] = connection
 
     # -- iterations --------------------------------------------------------------------------------------------------
 
     def _iteration(self, connection: Connection, fields: Fields, _: Sequence[int]) -> Iterable[Reply]:
-        job = self._host.jobs.of(connection)
+        job = self._manager.jobs.of(connection)
         number = fields.whole("number", 0, 1 << 48)
         duration_s = fields.number("duration_s", 0, 86400 * 30)
         sent_bytes = fields.whole("sent_bytes", 0, _LARGEST_TOTAL_BYTES, 0)
         job.times.report(number, duration_s)
-        self._host.tell(job, number, duration_s, sent_bytes)
+        self._manager.report(job, number, duration_s, sent_bytes)
         return [{}]
 
     def _progress(self, connection: Connection, _: Fields, __: Sequence[int]) -> Iterable[Reply]:
-        status = self._reading.of_job(self._host.jobs.of(connection))
+        status = self._status.of_job(self._manager.jobs.of(connection))
         names = ("iterations", "bytes_ratio", "factor", "total_bytes", "gap_s", "iteration_s", "rate_bps")
         return [{name: getattr(status, name) for name in names}]
 
     # -- watching ----------------------------------------------------------------------------------------------------
 
-    def _status(self, connection: Connection, _: Fields, __: Sequence[int]) -> Iterable[Reply]:
-        document = self._reading.seen_by(connection.peer).document()
+    def _send_status(self, connection: Connection, _: Fields, __: Sequence[int]) -> Iterable[Reply]:
+        document = self._status.seen_by(connection.peer).document()
         jobs = document["jobs"]
         pages = [jobs[at : at + JOBS_PER_PACKET] for at in range(0, len(jobs), JOBS_PER_PACKET)] or [[]]
         return [{"status": {**document, "jobs": page}, "more": page is not pages[-1]} for page in pages]
@@ -192,7 +181,7 @@ class Requests:
         return [{}]
 
 
-def tell(server: Server, job: Job, event: Mapping[str, Any]) -> None:
+def send_event(server: DaemonServer, job: Job, event: Mapping[str, Any]) -> None:
     """Send a finished iteration of a job to those who subscribed and may know of it."""
     for connection in server.subscribers():
         if may_see(job, connection.peer):
@@ -207,5 +196,5 @@ def _aggressiveness(fields: Fields, former: Aggressiveness) -> Aggressiveness:
     )
 
 
-def _shown(law: Aggressiveness) -> str:
+def _law_text(law: Aggressiveness) -> str:
     return f"{law.shape.label} {law.slope:g}, {law.intercept:g}"

@@ -11,19 +11,18 @@ import asyncio
 import grp
 import logging
 import os
-import pwd
 import resource
 import socket
 import struct
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 from mltcp.daemon.client.protocol import MOST_BYTES, MOST_DESCRIPTORS, Fields, decode, encode, error_reply
+from mltcp.daemon.jobs.peer import Peer
 
 _log = logging.getLogger("mltcp.daemon")
 
@@ -37,31 +36,6 @@ MOST_PER_SECOND = 5000
 RESERVED_DESCRIPTORS = 128
 _CREDENTIALS = struct.Struct("=iII")
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
-
-
-@dataclass(frozen=True)
-class Peer:
-    """Who is at the other end, as the kernel says."""
-
-    pid: int
-    uid: int
-    gid: int
-
-    @property
-    def user(self) -> str:
-        """The user's name, or number where there is no name."""
-        try:
-            return pwd.getpwuid(self.uid).pw_name
-        except KeyError:
-            return str(self.uid)
-
-    @property
-    def is_root(self) -> bool:
-        """Whether this peer may see and change everything."""
-        return self.uid == 0
-
-    def __str__(self) -> str:
-        return f"{self.user} (pid {self.pid})"
 
 
 class Handler(Protocol):
@@ -79,7 +53,7 @@ class Handler(Protocol):
 class Connection:
     """One peer's connection."""
 
-    def __init__(self, server: Server, accepted: socket.socket) -> None:
+    def __init__(self, server: DaemonServer, accepted: socket.socket) -> None:
         self._server = server
         self._socket = accepted
         self._unread: deque[bytes] = deque()
@@ -147,7 +121,7 @@ class Connection:
         self._socket.close()
 
 
-class Server:
+class DaemonServer:
     """Listens on a Unix socket that a group may connect to.
 
     Args:

@@ -1,4 +1,4 @@
-"""mltcpd itself: what is done at its start and its end, and the loop in between."""
+"""The daemon process: start, event loop and shutdown."""
 
 from __future__ import annotations
 
@@ -7,38 +7,43 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.jobs.attachments import Attachments
-from mltcp.daemon.jobs.job_manager import Host
-from mltcp.daemon.jobs.kernel import open_kernel_jobs
-from mltcp.daemon.jobs.paced import Pacer
+from mltcp.daemon.jobs.job import Mechanism
+from mltcp.daemon.jobs.job_manager import JobManager
 from mltcp.daemon.journal.changes import ControlChange
 from mltcp.daemon.journal.journal import Journal
 from mltcp.daemon.journal.restore import restore
+from mltcp.daemon.mechanisms.ebpf import EbpfMechanism
+from mltcp.daemon.mechanisms.job_map import JobMap
+from mltcp.daemon.mechanisms.pacer import Pacer
+from mltcp.daemon.mechanisms.socket import SocketMechanism
+from mltcp.daemon.mechanisms.tc import TcMechanism
 from mltcp.daemon.service import privileges
 from mltcp.daemon.service.configuration import Configuration
-from mltcp.daemon.service.requests import Requests, tell
-from mltcp.daemon.service.server import Server
-from mltcp.daemon.service.status_builder import Reading
+from mltcp.daemon.service.requests import RequestHandler, send_event
+from mltcp.daemon.service.server import DaemonServer
+from mltcp.daemon.service.status_builder import StatusBuilder
 from mltcp.ebpf.congestion_controls import Controls, require_root
 from mltcp.ebpf.jobs import make_parent_cgroup, remove_stale
 from mltcp.pacing.controller import PacingController
-from mltcp.pacing.htb import HtbTree
-from mltcp.pacing.sock_diag import SocketDiagnosis
+from mltcp.pacing.htb_qdisc import HtbQdisc
+from mltcp.pacing.sock_diag import SockDiag
 
 _log = logging.getLogger("mltcp.daemon")
 
 TC = "tc"
 MLTCP_LAW = "mltcp_dcqcn"
-LOOK_S, COUNT_S = 0.1, 1.0
+COUNT_S = 1.0
 
 
 def serve(configuration: Configuration) -> None:
-    """Run the daemon until SIGTERM or SIGINT; what it changed on the host is undone then.
+    """Run the daemon until SIGTERM or SIGINT, then undo its changes to the host.
 
     Raises:
         NotAvailableError: not root, or the host lacks something.
@@ -60,7 +65,7 @@ def _restore(journal: Journal) -> None:
 
 
 def _restore_leftovers(journal: Journal, configuration: Configuration) -> None:
-    """What a killed daemon left: undone, unless this one would do it again at once."""
+    """Undo the changes of a daemon that was killed, except those that this one would make again at once."""
     for line in restore(
         journal, keep_interfaces=configuration.interfaces, keep_controls=configuration.controls
     ):
@@ -74,38 +79,42 @@ class _Daemon:
         controls = Controls()
         self._load(controls, configuration.controls, journal)
         remove_stale(controls)
-        pacer = self._make_pacer(journal)
-        self._host = Host(
-            kernel=open_kernel_jobs(controls),
-            pacer=pacer,
-            diagnosis=SocketDiagnosis(),
-            attachments=Attachments(controls),
-            default_control=configuration.default_control,
-            aggressiveness=configuration.aggressiveness,
-            listener=lambda job, event: tell(self._server, job, event),
-        )
-        self._host.attachments.numbers = self._host
         default = configuration.default_control
-        if pacer is None and controls.loaded() and not controls.takes_jobs(default):
-            _log.warning("%s, the default of jobs, is not loaded: they have to ask for another", default)
+        pacer = self._make_pacer(journal)
+        tc = None if pacer is None else TcMechanism(pacer, configuration.interval_s)
+        ebpf = EbpfMechanism(JobMap(controls), default) if controls.loaded() else None
+        if tc is None and ebpf is not None and not ebpf.accepts(default):
+            _log.warning(
+                "%s, the default control of jobs, is not loaded: jobs have to ask for another", default
+            )
+        plain = SocketMechanism()
+        mechanisms: list[Mechanism] = [each for each in (ebpf, tc, plain) if each is not None]
+        self._manager = JobManager(
+            mechanisms,
+            default=tc or ebpf or plain,
+            attachments=Attachments(controls),
+            aggressiveness=configuration.aggressiveness,
+            listener=lambda job, event: send_event(self._server, job, event),
+        )
         if pacer is not None:
-            self._host.jobs.begin_after(pacer.largest_left)
-        self._reading = Reading(
-            self._host,
+            self._manager.jobs.begin_after(pacer.largest_left)
+        self._status = StatusBuilder(
+            self._manager.jobs,
+            pacer,
             configuration.law,
             configuration.interval_s,
             tuple(controls.loaded()),
             lambda: self._server.connections,
         )
-        requests = Requests(self._host, self._reading)
-        self._server = Server(configuration.socket, configuration.group, requests)
+        handler = RequestHandler(self._manager, self._status)
+        self._server = DaemonServer(configuration.socket, configuration.group, handler)
 
     @staticmethod
     def _load(controls: Controls, names: Sequence[str], journal: Journal) -> None:
-        """Load what is not loaded yet; only that is unloaded in the end."""
-        there = controls.loaded()
+        """Load the controls that are not loaded yet; only these are unloaded in the end."""
+        loaded = controls.loaded()
         for name in names:
-            if name in there:
+            if name in loaded:
                 continue
             entry = journal.record(ControlChange(name, str(controls.root)))
             try:
@@ -119,48 +128,48 @@ class _Daemon:
         configuration = self._configuration
         if configuration.pacing != TC:
             return None
-        trees = []
+        qdiscs = []
         for name in configuration.interfaces:
-            tree = HtbTree(name, configuration.line_rate_bps, journal, replace=configuration.replace_qdisc)
-            tree.install()
+            qdisc = HtbQdisc(name, configuration.line_rate_bps, journal, replace=configuration.replace_qdisc)
+            qdisc.install()
             _log.info(
-                "%s: a tree for jobs, line rate %.0f Mbit/s, because it was named for pacing",
+                "%s: installed an HTB qdisc, line rate %.0f Mbit/s, because the interface is named for pacing",
                 name,
-                tree.line_rate_bps / 1e6,
+                qdisc.line_rate_bps / 1e6,
             )
-            trees.append(tree)
-        diagnosis = SocketDiagnosis()
+            qdiscs.append(qdisc)
+        sock_diag = SockDiag()
         controller = PacingController(
-            diagnosis,
-            max(tree.line_rate_bps for tree in trees),
+            sock_diag,
+            max(qdisc.line_rate_bps for qdisc in qdiscs),
             mltcp=configuration.law == MLTCP_LAW,
             constants=configuration.constants,
         )
-        return Pacer(trees, controller, diagnosis)
+        return Pacer(qdiscs, controller, sock_diag)
 
     # -- running -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve until a signal says to end."""
+        """Serve until SIGTERM or SIGINT."""
         loop = asyncio.get_running_loop()
         stopped = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, number, stopped)
         self._server.listen(loop)
-        with suppress(
-            MltcpError, OSError
-        ):  # without cgroups v2 no process can be attached, and all else works
+        # Without cgroup v2 no process can be attached; everything else works.
+        with suppress(MltcpError, OSError):
             make_parent_cgroup()
         privileges.drop()
-        self._reading.all()
+        self._status.all()
         if self._configuration.metrics is not None:
             from mltcp.daemon.service.metrics import serve as serve_metrics
 
-            self._metrics = serve_metrics(self._configuration.metrics, self._reading.latest)
-        if self._host.pacer is not None:
-            _Periodic(loop, self._configuration.interval_s, self._host.tick).start()
-        _Periodic(loop, LOOK_S, self._host.look).start()
-        _Periodic(loop, COUNT_S, self._count).start()
+            self._metrics = serve_metrics(self._configuration.metrics, self._status.latest)
+        for mechanism in self._manager.mechanisms:
+            if mechanism.poll_period_s is not None:
+                poll = partial(self._manager.poll, mechanism)
+                _Periodic(loop, f"the control by {mechanism.name}", mechanism.poll_period_s, poll).start()
+        _Periodic(loop, "the count of flows", COUNT_S, self._count).start()
         _log.info("listening at %s", self._configuration.socket)
         _notify("READY=1")
         await stopped.wait()
@@ -172,33 +181,31 @@ class _Daemon:
         stopped.set()
 
     def _count(self) -> None:
-        self._host.count()
-        self._reading.all()
+        self._manager.count()
+        self._status.all()
 
     def close(self) -> None:
-        """End everything but what the journal undoes."""
+        """Close everything except the changes that the journal undoes."""
         self._server.close()
         if self._metrics is not None:
             self._metrics.close()
-        self._host.attachments.close()
-        if self._host.pacer is not None:
-            self._host.pacer.close()
-        self._host.diagnosis.close()
-        if self._host.kernel is not None:
-            self._host.kernel.close()
+        self._manager.close()
 
 
 class _Periodic:
-    """Calls something at a fixed period; what is late is left out, and what fails is called again."""
+    """Calls a function at a fixed period. Missed periods are skipped; a call that fails is made again."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, period_s: float, act: Any) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, name: str, period_s: float, act: Callable[[], None]
+    ) -> None:
         self._loop = loop
+        self._name = name
         self._period_s = period_s
         self._act = act
         self._failed = False
 
     def start(self) -> None:
-        """Begin, one period from now."""
+        """Make the first call one period from now."""
         self._loop.call_at(self._loop.time() + self._period_s, self._run, self._loop.time() + self._period_s)
 
     def _run(self, due_s: float) -> None:
@@ -206,17 +213,17 @@ class _Periodic:
             self._act()
             self._failed = False
         except Exception as error:
-            # Once, not a hundred times a second.
+            # Logged once, not in every period.
             if not self._failed:
                 known = isinstance(error, MltcpError)
-                _log.error("%s failed: %s", self._act.__name__, error, exc_info=not known)
+                _log.error("%s failed: %s", self._name, error, exc_info=not known)
             self._failed = True
         due_s = max(due_s + self._period_s, self._loop.time())
         self._loop.call_at(due_s, self._run, due_s)
 
 
 def _notify(state: str) -> None:
-    """Tell systemd, where it started this (sd_notify(3))."""
+    """Report the state to systemd, if it started this process (sd_notify(3))."""
     path = os.environ.get("NOTIFY_SOCKET")
     if not path:
         return

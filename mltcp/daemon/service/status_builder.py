@@ -1,89 +1,92 @@
-"""What is said of the daemon and its jobs, and to whom."""
+"""Builds the daemon's status document, in full for root and reduced for other users."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.client.protocol import VERSION
 from mltcp.daemon.client.status import DaemonStatus, InterfaceStatus, JobStatus
-from mltcp.daemon.jobs.job import KERNEL, NONE, TC, Job, may_see
-from mltcp.daemon.jobs.job_manager import Host
-from mltcp.daemon.service.server import Peer
+from mltcp.daemon.jobs.job import NO_CONTROL, Job, may_see
+from mltcp.daemon.jobs.job_table import JobTable
+from mltcp.daemon.jobs.peer import Peer
+from mltcp.daemon.mechanisms.pacer import Pacer
 
 FRESH_S = 0.2
-"""A status is made anew only so often, however many ask."""
+"""A status younger than this is not built again, however many clients ask."""
 
-COST_OVER_S = 10.0
+CPU_WINDOW_S = 10.0
 
 
-class Reading:
-    """Makes the daemon's status.
+class StatusBuilder:
+    """Builds the status of the daemon and its jobs.
 
     Args:
-        host: of which it speaks.
+        jobs: of this host.
+        pacer: of paced jobs; None where no interface is paced.
         law: the rate law's name.
         interval_s: the control interval.
-        controls: the eBPF controls that are loaded.
-        connections: how many there are.
+        controls: the eBPF congestion controls that are loaded.
+        connections: counts the connections to the daemon's socket.
     """
 
     def __init__(
         self,
-        host: Host,
+        jobs: JobTable,
+        pacer: Pacer | None,
         law: str,
         interval_s: float,
         controls: tuple[str, ...],
         connections: Callable[[], int],
     ) -> None:
-        self._host = host
+        self._jobs = jobs
+        self._pacer = pacer
         self._law = law
         self._interval_s = interval_s
         self._controls = controls
         self._connections = connections
         self._began_s = time.monotonic()
-        self._costed_s = self._began_s
+        self._measured_s = self._began_s
         self._cpu_before_s = time.process_time()
         self._control_cpu = self._daemon_cpu = 0.0
-        self._made: DaemonStatus | None = None
-        self._made_s = 0.0
+        self._latest: DaemonStatus | None = None
+        self._latest_s = 0.0
 
     def all(self) -> DaemonStatus:
-        """Everything, as root sees it; at most FRESH_S old."""
+        """The status as root sees it; at most FRESH_S old."""
         now_s = time.monotonic()
-        if self._made is None or now_s - self._made_s > FRESH_S:
-            self._measure(now_s)
-            self._made, self._made_s = self._make(now_s), now_s
-        return self._made
+        if self._latest is None or now_s - self._latest_s > FRESH_S:
+            self._measure_cpu(now_s)
+            self._latest, self._latest_s = self._build(now_s), now_s
+        return self._latest
 
     def latest(self) -> DaemonStatus:
-        """What was made last: for other threads, which must not look into the jobs."""
-        made = self._made
-        if made is None:
-            raise MltcpError("nothing has been read yet")
-        return made
+        """The status that was built last, for other threads, which must not read the jobs."""
+        if self._latest is None:
+            raise MltcpError("no status has been built yet")
+        return self._latest
 
     def seen_by(self, peer: Peer) -> DaemonStatus:
-        """What a peer may know."""
+        """The status as a peer may see it: its own jobs in detail, those of other users without."""
         everything = self.all()
-        seen = (each if may_see(each, peer) else _of_a_stranger(each) for each in everything.jobs)
+        seen = (each if may_see(each, peer) else _without_detail(each) for each in everything.jobs)
         return replace(everything, jobs=tuple(seen))
 
-    def _measure(self, now_s: float) -> None:
-        waited_s = now_s - self._costed_s
-        if waited_s < (COST_OVER_S if self._costed_s > self._began_s else 1.0):
+    def _measure_cpu(self, now_s: float) -> None:
+        waited_s = now_s - self._measured_s
+        if waited_s < (CPU_WINDOW_S if self._measured_s > self._began_s else 1.0):
             return
-        cpu_s, wall_s = time.process_time(), max(1e-3, now_s - self._costed_s)
+        cpu_s, wall_s = time.process_time(), max(1e-3, now_s - self._measured_s)
         self._daemon_cpu = (cpu_s - self._cpu_before_s) / wall_s
-        self._cpu_before_s, self._costed_s = cpu_s, now_s
-        if self._host.pacer is not None:
-            self._control_cpu = self._host.pacer.cost().share
+        self._cpu_before_s, self._measured_s = cpu_s, now_s
+        if self._pacer is not None:
+            self._control_cpu = self._pacer.take_cost().share
 
-    def _make(self, now_s: float) -> DaemonStatus:
-        pacer = self._host.pacer
+    def _build(self, now_s: float) -> DaemonStatus:
+        pacer = self._pacer
         interfaces = () if pacer is None else tuple(InterfaceStatus(*each) for each in pacer.states())
         return DaemonStatus(
             pid=os.getpid(),
@@ -97,22 +100,22 @@ class Reading:
             connections=self._connections(),
             controls=self._controls,
             interfaces=interfaces,
-            jobs=tuple(self.of_job(job) for job in self._host.jobs),
+            jobs=tuple(self.of_job(job) for job in self._jobs),
         )
 
     def of_job(self, job: Job) -> JobStatus:
-        """One job, in detail."""
+        """The status of one job, in detail."""
         times = job.times
-        base = JobStatus(
+        return JobStatus(
             number=job.number,
             user=job.user,
             ranks=len(job.members),
             flows=len(job.flows),
-            how=job.how,
+            how=job.mechanism.name,
             job=job.name,
             instance=job.instance,
             uid=job.uid,
-            control=job.control if job.control != NONE else ",".join(sorted(job.seen_controls)),
+            control=job.control if job.control != NO_CONTROL else ",".join(sorted(job.seen_controls)),
             function=job.aggressiveness.shape.label,
             slope=job.aggressiveness.slope,
             intercept=job.aggressiveness.intercept,
@@ -124,44 +127,10 @@ class Reading:
             bytes_per_s=job.bytes_per_s,
             retransmits=job.retransmits,
             marks=job.marks,
-            total_bytes=job.total_bytes,
-            gap_s=job.gap_s,
-        )
-        if job.how == TC and self._host.pacer is not None:
-            return self._paced(job, base)
-        if job.how == KERNEL and job.kernel_number is not None:
-            return self._in_kernel(job, base)
-        return base
-
-    def _paced(self, job: Job, base: JobStatus) -> JobStatus:
-        assert self._host.pacer is not None
-        paced = self._host.pacer.job(job.number)
-        return replace(
-            base,
-            factor=round(paced.factor, 4),
-            bytes_ratio=round(paced.bytes_ratio, 4),
-            rate_bps=round(paced.law.current_bps),
-            total_bytes=paced.tracker.total_bytes,
-            gap_s=paced.tracker.gap_ns / 1e9,
-        )
-
-    def _in_kernel(self, job: Job, base: JobStatus) -> JobStatus:
-        entry = None
-        if self._host.kernel is not None and job.kernel_number is not None:
-            entry = self._host.kernel.job(job.kernel_number)
-        if entry is None:
-            return base
-        tracker = entry.tracker
-        known = tracker.recognised
-        return replace(
-            base,
-            factor=round(entry.aggressiveness(tracker.bytes_ratio), 4) if known else 1.0,
-            bytes_ratio=round(tracker.bytes_ratio, 4) if known else 0.0,
-            total_bytes=tracker.total_bytes,
-            gap_s=tracker.gap_ns / 1e9,
+            **asdict(job.mechanism.state(job)),
         )
 
 
-def _of_a_stranger(status: JobStatus) -> JobStatus:
-    """That there is a job, and whose, is no secret; what it does is."""
+def _without_detail(status: JobStatus) -> JobStatus:
+    """The part of a job's status that every user may see: that it exists, and whose it is."""
     return JobStatus(status.number, status.user, status.ranks, status.flows, status.how, detail=False)

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.daemon.jobs.attachments import Attachments
-from mltcp.daemon.jobs.job_manager import Host
-from mltcp.daemon.service.requests import Requests, tell
-from mltcp.daemon.service.server import Server
-from mltcp.daemon.service.status_builder import Reading
+from mltcp.daemon.jobs.job_manager import JobManager
+from mltcp.daemon.mechanisms.socket import SocketMechanism
+from mltcp.daemon.service.requests import RequestHandler, send_event
+from mltcp.daemon.service.server import DaemonServer
+from mltcp.daemon.service.status_builder import StatusBuilder
 from mltcp.ebpf.congestion_controls import Controls
-from mltcp.pacing.sock_diag import SocketDiagnosis
 
 NOBODY = 65534
 
@@ -30,13 +30,16 @@ def serving(directory):
 class Running:
     def __init__(self, path):
         self.path = path
-        diagnosis = SocketDiagnosis()
-        attachments = Attachments(Controls())
-        self.host = Host(None, None, diagnosis, attachments, "mltcp_cubic", Aggressiveness())
-        self.reading = Reading(self.host, "", 0.01, (), lambda: self.server.connections)
-        self.requests = Requests(self.host, self.reading)
-        self.server = Server(path, "there-is-no-such-group", self.requests)
-        self.host.listener = lambda job, event: tell(self.server, job, event)
+        mechanism = SocketMechanism()
+        self.manager = JobManager(
+            [mechanism],
+            mechanism,
+            Attachments(Controls()),
+            Aggressiveness(),
+            lambda job, event: send_event(self.server, job, event),
+        )
+        self.status = StatusBuilder(self.manager.jobs, None, "", 0.01, (), lambda: self.server.connections)
+        self.server = DaemonServer(path, "there-is-no-such-group", RequestHandler(self.manager, self.status))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
 
@@ -57,4 +60,4 @@ class Running:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-        self.host.diagnosis.close()
+        self.manager.close()

@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mltcp.core.errors import MltcpError
-from mltcp.daemon.journal.changes import ControlChange, QdiscChange, change_from, document_of
+from mltcp.daemon.journal.changes import ControlChange, change_from, document_of
 from mltcp.daemon.journal.journal import Journal
 from mltcp.daemon.journal.restore import restore
-from mltcp.pacing.qdiscs import Saved
+from mltcp.pacing.qdisc_change import QdiscChange
+from mltcp.pacing.qdiscs import SavedQdisc
 
 CONTROL = ControlChange("mltcp_reno", "/sys/fs/bpf/mltcp")
-QDISC = QdiscChange("eth0", 3, Saved("tbf", 0x70000, "0011ff"))
+QDISC = QdiscChange("eth0", 3, SavedQdisc("tbf", 0x70000, "0011ff"))
 
 
 @pytest.fixture
@@ -125,7 +126,10 @@ def test_what_is_undone_is_told_even_if_it_cannot_be_noted(path):
         journal.record(QdiscChange("nosuchif1", 999998))
         with files_no_larger_than(path.stat().st_size):
             lines = restore(journal)
-    assert [line.split(":")[0] for line in lines] == ["the tree on nosuchif1", "the tree on nosuchif0"]
+    assert [line.split(":")[0] for line in lines] == [
+        "the HTB qdisc on nosuchif1",
+        "the HTB qdisc on nosuchif0",
+    ]
     assert all("(not noted: the journal" in line for line in lines)
     with Journal.locked(path) as journal:
         assert len(journal.pending()) == 2
@@ -145,7 +149,7 @@ def test_an_interface_that_is_gone_needs_no_undoing(path):
     with Journal.locked(path) as journal:
         journal.record(QdiscChange("nosuchif0", 999999))
         assert restore(journal) == [
-            "the tree on nosuchif0: the interface is gone, and its tree with it",
+            "the HTB qdisc on nosuchif0: the interface is gone, and its qdisc with it",
         ]
         assert journal.pending() == []
 
@@ -164,7 +168,7 @@ def test_what_a_new_daemon_takes_over_stays_pending(path):
             QdiscChange,
             st.text(),
             st.integers(),
-            st.none() | st.builds(Saved, st.text(), st.integers(), st.text()),
+            st.none() | st.builds(SavedQdisc, st.text(), st.integers(), st.text()),
         ),
     )
 )

@@ -7,14 +7,14 @@ import struct
 
 import pytest
 
-from mltcp.pacing.sock_diag import BATCH, FlowKey, SocketDiagnosis
+from mltcp.pacing.sock_diag import BATCH, FlowKey, SockDiag
 
 SO_COOKIE = 57
 
 
 @pytest.fixture
 def diagnosis():
-    made = SocketDiagnosis()
+    made = SockDiag()
     yield made
     made.close()
 

@@ -22,9 +22,8 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from mltcp.core.errors import MltcpError, NotAvailableError
-from mltcp.daemon.journal.changes import QdiscChange
-from mltcp.daemon.journal.journal import Journal
-from mltcp.pacing.qdiscs import HANDLE, Root, Saved, class_handles, root_of
+from mltcp.pacing.qdisc_change import ChangeLog, QdiscChange
+from mltcp.pacing.qdiscs import HANDLE, RootQdisc, SavedQdisc, class_handles, root_of
 from mltcp.pacing.tc_messages import QUANTUM_BYTES, TcSocket, burst_bytes
 
 T = TypeVar("T")
@@ -56,7 +55,7 @@ class ClassStatistics:
     backlog_bytes: int
 
 
-class HtbTree:
+class HtbQdisc:
     """Our tree on an interface of this network namespace.
 
     Args:
@@ -67,7 +66,7 @@ class HtbTree:
     """
 
     def __init__(
-        self, interface: str, line_rate_bps: int | None, journal: Journal, replace: bool = False
+        self, interface: str, line_rate_bps: int | None, journal: ChangeLog, replace: bool = False
     ) -> None:
         self.interface = interface
         self._asked_rate_bps = line_rate_bps
@@ -122,7 +121,7 @@ class HtbTree:
             for entry in self._journal.pending()
         )
 
-    def _replaceable(self, root: Root) -> Saved | None:
+    def _replaceable(self, root: RootQdisc) -> SavedQdisc | None:
         """What has to be put back in the end; None for the kernel's default."""
         if root.is_default:
             return None

@@ -20,7 +20,7 @@ _DESCRIPTOR = struct.Struct("=i")
 _EXISTING = 2
 
 
-class KernelJobs:
+class JobMap:
     """The jobs' side of the loaded controls, open for as long as the daemon runs.
 
     Raises:
@@ -127,10 +127,3 @@ class KernelJobs:
         taken = list(self._records)
         self._records.clear()
         return taken
-
-
-def open_kernel_jobs(controls: Controls) -> KernelJobs | None:
-    """The jobs' side of what is loaded; None if nothing is."""
-    if not controls.loaded():
-        return None
-    return KernelJobs(controls)

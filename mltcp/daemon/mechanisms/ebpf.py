@@ -1,0 +1,110 @@
+"""Control by eBPF congestion controls: each flow's window is scaled by F(bytes_ratio) of its job, in the kernel."""
+
+from __future__ import annotations
+
+from mltcp.daemon.jobs.flows import PassedFlow
+from mltcp.daemon.jobs.job import ControlState, FinishedIteration, Job
+from mltcp.daemon.mechanisms.flow_counters import FlowCounters
+from mltcp.daemon.mechanisms.job_map import JobMap
+from mltcp.ebpf.jobs import SocketSettings
+
+POLL_S = 0.1
+
+
+class EbpfMechanism:
+    """Jobs under the loaded eBPF congestion controls. A job gets its map entry with its first flow."""
+
+    name = "kernel"
+    poll_period_s: float | None = POLL_S
+
+    def __init__(self, job_map: JobMap, default_control: str) -> None:
+        self.default_control = default_control
+        self._map = job_map
+        self._counters = FlowCounters()
+        self._entries: dict[int, int] = {}
+        self._jobs: dict[int, Job] = {}
+
+    def accepts(self, control: str) -> bool:
+        """Whether this is a loaded control whose flows belong to jobs."""
+        return self._map.takes(control)
+
+    def describe(self, job: Job) -> str:
+        """The control of a job in words."""
+        return f"under {job.control}"
+
+    def add_job(self, job: Job) -> None:
+        """Nothing is done before its first flow, which may bring an entry with it."""
+
+    def remove_job(self, job: Job) -> None:
+        """Remove the job's map entry, or leave it to the flows that are still open."""
+        entry = self._entries.pop(job.number, None)
+        if entry is not None:
+            del self._jobs[entry]
+            self._map.leave(entry)
+
+    def change_job(self, job: Job) -> None:
+        """Write the job's F into its map entry, if it has one."""
+        entry = self._entries.get(job.number)
+        if entry is not None:
+            self._map.change(entry, job.aggressiveness)
+
+    def add_flow(self, job: Job, flow: PassedFlow) -> None:
+        """Make the connection a flow of the job's entry; one left by a former daemon is taken over with it."""
+        if job.number not in self._entries:
+            inherited = self._map.inherit(flow, job.name)
+            if inherited is not None:
+                self._keep_entry(job, inherited)
+        self._map.tag(flow, self._entry(job), job.control)
+
+    def socket_settings(self, job: Job) -> SocketSettings:
+        """The map entry and the congestion control."""
+        return SocketSettings(self._entry(job), job.control)
+
+    def mark(self, job: Job) -> int:
+        """No mark: the kernel finds the job through the socket."""
+        return 0
+
+    def poll(self) -> list[tuple[Job, FinishedIteration]]:
+        """The iterations in the ring buffer."""
+        return [
+            (self._jobs[record.job], FinishedIteration(record.iteration, record.start_ns, record.bytes))
+            for record in self._map.records()
+            if record.job in self._jobs
+        ]
+
+    def maintain(self) -> None:
+        """Nothing of it needs repair: an entry of the map is changed by its owner alone."""
+
+    def update_counters(self, job: Job) -> None:
+        """Read the counters through sock_diag."""
+        self._counters.update(job)
+
+    def state(self, job: Job) -> ControlState:
+        """The job's map entry: iterations are recognised in the kernel."""
+        entry = self._entries.get(job.number)
+        now = None if entry is None else self._map.job(entry)
+        if now is None:
+            return ControlState(total_bytes=job.total_bytes, gap_s=job.gap_s)
+        tracker = now.tracker
+        known = tracker.recognised
+        return ControlState(
+            factor=round(now.aggressiveness(tracker.bytes_ratio), 4) if known else 1.0,
+            bytes_ratio=round(tracker.bytes_ratio, 4) if known else 0.0,
+            total_bytes=tracker.total_bytes,
+            gap_s=tracker.gap_ns / 1e9,
+        )
+
+    def close(self) -> None:
+        """Close the maps; the congestion controls stay loaded."""
+        self._counters.close()
+        self._map.close()
+
+    def _entry(self, job: Job) -> int:
+        """The number of the job's map entry, which is made when it is first needed."""
+        if job.number not in self._entries:
+            self._keep_entry(job, self._map.enter(job.name, job.aggressiveness, job.total_bytes, job.gap_ns))
+        return self._entries[job.number]
+
+    def _keep_entry(self, job: Job, entry: int) -> None:
+        self._entries[job.number] = entry
+        self._jobs[entry] = job

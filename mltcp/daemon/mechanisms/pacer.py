@@ -1,0 +1,226 @@
+"""Pacing on this host's interfaces: an HTB qdisc on each, a class in it for every job, and the rates in force."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from mltcp.control.aggressiveness import Aggressiveness
+from mltcp.control.iteration import IterationTracker
+from mltcp.core.errors import MltcpError
+from mltcp.pacing.controller import PacedJob, PacingController
+from mltcp.pacing.htb_qdisc import ABSENT, LEFT_ALONE, PACED
+from mltcp.pacing.sock_diag import FlowKey, SockDiag
+
+_log = logging.getLogger("mltcp.daemon")
+
+MARK = 0x6D6C0000
+"""With a job's number in the lower half: the priority and the mark of the job's flows."""
+
+MARK_MASK = 0xFFFF0000
+
+DRAIN_S = 1.0
+"""How long a class stays, at line rate, after its job has ended: the job's last packets are still on their way."""
+
+UNKNOWN = "unknown"
+"""The state of an interface whose classes could not be changed, until it has been checked."""
+
+
+class PacedQdisc(Protocol):
+    """The qdisc on an interface: :class:`mltcp.pacing.htb_qdisc.HtbQdisc`."""
+
+    interface: str
+
+    @property
+    def line_rate_bps(self) -> int:
+        """The line rate of the interface."""
+
+    def install(self) -> None:
+        """Make it the root qdisc, or take over the one that a killed daemon left."""
+
+    def add_class(self, minor: int, rate_bps: float) -> None:
+        """Add the class of a job."""
+
+    def remove_class(self, minor: int) -> None:
+        """Remove a class, with the packets queued in it."""
+
+    def change_rates(self, rates: Mapping[int, float]) -> None:
+        """Change the rates of classes in place."""
+
+    def classes(self) -> set[int]:
+        """The minor numbers of the jobs' classes."""
+
+    def state(self) -> str:
+        """``paced``, ``absent`` or ``left alone``."""
+
+    def remove(self) -> None:
+        """Restore the former root qdisc."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The processor time of the control loop, and the time in which it was spent."""
+
+    cpu_s: float
+    wall_s: float
+
+    @property
+    def share(self) -> float:
+        """The share of one core."""
+        return self.cpu_s / self.wall_s if self.wall_s > 0 else 0.0
+
+
+class Pacer:
+    """Paces jobs on some interfaces.
+
+    Args:
+        qdiscs: one for each interface, installed or not (an interface may appear later).
+        controller: the control loop.
+        sock_diag: the source of the loop's samples and of the connections that carry a mark.
+    """
+
+    def __init__(
+        self, qdiscs: Iterable[PacedQdisc], controller: PacingController, sock_diag: SockDiag
+    ) -> None:
+        self._qdiscs = {qdisc.interface: qdisc for qdisc in qdiscs}
+        self._states = {qdisc.interface: qdisc.state() for qdisc in self._qdiscs.values()}
+        self._controller = controller
+        self._sock_diag = sock_diag
+        self._retiring: dict[int, float] = {}
+        self._cpu_s = 0.0
+        self._since_s = time.monotonic()
+        left = {number for qdisc in self._paced() for number in qdisc.classes()}
+        self.largest_left = max(left, default=0)
+        """The largest number of a job whose class a killed daemon left."""
+        for number in left:
+            self._retiring[number] = time.monotonic() + 5 * DRAIN_S
+
+    # -- jobs --------------------------------------------------------------------------------------------------------
+
+    def add_job(self, number: int, aggressiveness: Aggressiveness, total_bytes: int, gap_ns: int) -> PacedJob:
+        """Give a job a class on every interface, at the rate of the law from now on.
+
+        Raises:
+            MltcpError: a class cannot be added.
+        """
+        self._retiring.pop(number, None)
+        for qdisc in self._paced():
+            qdisc.add_class(number, qdisc.line_rate_bps)
+        return self._controller.add_job(number, aggressiveness, IterationTracker(total_bytes, gap_ns))
+
+    def remove_job(self, number: int) -> None:
+        """End the pacing of a job: its class passes the last packets at line rate and is removed after DRAIN_S."""
+        self._controller.remove_job(number)
+        self._retiring[number] = time.monotonic() + DRAIN_S
+        self._apply({number: 1.0})
+
+    def job(self, number: int) -> PacedJob:
+        """The control loop's state of a job."""
+        return self._controller.jobs[number]
+
+    def add_flow(self, number: int, flow: FlowKey) -> None:
+        """Add a connection to a job."""
+        self._controller.add_flows(number, [flow])
+
+    def change(self, number: int, aggressiveness: Aggressiveness) -> None:
+        """Give a job another F."""
+        self._controller.change(number, aggressiveness)
+
+    def marked(self) -> list[tuple[FlowKey, int]]:
+        """The connections of this host that carry a job's mark, each with the job's number."""
+        return [(flow, mark & ~MARK_MASK) for flow, mark in self._sock_diag.marked(MARK, MARK_MASK)]
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> list[FlowKey]:
+        """Run one control interval; returns the flows that are closed."""
+        began_s = time.thread_time()
+        changed, gone = self._controller.tick(time.monotonic_ns())
+        if changed:
+            self._apply(changed)
+        self._cpu_s += time.thread_time() - began_s
+        return gone
+
+    def _apply(self, shares: Mapping[int, float]) -> None:
+        for qdisc in self._paced():
+            try:
+                qdisc.change_rates({number: share * qdisc.line_rate_bps for number, share in shares.items()})
+            except MltcpError as error:
+                # The next check finds out what has become of the interface, and repairs what it can.
+                _log.warning("%s: rates not changed: %s", qdisc.interface, error)
+                self._states[qdisc.interface] = UNKNOWN
+
+    def take_cost(self) -> Cost:
+        """The cost of the control loop since the last call."""
+        now_s = time.monotonic()
+        cost = Cost(self._cpu_s, now_s - self._since_s)
+        self._cpu_s, self._since_s = 0.0, now_s
+        return cost
+
+    def check(self) -> None:
+        """Once a second: check every interface, and remove the classes of jobs that ended more than DRAIN_S ago."""
+        for qdisc in self._qdiscs.values():
+            self._check(qdisc)
+        now_s = time.monotonic()
+        for number in [number for number, until_s in self._retiring.items() if until_s <= now_s]:
+            del self._retiring[number]
+            self._each(lambda qdisc, number=number: qdisc.remove_class(number))  # type: ignore[misc]
+
+    def _check(self, qdisc: PacedQdisc) -> None:
+        before, now = self._states[qdisc.interface], qdisc.state()
+        self._states[qdisc.interface] = now
+        if now == ABSENT:
+            if before == PACED:
+                _log.warning("%s: the interface or its HTB qdisc is gone: jobs are unpaced", qdisc.interface)
+            self._try_to_install(qdisc, quiet=before == ABSENT)
+        elif now == LEFT_ALONE and before != now:
+            _log.warning("%s: our HTB qdisc was replaced: it is left alone from now on", qdisc.interface)
+        elif before == UNKNOWN and now == PACED:
+            self._fill(qdisc)
+
+    def _try_to_install(self, qdisc: PacedQdisc, quiet: bool) -> None:
+        try:
+            qdisc.install()
+            self._fill(qdisc)
+        except MltcpError as error:
+            if not quiet:
+                _log.warning("%s: not paced: %s", qdisc.interface, error)
+            return
+        self._states[qdisc.interface] = qdisc.state()
+        _log.info(
+            "%s: installed the HTB qdisc, with classes of %d jobs, because the interface is there again",
+            qdisc.interface,
+            len(self._controller.jobs),
+        )
+
+    def _fill(self, qdisc: PacedQdisc) -> None:
+        """Add the classes that a qdisc lacks, and set all of them to the rates in force."""
+        present = qdisc.classes()
+        rates = {number: share * qdisc.line_rate_bps for number, share in self._controller.rates().items()}
+        for number, rate_bps in rates.items():
+            if number not in present:
+                qdisc.add_class(number, rate_bps)
+        qdisc.change_rates(rates)
+
+    def states(self) -> list[tuple[str, str, int]]:
+        """Each interface's name, state and line rate."""
+        return [(name, self._states[name], qdisc.line_rate_bps) for name, qdisc in self._qdiscs.items()]
+
+    def close(self) -> None:
+        """Let queued packets pass at line rate; the journal restores the qdiscs."""
+        self._apply(dict.fromkeys(self._controller.jobs, 1.0))
+        time.sleep(0.05)
+        self._sock_diag.close()
+
+    def _paced(self) -> list[PacedQdisc]:
+        return [qdisc for qdisc in self._qdiscs.values() if self._states[qdisc.interface] == PACED]
+
+    def _each(self, act: Callable[[PacedQdisc], None]) -> None:
+        for qdisc in self._paced():
+            try:
+                act(qdisc)
+            except MltcpError as error:
+                _log.warning("%s: %s", qdisc.interface, error)

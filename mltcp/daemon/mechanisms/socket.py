@@ -1,0 +1,69 @@
+"""No control by the daemon: flows get the congestion control that their job asks for, and are only counted."""
+
+from __future__ import annotations
+
+from mltcp.daemon.jobs.flows import PassedFlow
+from mltcp.daemon.jobs.job import NO_CONTROL, ControlState, FinishedIteration, Job
+from mltcp.daemon.mechanisms.flow_counters import FlowCounters
+from mltcp.ebpf.congestion_controls import available
+from mltcp.ebpf.jobs import SocketSettings
+
+
+class SocketMechanism:
+    """Jobs whose sockets run under a congestion control of the kernel's own, or keep theirs."""
+
+    name = "none"
+    default_control = NO_CONTROL
+    poll_period_s: float | None = None
+
+    def __init__(self) -> None:
+        self._counters = FlowCounters()
+
+    def accepts(self, control: str) -> bool:
+        """Whether this is a congestion control of the kernel, or none in particular."""
+        return control == NO_CONTROL or control in available()
+
+    def describe(self, job: Job) -> str:
+        """The control of a job in words."""
+        return "only watched"
+
+    def add_job(self, job: Job) -> None:
+        """Nothing has to be set up."""
+
+    def remove_job(self, job: Job) -> None:
+        """Nothing has to be undone."""
+
+    def change_job(self, job: Job) -> None:
+        """F has no effect here."""
+
+    def add_flow(self, job: Job, flow: PassedFlow) -> None:
+        """Set the congestion control of a connection, if the job asks for one."""
+        if job.control != NO_CONTROL:
+            flow.set_control(job.control)
+
+    def socket_settings(self, job: Job) -> SocketSettings:
+        """The congestion control, if the job asks for one."""
+        return SocketSettings(0, "" if job.control == NO_CONTROL else job.control)
+
+    def mark(self, job: Job) -> int:
+        """No mark: nothing is classified."""
+        return 0
+
+    def poll(self) -> list[tuple[Job, FinishedIteration]]:
+        """No iterations: nothing observes them here."""
+        return []
+
+    def maintain(self) -> None:
+        """Nothing on the host belongs to it."""
+
+    def update_counters(self, job: Job) -> None:
+        """Read the counters through sock_diag."""
+        self._counters.update(job)
+
+    def state(self, job: Job) -> ControlState:
+        """F is 1, and the iterations are not recognised."""
+        return ControlState(total_bytes=job.total_bytes, gap_s=job.gap_s)
+
+    def close(self) -> None:
+        """Close the netlink socket."""
+        self._counters.close()
