@@ -18,7 +18,7 @@ from bench.cli.progress import progress
 from bench.compare.policy import PACED, Policy, parse_policy
 from bench.contention.contention import RANKS, Measured, Plan, Round, measure
 from bench.lab.topology import MAX_JOBS
-from mltcp.core.atomic_files import check_writable, write_whole
+from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.quantities import BINARY_SIZES, parse_size_bytes
 from placement.experiments.measurements import as_csv
@@ -78,7 +78,7 @@ def execute(options: argparse.Namespace) -> int:
     with progress(plan.total, plan.repeat) as step:
         measured = measure(plan, step)
     try:
-        write_whole(options.output, as_csv(each.measurement for each in measured.rounds).encode())
+        write_atomically(options.output, as_csv(each.measurement for each in measured.rounds).encode())
     except MltcpError as error:
         raise MltcpError(str(error)) from None
     if options.json:

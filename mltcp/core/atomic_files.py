@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writing of files: a file holds the old content or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -10,36 +10,37 @@ from mltcp.core.errors import MltcpError, UsageError
 
 
 def check_writable(path: Path) -> None:
-    """Refuse, before any work is done for it, a file that could not be written.
+    """Check that a file could be written, before the work whose result it is to hold.
 
     Raises:
-        UsageError: its folder does not exist or may not be written to, or there is a folder of that name.
+        UsageError: its folder does not exist or may not be written to, or the path is a folder.
     """
     if path.is_dir():
-        raise UsageError(f"{path}: a folder; the name of a file is allowed")
+        raise UsageError(f"{path}: expected the name of a file, got a folder")
     if not path.parent.is_dir():
-        raise UsageError(f"{path}: there is no folder {path.parent}")
+        raise UsageError(f"{path}: the folder {path.parent} does not exist")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(f"{path}: it may not be written to")
+        raise UsageError(f"{path}: permission denied")
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that, whatever happens, it holds what it did before or all of the content.
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace the content of a file, or create it. It is on disk when this returns.
+
+    A file that exists keeps its mode. What is not a regular file, such as /dev/stdout, is written directly.
 
     Raises:
-        MltcpError: it could not be written; nothing was changed.
+        MltcpError: it could not be written; the file is unchanged.
     """
     try:
-        if path.exists() and not path.is_file():  # such as /dev/stdout
+        if path.exists() and not path.is_file():
             path.write_bytes(content)
         else:
-            _replace(path, content)
+            _replace(path.resolve(), content)
     except OSError as error:
         raise MltcpError(f"{path}: {error.strerror or error}") from None
 
 
 def _replace(path: Path, content: bytes) -> None:
-    path = path.resolve()
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -52,6 +53,16 @@ def _replace(path: Path, content: bytes) -> None:
     except BaseException:
         os.unlink(name)
         raise
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    """Make the renaming durable, too; without this, a crash may bring the old file back."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _umask() -> int:

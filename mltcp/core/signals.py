@@ -1,10 +1,18 @@
-"""Handling of SIGTERM by the command-line tools."""
+"""Handling of the signals that end a process, in commands and in servers."""
 
 from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def exit_on_sigterm() -> None:
@@ -14,3 +22,28 @@ def exit_on_sigterm() -> None:
         sys.exit(128 + number)
 
     signal.signal(signal.SIGTERM, leave)
+
+
+@contextmanager
+def stop_signals(
+    stop: Callable[[signal.Signals], None], loop: AbstractEventLoop | None = None
+) -> Iterator[None]:
+    """Call ``stop`` on SIGTERM and SIGINT while the context lasts.
+
+    Args:
+        stop: called with the signal; in a server with an event loop, on the loop.
+        loop: of the server; None: ``stop`` is called in the signal handler.
+    """
+    former = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    for number in STOP_SIGNALS:
+        if loop is None:
+            signal.signal(number, lambda got, _: stop(signal.Signals(got)))
+        else:
+            loop.add_signal_handler(number, stop, number)
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            if loop is not None:
+                loop.remove_signal_handler(number)
+            signal.signal(number, handler)

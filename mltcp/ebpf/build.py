@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import MltcpError, NotAvailableError
 
 HEADERS = Path(__file__).resolve().parent
@@ -50,15 +50,13 @@ def _compile(source: Path, target: Path) -> None:
         raise NotAvailableError(
             f"{source.name} has to be compiled and clang is missing: apt-get install clang libbpf-dev"
         )
-    # Several processes may find the object stale at once: each writes its own file and renames it into place.
-    scratch = target.with_name(f".{target.name}.{os.getpid()}")
     command = [clang, "-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3", f"-I{HEADERS}"]
-    command += [f"-I/usr/include/{platform.machine()}-linux-gnu", "-c", str(source), "-o", str(scratch)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command += [f"-I/usr/include/{platform.machine()}-linux-gnu", "-c", str(source), "-o", "-"]
+    done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode != 0:
-        scratch.unlink(missing_ok=True)
-        raise MltcpError(f"clang cannot compile {source}:\n{done.stderr.strip()}")
-    scratch.replace(target)
+        raise MltcpError(f"clang cannot compile {source}:\n{done.stderr.decode(errors='replace').strip()}")
+    # Several processes may find the object stale at once; each of them replaces it whole.
+    write_atomically(target, done.stdout)
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mltcp.core.atomic_files import write_whole
+from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import MltcpError, UsageError
 from placement.experiments.comparison import PLAN, SCHEMA, Comparison, read_plan
 from placement.experiments.policy_name import PolicyName
@@ -110,7 +110,7 @@ def compare(
     except OSError as error:
         raise MltcpError(f"{folder}: {error.strerror or error}") from None
     with open_log(folder) as log:
-        write_whole(folder / PLAN, json.dumps(plan.document(), indent=1).encode() + b"\n")
+        write_atomically(folder / PLAN, json.dumps(plan.document(), indent=1).encode() + b"\n")
         left = [each for row in plan.tasks for each in row if each.key not in log.runs]
         if left:
             with Workers(perform, min(processes, len(left))) as workers:

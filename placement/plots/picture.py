@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
-from mltcp.core.atomic_files import check_writable, write_whole
+from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.errors import UsageError
 
 SUFFIXES = (".svg", ".png", ".pdf")
@@ -81,7 +81,7 @@ def write(draw: Callable[[], Figure], path: Path) -> None:
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
     with mpl.rc_context(STYLE):
         draw().savefig(content, format=path.suffix[1:], dpi=DPI, metadata=undated)
-    write_whole(path, content.getvalue())
+    write_atomically(path, content.getvalue())
 
 
 def framed(

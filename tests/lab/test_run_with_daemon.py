@@ -40,9 +40,9 @@ def run_as_nobody(daemon, *options):
     """`mltcp run` by another user; its modules are loaded before it becomes that user, who may not read them here."""
     code = (
         "import os, sys\n"
-        "import mltcp.cli, mltcp.daemon.client.membership, encodings.idna\n"
+        "import mltcp.cli.main, mltcp.cli.run, mltcp.daemon.client.membership, encodings.idna\n"
         f"os.setgid({NOBODY}); os.setuid({NOBODY})\n"
-        f"sys.exit(mltcp.cli.main(['run', *{list(options)!r}, '--', '/usr/bin/python3', '-c', {PROGRAM!r}]))"
+        f"sys.exit(mltcp.cli.main.main(['run', *{list(options)!r}, '--', '/usr/bin/python3', '-c', {PROGRAM!r}]))"
     )
     return subprocess.Popen(
         [sys.executable, "-c", code],

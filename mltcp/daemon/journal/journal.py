@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
+from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.daemon.journal.changes import Change, change_from, document_of
 
@@ -118,47 +119,31 @@ class Journal:
             raise MltcpError(f"the journal {self._path} has a line that is none of ours: {error}") from None
 
     def _rewrite(self) -> None:
-        """Leave out what is undone, and take a line that was cut off away."""
-        scratch = self._path.with_name(self._path.name + ".new")
+        """Leave out the changes that are undone, and a line that a crash cut off."""
         lines = [
             {"number": number, "boot": self._boot, "change": document_of(change)}
             for number, change in sorted(self._pending.items())
         ]
-        with self._writing():
-            with open(scratch, "w") as file:
-                file.writelines(json.dumps(line) + "\n" for line in lines)
-                file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(self._path)
-            _sync_directory(self._path.parent)
+        try:
+            write_atomically(self._path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+        except MltcpError as error:
+            raise MltcpError(f"the journal cannot be written: {error}") from None
 
     def _append(self, line: dict[str, object]) -> None:
-        with self._writing(), open(self._path, "ab", buffering=0) as file:
-            end = file.tell()
-            try:
-                _write_all(file, (json.dumps(line) + "\n").encode())
-                os.fsync(file.fileno())
-            except OSError:
-                file.truncate(end)  # half a line would spoil the next one
-                raise
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
         try:
-            yield
+            with open(self._path, "ab", buffering=0) as file:
+                end = file.tell()
+                try:
+                    _write_all(file, (json.dumps(line) + "\n").encode())
+                    os.fsync(file.fileno())
+                except OSError:
+                    file.truncate(end)  # a partial line would spoil the next one
+                    raise
         except OSError as error:
-            raise MltcpError(f"the journal {self._path} cannot be written: {error.strerror}") from None
+            raise MltcpError(f"the journal cannot be written: {self._path}: {error.strerror}") from None
 
 
 def _write_all(file: FileIO, data: bytes) -> None:
     """A full disk takes a part first, and says what is wrong at the next attempt."""
     while data:
         data = data[file.write(data) :]
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

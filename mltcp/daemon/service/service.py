@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from mltcp.core.errors import MltcpError
+from mltcp.core.signals import stop_signals
 from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.job import Mechanism
 from mltcp.daemon.jobs.job_manager import JobManager
@@ -153,8 +154,17 @@ class _Daemon:
         """Serve until SIGTERM or SIGINT."""
         loop = asyncio.get_running_loop()
         stopped = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop, number, stopped)
+
+        def stop(number: signal.Signals) -> None:
+            _log.info("ending, because of %s", number.name)
+            stopped.set()
+
+        with stop_signals(stop, loop):
+            self._start(loop)
+            await stopped.wait()
+        _notify("STOPPING=1")
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._server.listen(loop)
         # Without cgroup v2 no process can be attached; everything else works.
         with suppress(MltcpError, OSError):
@@ -172,13 +182,6 @@ class _Daemon:
         _Periodic(loop, "the count of flows", COUNT_S, self._count).start()
         _log.info("listening at %s", self._configuration.socket)
         _notify("READY=1")
-        await stopped.wait()
-        _notify("STOPPING=1")
-
-    @staticmethod
-    def _stop(number: int, stopped: asyncio.Event) -> None:
-        _log.info("ending, because of %s", signal.Signals(number).name)
-        stopped.set()
 
     def _count(self) -> None:
         self._manager.count()

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
-from mltcp.core.atomic_files import check_writable, write_whole
+from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.demand import demand_document
 from mltcp.core.quantities import with_si_prefix
 from placement.cassini.capture import BIN_NS, Captured, captured
@@ -61,7 +61,7 @@ def execute(options: argparse.Namespace) -> int:
         )
     text = json.dumps(document(found, options.capture.stem), indent=1) + "\n"
     if options.output is not None:
-        write_whole(options.output, text.encode())
+        write_atomically(options.output, text.encode())
     if options.json:
         print(text, end="")
     else:

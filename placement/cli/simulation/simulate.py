@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mltcp.core.atomic_files import check_writable, write_whole
+from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.errors import UsageError
 from placement.cli.simulation.arguments import add_setting, check_seed, setting_of
 from placement.experiments.policy_name import LWF, PolicyName, Rules
@@ -103,7 +103,7 @@ def execute(options: argparse.Namespace) -> int:
     outcome = _simulate(what, options.intervals)
     text = json.dumps(document(what, outcome), allow_nan=False) + "\n"
     if options.output is not None:
-        write_whole(options.output, text.encode())
+        write_atomically(options.output, text.encode())
     if options.json:
         print(text, end="")
     else:
