@@ -4,21 +4,20 @@ import os
 import secrets
 from contextlib import contextmanager
 
-from mltcp.ebpf.congestion_controls import Controls
+from mltcp.ebpf.congestion_controls import CONTROLS, Controls
 from mltcp.ebpf.mounts import ensure_bpffs
+
+
+def name_of_its_own(name):
+    """A kernel-wide name for one test: as long as `name`, and different for every call."""
+    return f"t{secrets.token_hex(3)}_{name}"[: len(name)]
 
 
 @contextmanager
 def own_controls():
     """A `Controls` whose every name is this test's own; all is unloaded at the end, whatever happened."""
-    mark = secrets.token_hex(2)
-    rename = {
-        "mltcp_reno": f"mt{mark}_ren",
-        "mltcp_cubic": f"mt{mark}_cubi",
-        "mltcp_dctcp": f"mt{mark}_dctc",
-        "bpf_dctcp": f"b{mark}_dct",
-    }
-    controls = Controls(ensure_bpffs() / f"mltcp-test-{os.getpid()}-{mark}", rename)
+    rename = {name: name_of_its_own(name) for name in CONTROLS}
+    controls = Controls(ensure_bpffs() / f"mltcp-test-{os.getpid()}-{secrets.token_hex(2)}", rename)
     controls.own = dict(rename)
     try:
         yield controls

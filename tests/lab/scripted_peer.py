@@ -1,7 +1,8 @@
 """A TCP receiver made of scapy packets on a TUN device: it acknowledges exactly what a test says, when it does.
 
 Two kernel senders that are given the same script must show the same congestion window after every step if their
-congestion controls are the same: nothing else is left that could differ.
+congestion controls are the same and do not depend on time. Timestamps and selective acknowledgements are off, and the
+retransmission timer is longer than any test, so that no timer of TCP's own takes part.
 """
 
 import contextlib
@@ -21,16 +22,24 @@ _TCP_CONGESTION, _TCP_INFO = 13, 11
 _CLONE_NEWNET = 0x40000000
 HERE, THERE = "10.99.0.1", "10.99.0.2"
 MSS = 1000
+NO_TIMEOUT_MS = 60_000
+_RECEIVE_WINDOW = 65535
+_PATIENCE_S = 30
 
 
 class ScriptedPeer:
     """A connected kernel socket (`sender`) under `control`, and the peer that this object plays.
 
     For a thread or process that is in a network namespace of its own (`namespaces.in_scratch`, `unshare_network`).
+
+    Args:
+        control: the congestion control of the sender.
+        ecn: whether ECN is negotiated.
+        rto_min_ms: the shortest retransmission timeout of the sender.
     """
 
-    def __init__(self, control: str, ecn: bool) -> None:
-        self._tun = _open_tun()
+    def __init__(self, control: str, ecn: bool, rto_min_ms: int = NO_TIMEOUT_MS) -> None:
+        self._tun = _open_tun(rto_min_ms)
         Path("/proc/sys/net/ipv4/tcp_ecn").write_text("1" if ecn else "0")
         for name in ("tcp_sack", "tcp_timestamps", "tcp_window_scaling"):
             Path(f"/proc/sys/net/ipv4/{name}").write_text("0")
@@ -49,10 +58,16 @@ class ScriptedPeer:
         self._port, self._first = syn[TCP].sport, syn[TCP].seq + 1
         assert "E" in syn[TCP].flags or not ecn
         self._send(
-            TCP(flags="SAE" if ecn else "SA", seq=999, ack=self._first, window=65535, options=[("MSS", MSS)])
+            TCP(
+                flags="SAE" if ecn else "SA",
+                seq=999,
+                ack=self._first,
+                window=_RECEIVE_WINDOW,
+                options=[("MSS", MSS)],
+            )
         )
         self._next_packet()
-        select.select([], [self.sender], [], 5)
+        select.select([], [self.sender], [], _PATIENCE_S)
 
     def write(self, count: int) -> None:
         """Let the sender have `count` more bytes to send."""
@@ -69,8 +84,8 @@ class ScriptedPeer:
         return segments
 
     def receive_window(self) -> int:
-        """Wait until as many segments have come as the sender's window lets it send; how many that are."""
-        segments = self.window()[0]
+        """Wait until as many segments have come as the sender's and the receiver's windows allow; how many that are."""
+        segments = min(self.window()[0], _RECEIVE_WINDOW // MSS)
         while self.received < self.acknowledged + segments * MSS:
             packet = self._next_packet()
             end = packet[TCP].seq - self._first + len(packet[TCP].payload)
@@ -82,10 +97,26 @@ class ScriptedPeer:
         segments = self.receive_window()
         for _ in range(3):
             self._acknowledge("A")
+        self._acknowledge_once_resent(segments)
+
+    def time_out(self) -> None:
+        """Acknowledge a window only after its first segment is resent on the sender's timeout."""
+        self._acknowledge_once_resent(self.receive_window())
+
+    def _acknowledge_once_resent(self, segments: int) -> None:
         while self._next_packet()[TCP].seq - self._first != self.acknowledged:
             pass
         self.acknowledged += segments * MSS
         self._acknowledge("A")
+
+    def receive_rest(self, count: int) -> None:
+        """Receive and acknowledge, packet by packet, until all of the `count` bytes that were written are."""
+        while self.acknowledged < count:
+            packet = self._next_packet()
+            end = packet[TCP].seq - self._first + len(packet[TCP].payload)
+            if end > self.acknowledged:
+                self.acknowledged = self.received = end
+                self._acknowledge("A")
 
     def window(self) -> tuple[int, int]:
         """(cwnd, ssthresh) of the sender, in segments."""
@@ -100,11 +131,11 @@ class ScriptedPeer:
         os.close(self._tun)
 
     def _acknowledge(self, flags: str) -> None:
-        self._send(TCP(flags=flags, seq=1000, ack=self._first + self.acknowledged, window=65535))
+        self._send(TCP(flags=flags, seq=1000, ack=self._first + self.acknowledged, window=_RECEIVE_WINDOW))
 
     def _next_packet(self) -> IP:
         while True:
-            ready, _, _ = select.select([self._tun], [], [], 5)
+            ready, _, _ = select.select([self._tun], [], [], _PATIENCE_S)
             assert ready, f"the kernel sent nothing; {self.received} bytes so far"
             packet = IP(os.read(self._tun, 65536))
             if packet.haslayer(TCP):
@@ -115,13 +146,14 @@ class ScriptedPeer:
         os.write(self._tun, bytes(IP(src=THERE, dst=HERE) / segment))
 
 
-def _open_tun() -> int:
+def _open_tun(rto_min_ms: int) -> int:
     tun = os.open("/dev/net/tun", os.O_RDWR)
     fcntl.ioctl(tun, _TUNSETIFF, struct.pack("16sH", b"scripted0", _IFF_TUN | _IFF_NO_PI))
     with IPRoute() as route:
         index = route.link_lookup(ifname="scripted0")[0]
         route.addr("add", index=index, address=HERE, prefixlen=24)
         route.link("set", index=index, state="up", mtu=1500)
+        route.route("add", dst=f"{THERE}/32", oif=index, metrics={"rto_min": rto_min_ms})
     return tun
 
 

@@ -59,11 +59,10 @@ def test_mltcp_dctcp_is_dctcp_where_no_iteration_is_recognised(controls, ecn):
 
 
 @pytest.mark.parametrize("ecn", [False, True])
-def test_mltcp_cubic_is_cubic_where_no_iteration_is_recognised(controls, ecn):
-    """CUBIC goes by the clock, so two runs of it may be two segments apart; its decrease does not."""
+def test_mltcp_cubic_decreases_as_cubic_does(controls, ecn):
+    """CUBIC's increase depends on time: `test_side_by_side.py` compares it call by call."""
     mine, base = windows(controls.own["mltcp_cubic"], ecn), windows("cubic", ecn)
     assert [ssthresh for _, _, ssthresh in mine] == [ssthresh for _, _, ssthresh in base]
-    assert all(abs(a - b) <= 2 for (_, a, _), (_, b, _) in zip(mine, base, strict=True))
 
 
 def test_dctcp_decreases_by_half_of_alpha(controls):

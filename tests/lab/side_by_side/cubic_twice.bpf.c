@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/* The kernel's CUBIC and MLTCP-CUBIC side by side. */
+#include "cubic.bpf.c"
+#include "side_by_side.bpf.h"
+
+SEC("struct_ops/twice_init")
+void BPF_PROG(twice_init, struct sock *sk)
+{
+	SIDE_BY_SIDE_VOID(HOOK_INIT, sk, BPF_SK_STORAGE_GET_F_CREATE, cubictcp_init(sk), ____cubic_init(ctx, sk));
+}
+
+SEC("struct_ops/twice_release")
+void BPF_PROG(twice_release, struct sock *sk)
+{
+	SIDE_BY_SIDE_VOID(HOOK_RELEASE, sk, 0, , ____cubic_release(ctx, sk));
+}
+
+SEC("struct_ops/twice_acked")
+void BPF_PROG(twice_acked, struct sock *sk, const struct ack_sample *sample)
+{
+	SIDE_BY_SIDE_VOID(HOOK_ACKED, sk, 0, cubictcp_acked(sk, sample), ____cubic_acked(ctx, sk, sample));
+}
+
+SEC("struct_ops/twice_event")
+void BPF_PROG(twice_event, struct sock *sk, enum tcp_ca_event event)
+{
+	SIDE_BY_SIDE_VOID(HOOK_EVENT, sk, 0, cubictcp_cwnd_event(sk, event), ____cubic_event(ctx, sk, event));
+}
+
+SEC("struct_ops/twice_avoid")
+void BPF_PROG(twice_avoid, struct sock *sk, __u32 ack, __u32 acked)
+{
+	SIDE_BY_SIDE_VOID(HOOK_AVOID, sk, 0, cubictcp_cong_avoid(sk, ack, acked),
+			  ____cubic_cong_avoid(ctx, sk, ack, acked));
+}
+
+SEC("struct_ops/twice_state")
+void BPF_PROG(twice_state, struct sock *sk, __u8 new_state)
+{
+	SIDE_BY_SIDE_VOID(HOOK_STATE, sk, 0, cubictcp_state(sk, new_state), ____cubic_state(ctx, sk, new_state));
+}
+
+SEC("struct_ops/twice_ssthresh")
+__u32 BPF_PROG(twice_ssthresh, struct sock *sk)
+{
+	return SIDE_BY_SIDE(HOOK_SSTHRESH, sk, 0, cubictcp_recalc_ssthresh(sk), ____cubic_ssthresh(ctx, sk));
+}
+
+SEC("struct_ops/twice_undo")
+__u32 BPF_PROG(twice_undo, struct sock *sk)
+{
+	return SIDE_BY_SIDE(HOOK_UNDO, sk, 0, tcp_reno_undo_cwnd(sk), ____cubic_undo(ctx, sk));
+}
+
+SEC(".struct_ops")
+struct tcp_congestion_ops cubic_twice = {
+	.init = (void *)twice_init,
+	.release = (void *)twice_release,
+	.pkts_acked = (void *)twice_acked,
+	.cwnd_event = (void *)twice_event,
+	.cong_avoid = (void *)twice_avoid,
+	.set_state = (void *)twice_state,
+	.ssthresh = (void *)twice_ssthresh,
+	.undo_cwnd = (void *)twice_undo,
+	.name = "cubic_twice",
+};
