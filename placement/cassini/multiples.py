@@ -9,21 +9,25 @@ from placement.model.compiled import compiled_with_arrays
 
 @compiled_with_arrays
 def closest_multiples(times: np.ndarray, most: int, tolerance: float, best: np.ndarray) -> float:
-    """How close multiples of all times lie together; they are written into `best`.
+    """Search multiples of all times that lie close together, write them into `best`, and return their distance.
 
-    That is (largest - smallest) / largest, times the largest multiple: the more iterations there are on a circle, the
-    less there is to gain from rotating it, and the less drift is worth it. About each multiple of the longest time, up
-    to `most`, the multiples next to it are looked at; the first within the tolerance are taken, or else the closest.
+    The distance is (largest - smallest) / largest, times the largest multiple: the more iterations there are on a
+    circle, the less there is to gain from rotating it, and the less drift is worth it. The multiples next to the first,
+    second, ... `most`-th multiple of the longest time are tried; the first within the tolerance are taken, or else the
+    closest.
 
     Args:
         times: different, ascending, ns.
+        most: the largest multiple of the longest time.
+        tolerance: the distance at which the search ends.
+        best: the multiples found, one for each time.
     """
     jobs = times.shape[0]
     closest = np.inf
     for repeat in range(1, most + 1):
         about = times[jobs - 1] * repeat
         chosen = np.empty(jobs, np.int64)
-        # each window begins at a multiple below (or above) and takes the first multiple of each time from there on
+        # a window begins at a multiple of one time below (or above) and takes the first multiple of each from there on
         for first in range(2 * jobs):
             time = times[first // 2]
             begin = about // time * time
@@ -37,6 +41,8 @@ def closest_multiples(times: np.ndarray, most: int, tolerance: float, best: np.n
                 chosen[job] = -(-begin // times[job])
                 end = max(end, chosen[job] * times[job])
                 largest = max(largest, chosen[job])
+            if chosen[jobs - 1] > most:
+                continue
             spread = (end - begin) / end * largest
             if spread < closest:
                 closest = spread
