@@ -15,7 +15,7 @@ from bench.compare.results import JobRun, Shift
 from bench.lab.topology import MAX_JOBS
 from bench.workloads.job import JobResult
 from bench.workloads.launch.open_run import Event, Iterated, OpenRun, open_run
-from placement.policies.schedulers.augmented import Decision
+from placement.policies.schedulers.scheduling_policy import Decision
 from placement.simulator.executor import JobEnd, Start
 from placement.traces.sets import TracedJob
 

@@ -24,7 +24,7 @@ from mltcp.core.demand import Demand, Phase
 from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.jobs import attached
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.augmented import links_of
+from placement.policies.schedulers.scheduling_policy import links_of
 from placement.simulator.executor import Start
 from placement.traces.sets import TracedJob
 

@@ -1,4 +1,4 @@
-"""The schedulers of a comparison by name: those of `augmented`, and the compiled placement policies as schedulers."""
+"""The schedulers of a comparison: those of `scheduling_policy`, and the compiled placement policies as schedulers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from dataclasses import dataclass
 from mltcp.core.policy_names import Vocabulary
 from placement.model.cluster import Cluster
 from placement.policies.catalogue import Placement, placement_policy
-from placement.policies.schedulers import augmented
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Scheduler
+from placement.policies.schedulers.scheduling_policy import (
+    AUGMENTED,
+    SCHEDULERS,
+    SchedulingPolicy,
+    scheduling_policy,
+)
 from placement.service.state.slot_pool import SlotPool, SlotRequest
 
-NAMES = Vocabulary("scheduler", (*augmented.SCHEDULERS, "first-fit", "list-scheduling", "lwf[-K]"))
+NAMES = Vocabulary("scheduler", (*SCHEDULERS, "first-fit", "list-scheduling", "lwf[-K]"))
 
 
 @dataclass(frozen=True)
@@ -94,16 +99,16 @@ class UntimedScheduler:
         return None
 
 
-def scheduler(name: str, cassini: bool, seed: int) -> augmented.Policy:
+def scheduler(name: str, cassini: bool, seed: int) -> SchedulingPolicy:
     """The scheduler of this name, alone or with Cassini.
 
     Raises:
         UsageError: there is no such scheduler.
     """
     part = NAMES.parse(name)
-    if part.base in augmented.SCHEDULERS:
-        return augmented.policy(name + (augmented.AUGMENTED if cassini else ""), seed=seed)
-    return augmented.Policy(GreedyScheduler(placement_policy(part.base, part.number or 1)), cassini)
+    if part.base in SCHEDULERS:
+        return scheduling_policy(name + (AUGMENTED if cassini else ""), seed=seed)
+    return SchedulingPolicy(GreedyScheduler(placement_policy(part.base, part.number or 1)), cassini)
 
 
 def _request(job: JobView) -> SlotRequest:

@@ -23,7 +23,7 @@ from bench.lab.network import namespaces
 from bench.lab.topology import MAX_JOBS
 from bench.lab.two_tier import TwoTier, two_tier, two_tier_cluster
 from mltcp.core.errors import UsageError
-from placement.policies.schedulers.augmented import Policy
+from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
 from placement.traces.sets import JobSet
 
@@ -120,7 +120,7 @@ def _run_approach(
 
 
 def _shared_runs(
-    trace: JobSet, shape: TwoTier, policy: Policy, executor: LiveExecutor
+    trace: JobSet, shape: TwoTier, policy: SchedulingPolicy, executor: LiveExecutor
 ) -> Sequence[ClusterRun]:
     """All jobs as they arrive, in one run."""
     run = ClusterRun(trace.jobs, two_tier_cluster(shape), trace.capacity_bps, policy, executor)
@@ -129,7 +129,7 @@ def _shared_runs(
 
 
 def _isolated_runs(
-    trace: JobSet, shape: TwoTier, policy: Policy, executor: LiveExecutor
+    trace: JobSet, shape: TwoTier, policy: SchedulingPolicy, executor: LiveExecutor
 ) -> Sequence[ClusterRun]:
     """One job after the other in an empty lab, each in a run of its own; it stays where it is placed first."""
     runs: list[ClusterRun] = []

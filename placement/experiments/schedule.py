@@ -11,7 +11,7 @@ import numpy as np
 
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import Vocabulary, check_names
-from placement.policies.schedulers.augmented import AUGMENTED, SCHEDULER_NAMES, policy
+from placement.policies.schedulers.scheduling_policy import AUGMENTED, SCHEDULER_NAMES, scheduling_policy
 from placement.simulator.fluid_executor import FluidSettings
 from placement.simulator.scheduled_cluster import IDEAL, run_trace
 from placement.simulator.trace_outcome import TraceOutcome, joined
@@ -152,7 +152,7 @@ def compare(plan: Plan, step: Callable[[str, int], None]) -> Comparison:
     left = len(traces) * len(outcomes)
     for seed, jobs in traces:
         for name, found in outcomes.items():
-            chosen = None if name == IDEAL else policy(name, seed=seed, lease_ns=plan.lease_ns)
+            chosen = None if name == IDEAL else scheduling_policy(name, seed=seed, lease_ns=plan.lease_ns)
             found.append(run_trace(jobs, plan.setup, chosen, seed))
             left -= 1
             step(f"{name}, seed {seed}", left)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from mltcp.core.demand import Demand
 from mltcp.core.errors import MltcpError
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.augmented import Decision, Policy
 from placement.policies.schedulers.scheduler import JobView, free_gpus, progress
+from placement.policies.schedulers.scheduling_policy import Decision, SchedulingPolicy
 from placement.simulator.executor import Executor, Start
 from placement.simulator.scheduled_job import ScheduledJob
 from placement.traces.sets import TracedJob
@@ -39,7 +39,7 @@ class ClusterRun:
         jobs: Sequence[TracedJob],
         cluster: Cluster,
         nic_bps: int,
-        policy: Policy,
+        policy: SchedulingPolicy,
         executor: Executor,
     ) -> None:
         """Prepare a run.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from placement.policies.schedulers.augmented import Decision
+from placement.policies.schedulers.scheduling_policy import Decision
 from placement.traces.sets import TracedJob
 
 _ROUNDING = 1e-6

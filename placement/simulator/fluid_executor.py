@@ -18,7 +18,7 @@ from mltcp.core.demand import Phase
 from mltcp.core.errors import UsageError
 from placement.cassini.drift import THRESHOLD, corrections
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.augmented import Decision, links_of
+from placement.policies.schedulers.scheduling_policy import Decision, links_of
 from placement.simulator.executor import JobEnd, Start
 from placement.simulator.fluid.fluid import Fluid
 from placement.traces.sets import TracedJob
@@ -165,7 +165,7 @@ class FluidExecutor:
 
     def decided(self, decision: Decision) -> None:
         """See `Executor`: take over Cassini's time shifts, and the groups of jobs that they tie together."""
-        self._groups = decision.turns
+        self._groups = decision.tied
         if self._groups:
             self._shifts_ns = decision.shifts_ns
             self._correct()

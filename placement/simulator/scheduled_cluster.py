@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster, Gpu, Server
-from placement.policies.schedulers.augmented import Policy
-from placement.policies.schedulers.fixed import FixedScheduler
+from placement.policies.schedulers.fixed_scheduler import FixedScheduler
+from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.fluid_executor import FluidExecutor, FluidSettings
 from placement.simulator.scheduled_job import ScheduledJob
@@ -17,7 +17,9 @@ from placement.traces.sets import JobSet, TracedJob
 IDEAL = "ideal"
 
 
-def run_trace(jobs: JobSet, settings: FluidSettings, policy: Policy | None, seed: int = 0) -> TraceOutcome:
+def run_trace(
+    jobs: JobSet, settings: FluidSettings, policy: SchedulingPolicy | None, seed: int = 0
+) -> TraceOutcome:
     """Run a trace to its end under a policy. The same seed gives jobs the same noise under every policy.
 
     Args:
@@ -46,7 +48,7 @@ def run_trace(jobs: JobSet, settings: FluidSettings, policy: Policy | None, seed
     )
 
 
-def ideal(jobs: Sequence[TracedJob]) -> tuple[Cluster, Policy]:
+def ideal(jobs: Sequence[TracedJob]) -> tuple[Cluster, SchedulingPolicy]:
     """A cluster with a server for every job, so that none sends over a link, and the policy that places them there."""
     cluster = Cluster(tuple(Server(f"s{number}", (Gpu(),) * job.workers) for number, job in enumerate(jobs)))
     assignment: dict[str, tuple[int, ...]] = {}
@@ -54,7 +56,7 @@ def ideal(jobs: Sequence[TracedJob]) -> tuple[Cluster, Policy]:
     for job in jobs:
         assignment[job.name] = tuple(range(first, first + job.workers))
         first += job.workers
-    return cluster, Policy(FixedScheduler(IDEAL, assignment))
+    return cluster, SchedulingPolicy(FixedScheduler(IDEAL, assignment))
 
 
 def _check(jobs: JobSet, cluster: Cluster) -> None:

@@ -1,1 +1,1 @@
-"""Schedulers of whole jobs, with and without Cassini."""
+"""Schedulers of whole jobs, alone and augmented with Cassini."""

@@ -1,9 +1,9 @@
 """Equally good placements: the same numbers of workers on other GPUs (4.4.2, step 1).
 
-To a scheduler that knows only racks, a placement is as good as another one if as many workers are under one rack with
-all of their job: where a job does not fit under one rack, any GPUs will do. Candidates are drawn at random (seeded):
-a job goes to the tightest rack that has room for all of it; failing that, in every other draw to any GPUs, and in the
-others from rack to rack, in random order, taking all that is free in each.
+A scheduler that knows only racks cannot tell two placements apart in which as many workers are in one rack with all of
+their job; a job that does not fit in one rack can have any GPUs. Candidates are drawn at random (seeded). A job is
+placed in the tightest rack that can hold all of it. If there is none, half of the draws place it on any GPUs, and half
+go from rack to rack in random order and take all free GPUs of each.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.scheduler import Assignment
 
-_DRAWS_A_CANDIDATE = 6
+_DRAWS_PER_CANDIDATE = 6
 
 
 @dataclass(frozen=True)
-class Wish:
-    """A job that is to be placed.
+class PlacementRequest:
+    """A job to be placed.
 
     Attributes:
         job: its name.
-        workers: how many.
-        present: GPUs it has now; with as many workers it may be left there.
+        workers: how many GPUs it is to have.
+        present: the GPUs that it holds; if there are as many, it may stay there.
     """
 
     job: str
@@ -36,87 +36,108 @@ class Wish:
 def placements(
     cluster: Cluster,
     kept: Assignment,
-    wishes: Sequence[Wish],
+    requests: Sequence[PlacementRequest],
     free: Sequence[int],
     most: int,
     seed: int,
     *,
     stay: bool = True,
 ) -> tuple[Assignment, ...]:
-    """Up to `most` different placements of the wishes on free GPUs, equally good, in random order.
+    """Draw different placements that are equally good, in random order.
 
     Args:
-        cluster: it tells the racks: the servers of a switch.
+        cluster: the servers of a switch are a rack.
         kept: jobs that stay where they are; part of all placements.
-        wishes: they fit: they want no more workers than there are free GPUs.
-        free: GPUs, among them those that wishes have at present.
-        most: how many to give; at least the first is always given.
+        requests: together they ask for no more workers than there are free GPUs.
+        free: the GPUs to place them on, including those that the jobs of the requests hold.
+        most: the largest number of placements; there is always one.
         seed: of the draws.
         stay: whether a job that can stay where it is does so in all placements.
     """
     draw = random.Random(seed)
     drawn: dict[tuple[tuple[int, ...], ...], int] = {}
-    settled = {wish.job: wish.present for wish in wishes if stay and len(wish.present) == wish.workers}
-    open_wishes = [wish for wish in wishes if wish.job not in settled]
+    settled = {each.job: each.present for each in requests if stay and len(each.present) == each.workers}
+    open_requests = [each for each in requests if each.job not in settled]
     taken = {gpu for gpus in settled.values() for gpu in gpus}
     left = [gpu for gpu in free if gpu not in taken]
-    for _ in range(most * _DRAWS_A_CANDIDATE if open_wishes else 1):
-        found = _draw(cluster, open_wishes, left, draw)
-        key = tuple(found[wish.job] for wish in open_wishes)
-        drawn.setdefault(key, _apart(cluster, found))
-    best = min(drawn.values())
-    alike = [key for key, apart in drawn.items() if apart == best][:most]
+    for _ in range(most * _DRAWS_PER_CANDIDATE if open_requests else 1):
+        placed = _draw(cluster, open_requests, left, draw)
+        key = tuple(placed[each.job] for each in open_requests)
+        drawn.setdefault(key, _spread_workers(cluster, placed))
+    least = min(drawn.values())
+    best = [key for key, spread in drawn.items() if spread == least][:most]
     return tuple(
-        {**kept, **settled, **{wish.job: gpus for wish, gpus in zip(open_wishes, key, strict=True)}}
-        for key in alike
+        {**kept, **settled, **{each.job: gpus for each, gpus in zip(open_requests, key, strict=True)}}
+        for key in best
     )
 
 
 def racks_of(cluster: Cluster, gpus: Sequence[int]) -> set[str]:
-    """The switches that the servers of these GPUs are connected to."""
+    """The switches to which the servers of these GPUs are connected."""
     return {cluster.servers[cluster.gpus[gpu][0]].switch for gpu in gpus}
 
 
+def fits_a_rack(cluster: Cluster, workers: int) -> bool:
+    """Whether the largest rack has so many GPUs."""
+    gpus: dict[str, int] = {}
+    for server in cluster.servers:
+        gpus[server.switch] = gpus.get(server.switch, 0) + len(server.gpus)
+    return workers <= max(gpus.values())
+
+
+def seed_of(*numbers: int) -> int:
+    """A seed made of several numbers, the same in every process."""
+    mixed = 0
+    for number in numbers:
+        mixed = (mixed * 1_000_003 + number) % 2**63
+    return mixed
+
+
 def _draw(
-    cluster: Cluster, wishes: Sequence[Wish], free: Sequence[int], draw: random.Random
+    cluster: Cluster, requests: Sequence[PlacementRequest], free: Sequence[int], draw: random.Random
 ) -> Mapping[str, tuple[int, ...]]:
-    """One placement: the jobs in random order, the large ones more often first."""
+    """One placement. Jobs are placed in random order, large ones more often before small ones."""
     racks: dict[str, list[int]] = {}
     for gpu in free:
         racks.setdefault(cluster.servers[cluster.gpus[gpu][0]].switch, []).append(gpu)
     scattered = draw.random() < 0.5
-    found = {}
-    for wish in sorted(wishes, key=lambda each: -each.workers * draw.uniform(0.5, 1.0)):
-        roomy = [gpus for gpus in racks.values() if len(gpus) >= wish.workers]
-        chosen = _of_one_rack(roomy, wish, draw) if roomy else _across(racks, wish, scattered, draw)
+    placed = {}
+    for request in sorted(requests, key=lambda each: -each.workers * draw.uniform(0.5, 1.0)):
+        large_enough = [gpus for gpus in racks.values() if len(gpus) >= request.workers]
+        if large_enough:
+            chosen = _in_one_rack(large_enough, request, draw)
+        else:
+            chosen = _across_racks(racks, request, scattered, draw)
         for rack in racks.values():
             rack[:] = [gpu for gpu in rack if gpu not in chosen]
-        found[wish.job] = tuple(sorted(chosen))
-    return found
+        placed[request.job] = tuple(sorted(chosen))
+    return placed
 
 
-def _of_one_rack(roomy: Sequence[Sequence[int]], wish: Wish, draw: random.Random) -> list[int]:
-    tightest = min(len(gpus) for gpus in roomy)
-    return _some(draw.choice([gpus for gpus in roomy if len(gpus) == tightest]), wish, wish.workers, draw)
+def _in_one_rack(racks: Sequence[Sequence[int]], request: PlacementRequest, draw: random.Random) -> list[int]:
+    """GPUs of one of the racks with the fewest free ones."""
+    fewest = min(len(gpus) for gpus in racks)
+    rack = draw.choice([gpus for gpus in racks if len(gpus) == fewest])
+    return _sample(rack, request, request.workers, draw)
 
 
-def _across(
-    racks: Mapping[str, Sequence[int]], wish: Wish, scattered: bool, draw: random.Random
+def _across_racks(
+    racks: Mapping[str, Sequence[int]], request: PlacementRequest, scattered: bool, draw: random.Random
 ) -> list[int]:
     if scattered:
-        return _some([gpu for gpus in racks.values() for gpu in gpus], wish, wish.workers, draw)
+        return _sample([gpu for gpus in racks.values() for gpu in gpus], request, request.workers, draw)
     chosen: list[int] = []
     for name in draw.sample(list(racks), len(racks)):
-        chosen += _some(racks[name], wish, wish.workers - len(chosen), draw)
+        chosen += _sample(racks[name], request, request.workers - len(chosen), draw)
     return chosen
 
 
-def _some(gpus: Sequence[int], wish: Wish, wanted: int, draw: random.Random) -> list[int]:
-    """Those that the job has already, and then any."""
+def _sample(gpus: Sequence[int], request: PlacementRequest, count: int, draw: random.Random) -> list[int]:
+    """Up to `count` of the GPUs: first those that the job holds, then any."""
     shuffled = draw.sample(list(gpus), len(gpus))
-    return sorted(shuffled, key=lambda gpu: gpu not in wish.present)[:wanted]
+    return sorted(shuffled, key=lambda gpu: gpu not in request.present)[:count]
 
 
-def _apart(cluster: Cluster, found: Assignment) -> int:
-    """What the scheduler can tell: how many workers are in jobs that are not under one rack."""
-    return sum(len(gpus) for gpus in found.values() if len(racks_of(cluster, gpus)) > 1)
+def _spread_workers(cluster: Cluster, placed: Assignment) -> int:
+    """The number of workers in jobs that span racks, by which the scheduler rates a placement."""
+    return sum(len(gpus) for gpus in placed.values() if len(racks_of(cluster, gpus)) > 1)

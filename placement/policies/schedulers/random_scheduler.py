@@ -1,4 +1,4 @@
-"""Random of 4.5.1: the workers of each job anywhere, whoever came first; the one with the highest network overhead."""
+"""Random of 4.5.1: workers on any GPUs, first come first served; the baseline with the most network traffic."""
 
 from __future__ import annotations
 
@@ -7,60 +7,61 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placement.model.cluster import Cluster
+from placement.policies.schedulers.candidates import seed_of
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, free_gpus
-from placement.policies.schedulers.themis import hash_of
 
 
 @dataclass(frozen=True)
-class Random:
-    """Each job waits for as many GPUs as it asked for, and keeps those it gets to its end.
+class RandomScheduler:
+    """A job waits for as many GPUs as it asked for, and keeps them to its end.
 
-    Jobs do not overtake each other: one that does not fit holds up those behind it.
+    Jobs do not overtake each other: one that does not fit blocks those behind it.
 
     Attributes:
-        seed: of the draw.
+        seed: of the draws.
     """
 
     seed: int = 0
 
     @property
     def name(self) -> str:
-        """As it is asked for."""
+        """Its name on the command line."""
         return "random"
 
     @property
     def lease_ns(self) -> int | None:
-        """To the end of the job."""
+        """No leases."""
         return None
 
     def candidates(
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
     ) -> tuple[Assignment, ...]:
-        """Place jobs on any GPUs; see `Scheduler.candidates`."""
+        """See `Scheduler.candidates`."""
         kept = {job.name: job.gpus for job in jobs if job.gpus}
         free = free_gpus(cluster, kept)
         waiting = sorted((job for job in jobs if not job.gpus), key=lambda job: (job.arrival_ns, job.name))
-        draw = random.Random(hash_of(self.seed, now_ns))
-        found: list[Assignment] = []
+        draw = random.Random(seed_of(self.seed, now_ns))
+        different: list[Assignment] = []
         for _ in range(most):
-            placed = {**kept, **_scattered(waiting, free, draw)}
-            if placed not in found:
-                found.append(placed)
-        return tuple(found)
+            assignment = {**kept, **_scattered(waiting, free, draw)}
+            if assignment not in different:
+                different.append(assignment)
+        return tuple(different)
 
     def next_ns(self, now_ns: int, jobs: Sequence[JobView]) -> int | None:
-        """Only when a job comes or goes."""
+        """No timers."""
         return None
 
 
 def _scattered(
     waiting: Sequence[JobView], free: Sequence[int], draw: random.Random
 ) -> dict[str, tuple[int, ...]]:
+    """Random GPUs for each of the jobs, up to the first that does not fit."""
     left = draw.sample(list(free), len(free))
-    found = {}
+    placed = {}
     for job in waiting:
         if job.gpus_wanted > len(left):
             break
-        found[job.name] = tuple(sorted(left[: job.gpus_wanted]))
+        placed[job.name] = tuple(sorted(left[: job.gpus_wanted]))
         left = left[job.gpus_wanted :]
-    return found
+    return placed

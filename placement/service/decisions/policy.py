@@ -40,7 +40,7 @@ def parse_policy(name: str, field: str = "policy") -> ServicePolicy:
     if part is None:
         raise invalid(field, f"is {name!r}: {NAMES.allowed}, each alone or with +cassini, are allowed")
     if base in ("themis", "pollux"):
-        from placement.policies.schedulers import augmented
+        from placement.policies.schedulers import scheduling_policy
 
-        return ServicePolicy(name, cassini, None, augmented.policy(base).scheduler)
+        return ServicePolicy(name, cassini, None, scheduling_policy.scheduling_policy(base).scheduler)
     return ServicePolicy(name, cassini, catalogue.placement_policy(part.base, part.number or 1))

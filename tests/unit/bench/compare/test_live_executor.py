@@ -19,7 +19,7 @@ from bench.workloads.launch.open_run import Ended, Iterated
 from bench.workloads.loop import IterationRecord
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import MltcpError
-from placement.policies.schedulers.augmented import Policy
+from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
 from placement.traces.sets import JobSet, TracedJob
 from tests.unit.placement.simulator.test_cluster_run import PlannedScheduler
@@ -134,7 +134,7 @@ def job(name, arrival_s=0, iterations=200, workers=1):
 
 
 def run_of(executor, jobs, chosen):
-    run = ClusterRun(jobs, two_tier_cluster(SHAPE), 10**9, Policy(chosen), executor)
+    run = ClusterRun(jobs, two_tier_cluster(SHAPE), 10**9, SchedulingPolicy(chosen), executor)
     run.run()
     return run
 

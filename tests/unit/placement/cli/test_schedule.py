@@ -65,10 +65,10 @@ def test_the_table_of_a_file(capsys, tmp_path):
         (["--trace", "nothing"], "no set 'nothing'"),
         (["--racks", "0"], "0 racks"),
         (["--load", "0"], "load 0"),
-        (["--noise", "2"], "noise 2"),
+        (["--noise", "2"], "noise: expected 0 <= noise < 1, got 2"),
         (["--congestion-loss", "1"], "congestion_loss is 1"),
         (["--nic-gbps", "nan"], "--nic-gbps nan"),
-        (["--lease", "0"], "lease_ns 0"),
+        (["--lease", "0"], "lease_ns: expected more than 0, got 0"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(capsys, arguments, message):

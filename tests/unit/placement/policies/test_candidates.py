@@ -3,25 +3,25 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.policies.schedulers.candidates import Wish, placements, racks_of
+from placement.policies.schedulers.candidates import PlacementRequest, placements, racks_of
 from placement.policies.schedulers.shares import best_shares
 from placement.simulator.two_tier import two_tier
 
 CLUSTER = two_tier(4, 2)
 
 
-def apart(assignment, wishes):
-    return sum(wish.workers for wish in wishes if len(racks_of(CLUSTER, assignment[wish.job])) > 1)
+def apart(assignment, requests):
+    return sum(request.workers for request in requests if len(racks_of(CLUSTER, assignment[request.job])) > 1)
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(1, 12), st.integers(0, 99))
 @settings(max_examples=60, deadline=None)
 def test_candidates_are_different_complete_and_equally_good(workers, most, seed):
-    wishes = []
+    requests = []
     for number, count in enumerate(workers):
-        if sum(wish.workers for wish in wishes) + count <= 7:
-            wishes.append(Wish(f"j{number}", count))
-    found = placements(CLUSTER, {"kept": (7,)}, wishes, range(7), most, seed)
+        if sum(request.workers for request in requests) + count <= 7:
+            requests.append(PlacementRequest(f"j{number}", count))
+    found = placements(CLUSTER, {"kept": (7,)}, requests, range(7), most, seed)
     assert 1 <= len(found) <= most
     assert len({tuple(sorted(each.items())) for each in found}) == len(found)
     for each in found:
@@ -29,22 +29,29 @@ def test_candidates_are_different_complete_and_equally_good(workers, most, seed)
         used = [gpu for gpus in each.values() for gpu in gpus]
         assert len(set(used)) == len(used)
         assert set(used) <= set(range(8))
-        assert all(len(each[wish.job]) == wish.workers for wish in wishes)
-    assert len({apart(each, wishes) for each in found}) == 1
-    assert found == placements(CLUSTER, {"kept": (7,)}, wishes, range(7), most, seed)
+        assert all(len(each[request.job]) == request.workers for request in requests)
+    assert len({apart(each, requests) for each in found}) == 1
+    assert found == placements(CLUSTER, {"kept": (7,)}, requests, range(7), most, seed)
 
 
 def test_what_fits_under_one_rack_is_never_torn_apart():
-    found = placements(CLUSTER, {}, [Wish("a", 2), Wish("b", 2), Wish("c", 1)], range(8), 10, 0)
+    found = placements(
+        CLUSTER,
+        {},
+        [PlacementRequest("a", 2), PlacementRequest("b", 2), PlacementRequest("c", 1)],
+        range(8),
+        10,
+        0,
+    )
     assert len(found) > 5
     for each in found:
         assert len(racks_of(CLUSTER, each["a"])) == len(racks_of(CLUSTER, each["b"])) == 1
 
 
 def test_a_job_that_keeps_its_number_stays_only_if_that_is_asked():
-    wishes = [Wish("a", 3, (0, 2, 4)), Wish("b", 3)]
-    assert {each["a"] for each in placements(CLUSTER, {}, wishes, range(8), 10, 0)} == {(0, 2, 4)}
-    moved = placements(CLUSTER, {}, wishes, range(8), 10, 0, stay=False)
+    requests = [PlacementRequest("a", 3, (0, 2, 4)), PlacementRequest("b", 3)]
+    assert {each["a"] for each in placements(CLUSTER, {}, requests, range(8), 10, 0)} == {(0, 2, 4)}
+    moved = placements(CLUSTER, {}, requests, range(8), 10, 0, stay=False)
     assert len({each["a"] for each in moved}) > 1
 
 

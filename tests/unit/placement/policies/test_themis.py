@@ -89,13 +89,13 @@ def test_candidates_are_complete_alike_and_waste_nothing(drawn, seed):
 
 def test_gpus_that_two_jobs_hold_are_refused():
     jobs = [view(name, 1, gpus=(3,), lease_end_ns=9) for name in "ab"]
-    with pytest.raises(UsageError, match="GPU 3 belongs to 'a' and 'b'"):
+    with pytest.raises(UsageError, match="GPU 3: expected one job, got 'a' and 'b'"):
         Themis().candidates(RACKS, 0, jobs)
-    with pytest.raises(UsageError, match="GPU 8: 0 to 7"):
+    with pytest.raises(UsageError, match="GPU: expected 0 to 7, got 8"):
         Themis().candidates(RACKS, 0, [view("a", 1, gpus=(8,), lease_end_ns=9)])
 
 
 @pytest.mark.parametrize("arguments", [{"lease_ns": 0}, {"fairness": 1}, {"fairness": -0.1}])
 def test_settings_that_cannot_be(arguments):
-    with pytest.raises(UsageError, match="allowed"):
+    with pytest.raises(UsageError, match="expected"):
         Themis(**arguments)

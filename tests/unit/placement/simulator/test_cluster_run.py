@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import MltcpError, UsageError
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.augmented import Policy
-from placement.policies.schedulers.fixed import FixedScheduler
+from placement.policies.schedulers.fixed_scheduler import FixedScheduler
 from placement.policies.schedulers.pollux import Pollux
-from placement.policies.schedulers.random_scheduler import Random
+from placement.policies.schedulers.random_scheduler import RandomScheduler
+from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.policies.schedulers.themis import Themis
 from placement.simulator.cluster_run import IDLE_DECISIONS, ClusterRun
 from placement.traces.sets import TracedJob
@@ -49,7 +49,7 @@ def job(name, arrival_ns=0, iterations=10, workers=1, least=0, noise_scale=16.0)
 
 def run_of(jobs, scheduler, **times):
     executor = ScriptedExecutor(**times)
-    run = ClusterRun(jobs, CLUSTER, NIC_BPS, Policy(scheduler), executor)
+    run = ClusterRun(jobs, CLUSTER, NIC_BPS, SchedulingPolicy(scheduler), executor)
     run.run()
     return run, executor
 
@@ -213,7 +213,7 @@ class ShuffledScheduler:
 
 @given(
     traces(),
-    st.sampled_from([Random, ShuffledScheduler, Themis, Pollux]),
+    st.sampled_from([RandomScheduler, ShuffledScheduler, Themis, Pollux]),
     st.integers(0, 99),
     st.integers(0, 15),
 )

@@ -5,7 +5,7 @@ import pytest
 
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import MltcpError, UsageError
-from placement.policies.schedulers.augmented import Policy, policy, traffic
+from placement.policies.schedulers.scheduling_policy import SchedulingPolicy, scheduling_policy, traffic
 from placement.simulator.fluid_executor import FluidSettings
 from placement.simulator.scheduled_cluster import run_trace
 from placement.simulator.two_tier import two_tier
@@ -58,7 +58,10 @@ def test_compatible_jobs_that_share_links_run_as_alone_with_cassini_only():
     settings = FluidSettings(ACROSS, noise=0.0, threshold=0.0001)
     jobs = pair(demand(84, 60), demand(78, 66))  # an angle of the circle is 2 ms
     found = {
-        cassini: [run_trace(jobs, settings, Policy(Fixed({0: CROSSED}), cassini), seed) for seed in range(6)]
+        cassini: [
+            run_trace(jobs, settings, SchedulingPolicy(Fixed({0: CROSSED}), cassini), seed)
+            for seed in range(6)
+        ]
         for cassini in (False, True)
     }
     # at random offsets they overlap in most seeds, and stay so
@@ -75,7 +78,9 @@ def test_compatible_jobs_that_share_links_run_as_alone_with_cassini_only():
 def test_jobs_that_drift_are_brought_back(seed):
     jobs = pair(demand(60, 40), demand(60, 40), iterations=2000)
     kept, left = (
-        run_trace(jobs, FluidSettings(ACROSS, noise=0.005), Policy(Fixed({0: CROSSED}), cassini), seed)
+        run_trace(
+            jobs, FluidSettings(ACROSS, noise=0.005), SchedulingPolicy(Fixed({0: CROSSED}), cassini), seed
+        )
         for cassini in (True, False)
     )
     assert slowdowns(kept, 50).mean() < 1.02
@@ -89,17 +94,17 @@ def test_cassini_takes_the_candidate_whose_jobs_do_not_meet():
     jobs = pair(demand(20, 80), demand(20, 80))
     settings = FluidSettings(ACROSS, noise=0.0)
     both = Fixed({0: CROSSED + APART})
-    assert slowdowns(run_trace(jobs, settings, Policy(both, True))) == pytest.approx(1, abs=1e-9)
-    assert slowdowns(run_trace(jobs, settings, Policy(both, False))).mean() > 1.5
+    assert slowdowns(run_trace(jobs, settings, SchedulingPolicy(both, True))) == pytest.approx(1, abs=1e-9)
+    assert slowdowns(run_trace(jobs, settings, SchedulingPolicy(both, False))).mean() > 1.5
 
 
 def test_incompatible_jobs_are_not_held_back_for_nothing():
     # Their times have nothing in common, so that they pass each other at random whatever is done.
     jobs = pair(demand(67, 40), demand(91, 60))
     settings = FluidSettings(ACROSS, noise=0.0)
-    outcome = run_trace(jobs, settings, Policy(Fixed({0: CROSSED}), True))
+    outcome = run_trace(jobs, settings, SchedulingPolicy(Fixed({0: CROSSED}), True))
     assert sum(job.delayed for job in outcome.jobs) == 0
-    plain = run_trace(jobs, settings, Policy(Fixed({0: CROSSED}), False))
+    plain = run_trace(jobs, settings, SchedulingPolicy(Fixed({0: CROSSED}), False))
     assert slowdowns(outcome).mean() == slowdowns(plain).mean()
 
 
@@ -119,8 +124,10 @@ def test_links_that_jobs_use():
 def test_moving_a_job_costs_its_time_and_the_iteration_it_was_in():
     jobs = JobSet("one", "", 50.0, (TracedJob("j0", 2, 100, 0, demand(60, 40)),))
     settings = FluidSettings(ACROSS, noise=0.0, migration_ns=3 * S)
-    moved = run_trace(jobs, settings, Policy(Fixed({0: ({"j0": (0, 1)},), 5 * S: ({"j0": (2, 3)},)})))
-    stayed = run_trace(jobs, settings, Policy(Fixed({0: ({"j0": (0, 1)},)})))
+    moved = run_trace(
+        jobs, settings, SchedulingPolicy(Fixed({0: ({"j0": (0, 1)},), 5 * S: ({"j0": (2, 3)},)}))
+    )
+    stayed = run_trace(jobs, settings, SchedulingPolicy(Fixed({0: ({"j0": (0, 1)},)})))
     (job,) = moved.jobs
     assert job.moved == 1
     assert len(job.iteration_ns) == 100
@@ -133,7 +140,9 @@ def test_moving_a_job_costs_its_time_and_the_iteration_it_was_in():
 def test_a_job_with_fewer_workers_does_more_iterations_that_send_less():
     job = TracedJob("j0", 4, 100, 0, demand(60, 60), min_workers=2, noise_scale=16.0)
     jobs = JobSet("one", "", 50.0, (job,))
-    outcome = run_trace(jobs, FluidSettings(ACROSS, noise=0.0), Policy(Fixed({0: ({"j0": (0, 1)},)})))
+    outcome = run_trace(
+        jobs, FluidSettings(ACROSS, noise=0.0), SchedulingPolicy(Fixed({0: ({"j0": (0, 1)},)}))
+    )
     # A ring of 2 sends 1/2 of twice the size instead of 3/4: 40 ms. Two workers make half as many samples, each of them
     # worth (16 + 4) / (16 + 2) as much.
     (done,) = outcome.jobs
@@ -158,7 +167,7 @@ def test_ideal_is_the_demand_itself():
 @pytest.mark.parametrize("name", ["themis", "themis+cassini", "pollux", "pollux+cassini", "random+cassini"])
 def test_all_jobs_of_a_trace_come_to_their_end_on_gpus_of_their_own(name):
     cluster = two_tier()
-    chosen = policy(name, seed=1)
+    chosen = scheduling_policy(name, seed=1)
     seen = []
 
     @dataclass(frozen=True)
@@ -179,7 +188,9 @@ def test_all_jobs_of_a_trace_come_to_their_end_on_gpus_of_their_own(name):
             return found
 
     trace = poisson(1, jobs=25)
-    outcome = run_trace(trace, FluidSettings(cluster), Policy(Watched(chosen.scheduler), chosen.cassini), 1)
+    outcome = run_trace(
+        trace, FluidSettings(cluster), SchedulingPolicy(Watched(chosen.scheduler), chosen.cassini), 1
+    )
     assert len(seen) == len(outcome.decision_ns) >= 2 * 25
     assert max(seen) == 10
     for job, done in zip(trace.jobs, outcome.jobs, strict=True):
@@ -191,7 +202,7 @@ def test_all_jobs_of_a_trace_come_to_their_end_on_gpus_of_their_own(name):
 
 def test_the_same_seed_is_the_same_run_and_decisions_do_not_depend_on_the_clock():
     runs = [
-        run_trace(dynamic(2), FluidSettings(two_tier()), policy("themis+cassini", seed=2), 2)
+        run_trace(dynamic(2), FluidSettings(two_tier()), scheduling_policy("themis+cassini", seed=2), 2)
         for _ in range(2)
     ]
     for one, other in zip(runs[0].jobs, runs[1].jobs, strict=True):
@@ -203,7 +214,7 @@ def test_cassini_gains_on_the_dynamic_traces(name):
     settings = FluidSettings(two_tier())
     pairs = [
         [
-            run_trace(dynamic(seed), settings, policy(name + suffix, seed=seed), seed)
+            run_trace(dynamic(seed), settings, scheduling_policy(name + suffix, seed=seed), seed)
             for suffix in ("", "+cassini")
         ]
         for seed in range(5)
@@ -216,13 +227,13 @@ def test_cassini_gains_on_the_dynamic_traces(name):
 def test_a_job_that_is_never_placed_is_said():
     jobs = pair(demand(60, 40), iterations=10)
     with pytest.raises(MltcpError, match="fixed never places j0"):
-        run_trace(jobs, FluidSettings(ACROSS), Policy(Fixed({0: ({},)})))
+        run_trace(jobs, FluidSettings(ACROSS), SchedulingPolicy(Fixed({0: ({},)})))
 
 
 def test_a_job_larger_than_the_cluster_is_refused():
     jobs = JobSet("one", "", 50.0, (TracedJob("wide", 5, 1, 0, demand(1, 1)),))
     with pytest.raises(UsageError, match="wide needs 5 GPUs: the cluster has 4"):
-        run_trace(jobs, FluidSettings(ACROSS), policy("themis"))
+        run_trace(jobs, FluidSettings(ACROSS), scheduling_policy("themis"))
 
 
 def test_settings_that_cannot_be():
@@ -230,6 +241,6 @@ def test_settings_that_cannot_be():
         with pytest.raises(UsageError, match="expected"):
             FluidSettings(ACROSS, **wrong)
     with pytest.raises(UsageError, match=r"scheduler: expected .* got 'best'"):
-        policy("best")
+        scheduling_policy("best")
     with pytest.raises(UsageError, match="racks"):
         two_tier(0)

@@ -1,4 +1,4 @@
-"""A scheduler's decision, alone or augmented with Cassini (Figure 4.9): one object for simulator and live service."""
+"""A scheduler alone or augmented with Cassini (Figure 4.9), for simulations and live runs alike."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mltcp.core.policy_names import CASSINI, Vocabulary, split_cassini
 from placement.cassini.placement_selection import Choice, Loops, choose
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.pollux import Pollux
-from placement.policies.schedulers.random_scheduler import Random
+from placement.policies.schedulers.random_scheduler import RandomScheduler
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Scheduler
 from placement.policies.schedulers.themis import Themis
 
@@ -22,18 +22,18 @@ SCHEDULER_NAMES = Vocabulary(
 )
 
 DemandOf = Callable[[str, int], Demand | None]
-"""The demand of a job with so many workers; None if it sends nothing, or was not profiled."""
+"""Returns the demand of a job with so many workers; None if it sends nothing, or was not profiled."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a scheduler decided.
+    """The decision of a policy at one time.
 
     Attributes:
         assignment: the GPUs of all jobs that run from now on.
-        candidates: all that it had to choose from; without Cassini the first is taken.
-        choice: what Cassini says of them; None without it.
-        took_ns: to decide.
+        candidates: the scheduler's candidates; without Cassini the first is taken.
+        choice: Cassini's choice among them; None without Cassini.
+        took_ns: the time that the decision took.
     """
 
     assignment: Assignment
@@ -47,20 +47,20 @@ class Decision:
         return self.choice.shifts_ns if self.choice else {}
 
     @property
-    def turns(self) -> tuple[tuple[str, ...], ...]:
-        """The jobs that are to be kept where their time shifts have them, against drift; none without Cassini."""
+    def tied(self) -> tuple[tuple[str, ...], ...]:
+        """The groups of jobs whose drift off their time shifts is to be corrected; none without Cassini."""
         return self.choice.turns if self.choice else ()
 
 
 @dataclass(frozen=True)
-class Policy:
+class SchedulingPolicy:
     """A scheduler, and whether Cassini chooses among its candidates.
 
     Attributes:
-        scheduler: that yields the candidates.
-        cassini: whether it is augmented.
-        most: how many candidates it is asked for.
-        loops: what becomes of those with loops; see `cassini.module.choose`.
+        scheduler: yields the candidates.
+        cassini: whether it is augmented with Cassini.
+        most: the number of candidates that it is asked for.
+        loops: what becomes of candidates whose affinity graph has loops; see `placement_selection.choose`.
     """
 
     scheduler: Scheduler
@@ -70,7 +70,7 @@ class Policy:
 
     @property
     def name(self) -> str:
-        """As it is asked for."""
+        """Its name on the command line."""
         return self.scheduler.name + (AUGMENTED if self.cassini else "")
 
     def decide(
@@ -79,14 +79,14 @@ class Policy:
         """Assign GPUs to the jobs.
 
         Args:
-            cluster: whose links have speeds relative to `nic_bps`.
-            nic_bps: of a NIC of speed 1.
+            cluster: its links have speeds relative to `nic_bps`.
+            nic_bps: the rate of a NIC of speed 1.
             now_ns: the time.
             jobs: all that run or wait.
-            demand_of: only asked with Cassini.
+            demand_of: only called with Cassini.
 
         Raises:
-            UsageError: what the jobs say of themselves cannot be.
+            UsageError: the views of the jobs contradict each other.
         """
         began = time.perf_counter_ns()
         candidates = self.scheduler.candidates(cluster, now_ns, jobs, self.most)
@@ -110,14 +110,14 @@ class Policy:
 def traffic(
     cluster: Cluster, assignment: Assignment, demands: Mapping[str, Demand]
 ) -> dict[str, tuple[str, ...]]:
-    """Which of the jobs that have a demand use which link."""
-    found: dict[str, tuple[str, ...]] = {}
+    """The jobs that use each link, of those that have a demand."""
+    users: dict[str, tuple[str, ...]] = {}
     for job in sorted(assignment):
         if job in demands:
             for link in links_of(cluster, assignment[job]):
                 name = cluster.links[link].name
-                found[name] = (*found.get(name, ()), job)
-    return found
+                users[name] = (*users.get(name, ()), job)
+    return users
 
 
 def links_of(cluster: Cluster, gpus: Sequence[int]) -> tuple[int, ...]:
@@ -125,22 +125,22 @@ def links_of(cluster: Cluster, gpus: Sequence[int]) -> tuple[int, ...]:
     return cluster.links_between(cluster.gpus[gpu][0] for gpu in gpus)
 
 
-def policy(name: str, *, seed: int = 0, lease_ns: int | None = None) -> Policy:
-    """The policy of this name: one of `SCHEDULERS`, alone or followed by ``+cassini``.
+def scheduling_policy(name: str, *, seed: int = 0, lease_ns: int | None = None) -> SchedulingPolicy:
+    """Look up a policy: one of `SCHEDULERS`, alone or followed by ``+cassini``.
 
     Args:
-        name: as it is asked for.
+        name: on the command line.
         seed: of the draws among equally good placements.
-        lease_ns: of Themis, instead of its default.
+        lease_ns: the lease of Themis, instead of its default.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such policy.
     """
     SCHEDULER_NAMES.parse(name)
     base, augmented = split_cassini(name)
     if base == "themis":
         themis = Themis(seed=seed) if lease_ns is None else Themis(lease_ns, seed=seed)
-        return Policy(themis, augmented)
+        return SchedulingPolicy(themis, augmented)
     if base == "pollux":
-        return Policy(Pollux(seed=seed), augmented)
-    return Policy(Random(seed), augmented)
+        return SchedulingPolicy(Pollux(seed=seed), augmented)
+    return SchedulingPolicy(RandomScheduler(seed), augmented)

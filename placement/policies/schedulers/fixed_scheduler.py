@@ -1,4 +1,4 @@
-"""A scheduler that decides nothing: the GPUs of every job are given."""
+"""A scheduler with a fixed assignment."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobV
 
 @dataclass(frozen=True)
 class FixedScheduler:
-    """Every job gets the GPUs that `assignment` has for it as soon as it arrives, and keeps them to its end.
+    """Gives every job the GPUs of `assignment` when it arrives, and lets it keep them to its end.
 
     Attributes:
-        name: for reports.
-        assignment: the GPUs of each job; no two jobs that run at the same time share one.
+        name: of the results.
+        assignment: the GPUs of each job; jobs that run at the same time share none.
     """
 
     name: str
@@ -29,7 +29,7 @@ class FixedScheduler:
     def candidates(
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
     ) -> tuple[Assignment, ...]:
-        """The single candidate; see `Scheduler.candidates`."""
+        """See `Scheduler.candidates`."""
         return ({job.name: self.assignment[job.name] for job in jobs},)
 
     def next_ns(self, now_ns: int, jobs: Sequence[JobView]) -> int | None:
