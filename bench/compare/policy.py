@@ -12,7 +12,7 @@ from mltcp.core.errors import UsageError
 from mltcp.core.quantities import parse_number
 from mltcp.ebpf.congestion_controls import CONTROLS, MLTCP_CONTROLS, available
 from mltcp.ebpf.jobs import control_for
-from mltcp.ebpf.layout import Job, Start
+from mltcp.ebpf.layout import KernelJob, Start
 from mltcp.pacing.rate_law import CONSTANTS
 
 PACED = ("dcqcn", "mltcp_dcqcn")
@@ -31,7 +31,7 @@ class Policy:
 
     name: str
     control: str
-    law: Job
+    law: KernelJob
     pacing: Pacing | None = None
 
     @property
@@ -39,7 +39,7 @@ class Policy:
         """Whether the jobs run one at a time."""
         return self.name.partition("@")[0] == ISOLATED
 
-    def job(self, name: str) -> Job:
+    def job(self, name: str) -> KernelJob:
         """The entry of a job that runs under this policy."""
         return replace(self.law, name=name)
 
@@ -61,7 +61,7 @@ def parse_policy(text: str, isolated_control: str) -> Policy:
         raise UsageError(f"unknown policy {base!r}; choose from {', '.join(allowed)}")
     if variations and base not in MLTCP_CONTROLS:
         raise UsageError(f"policy {text!r}: only {', '.join([*MLTCP_CONTROLS, *PACED])} have variations")
-    law = Job("", Aggressiveness(Shape.LINEAR))
+    law = KernelJob("", Aggressiveness(Shape.LINEAR))
     for variation in filter(None, variations.split(":")):
         law = _varied(law, variation, text)
     return Policy(text, control_for(isolated_control if base == ISOLATED else base), law)
@@ -72,7 +72,7 @@ def _paced(law: str, variations: str, text: str) -> Policy:
     law's constants by their names.
     """
     control, interval_s = PACED_CONTROL, PACED_INTERVAL_S
-    job, constants, by_socket = Job("", Aggressiveness(Shape.LINEAR)), [], False
+    job, constants, by_socket = KernelJob("", Aggressiveness(Shape.LINEAR)), [], False
     for variation in filter(None, variations.split(":")):
         field, _, value = variation.partition("=")
         if field == "base":
@@ -95,12 +95,12 @@ def allowed_policies() -> list[str]:
     return list(dict.fromkeys([ISOLATED, *available(), "dctcp", *CONTROLS, *PACED]))
 
 
-def _varied(law: Job, variation: str, where: str) -> Job:
+def _varied(law: KernelJob, variation: str, where: str) -> KernelJob:
     field, equals, value = variation.partition("=")
     f = law.aggressiveness
     if not equals:
         return replace(law, aggressiveness=replace(f, shape=Shape.from_name(field)))
-    variations: dict[str, Callable[[], Job]] = {
+    variations: dict[str, Callable[[], KernelJob]] = {
         "start": lambda: replace(law, start=Start[value.upper()]),
         "decrease": lambda: replace(law, decrease=float(value)),
         "slope": lambda: replace(law, aggressiveness=replace(f, slope=float(value))),

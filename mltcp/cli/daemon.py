@@ -1,4 +1,4 @@
-"""``mltcp daemon`` and ``mltcp restore`` as commands."""
+"""``mltcp daemon``: run mltcpd, or print a systemd unit for it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,11 @@ import argparse
 import os
 import shutil
 import sys
-from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
-from mltcp.core.errors import MltcpError
-from mltcp.daemon.journal.journal import JOURNAL, Journal
-from mltcp.daemon.journal.restore import restore
 from mltcp.daemon.service import log
 from mltcp.daemon.service.configuration import Configuration, load
-from mltcp.ebpf.congestion_controls import require_root
-from mltcp.ebpf.jobs import remove_parent_cgroup
 
 CONFIGURATION = Path("/etc/mltcp/mltcpd.toml")
 
@@ -30,38 +24,32 @@ examples:
 """
 
 
-def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add both to the commands."""
-    daemon = commands.add_parser(
-        "daemon",
-        help="serve the jobs of this host, as its one privileged part",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``daemon`` to the commands."""
+    command = commands.add_parser(
+        "daemon", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    daemon.add_argument(
-        "--interface", action="append", default=[], metavar="IF", help="pace jobs here; may be repeated"
+    command.add_argument(
+        "--interface", action="append", default=[], metavar="IF", help="pace jobs there; may be repeated"
     )
-    daemon.add_argument(
-        "--config", type=Path, metavar="FILE", help=f"(default {CONFIGURATION}, if it is there)"
+    command.add_argument(
+        "--config", type=Path, metavar="FILE", help=f"(default {CONFIGURATION}, if it exists)"
     )
-    daemon.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there")
-    daemon.add_argument(
+    command.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there")
+    command.add_argument(
         "--replace-qdisc",
         action="store_true",
-        help="also where somebody chose what is there; it is put back in the end",
+        help="replace a root qdisc that is not the kernel's default, too; it is restored in the end",
     )
-    daemon.add_argument(
+    command.add_argument(
         "--unit", action="store_true", help="print a systemd unit that runs this program, and end"
     )
-    daemon.add_argument("--socket", type=Path, metavar="PATH", help="listen there")
-    undo = commands.add_parser(
-        "restore", help="undo what a daemon that was killed has left; a running one does so itself"
-    )
-    undo.add_argument("--journal", type=Path, default=JOURNAL, metavar="FILE", help=f"(default {JOURNAL})")
+    command.add_argument("--socket", type=Path, metavar="PATH", help="listen there")
+    command.set_defaults(execute=execute)
 
 
-def execute_daemon(options: argparse.Namespace) -> int:
-    """Run the daemon until it is told to end; returns the exit status."""
+def execute(options: argparse.Namespace) -> int:
+    """Run the daemon until SIGTERM or SIGINT; returns the exit status."""
     if options.unit:
         print(unit(), end="")
         return 0
@@ -82,17 +70,6 @@ def unit() -> str:
     """A systemd unit for this installation."""
     program = shutil.which("mltcp") or os.path.abspath(sys.argv[0])
     return (files("mltcp.daemon") / "mltcpd.service").read_text().replace("@MLTCP@", program)
-
-
-def execute_restore(options: argparse.Namespace) -> int:
-    """Undo what the journal says is changed; returns the exit status."""
-    require_root("mltcp restore")
-    with Journal.locked(options.journal) as journal:
-        lines = restore(journal)
-        with suppress(MltcpError):
-            remove_parent_cgroup()
-        print("\n".join(lines) or "nothing is changed")
-        return 1 if journal.pending() else 0
 
 
 def _configuration(path: Path | None, interfaces_follow: bool) -> Configuration:

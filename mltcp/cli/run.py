@@ -1,104 +1,113 @@
-"""``mltcp run``: start any program so that its TCP connections run under MLTCP as one job."""
+"""``mltcp run``: run a program with its TCP connections under MLTCP, as one job."""
 
 from __future__ import annotations
 
+import argparse
 import os
-import pwd
-import signal
-import sys
-from dataclasses import dataclass
-from pathlib import Path
+import time
+from collections.abc import Sequence
 
+from mltcp.cli.program import Program, run, run_in_job_of_daemon
+from mltcp.control.aggressiveness import DEFAULT_INTERCEPT, DEFAULT_SLOPE, Aggressiveness, Shape
 from mltcp.core.errors import UsageError
-from mltcp.daemon.client.client import INSTANCE, Client, Registration
-from mltcp.ebpf.congestion_controls import CONTROLS, Controls, require_root
-from mltcp.ebpf.jobs import attached, check_name
-from mltcp.ebpf.layout import Job
+from mltcp.core.quantities import check_number
+from mltcp.daemon.client.client import Client, NoDaemonError, Registration
+from mltcp.ebpf.congestion_controls import DEFAULT_CONTROL
+from mltcp.ebpf.jobs import check_name
+from mltcp.ebpf.layout import KernelJob, Start, Tracker
 
-_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
-
-
-@dataclass(frozen=True)
-class Command:
-    """What to start, and as whom (None: as the caller)."""
-
-    arguments: tuple[str, ...]
-    user: str | None = None
+_STARTS = ", ".join(start.name.lower() for start in Start)
 
 
-def run(command: Command, job: Job, control: str, controls: Controls | None = None) -> int:
-    """Run a command in a cgroup of its own until it ends; returns its exit status (128 + N after signal N).
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``run`` to the commands."""
+    command = commands.add_parser("run")
+    command.add_argument(
+        "--job", metavar="NAME", help="name of the job (default: the program's name and pid)"
+    )
+    command.add_argument(
+        "--cc",
+        metavar="NAME",
+        help=f"congestion control (default {DEFAULT_CONTROL}, or that of the daemon)",
+    )
+    command.add_argument(
+        "--total-bytes", type=int, metavar="N", help="bytes this host sends per iteration (default: learned)"
+    )
+    command.add_argument(
+        "--gap", type=float, metavar="S", help="a longer silence ends an iteration (default: learned)"
+    )
+    command.add_argument(
+        "--function", default="linear", metavar="F", help=f"of {', '.join(s.label for s in Shape)}"
+    )
+    command.add_argument("--slope", type=float, default=DEFAULT_SLOPE, help="of F (default 1.75)")
+    command.add_argument("--intercept", type=float, default=DEFAULT_INTERCEPT, help="of F (default 0.25)")
+    command.add_argument(
+        "--start",
+        default=KernelJob.start.name.lower(),
+        metavar="WAY",
+        help=f"window of an iteration's first bytes: {_STARTS}",
+    )
+    command.add_argument(
+        "--decrease",
+        type=float,
+        default=KernelJob.decrease,
+        metavar="D",
+        help="how far F eases the decrease, 0 to 1",
+    )
+    command.add_argument("--user", metavar="NAME", help="run the program as this user")
+    command.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the program to run"
+    )
+    command.set_defaults(execute=execute)
 
-    Raises:
-        NotAvailableError: not root, or the kernel mode cannot run here.
-        UsageError: an unknown control, user or a bad job name.
-    """
-    controls = controls or Controls()
-    require_root("mltcp run")
-    check_name(job.name)
-    account = _account(command.user)
-    if control in CONTROLS and controls.load([control]):
-        print(f"mltcp: loaded {control}", file=sys.stderr)
-    with attached(job, control, controls) as place:
-        return _wait(_start(command.arguments, control, place.cgroup, account))
 
-
-def run_in_job_of_daemon(command: Command, client: Client, registration: Registration) -> int:
-    """Run a command as a job of the daemon's, which needs no privilege; returns its exit status.
-
-    This process stays the job's member while the command runs, and it and all it starts are in the job's cgroup.
-
-    Raises:
-        UsageError, NotAvailableError: the daemon does not take the job.
-    """
-    account = _account(command.user)
-    made = client.register(registration)
-    os.environ["MLTCP_JOB"], os.environ[INSTANCE] = registration.job, registration.instance
-    return _wait(_start(command.arguments, made.control, None, account))
-
-
-def _account(user: str | None) -> pwd.struct_passwd | None:
-    if user is None:
-        return None
+def execute(options: argparse.Namespace) -> int:
+    """Run the program, in a job of the daemon if there is one; returns the program's exit status."""
+    arguments = options.arguments[1:] if options.arguments[:1] == ["--"] else options.arguments
+    if not arguments:
+        raise UsageError("nothing to run: expected mltcp run [options] -- COMMAND ...")
+    program, job = Program(tuple(arguments), options.user), _job(options, arguments)
     try:
-        return pwd.getpwnam(user)
-    except KeyError:
-        raise UsageError(f"unknown user {user!r}") from None
+        client = Client()
+    except NoDaemonError:
+        return run(program, job, options.cc or DEFAULT_CONTROL)
+    with client:
+        return run_in_job_of_daemon(program, client, _registration(options, job))
 
 
-def _start(
-    arguments: tuple[str, ...], control: str, cgroup: Path | None, account: pwd.struct_passwd | None
-) -> int:
-    """Start the command; `cgroup` is where it goes first, if it is not there already."""
-    child = os.fork()
-    if child:
-        return child
-    try:
-        # joined before exec: not one socket of the program is opened outside the cgroup
-        if cgroup is not None:
-            (cgroup / "cgroup.procs").write_text(str(os.getpid()))
-        if account is not None:
-            os.initgroups(account.pw_name, account.pw_gid)
-            os.setgid(account.pw_gid)
-            os.setuid(account.pw_uid)
-        # Or the torch backend would put its connections under its own default.
-        os.environ["MLTCP_CC"] = control
-        os.execvp(arguments[0], arguments)
-    except FileNotFoundError:
-        print(f"mltcp: {arguments[0]}: command not found", file=sys.stderr)
-        os._exit(_NOT_FOUND)
-    except OSError as error:
-        print(f"mltcp: {arguments[0]}: {error.strerror}", file=sys.stderr)
-        os._exit(_NOT_EXECUTABLE)
+def _registration(options: argparse.Namespace, job: KernelJob) -> Registration:
+    """The job as the daemon registers it."""
+    if options.start != KernelJob.start.name.lower() or options.decrease != KernelJob.decrease:
+        raise UsageError(
+            "--start and --decrease: only without a daemon (MLTCP_DAEMON=none, as root), not in a job of the daemon"
+        )
+    law = job.aggressiveness
+    return Registration(
+        job=check_name(job.name),
+        instance=f"run-{os.getpid()}-{time.monotonic_ns()}",
+        control=options.cc or "default",
+        function=law.shape.label,
+        slope=law.slope,
+        intercept=law.intercept,
+        total_bytes=options.total_bytes or 0,
+        gap_s=options.gap or 0.0,
+        attach=True,
+    )
 
 
-def _wait(child: int) -> int:
-    """Wait for the child; the terminal's Ctrl-C reaches it directly, a SIGTERM to us is passed on."""
-    former = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
-    former[signal.SIGTERM] = signal.signal(signal.SIGTERM, lambda number, _: os.kill(child, number))
-    try:
-        _, status = os.waitpid(child, 0)
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
-    return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+def _job(options: argparse.Namespace, arguments: Sequence[str]) -> KernelJob:
+    if options.total_bytes is not None and options.total_bytes <= 0:
+        raise UsageError(f"--total-bytes: expected a positive number of bytes, got {options.total_bytes}")
+    if options.gap is not None and not 0 < options.gap < 3600:
+        raise UsageError(f"--gap: expected more than 0 and less than 3600 seconds, got {options.gap}")
+    check_number(options.decrease, field="--decrease", lowest=0, highest=1)
+    if options.start.upper() not in Start.__members__:
+        raise UsageError(f"--start: expected one of {_STARTS}, got {options.start!r}")
+    gap_ns = None if options.gap is None else int(options.gap * 1e9)
+    return KernelJob(
+        name=options.job or f"{os.path.basename(arguments[0])[:20]}-{os.getpid()}",
+        aggressiveness=Aggressiveness(Shape.from_name(options.function), options.slope, options.intercept),
+        start=Start[options.start.upper()],
+        decrease=options.decrease,
+        tracker=Tracker.given_values(options.total_bytes, gap_ns),
+    )

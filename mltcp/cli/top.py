@@ -17,6 +17,7 @@ from rich.text import Text
 
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.quantities import format_duration, with_si_prefix
+from mltcp.daemon.client.client import Client
 from mltcp.daemon.client.status import DaemonStatus, InterfaceStatus, JobStatus
 
 Read = Callable[[], DaemonStatus]
@@ -176,12 +177,23 @@ _TOLD_BY_ALL = ("user", "ranks", "flows", "by")
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``top`` to the commands."""
     names = ", ".join(column.name for column in COLUMNS)
-    top = commands.add_parser("top", help="watch the jobs of this host, as its daemon sees them")
+    top = commands.add_parser("top")
     top.add_argument("--interval", type=float, default=1.0, metavar="S", help="between looks (default 1)")
     top.add_argument("--sort", default="job", metavar="COLUMN", help=f"of {names} (default job)")
     top.add_argument("--once", action="store_true", help="show it once; so does a pipe")
     top.add_argument("--json", action="store_true", help="the daemon's status as one JSON document")
-    top.add_argument("--describe", action="store_true", help="what every column means")
+    top.add_argument("--describe", action="store_true", help="print the meaning of every column")
+    top.set_defaults(execute=lambda options: execute(options, read_status))
+
+
+def read_status() -> DaemonStatus:
+    """The status of this host's daemon.
+
+    Raises:
+        NoDaemonError: no daemon answers.
+    """
+    with Client() as client:
+        return client.status()
 
 
 def execute(options: argparse.Namespace, read: Read) -> int:

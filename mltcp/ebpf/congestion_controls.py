@@ -18,7 +18,7 @@ from pathlib import Path
 
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 from mltcp.ebpf import build
-from mltcp.ebpf.layout import Flow, Job
+from mltcp.ebpf.layout import Flow, KernelJob
 from mltcp.ebpf.libbpf import MAP_TYPE_STRUCT_OPS, BpfError, BpfMap, BpfObject, all_maps
 from mltcp.ebpf.mounts import BPFFS, ensure_bpffs
 
@@ -194,11 +194,11 @@ class Controls:
         except FileNotFoundError:
             raise MltcpError("no MLTCP control is loaded on this host: mltcp load") from None
 
-    def jobs(self) -> dict[int, Job]:
+    def jobs(self) -> dict[int, KernelJob]:
         """Every job, by its number."""
         with self.shared_map("mltcp_jobs") as jobs:
             values = {int.from_bytes(key, "little"): jobs.lookup(key) for key in jobs.all_keys()}
-        return {number: Job.unpack(value) for number, value in values.items() if value is not None}
+        return {number: KernelJob.unpack(value) for number, value in values.items() if value is not None}
 
     def flows(self) -> list[Flow]:
         """Every living TCP connection that one of our controls has seen, in all network namespaces."""

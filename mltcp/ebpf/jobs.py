@@ -14,7 +14,7 @@ from pathlib import Path
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.ebpf import build
 from mltcp.ebpf.congestion_controls import CONTROLS, SOURCES, Controls, available, is_alive
-from mltcp.ebpf.layout import Job
+from mltcp.ebpf.layout import KernelJob
 from mltcp.ebpf.libbpf import BpfError, BpfMap, BpfObject
 from mltcp.ebpf.mounts import cgroup_root
 
@@ -53,7 +53,7 @@ def check_name(name: str) -> str:
 
 
 @contextmanager
-def attached(job: Job, control: str, controls: Controls | None = None) -> Iterator[Attached]:
+def attached(job: KernelJob, control: str, controls: Controls | None = None) -> Iterator[Attached]:
     """A cgroup whose new TCP sockets run under ``control`` as flows of ``job``, until the context ends.
 
     The program that does this is held by this process: if the process dies, the kernel detaches it, and sockets that
@@ -78,7 +78,7 @@ def attached(job: Job, control: str, controls: Controls | None = None) -> Iterat
             _leave_job(number, controls)
 
 
-def enter_job(job: Job, controls: Controls) -> int:
+def enter_job(job: KernelJob, controls: Controls) -> int:
     """Put a job, owned by this process, into the kernel's map; returns its number there.
 
     Raises:
@@ -97,7 +97,7 @@ def enter_job(job: Job, controls: Controls) -> int:
 
 
 def _check_layout(jobs: BpfMap) -> None:
-    if jobs.value_size != Job.SIZE:
+    if jobs.value_size != KernelJob.SIZE:
         raise MltcpError(
             "the loaded controls are of another version of this program: mltcp unload, then mltcp load"
         )
@@ -109,7 +109,7 @@ def _leave_job(number: int, controls: Controls) -> None:
     with controls.shared_map("mltcp_jobs") as jobs:
         while time.monotonic() < deadline:
             value = jobs.lookup(_KEY.pack(number))
-            if value is None or not Job.unpack(value).flows:
+            if value is None or not KernelJob.unpack(value).flows:
                 break
             time.sleep(0.01)
         jobs.delete(_KEY.pack(number))

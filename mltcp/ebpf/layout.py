@@ -77,7 +77,7 @@ class Tracker:
 
 
 @dataclass(frozen=True)
-class Job:
+class KernelJob:
     """A job on this host: its law (what F is and where it acts), what was learned, and how many flows it has."""
 
     name: str
@@ -103,7 +103,7 @@ class Job:
         return _JOB.pack(0, self.flows, law, self.tracker.pack(), self.name.encode()[:31], self.owner)
 
     @classmethod
-    def unpack(cls, raw: Raw) -> Job:
+    def unpack(cls, raw: Raw) -> KernelJob:
         """From the value in the kernel's map."""
         _, flows, law, tracker, name, owner = _JOB.unpack(raw)
         shape, slope, intercept, start, decrease, _ = _LAW.unpack(law)

@@ -14,7 +14,7 @@ from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.control.iteration import IterationTracker
 from mltcp.core.errors import MltcpError
 from mltcp.ebpf.jobs import attached
-from mltcp.ebpf.layout import Job, Tracker
+from mltcp.ebpf.layout import KernelJob, Tracker
 from mltcp.ebpf.records import record_reader
 from tests.lab.controls_under_test import own_controls
 
@@ -61,7 +61,7 @@ def loaded(request):
 @contextmanager
 def job_of(loaded, tracker=LEARNED):
     controls, name = loaded
-    job = Job("periodic", Aggressiveness(Shape.LINEAR), tracker=tracker)
+    job = KernelJob("periodic", Aggressiveness(Shape.LINEAR), tracker=tracker)
     with attached(job, name, controls) as place:
         yield place
 
@@ -165,7 +165,7 @@ def test_the_job_of_a_killed_owner_is_swept_by_the_next(loaded):
     controls, name = loaded
     child = os.fork()
     if child == 0:
-        context = attached(Job("orphan", Aggressiveness(Shape.LINEAR)), name, controls)
+        context = attached(KernelJob("orphan", Aggressiveness(Shape.LINEAR)), name, controls)
         context.__enter__()
         os.kill(os.getpid(), 9)
     os.waitpid(child, 0)

@@ -17,7 +17,7 @@ from bench.workloads.profile import load
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.errors import MltcpError
 from mltcp.ebpf.jobs import attached
-from mltcp.ebpf.layout import Job
+from mltcp.ebpf.layout import KernelJob
 from placement.engines.engine import EngineJob, HostShare, JobFinished, JobStarted, JobStopped
 from placement.engines.local import LocalEngine
 
@@ -47,7 +47,7 @@ class WithControl(LabNetwork):
     def attach(self, job_id, hosts):
         cgroups = {
             host: self._stack.enter_context(
-                attached(Job(f"{job_id}@{host}", Aggressiveness()), CONTROL)
+                attached(KernelJob(f"{job_id}@{host}", Aggressiveness()), CONTROL)
             ).cgroup
             for host in dict.fromkeys(hosts)
         }

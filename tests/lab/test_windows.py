@@ -9,7 +9,7 @@ from bench.lab.network import namespaces
 from mltcp.control.aggressiveness import Aggressiveness, Shape, ratio_q16, scale_acked
 from mltcp.ebpf.congestion_controls import available
 from mltcp.ebpf.jobs import attached
-from mltcp.ebpf.layout import Job, Tracker
+from mltcp.ebpf.layout import KernelJob, Tracker
 from tests.lab.controls_under_test import own_controls
 from tests.lab.scripted_peer import MSS, ScriptedPeer, unshare_network
 
@@ -83,7 +83,7 @@ def test_the_increase_is_scaled_by_f(controls, base, shape):
     total = 400 * MSS
     f = Aggressiveness(shape)
     control = controls.own[f"mltcp_{base}"]
-    job = Job("scaled", f, tracker=Tracker.given_values(total, AN_HOUR_NS))
+    job = KernelJob("scaled", f, tracker=Tracker.given_values(total, AN_HOUR_NS))
     with attached(job, control, controls) as place:
         seen = in_job(place.cgroup, control)
     assert seen[2:] == predicted(seen[:2], f, total)

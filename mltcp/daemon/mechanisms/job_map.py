@@ -12,7 +12,7 @@ from mltcp.core.errors import MltcpError
 from mltcp.daemon.jobs.flows import PassedFlow
 from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS, Controls, is_alive
 from mltcp.ebpf.jobs import enter_job, remove_stale
-from mltcp.ebpf.layout import Job, Record, Tracker
+from mltcp.ebpf.layout import KernelJob, Record, Tracker
 from mltcp.ebpf.libbpf import RingBuffer
 
 _KEY = struct.Struct("=I")
@@ -38,7 +38,7 @@ class JobMap:
             self._ring = RingBuffer(records, lambda raw: self._records.append(Record.unpack(raw)))
 
     def _check_versions(self) -> None:
-        if self._jobs.value_size != Job.SIZE:
+        if self._jobs.value_size != KernelJob.SIZE:
             raise MltcpError(
                 "the loaded controls are of another version of this program: mltcp unload, then mltcp load"
             )
@@ -58,7 +58,7 @@ class JobMap:
     def enter(self, name: str, aggressiveness: Aggressiveness, total_bytes: int, gap_ns: int) -> int:
         """Make an entry for a job; returns its number in the kernel."""
         tracker = Tracker.given_values(total_bytes or None, gap_ns or None)
-        return enter_job(Job(name, aggressiveness, tracker=tracker), self._controls)
+        return enter_job(KernelJob(name, aggressiveness, tracker=tracker), self._controls)
 
     def inherit(self, flow: PassedFlow, name: str) -> int | None:
         """The job that a flow was given by a daemon that is gone, now owned by this one; None if it has none."""
@@ -69,10 +69,10 @@ class JobMap:
         self._replace(number, owner=os.getpid())
         return number
 
-    def job(self, number: int) -> Job | None:
+    def job(self, number: int) -> KernelJob | None:
         """A job as the kernel has it now."""
         value = self._jobs.lookup(_KEY.pack(number))
-        return None if value is None else Job.unpack(value)
+        return None if value is None else KernelJob.unpack(value)
 
     def change(self, number: int, aggressiveness: Aggressiveness) -> None:
         """Give a job another F, in force from the next acknowledgement on."""

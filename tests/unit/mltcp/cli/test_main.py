@@ -16,10 +16,10 @@ from mltcp.ebpf import probe
         (["run"], ["nothing to run"]),
         (["run", "--function", "steep", "--", "true"], ["steep", "linear"]),
         (["run", "--slope", "-1", "--", "true"], ["slope"]),
-        (["run", "--total-bytes", "0", "--", "true"], ["--total-bytes 0", "positive"]),
+        (["run", "--total-bytes", "0", "--", "true"], ["--total-bytes", "positive", "0"]),
         (["run", "--gap", "0", "--", "true"], ["--gap"]),
         (["run", "--start", "now", "--", "true"], ["now", "kernel", "avoid", "keep"]),
-        (["run", "--decrease", "2", "--", "true"], ["--decrease", "0 to 1"]),
+        (["run", "--decrease", "2", "--", "true"], ["--decrease", "between 0 and 1"]),
     ],
 )
 def test_refuses(arguments, words, capsys):
