@@ -23,10 +23,8 @@ SUBCOMMANDS = tuple(
             "contention",
             "measure all-reduces that share a link, for the contention model of the placement policies",
         ),
-        (
-            "perf",
-            "the traffic of a training job, or bulk, between two hosts, with the interface of iperf3",
-        ),
+        ("perf", "the traffic of a training job, or bulk, between two hosts, with the interface of iperf3"),
+        ("cost", "benchmarks of this project's own parts: the daemon, the gate, the placement service, ..."),
     )
 )
 

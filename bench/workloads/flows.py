@@ -7,7 +7,7 @@ from mltcp.pacing.tcp_info import TCP_ESTABLISHED, addresses, congestion_control
 
 
 @dataclass(frozen=True)
-class Flow:
+class TcpFlow:
     """An established TCP connection, counted since it was opened; None where the kernel does not tell."""
 
     local: tuple[str, int]
@@ -19,7 +19,7 @@ class Flow:
     delivered_ce_segments: int | None
 
 
-def tcp_flows() -> tuple[Flow, ...]:
+def tcp_flows() -> tuple[TcpFlow, ...]:
     """Every established TCP connection that this process holds, in the order of the descriptors."""
     flows = []
     for descriptor in tcp_sockets():
@@ -31,5 +31,5 @@ def tcp_flows() -> tuple[Flow, ...]:
             local, peer = addresses(descriptor)
             counters = (info.acked_bytes, info.delivered_segments, info.delivered_ce_segments)
             control = congestion_control(descriptor)
-            flows.append(Flow(local, peer, control, info.retransmits, *counters))
+            flows.append(TcpFlow(local, peer, control, info.retransmits, *counters))
     return tuple(flows)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.workloads.flows import Flow
+from bench.workloads.flows import TcpFlow
 from bench.workloads.loop import IterationRecord, TrainingOutcome
 from bench.workloads.perturbation import Perturbation
 from bench.workloads.phases import PhasedWork
@@ -89,7 +89,7 @@ class RankResult:
     iterations: tuple[IterationRecord, ...]
     cpu_user_s: float
     cpu_system_s: float
-    flows: tuple[Flow, ...]
+    flows: tuple[TcpFlow, ...]
     training: TrainingOutcome | None
 
 

@@ -15,7 +15,7 @@ from dataclasses import asdict
 import torch
 import torch.distributed as dist
 
-from bench.workloads.flows import Flow, tcp_flows
+from bench.workloads.flows import TcpFlow, tcp_flows
 from bench.workloads.job import JobSpec
 from bench.workloads.kinds.replay import Replay
 from bench.workloads.loop import IterationRecord, run_iterations
@@ -100,13 +100,13 @@ def _join_environment_group() -> None:
     dist.init_process_group("gloo", init_method="env://", timeout=TIMEOUT)
 
 
-def _mesh_flows() -> tuple[Flow, ...]:
+def _mesh_flows() -> tuple[TcpFlow, ...]:
     """The connections between ranks, without those of the rendezvous."""
     port = int(os.environ["MASTER_PORT"])
     return tuple(flow for flow in tcp_flows() if port not in (flow.local[1], flow.peer[1]))
 
 
-def _document(spec: JobSpec, records: Sequence[IterationRecord], flows: Sequence[Flow]) -> str:
+def _document(spec: JobSpec, records: Sequence[IterationRecord], flows: Sequence[TcpFlow]) -> str:
     return json.dumps(
         {
             "schema": 1,
@@ -119,7 +119,7 @@ def _document(spec: JobSpec, records: Sequence[IterationRecord], flows: Sequence
     )
 
 
-def _summary(spec: JobSpec, records: Sequence[IterationRecord], flows: Sequence[Flow]) -> str:
+def _summary(spec: JobSpec, records: Sequence[IterationRecord], flows: Sequence[TcpFlow]) -> str:
     durations_s = [record.duration_s for record in records]
     controls = ", ".join(sorted({flow.congestion_control for flow in flows})) or "none (no connection)"
     return (

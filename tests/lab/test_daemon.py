@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.cost.daemon import connections, load
 from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.network import namespaces
@@ -25,7 +26,6 @@ from mltcp.daemon.client.client import Client, Registration
 from mltcp.daemon.client.membership import Membership
 from mltcp.ebpf.mounts import BPFFS
 from mltcp.pacing.tcp_info import congestion_control
-from tests.lab.daemon_load import connections, load
 from tests.lab.daemons import daemon_in, namespace_with_link
 
 pytestmark = pytest.mark.lab

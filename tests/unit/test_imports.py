@@ -49,7 +49,7 @@ LAYERS = {
     "placement.policies": ("rule_numbers", "placing", "communication", "schedulers"),
     "placement.simulator": ("exact", "published", "fluid"),
     "placement.service": ("protocol", "state", "context", "decisions", "agents"),
-    "bench": ("lab", "workloads", "compare", "allreduce", "bulk", "contention", "perf", "cli"),
+    "bench": ("lab", "workloads", "compare", "allreduce", "bulk", "contention", "perf", "cost", "cli"),
     "bench.lab": ("link", "topology", "network", "bottleneck"),
     "bench.workloads": (
         *("loop", "perturbation", "profile", "phases", "flows", "job"),

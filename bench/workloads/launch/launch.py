@@ -1,20 +1,26 @@
-"""Launching jobs: one process a rank, started together or staggered, watched, and never left behind."""
+"""Runs jobs that start together or staggered, one process per rank; no process is left when a run ends."""
 
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
-from bench.workloads.job import JobResult, JobSpec, RankError, RankResult, WrongDataError
+from bench.workloads.job import JobResult, JobSpec, RankResult, WrongDataError
+from bench.workloads.launch.launched_rank import (
+    LaunchedRank,
+    RankFailure,
+    blamed,
+    join_ranks,
+    kill_ranks,
+    launch_rank,
+    received,
+    store_directory,
+    tell,
+)
 from bench.workloads.loop import IterationRecord
 from bench.workloads.ranks.place import RankPlace
-from bench.workloads.ranks.rank import Failed, Finished, Message, Progress, Ready, rank_main
-from bench.workloads.ranks.rank_process import BLAME_GRACE_S, death, fork_server, kill_ranks, start_rank
+from bench.workloads.ranks.rank import RankFinished, RankMessage, RankProgress, RankReady, rank_main
 from mltcp.core.errors import UsageError
 
 START_DELAY_S = 0.2
@@ -25,14 +31,21 @@ ProgressCallback = Callable[[JobSpec, int, IterationRecord], None]
 
 @dataclass(frozen=True)
 class PlacedJob:
-    """A job and the place of each of its ranks. Raises UsageError unless there is one place a rank."""
+    """A job and the place of each of its ranks. Raises UsageError unless there is one place per rank."""
 
     spec: JobSpec
     places: tuple[RankPlace, ...]
 
     def __post_init__(self) -> None:
         if len(self.places) != self.spec.ranks:
-            raise UsageError(f"job {self.spec.name}: {len(self.places)} places for {self.spec.ranks} ranks")
+            raise UsageError(
+                f"job {self.spec.name}: expected {self.spec.ranks} places, got {len(self.places)}"
+            )
+
+    def launch(self, number: int, store: Path) -> Iterator[LaunchedRank]:
+        """Start the job's ranks, which meet at the file `store`; `number` is the launcher's number of the job."""
+        for rank, place in enumerate(self.places):
+            yield launch_rank(rank_main, number, self.spec.name, rank, (self.spec, rank, place, store))
 
 
 def run_jobs(
@@ -58,41 +71,13 @@ def launched(jobs: Sequence[PlacedJob]) -> Iterator["RunningJobs"]:
 
     Raises RankError if a rank does not get ready.
     """
-    directory = Path(tempfile.mkdtemp(prefix="mltcp-"))
-    running = RunningJobs(jobs)
-    try:
-        running.launch(directory)
-        yield running
-    finally:
-        running.kill()
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-@dataclass
-class LaunchedRank:
-    """A rank as its launcher sees it."""
-
-    job: int
-    spec: JobSpec
-    number: int
-    process: ForkServerProcess
-    connection: Connection
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A rank that raised (with a traceback) or died (without)."""
-
-    rank: LaunchedRank
-    cause: str
-    traceback: str | None
-
-    def error(self) -> RankError:
-        """As an error that names the job and the rank."""
-        error = RankError(f"job {self.rank.spec.name}, rank {self.rank.number}: {self.cause}")
-        if self.traceback is not None:
-            error.add_note(self.traceback)
-        return error
+    with store_directory() as directory:
+        running = RunningJobs(jobs)
+        try:
+            running.launch(directory)
+            yield running
+        finally:
+            running.kill()
 
 
 class RunningJobs:
@@ -109,106 +94,59 @@ class RunningJobs:
 
     def launch(self, directory: Path) -> None:
         """Start all ranks, and return when all are ready."""
-        context = fork_server()
         for position, job in enumerate(self._jobs):
-            store = directory / f"store-{position}"
-            for number, place in enumerate(job.places):
-                self._ranks.append(launch_rank(context, position, job.spec, number, place, store))
-        waiting = set(map(id, self._ranks))
+            self._ranks.extend(job.launch(position, directory / f"store-{position}"))
+        waiting = set(self._ranks)
         for rank, message in self._messages():
-            if isinstance(message, Ready):
-                waiting.discard(id(rank))
+            if isinstance(message, RankReady):
+                waiting.discard(rank)
             if not waiting:
                 return
 
     def start(self, offsets_s: Sequence[float]) -> None:
-        """Tell every rank when to start: soon, and later by its job's offset."""
+        """Tell every rank to start after a short delay plus its job's offset."""
         if len(offsets_s) != len(self._jobs):
-            raise UsageError(f"{len(offsets_s)} start offsets for {len(self._jobs)} jobs")
+            raise UsageError(
+                f"start offsets: expected one for each of {len(self._jobs)} jobs, got {len(offsets_s)}"
+            )
         start_s = time.monotonic() + START_DELAY_S
         for rank in self._ranks:
-            self._send(rank, start_s + offsets_s[rank.job])
+            tell([rank], start_s + offsets_s[rank.job])
 
     def results(self, on_iteration: ProgressCallback) -> list[JobResult]:
-        """Pass progress on until all ranks are done; then let them leave."""
+        """Pass progress on until all ranks have finished, then let them exit."""
         results: dict[tuple[int, int], RankResult] = {}
         for rank, message in self._messages():
-            if isinstance(message, Progress):
-                on_iteration(rank.spec, message.iteration, message.record)
-            elif isinstance(message, Finished):
+            if isinstance(message, RankProgress):
+                on_iteration(self._jobs[rank.job].spec, message.iteration, message.record)
+            elif isinstance(message, RankFinished):
                 results[rank.job, rank.number] = message.result
             if len(results) == len(self._ranks):
                 break
-        self._let_leave()
+        let_exit(self._ranks)
         return [job_result(position, job.spec, results) for position, job in enumerate(self._jobs)]
 
     def kill(self) -> None:
-        """Kill and reap every rank that is still there."""
+        """Kill and reap every rank that still runs."""
         kill_ranks(self._ranks)
 
-    def _let_leave(self) -> None:
-        for rank in self._ranks:
-            self._send(rank, None)
-        deadline_s = time.monotonic() + _LEAVE_GRACE_S
-        for rank in self._ranks:
-            rank.process.join(max(0.0, deadline_s - time.monotonic()))
-
-    def _send(self, rank: LaunchedRank, message: float | None) -> None:
-        # A rank that is gone is noticed, with its cause, where its messages are read.
-        with suppress(OSError):
-            rank.connection.send(message)
-
-    def _messages(self) -> Iterator[tuple[LaunchedRank, Message]]:
-        """What the ranks send, without end; raises RankError as soon as one has failed."""
+    def _messages(self) -> Iterator[tuple[LaunchedRank, RankMessage]]:
+        """The ranks' messages, without end; raises RankError as soon as one has failed."""
         while True:
             for rank, message in received(self._ranks, None):
-                if isinstance(message, Failure):
+                if isinstance(message, RankFailure):
                     raise blamed(message, self._ranks).error()
                 yield rank, message
 
 
-def blamed(first: Failure, ranks: Sequence[LaunchedRank]) -> Failure:
-    """The failure that caused the others: a death if there is one, or else the first error."""
-    failures = [first]
-    deadline_s = time.monotonic() + BLAME_GRACE_S
-    while failures[-1].traceback is not None and (left_s := deadline_s - time.monotonic()) > 0:
-        others = [rank for rank in ranks if rank not in [failure.rank for failure in failures]]
-        messages = received(others, left_s)
-        failures += [message for _, message in messages if isinstance(message, Failure)]
-    return next((failure for failure in failures if failure.traceback is None), first)
-
-
-def received(
-    ranks: Iterable[LaunchedRank], timeout_s: float | None
-) -> list[tuple[LaunchedRank, Message | Failure]]:
-    """One message of each rank that has sent one, or has gone, within the time."""
-    by_connection = {rank.connection: rank for rank in ranks}
-    ready = wait(list(by_connection), timeout_s)
-    senders = [rank for connection, rank in by_connection.items() if connection in ready]
-    return [(rank, _receive(rank)) for rank in senders]
-
-
-def _receive(rank: LaunchedRank) -> Message | Failure:
-    try:
-        message: Message = rank.connection.recv()
-    except (EOFError, OSError):
-        rank.process.join()
-        return Failure(rank, death(rank.process) or "gone", None)
-    return Failure(rank, message.error, message.traceback) if isinstance(message, Failed) else message
-
-
-def launch_rank(
-    context: ForkServerContext, job: int, spec: JobSpec, number: int, place: RankPlace, store: Path
-) -> LaunchedRank:
-    """Start the process of a rank."""
-    process, connection = start_rank(
-        context, rank_main, (spec, number, place, store), f"{spec.name}-{number}"
-    )
-    return LaunchedRank(job, spec, number, process, connection)
+def let_exit(ranks: Sequence[LaunchedRank]) -> None:
+    """Tell finished ranks to exit, and wait a few seconds until they have."""
+    tell(ranks, None)
+    join_ranks(ranks, _LEAVE_GRACE_S)
 
 
 def job_result(position: int, spec: JobSpec, results: dict[tuple[int, int], RankResult]) -> JobResult:
-    """What a job's ranks come to together; raises WrongDataError if they have trained different parameters."""
+    """The result of a job from those of its ranks; raises WrongDataError if they trained different parameters."""
     ranks = tuple(results[position, number] for number in range(spec.ranks))
     checksums = {rank.training.parameters_sha256 for rank in ranks if rank.training}
     if len(checksums) > 1:

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 from bench.workloads.job import JobResult, JobSpec, RankResult
-from bench.workloads.launch.launch import (
-    Failure,
+from bench.workloads.launch.launch import PlacedJob, job_result, let_exit
+from bench.workloads.launch.launched_rank import (
     LaunchedRank,
-    PlacedJob,
+    RankFailure,
     blamed,
-    job_result,
-    launch_rank,
+    kill_ranks,
     received,
+    store_directory,
+    tell,
 )
 from bench.workloads.loop import IterationRecord
-from bench.workloads.ranks.rank import Finished, Message, Progress, Ready
-from bench.workloads.ranks.rank_process import fork_server, kill_ranks
+from bench.workloads.ranks.rank import RankFinished, RankMessage, RankProgress, RankReady
 
 START_DELAY_S = 0.05
-_LEAVE_GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -52,13 +49,12 @@ Event: TypeAlias = Iterated | Ended
 @contextmanager
 def open_run() -> Iterator[OpenRun]:
     """A run without jobs yet; every process that is left is killed and reaped at the end."""
-    directory = Path(tempfile.mkdtemp(prefix="mltcp-"))
-    run = OpenRun(directory)
-    try:
-        yield run
-    finally:
-        run.kill()
-        shutil.rmtree(directory, ignore_errors=True)
+    with store_directory() as directory:
+        run = OpenRun(directory)
+        try:
+            yield run
+        finally:
+            run.kill()
 
 
 @dataclass
@@ -69,6 +65,9 @@ class _Member:
     ranks: list[LaunchedRank]
     ready: set[int] = field(default_factory=set)
     results: dict[tuple[int, int], RankResult] = field(default_factory=dict)
+
+    def unfinished(self) -> list[LaunchedRank]:
+        return [rank for rank in self.ranks if (0, rank.number) not in self.results]
 
 
 class OpenRun:
@@ -92,36 +91,30 @@ class OpenRun:
         """
         if job in self._members:
             raise ValueError(f"job {job} runs already")
-        # A store of its own each time: what a killed job left in one would confuse the next.
+        # A new store each time: the remains of a killed job's store would confuse the next job.
         store = self._directory / f"store-{self._launched}"
         self._launched += 1
         member = self._members[job] = _Member(placed.spec, [])
-        for number, place in enumerate(placed.places):
-            member.ranks.append(launch_rank(fork_server(), job, placed.spec, number, place, store))
+        member.ranks.extend(placed.launch(job, store))
 
     def stop(self, job: int) -> None:
         """Kill the processes of a job."""
         kill_ranks(self._members.pop(job).ranks)
 
     def events(self, timeout_s: float) -> list[Event]:
-        """What happens within the time, as soon as something does; nothing may.
+        """The events up to and including the first ones within the time; none if nothing happens.
 
         Raises:
             RankError: a rank raised or died.
             WrongDataError: the ranks of a training ended with different parameters.
         """
-        ranks = [
-            rank
-            for member in self._members.values()
-            for rank in member.ranks
-            if not self._is_done(member, rank)
-        ]
+        ranks = [rank for member in self._members.values() for rank in member.unfinished()]
         if not ranks:
             time.sleep(max(0.0, timeout_s))
             return []
         found: list[Event] = []
         for rank, message in received(ranks, max(0.0, timeout_s)):
-            if isinstance(message, Failure):
+            if isinstance(message, RankFailure):
                 raise blamed(message, self._members[rank.job].ranks).error()
             found += self._handled(rank, message)
         return found
@@ -131,35 +124,22 @@ class OpenRun:
         for job in list(self._members):
             self.stop(job)
 
-    def _is_done(self, member: _Member, rank: LaunchedRank) -> bool:
-        return (0, rank.number) in member.results
-
-    def _handled(self, rank: LaunchedRank, message: Message) -> list[Event]:
+    def _handled(self, rank: LaunchedRank, message: RankMessage) -> list[Event]:
         member = self._members[rank.job]
-        if isinstance(message, Progress):
+        if isinstance(message, RankProgress):
             return [Iterated(rank.job, message.iteration, message.record)]
-        if isinstance(message, Ready):
+        if isinstance(message, RankReady):
             member.ready.add(rank.number)
             if len(member.ready) == len(member.ranks):
-                _tell(member, time.monotonic() + START_DELAY_S)
-        elif isinstance(message, Finished):
+                tell(member.ranks, time.monotonic() + START_DELAY_S)
+        elif isinstance(message, RankFinished):
             member.results[0, rank.number] = message.result
-            if len(member.results) == len(member.ranks):
+            if not member.unfinished():
                 return [self._ended(rank.job)]
         return []
 
     def _ended(self, job: int) -> Ended:
         member = self._members[job]
-        _tell(member, None)
-        deadline_s = time.monotonic() + _LEAVE_GRACE_S
-        for rank in member.ranks:
-            rank.process.join(max(0.0, deadline_s - time.monotonic()))
+        let_exit(member.ranks)
         self.stop(job)
         return Ended(job, job_result(0, member.spec, member.results))
-
-
-def _tell(member: _Member, message: float | None) -> None:
-    for rank in member.ranks:
-        # A rank that is gone is noticed, with its cause, where its messages are read.
-        with suppress(OSError):
-            rank.connection.send(message)

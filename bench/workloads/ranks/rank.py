@@ -6,17 +6,16 @@ import resource
 import shutil
 import signal
 import threading
-import traceback
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from bench.workloads.flows import Flow, tcp_flows
+from bench.workloads.flows import TcpFlow, tcp_flows
 from bench.workloads.job import JobSpec, RankResult, TrainingOptions
 from bench.workloads.loop import IterationCallback, IterationRecord, Workload, run_iterations, sleep_until
 from bench.workloads.phases import PhasedWork
+from bench.workloads.ranks.failure import failures_reported
 from bench.workloads.ranks.place import RankPlace
 from mltcp.core.errors import MltcpError
 
@@ -24,12 +23,12 @@ PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
-class Ready:
+class RankReady:
     """The rank is in its group and waits for the start time, in CLOCK_MONOTONIC seconds."""
 
 
 @dataclass(frozen=True)
-class Progress:
+class RankProgress:
     """Rank 0 has finished an iteration."""
 
     iteration: int
@@ -37,38 +36,26 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Finished:
+class RankFinished:
     """The rank is done, and keeps its connections until it is told to leave."""
 
     result: RankResult
 
 
-@dataclass(frozen=True)
-class Failed:
-    """The rank raised: one line, and the traceback for whoever must find the fault."""
-
-    error: str
-    traceback: str
-
-
-Message = Ready | Progress | Finished | Failed
+RankMessage = RankReady | RankProgress | RankFinished
 
 
 def rank_main(connection: Connection, spec: JobSpec, rank: int, place: RankPlace, store: Path) -> None:
-    """The life of a rank's process; `store` is the file at which its job's ranks meet.
+    """The main function of a rank's process; `store` is the file at which its job's ranks meet.
 
-    It sends Ready, expects the start time, sends Progress (rank 0) and Finished, and leaves when it is told
-    so. Any error is sent as Failed, and ends the process with exit status 1.
+    It sends RankReady, receives the start time, sends RankProgress (rank 0) and RankFinished, and exits when it
+    receives another message. Any error is sent as RankFailed, and ends the process with exit status 1.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        # The namespace belongs to a thread: enter it before there is a second one.
+    with failures_reported(connection):
+        # A network namespace belongs to a thread: enter it before there is a second thread.
         place.enter()
         _die_with_the_launcher(store)
         _take_part(connection, spec, rank, place, store)
-    except BaseException as error:
-        _report_failure(connection, error)
-        raise SystemExit(1) from None
 
 
 def _take_part(connection: Connection, spec: JobSpec, rank: int, place: RankPlace, store: Path) -> None:
@@ -79,9 +66,9 @@ def _take_part(connection: Connection, spec: JobSpec, rank: int, place: RankPlac
     workload = _workload(spec, rank)
     warm_up(spec.warmup)
     _check_addresses(place, tcp_flows())
-    connection.send(Ready())
+    connection.send(RankReady())
     sleep_until(connection.recv())
-    connection.send(Finished(_run(workload, spec, rank, _progress_to(connection, rank))))
+    connection.send(RankFinished(_run(workload, spec, rank, _progress_to(connection, rank))))
     # An early end would close connections that others still read from.
     connection.recv()
 
@@ -89,7 +76,7 @@ def _take_part(connection: Connection, spec: JobSpec, rank: int, place: RankPlac
 def _progress_to(connection: Connection, rank: int) -> IterationCallback:
     def send(iteration: int, record: IterationRecord) -> None:
         if rank == 0:
-            connection.send(Progress(iteration, record))
+            connection.send(RankProgress(iteration, record))
 
     return send
 
@@ -122,7 +109,7 @@ def _run(workload: Workload, spec: JobSpec, rank: int, on_iteration: IterationCa
     )
 
 
-def _check_addresses(place: RankPlace, flows: tuple[Flow, ...]) -> None:
+def _check_addresses(place: RankPlace, flows: tuple[TcpFlow, ...]) -> None:
     """A job whose connections avoid the link under test would measure nothing."""
     for flow in flows:
         if flow.local[0] != place.address:
@@ -145,10 +132,3 @@ def _await_the_launchers_end(store: Path) -> None:
         launcher.join()
         shutil.rmtree(store.parent, ignore_errors=True)
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _report_failure(connection: Connection, error: BaseException) -> None:
-    line = "".join(traceback.format_exception_only(error)).splitlines()[0]
-    # Where the launcher is gone, nobody is left to tell.
-    with suppress(OSError):
-        connection.send(Failed(line, "".join(traceback.format_exception(error))))

@@ -2,31 +2,28 @@
 
 import os
 import shutil
-import signal
 import time
-import traceback
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from bench.workloads.flows import Flow, tcp_flows
+from bench.workloads.flows import TcpFlow, tcp_flows
 from bench.workloads.loop import sleep_until
+from bench.workloads.ranks.failure import failures_reported
 from bench.workloads.ranks.place import RankPlace
-from bench.workloads.ranks.rank import Failed
 
 _WARMUP = 3
 
 
 @dataclass(frozen=True)
-class Joined:
+class RoundJoined:
     """The rank is in its group, over these connections, and waits for rounds."""
 
-    flows: tuple[Flow, ...]
+    flows: tuple[TcpFlow, ...]
 
 
 @dataclass(frozen=True)
-class Round:
+class RoundRequest:
     """All-reduce `size_bytes` (a multiple of 4) at `start_s` of CLOCK_MONOTONIC; `number` varies the contents."""
 
     number: int
@@ -35,36 +32,28 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Took:
+class RoundTime:
     """When the rank's all-reduce began and ended, in CLOCK_MONOTONIC seconds."""
 
     start_s: float
     end_s: float
 
 
-Answer = Joined | Took
-Message = Answer | Failed
+RoundMessage = RoundJoined | RoundTime
 
 
 def round_rank_main(
     connection: Connection, job: str, rank: int, ranks: int, place: RankPlace, store: Path
 ) -> None:
-    """The life of the rank's process; `store` is the file at which its job's ranks meet.
+    """The main function of the rank's process; `store` is the file at which its job's ranks meet.
 
-    It sends Joined, then answers every Round by Took, until it is killed or the launcher is gone. Any error is
-    sent as Failed, and ends the process with exit status 1.
+    It sends RoundJoined, then answers every RoundRequest by a RoundTime, until it is killed or the launcher is gone.
+    Any error is sent as RankFailed, and ends the process with exit status 1.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        # The namespace belongs to a thread: enter it before there is a second one.
+    with failures_reported(connection):
+        # A network namespace belongs to a thread: enter it before there is a second thread.
         place.enter()
         _take_part(connection, job, rank, ranks, place, store)
-    except BaseException as error:
-        line = "".join(traceback.format_exception_only(error)).splitlines()[0]
-        # Where the launcher is gone, nobody is left to tell.
-        with suppress(OSError):
-            connection.send(Failed(line, "".join(traceback.format_exception(error))))
-        raise SystemExit(1) from None
 
 
 def _take_part(
@@ -75,7 +64,7 @@ def _take_part(
 
     join_group(store, rank, ranks, place, job)
     warm_up(_WARMUP)
-    connection.send(Joined(tcp_flows()))
+    connection.send(RoundJoined(tcp_flows()))
     while (told := _told(connection)) is not None:
         connection.send(_all_reduce(told, rank, ranks))
     shutil.rmtree(store.parent, ignore_errors=True)
@@ -83,16 +72,16 @@ def _take_part(
     os._exit(1)
 
 
-def _told(connection: Connection) -> Round | None:
+def _told(connection: Connection) -> RoundRequest | None:
     """The next round; None if the launcher is gone."""
     try:
-        told: Round = connection.recv()
+        told: RoundRequest = connection.recv()
     except (EOFError, OSError):
         return None
     return told
 
 
-def _all_reduce(told: Round, rank: int, ranks: int) -> Took:
+def _all_reduce(told: RoundRequest, rank: int, ranks: int) -> RoundTime:
     """Raises WrongDataError if the sum is wrong; neither filling the tensor nor checking it is timed."""
     import torch
     import torch.distributed as dist
@@ -105,4 +94,4 @@ def _all_reduce(told: Round, rank: int, ranks: int) -> Took:
     dist.all_reduce(tensor)
     end_s = time.monotonic()
     check_sum(tensor, ranks, told.number, 0)
-    return Took(start_s, end_s)
+    return RoundTime(start_s, end_s)

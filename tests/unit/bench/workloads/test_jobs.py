@@ -248,9 +248,9 @@ class TestFaults:
         assert errors.count(b"Traceback") == (end == signal.SIGINT), "only the launcher may complain"
 
     def test_places_and_offsets_must_match_the_ranks_and_jobs(self):
-        with pytest.raises(UsageError, match="job short: 1 places for 2 ranks"):
+        with pytest.raises(UsageError, match="job short: expected 2 places, got 1"):
             PlacedJob(JobSpec("short", TINY, 2, 1), (LOOPBACK,))
-        with pytest.raises(UsageError, match="2 start offsets for 1 jobs"):
+        with pytest.raises(UsageError, match="start offsets: expected one for each of 1 jobs, got 2"):
             run_jobs([replay()], [0.0, 1.0])
 
     @pytest.mark.parametrize(

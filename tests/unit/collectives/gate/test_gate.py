@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 import collectives
+from bench.cost.programs import gate_process
 from collectives.core.gate_settings import GateSettings
 from collectives.gate import gate as gates
 from collectives.gate.gate import GATED, Gate
@@ -24,7 +25,6 @@ from placement.gate.server import GateConfiguration, GateServer
 from tests.unit.collectives.eventually import eventually
 from tests.unit.collectives.ranks import run_ranks, started
 from tests.unit.placement.gate.test_server import Rank
-from tests.unit.placement.service.gate_cost import gate_process
 
 LARGE = 1 << 16
 """Elements: 256 KiB."""

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from bench.cost.programs import ServiceProcess
 from placement.cli.main import main
-from tests.unit.placement.service.load import Process
 
 CLUSTER = {
     "servers": [
@@ -35,7 +35,7 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def service(directory):
-    with Process(directory, "lwf-1+cassini", "--cluster", str(directory / "cluster.json")) as process:
+    with ServiceProcess(directory, "lwf-1+cassini", "--cluster", str(directory / "cluster.json")) as process:
         yield process
         assert process.stop() == 0
 
@@ -143,7 +143,7 @@ def test_a_second_service_on_the_same_state_is_refused(service, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve_stops_in_order_and_leaves_no_socket(tmp_path, number):
-    process = Process(tmp_path)
+    process = ServiceProcess(tmp_path)
     process.process.send_signal(number)
     assert process.process.wait(20) == 0
     process.process.stdout.close()

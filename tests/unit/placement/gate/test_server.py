@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.cost.programs import gate_process
 from collectives.gate import channel as gate_channel
 from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, UsageError
@@ -21,7 +22,6 @@ from placement.gate import messages
 from placement.gate.jobs import GateJob, job_document, job_from, links_from, load_links
 from placement.gate.server import GateConfiguration, GateServer
 from tests.unit.collectives.eventually import eventually
-from tests.unit.placement.service.gate_cost import gate_process
 
 WAIT_S = 20.0
 

@@ -2,9 +2,10 @@
 
 import os
 
+from bench.cost.placement_service import kills, register
+from bench.cost.programs import ServiceProcess
 from placement.client.client import Client
 from placement.service.protocol import placement_pb2 as pb
-from tests.unit.placement.service.load import Process, kills, register
 from tests.unit.placement.service.serving import HALF, job, placed
 
 
@@ -17,7 +18,7 @@ def test_every_acknowledged_submission_survives_and_none_is_there_twice(tmp_path
 
 
 def test_places_time_shifts_and_reasons_are_the_same_after_a_kill(tmp_path):
-    with Process(tmp_path, "lwf-1+cassini") as process:
+    with ServiceProcess(tmp_path, "lwf-1+cassini") as process:
         with Client(process.address) as client:
             register(client, 3, gpus=4)
             for name, servers in (("a", ["s0", "s1"]), ("b", ["s1", "s2"])):

@@ -1,0 +1,75 @@
+"""``mltcp-bench cost``: benchmarks of this project's own parts, as one table of figures or one JSON document."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from typing import Any, cast
+
+from bench.cost.benchmark import Benchmark, Row
+from mltcp.core.subcommands import Subcommand
+
+BENCHMARKS = tuple(
+    Subcommand(name, f"bench.cost.{name.replace('-', '_')}", text)
+    for name, text in (
+        ("daemon", "CPU time and memory of mltcpd with many jobs, and the time to register a flow"),
+        ("class-change", "time to change the rate of an HTB class, beside pyroute2"),
+        ("gate", "time that a gate adds to an all-reduce of two ranks on this host"),
+        ("placement-service", "submissions per second, time of a placement, and jobs lost after SIGKILL"),
+        ("cassini", "time of a compatibility score, and of the choice among candidate placements"),
+        ("perf-beside-iperf3", "throughput of one bulk flow of mltcp-bench perf, beside iperf3"),
+    )
+)
+
+
+class _BenchmarkParser(argparse.ArgumentParser):
+    """The parser of one benchmark; it imports the benchmark's module only when it parses its arguments."""
+
+    def __init__(self, *, module: str, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._module = module
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Add the benchmark's arguments, then parse."""
+        benchmark = cast(Benchmark, importlib.import_module(self._module))
+        self.description = (benchmark.__doc__ or "").replace("``", "`")
+        self.formatter_class = argparse.RawDescriptionHelpFormatter
+        benchmark.add_arguments(self)
+        self.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
+        self.set_defaults(measure=benchmark.measure)
+        return super().parse_known_args(args, namespace)
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``cost`` to the commands."""
+    command = commands.add_parser(
+        "cost", description="Benchmarks of this project's own parts. Run them on an otherwise idle machine."
+    )
+    benchmarks = command.add_subparsers(
+        dest="benchmark", required=True, metavar="BENCHMARK", parser_class=_BenchmarkParser
+    )
+    for each in BENCHMARKS:
+        benchmarks.add_parser(each.name, help=each.help, module=each.module)
+    command.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the benchmark and print its figures as they are measured; returns the exit status."""
+    rows: list[Row] = []
+    for row in options.measure(options):
+        rows.append(row)
+        if not options.json:
+            print(_line(row), flush=True)
+    if options.json:
+        print(json.dumps({"schema": 1, "benchmark": options.benchmark, "results": rows}, allow_nan=False))
+    return 0
+
+
+def _line(row: Row) -> str:
+    figures = ", ".join(
+        f"{name} {value:.5g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in row.items()
+        if name != "case"
+    )
+    return f"{row['case']}: {figures}"

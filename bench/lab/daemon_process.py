@@ -1,0 +1,125 @@
+"""``mltcpd`` as a process in a network namespace, for the lab, benchmarks and tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.lab.network import namespaces
+from mltcp.core.errors import MltcpError
+from mltcp.daemon.client.client import Client, NoDaemonError
+
+_START_S = 20.0
+_END_S = 20.0
+_RETRY_S = 0.02
+
+
+class DaemonProcess:
+    """A daemon whose configuration, socket, journal and log are in one directory. It is not started yet.
+
+    Args:
+        namespace: the network namespace that it runs in.
+        directory: an existing directory of its own.
+        configuration: TOML, without the socket and the journal.
+    """
+
+    def __init__(self, namespace: str, directory: Path, configuration: str = "") -> None:
+        self.namespace = namespace
+        self.socket = directory / "run" / "sock"
+        self.journal = directory / "journal"
+        self._log = directory / "log"
+        self._configuration = directory / "mltcpd.toml"
+        self._configuration.write_text(
+            f'socket = "{self.socket}"\njournal = "{self.journal}"\n{configuration}'
+        )
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process number of the daemon that was started last."""
+        return self._started().pid
+
+    @property
+    def log(self) -> str:
+        """All that it has written."""
+        return self._log.read_text()
+
+    @property
+    def last_line(self) -> str:
+        """The last line of its log that is not empty."""
+        lines = [line for line in self.log.split("\n") if line]
+        return lines[-1] if lines else "it wrote nothing"
+
+    def start(self, answers: bool = True) -> subprocess.Popen[bytes]:
+        """Start it, and wait until it answers unless ``answers`` is false.
+
+        Raises:
+            MltcpError: it ends, or does not answer in time.
+        """
+        command = [sys.executable, "-m", "mltcp.cli", "daemon", "--config", os.fspath(self._configuration)]
+
+        def spawn() -> subprocess.Popen[bytes]:
+            with open(self._log, "a") as log:
+                return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+        self.process = namespaces.inside(self.namespace, spawn)
+        if answers:
+            self._await_answer(self.process)
+        return self.process
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send it a signal and wait for its end; returns its exit status."""
+        process = self._started()
+        process.send_signal(number)
+        try:
+            return process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self.process is not None and self.process.poll() is None
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self.process is None:
+            raise RuntimeError("the daemon was not started")
+        return self.process
+
+    def _await_answer(self, process: subprocess.Popen[bytes]) -> None:
+        deadline_s = time.monotonic() + _START_S
+        while time.monotonic() < deadline_s:
+            if process.poll() is not None:
+                raise MltcpError(f"the daemon does not start: {self.last_line}")
+            try:
+                with Client(self.socket) as client:
+                    client.status()
+                return
+            except NoDaemonError:
+                time.sleep(_RETRY_S)
+        raise MltcpError(f"the daemon does not answer within {_START_S:g} s: {self.last_line}")
+
+
+@contextmanager
+def running_daemon(namespace: str, configuration: str = "") -> Iterator[DaemonProcess]:
+    """A daemon that answers; at the end it is stopped by SIGTERM, if it still runs.
+
+    Raises:
+        MltcpError: it does not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="mltcp-host-") as directory:
+        os.chmod(directory, 0o755)  # processes of other users may connect
+        daemon = DaemonProcess(namespace, Path(directory), configuration)
+        try:
+            daemon.start()
+            yield daemon
+        finally:
+            if daemon.is_running():
+                daemon.stop()

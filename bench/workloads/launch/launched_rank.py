@@ -1,0 +1,147 @@
+"""A rank's process on the launcher's side: how it is started, told, heard and killed, and which failure came first."""
+
+import multiprocessing
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from bench.workloads.job import RankError
+from bench.workloads.ranks.failure import RankFailed
+
+# When a rank dies the others of its job fail too, and their failures may be seen before its death.
+_BLAME_GRACE_S = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class LaunchedRank:
+    """A started rank.
+
+    Attributes:
+        job: the launcher's number of the job.
+        job_name: for error messages.
+        number: of the rank in its job.
+        process: its process.
+        connection: the launcher's end of the connection to it.
+    """
+
+    job: int
+    job_name: str
+    number: int
+    process: ForkServerProcess
+    connection: Connection
+
+    def death(self) -> str | None:
+        """How the process ended, in words; None while it runs."""
+        code = self.process.exitcode
+        if code is None:
+            return None
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+
+
+@dataclass(frozen=True)
+class RankFailure:
+    """A rank that raised (with a traceback) or died (without)."""
+
+    rank: LaunchedRank
+    cause: str
+    traceback: str | None
+
+    def error(self) -> RankError:
+        """As an error that names the job and the rank."""
+        error = RankError(f"job {self.rank.job_name}, rank {self.rank.number}: {self.cause}")
+        if self.traceback is not None:
+            error.add_note(self.traceback)
+        return error
+
+
+@contextmanager
+def store_directory() -> Iterator[Path]:
+    """A temporary directory for the files at which the ranks of jobs meet."""
+    directory = Path(tempfile.mkdtemp(prefix="mltcp-"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def launch_rank(
+    main: Callable[..., None], job: int, job_name: str, number: int, arguments: tuple[Any, ...]
+) -> LaunchedRank:
+    """Start a rank: ``main(connection, *arguments)`` in a process forked from a server that has imported torch."""
+    context = _fork_server()
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=main, args=(theirs, *arguments), name=f"{job_name}-{number}", daemon=True
+    )
+    try:
+        process.start()
+    finally:
+        theirs.close()
+    return LaunchedRank(job, job_name, number, process, ours)
+
+
+def tell(ranks: Iterable[LaunchedRank], message: Any) -> None:
+    """Send a message to each rank; a rank that is gone is reported where its messages are received."""
+    for rank in ranks:
+        with suppress(OSError):
+            rank.connection.send(message)
+
+
+def received(ranks: Iterable[LaunchedRank], timeout_s: float | None) -> list[tuple[LaunchedRank, Any]]:
+    """One message of each rank that has sent one within the time; a :class:`RankFailure` for one that failed."""
+    by_connection = {rank.connection: rank for rank in ranks}
+    ready = wait(list(by_connection), timeout_s)
+    senders = [rank for connection, rank in by_connection.items() if connection in ready]
+    return [(rank, _receive(rank)) for rank in senders]
+
+
+def blamed(first: RankFailure, ranks: Sequence[LaunchedRank]) -> RankFailure:
+    """The failure that caused the others: a death if there is one, or else the first error."""
+    failures = [first]
+    deadline_s = time.monotonic() + _BLAME_GRACE_S
+    while failures[-1].traceback is not None and (left_s := deadline_s - time.monotonic()) > 0:
+        failed = [failure.rank for failure in failures]
+        messages = received([rank for rank in ranks if rank not in failed], left_s)
+        failures += [message for _, message in messages if isinstance(message, RankFailure)]
+    return next((failure for failure in failures if failure.traceback is None), first)
+
+
+def join_ranks(ranks: Iterable[LaunchedRank], timeout_s: float) -> None:
+    """Wait for the ends of processes, for no longer than the time in all."""
+    deadline_s = time.monotonic() + timeout_s
+    for rank in ranks:
+        rank.process.join(max(0.0, deadline_s - time.monotonic()))
+
+
+def kill_ranks(ranks: Iterable[LaunchedRank]) -> None:
+    """Kill and reap every rank that still runs."""
+    there = list(ranks)
+    for rank in there:
+        rank.process.kill()
+    for rank in there:
+        rank.process.join()
+        rank.connection.close()
+
+
+def _fork_server() -> ForkServerContext:
+    """A fork server that has imported torch and the ranks' code once for all ranks."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["bench.workloads.ranks.preload"])
+    return context
+
+
+def _receive(rank: LaunchedRank) -> Any:
+    try:
+        message = rank.connection.recv()
+    except (EOFError, OSError):
+        rank.process.join()
+        return RankFailure(rank, rank.death() or "gone", None)
+    return RankFailure(rank, message.error, message.traceback) if isinstance(message, RankFailed) else message
