@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from mltcp.pacing.htb_qdisc import HtbQdisc
 from pyroute2 import IPRoute
 
 from bench.cost.benchmark import Row
 from bench.lab.network import namespaces
 from bench.lab.network.single_link import namespace_with_link
 from mltcp.daemon.journal.journal import Journal
+from mltcp.pacing.htb_qdisc import HtbQdisc
 from mltcp.pacing.qdiscs import HANDLE
 
 _FIRST_MINOR = 16
