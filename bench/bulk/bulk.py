@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 
-from bench.compare.contend import Contest, loaded_controls, run_group
+from bench.compare.contest import Contest
+from bench.compare.launch import loaded_controls, run_group
 from bench.compare.policy import Policy
 from bench.lab.lab import Lab
 from bench.lab.link import Link
@@ -78,11 +79,12 @@ def beside(contest: Contest, bulk_cc: str, seconds: float, step: Step) -> list[B
     """
     namespaces.require_privileges()
     flow_index = len(contest.jobs)
-    with loaded_controls(contest.policies) as controls:
+    policies = [approach.policy for approach in contest.approaches]
+    with loaded_controls(policies) as controls:
         with Lab(dumbbell(flow_index + 1, 2, contest.link)) as lab:
             runs = []
             for number in range(contest.repeat):
-                for policy in contest.policies:
+                for policy in policies:
                     started = threading.Event()
                     with _flow_after(started, lab, flow_index, policy.name, bulk_cc, seconds) as outcome:
                         group = list(range(len(contest.jobs)))

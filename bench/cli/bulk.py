@@ -66,8 +66,8 @@ def _alone(options: argparse.Namespace, policies: Sequence[Policy]) -> list[Bulk
 
 
 def _beside(options: argparse.Namespace) -> list[BulkResult]:
-    contest, _ = contest_of(options)
-    with progress(len(contest.policies) * contest.repeat, contest.repeat) as step:
+    contest = contest_of(options)
+    with progress(len(contest.approaches) * contest.repeat, contest.repeat) as step:
         return summarise(beside(contest, options.bulk_cc, options.seconds, step))
 
 

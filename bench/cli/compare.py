@@ -1,4 +1,4 @@
-"""``mltcp-bench compare`` as a command: its arguments, the comparison they ask for, and how the result is shown."""
+"""``mltcp-bench compare``: sets of jobs and traces under congestion controls, schedulers and gates."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.cli.contend import add_link, link_of
+from bench.cli.contend import add_link, add_measurement, check_counts, link_of, retry_busy_of
 from bench.cli.progress import progress
 from bench.compare.approach import Approach, parse_approaches
-from bench.compare.contend import named_jobs
+from bench.compare.contest import Contest, named_jobs
+from bench.compare.document import compare_document, from_document
+from bench.compare.engine import run_contests
 from bench.compare.journal import keep_in
-from bench.compare.report import print_report
-from bench.compare.results import Change, CompareResult, compare_result, from_document, to_document
-from bench.compare.snapshot import DemandingJob, Plan, Snapshot, compare, total_iterations
+from bench.compare.report import COMPARE, print_report
+from bench.compare.results import CompareResult, compare_result
+from bench.compare.runs import Change
+from bench.compare.snapshot import DemandingJob, Snapshot, contest_of
 from bench.compare.trace import TracePlan
-from bench.lab.bottleneck.aqm import MARKERS, VIRTUAL_QUEUE
 from bench.lab.link import Link
 from bench.lab.two_tier import TwoTier
 from bench.workloads.phases import parse_change
@@ -50,10 +52,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_how(command)
     add_link(command)
     _add_cluster(command)
-    command.add_argument(
-        "--ecn-by", default=VIRTUAL_QUEUE, choices=MARKERS, help="what marks (default virtual_queue)"
-    )
-    command.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
+    add_measurement(command)
     command.add_argument(
         "-o",
         dest="output",
@@ -144,27 +143,31 @@ def execute(options: argparse.Namespace) -> int:
     result = _earlier(options.document) if options.document is not None else _run(options)
     written = _written(result, options.output)
     if options.json:
-        print(json.dumps({**to_document(result), "files": written}, allow_nan=False))
+        print(json.dumps({**compare_document(result), "files": written}, allow_nan=False))
     else:
-        print_report(result, files=written)
+        print_report(result, COMPARE, files=written)
     return 0
 
 
 def _run(options: argparse.Namespace) -> CompareResult:
     if options.trace is not None:
         return _run_trace(options)
-    plan = plan_of(options)
-    snapshots = snapshots_of(options, plan.link)
+    template = template_of(options)
+    starts = {"random_starts": options.starts == "random", "seed": options.seed}
+    contests = [contest_of(snapshot, template, **starts) for snapshot in snapshots_of(options, template.link)]
+    retry_busy = retry_busy_of(options)
     keep = keep_in(options.output)
-    with progress(total_iterations(snapshots, plan), plan.repeat) as step:
-        return compare_result(compare(snapshots, plan, step, keep))
+    with progress(sum(contest.total_iterations for contest in contests), template.repeat) as step:
+        return compare_result(run_contests(contests, step, keep, retry_busy))
 
 
-def plan_of(options: argparse.Namespace) -> Plan:
-    """How the arguments want it compared; UsageError names what is wrong with them."""
-    for field in ("iterations", "repeat"):
-        if getattr(options, field) < 1:
-            raise UsageError(f"--{field} {getattr(options, field)}: at least 1 is allowed")
+def template_of(options: argparse.Namespace) -> Contest:
+    """The contest that the arguments describe, without its jobs.
+
+    Raises:
+        UsageError: an argument is out of range or unknown.
+    """
+    check_counts(options, "iterations", "repeat")
     approaches = parse_approaches(options.policies, options.control)
     _check_one_link(approaches)
     isolated = any(approach.isolated for approach in approaches)
@@ -172,18 +175,17 @@ def plan_of(options: argparse.Namespace) -> Plan:
     if options.change is not None:
         job, compute = parse_change(options.change)
         change = Change(job, compute.iteration, compute.factor)
-    return Plan(
+    return Contest(
+        jobs=(),
         approaches=approaches,
         link=link_of(options),
         iterations=options.iterations,
         repeat=options.repeat,
         ranks=options.ranks,
-        random_starts=options.starts == "random",
-        seed=options.seed,
-        # A profile that was measured across a change would be that of neither.
-        measured=options.profiles == "measured" and isolated and change is None,
-        change=change,
         ecn_by=options.ecn_by,
+        # A profile that was measured across a change would describe neither side of it.
+        measured_profiles=options.profiles == "measured" and isolated and change is None,
+        change=change,
     )
 
 
@@ -199,12 +201,14 @@ def _run_trace(options: argparse.Namespace) -> CompareResult:
 
 
 def trace_plan_of(options: argparse.Namespace) -> TracePlan:
-    """How the arguments want a trace compared; UsageError names what is wrong with them."""
-    for field in ("iterations", "repeat", "first"):
-        if getattr(options, field) < 1:
-            raise UsageError(f"--{field} {getattr(options, field)}: at least 1 is allowed")
+    """The comparison of a trace that the arguments describe.
+
+    Raises:
+        UsageError: an argument is out of range or unknown.
+    """
+    check_counts(options, "iterations", "repeat", "first")
     if options.change is not None:
-        raise UsageError("--change: only of a job of a --set or of --jobs")
+        raise UsageError("--change: expected with --set or --jobs, got it with --trace")
     return TracePlan(
         approaches=parse_approaches(options.policies, options.control),
         shape=TwoTier(racks=options.racks, servers=options.servers, slots=options.slots),
@@ -213,6 +217,7 @@ def trace_plan_of(options: argparse.Namespace) -> TracePlan:
         placement=options.placement,
         seed=options.seed,
         ecn_by=options.ecn_by,
+        retry_busy=retry_busy_of(options),
     )
 
 

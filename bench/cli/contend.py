@@ -1,4 +1,4 @@
-"""``mltcp-bench contend`` as a command: its arguments, the contest they ask for, and how the result is shown."""
+"""``mltcp-bench contend``: jobs on one bottleneck under several congestion controls, against each job alone."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.cli.progress import progress
-from bench.compare.contend import Contest, Work, contend, named_jobs
-from bench.compare.contend_report import print_report
-from bench.compare.contend_results import ContendResult, contend_result, to_document
+from bench.compare.approach import Approach
+from bench.compare.contest import Contest, named_jobs
+from bench.compare.document import contend_document
+from bench.compare.engine import run_contests
+from bench.compare.figures import pooled_yardsticks
 from bench.compare.policy import parse_policy
+from bench.compare.report import CONTEND, print_report
+from bench.compare.results import CompareResult, SetResult, set_result
+from bench.compare.runs import Scalar
 from bench.lab.bottleneck.aqm import MARKERS, VIRTUAL_QUEUE
 from bench.lab.link import MAX_QUEUE_BYTES, MAX_RATE_BPS, MIN_RATE_BPS, Link
-from bench.workloads.job import TrainingOptions
+from bench.workloads.job import TrainingOptions, Work
 from bench.workloads.perturbation import parse_perturbation
 from bench.workloads.profile import Profile, Scale, default_fraction, fit, load
 from mltcp.core.errors import UsageError
+from mltcp.core.policy_names import parse_names
 from mltcp.core.quantities import parse_rate_bps, parse_size_bytes
 
 _POLICIES = "isolated,reno,mltcp_reno,cubic,mltcp_cubic,dctcp,mltcp_dctcp"
@@ -55,11 +61,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument(
         "--isolated-cc", default="cubic", metavar="NAME", help="control of isolated jobs (default cubic)"
     )
-    command.add_argument(
-        "--ecn-by", default=VIRTUAL_QUEUE, choices=MARKERS, help="what marks (default virtual_queue)"
-    )
+    add_measurement(command)
     command.add_argument("--plot", type=Path, metavar="DIR", help="write pictures (PNG) there")
-    command.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
     command.set_defaults(execute=execute)
 
 
@@ -113,48 +116,81 @@ def add_link(command: argparse.ArgumentParser) -> None:
     command.add_argument("--mtu", type=int, default=1500, help="(default 1500)")
 
 
+def add_measurement(command: argparse.ArgumentParser) -> None:
+    """The arguments of every comparison: marking, disturbed runs, and the form of the result."""
+    command.add_argument(
+        "--ecn-by",
+        default=VIRTUAL_QUEUE,
+        choices=MARKERS,
+        help="the mechanism that marks (default virtual_queue)",
+    )
+    command.add_argument(
+        "--retry-busy",
+        type=int,
+        default=0,
+        metavar="N",
+        help="repeat a run up to N times while other programs use more than 5 %% of the processors (default 0)",
+    )
+    command.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
+
+
+def retry_busy_of(options: argparse.Namespace) -> int:
+    """How often a disturbed run is repeated; UsageError if that is negative."""
+    if options.retry_busy < 0:
+        raise UsageError(f"--retry-busy: expected 0 or more, got {options.retry_busy}")
+    return int(options.retry_busy)
+
+
 def execute(options: argparse.Namespace) -> int:
     """Run the contest and show its result; returns the exit status."""
-    contest, scale = contest_of(options)
+    contest, retry_busy = contest_of(options), retry_busy_of(options)
     with progress(contest.total_iterations, contest.repeat) as step:
-        runs = contend(contest, step)
-    result = contend_result(_link_document(options, contest, scale), runs)
+        (measured,) = run_contests([contest], step, lambda so_far: None, retry_busy)
+    result = set_result(measured, pooled_yardsticks)
     plots = _plots(result, options.plot)
     if options.json:
-        print(json.dumps({**to_document(result), "plots": plots}, allow_nan=False))
+        print(json.dumps({**contend_document(result), "plots": plots}, allow_nan=False))
     else:
-        print_report(result, pictures=plots)
+        print_report(CompareResult((result,)), CONTEND, files=plots)
     return 0
 
 
-def contest_of(options: argparse.Namespace) -> tuple[Contest, Scale]:
-    """The contest that the arguments ask for; UsageError names what is wrong with them."""
+def contest_of(options: argparse.Namespace) -> Contest:
+    """The contest that the arguments describe.
+
+    Raises:
+        UsageError: an argument is out of range or unknown.
+    """
     link = link_of(options)
-    for field in ("iterations", "repeat"):
-        if getattr(options, field) < 1:
-            raise UsageError(f"--{field} {getattr(options, field)}: at least 1 is allowed")
+    check_counts(options, "iterations", "repeat")
     if not 0 <= options.stagger < 3600:
-        raise UsageError(f"--stagger {options.stagger}: 0 to 3600 seconds are allowed")
+        raise UsageError(f"--stagger: expected 0 to 3600 seconds, got {options.stagger}")
     names = [name for name in options.jobs.split(",") if name]
+    if not names:
+        raise UsageError("--jobs: expected one or more profiles, such as vgg16,vgg16, got none")
     works, scale = _works(names, link, options)
-    contest = Contest(
+    perturbation = parse_perturbation(options.perturb, options.seed) if options.perturb else None
+    return Contest(
         jobs=named_jobs(works, [Path(name).stem for name in names]),
-        policies=tuple(
-            parse_policy(name, options.isolated_cc) for name in options.policies.split(",") if name
+        approaches=parse_names(
+            options.policies, lambda name: Approach(name, parse_policy(name, options.isolated_cc))
         ),
         link=link,
         iterations=options.iterations,
         repeat=options.repeat,
         ranks=options.ranks,
-        stagger_s=options.stagger,
-        perturbation=parse_perturbation(options.perturb, options.seed) if options.perturb else None,
+        starts_s=(tuple(options.stagger * index for index in range(len(names))),) * options.repeat,
+        perturbation=perturbation,
         ecn_by=options.ecn_by,
+        setting=_setting(options, link, scale),
     )
-    if not contest.jobs or not contest.policies:
-        raise UsageError(
-            "at least one job and one policy are needed: --jobs vgg16,vgg16 --policies isolated,cubic"
-        )
-    return contest, scale
+
+
+def check_counts(options: argparse.Namespace, *fields: str) -> None:
+    """Raise UsageError unless each of these options is at least 1."""
+    for field in fields:
+        if getattr(options, field) < 1:
+            raise UsageError(f"--{field}: expected 1 or more, got {getattr(options, field)}")
 
 
 def link_of(options: argparse.Namespace) -> Link:
@@ -197,7 +233,7 @@ def _scale(profiles: Sequence[Profile], link: Link, options: argparse.Namespace,
         return Scale(time=float(time) if colon else 1.0, bytes=float(size))
     except ValueError:
         raise UsageError(
-            f"--scale {options.scale!r}: `auto` or B:T, two positive numbers, is allowed"
+            f"--scale: expected `auto` or B:T, two positive numbers, got {options.scale!r}"
         ) from None
 
 
@@ -205,18 +241,16 @@ def _size(field: str, text: str) -> int:
     return parse_size_bytes(text, field=f"--{field}", highest=MAX_QUEUE_BYTES)
 
 
-def _link_document(
-    options: argparse.Namespace, contest: Contest, scale: Scale
-) -> dict[str, str | int | float | bool | None]:
+def _setting(options: argparse.Namespace, link: Link, scale: Scale) -> dict[str, Scalar]:
     return {
-        "rate_bps": contest.link.rate_bps,
-        "queue_bytes": contest.link.queue_bytes,
-        "ecn_threshold_bytes": contest.link.ecn_threshold_bytes,
-        "ecn_by": contest.ecn_by,
-        "mtu": contest.link.mtu,
-        "ranks": contest.ranks,
-        "iterations": contest.iterations,
-        "stagger_s": contest.stagger_s,
+        "rate_bps": link.rate_bps,
+        "queue_bytes": link.queue_bytes,
+        "ecn_threshold_bytes": link.ecn_threshold_bytes,
+        "ecn_by": options.ecn_by,
+        "mtu": link.mtu,
+        "ranks": options.ranks,
+        "iterations": options.iterations,
+        "stagger_s": options.stagger,
         "perturb": options.perturb,
         "seed": options.seed,
         "overlap": options.overlap,
@@ -226,9 +260,9 @@ def _link_document(
     }
 
 
-def _plots(result: ContendResult, directory: Path | None) -> list[str]:
+def _plots(result: SetResult, directory: Path | None) -> list[str]:
     if directory is None:
         return []
-    from bench.compare.contend_plots import write_plots
+    from bench.compare.plots import contend_pictures, write_pictures
 
-    return [str(path) for path in write_plots(result, directory)]
+    return [str(path) for path in write_pictures(contend_pictures(result), directory)]

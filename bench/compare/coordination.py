@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from bench.compare.results import Shift
+from bench.compare.runs import Shift
 from mltcp.core.demand import Demand
 
 LINK = "trunk"

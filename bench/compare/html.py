@@ -1,4 +1,4 @@
-"""A comparison as one HTML page that needs nothing else, and the files that go with it."""
+"""The report of a comparison as one self-contained HTML page, and the pictures as files."""
 
 from __future__ import annotations
 
@@ -12,14 +12,23 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from bench.compare.journal import writable, write_result
-from bench.compare.plots import Picture, colours_of, gain_figure, gains, pictures_of
-from bench.compare.report import approach_table, heading, job_table, sentence
-from bench.compare.results import CompareResult, SetResult, to_document
-from placement.plots.picture import STYLE, write
+from bench.compare.journal import write_result
+from bench.compare.plots import (
+    Colours,
+    Picture,
+    colours_of,
+    gain_figure,
+    gains,
+    pictures_of,
+    write_pictures,
+)
+from bench.compare.report import COMPARE, approach_table, gain_sentence, heading, job_table, warnings
+from bench.compare.results import CompareResult, SetResult
+from mltcp.core.atomic_files import write_atomically
+from placement.plots.picture import STYLE
 
 REPORT = "report.html"
-GAIN_CAPTION = "What interleaving is worth, against how well the jobs of a set fit together."
+GAIN_CAPTION = "Gain over fair sharing, against the compatibility of the jobs of a set."
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
@@ -29,7 +38,7 @@ th { text-align: right; color: #707070; font-weight: 600; vertical-align: bottom
 td { text-align: right; padding: .15rem .6rem; border-top: 1px solid #eee; white-space: nowrap; }
 th.name, td.name { text-align: left; } caption { text-align: left; font-weight: 600; }
 figure { margin: 1.5rem 0; } figure svg { width: 100%; height: auto; } figcaption { color: #707070; }
-details { margin: 1rem 0; } .scroll { overflow-x: auto; }
+details { margin: 1rem 0; } .scroll { overflow-x: auto; } .warning { color: #882255; }
 """
 
 
@@ -39,17 +48,16 @@ def write_report(result: CompareResult, directory: Path) -> tuple[Path, ...]:
     Raises:
         UsageError: nothing can be written there.
     """
-    with writable(directory):
-        paths = [_png(picture, directory) for picture in _all_pictures(result)]
-        (directory / REPORT).write_text(html_report(result), encoding="utf-8")
-    return (*paths, directory / REPORT, write_result(to_document(result), directory))
+    paths = write_pictures(_all_pictures(result), directory)
+    write_atomically(directory / REPORT, html_report(result).encode())
+    return (*paths, directory / REPORT, write_result(result, directory))
 
 
 def html_report(result: CompareResult) -> str:
-    """The page: for each set a sentence, the pictures (inline SVG), the tables, and how it was measured."""
+    """The page: for each set a sentence, the pictures (inline SVG), the tables, and the measurement's conditions."""
     colours = colours_of(result)
     parts = ["<h1>The same jobs on the same links, under every approach</h1>"]
-    parts += [f"<p>{html.escape(sentence(one))}</p>" for one in result.sets]
+    parts += [f"<p>{html.escape(gain_sentence(one, COMPARE))}</p>" for one in result.sets]
     if _worth_a_gain_figure(result):
         parts.append(_figure(Picture("gain", GAIN_CAPTION, lambda: gain_figure(result, colours))))
     for one in result.sets:
@@ -79,13 +87,7 @@ def _all_pictures(result: CompareResult) -> list[Picture]:
     return found
 
 
-def _png(picture: Picture, directory: Path) -> Path:
-    path = directory / f"{picture.name}.png"
-    write(picture.draw, path)
-    return path
-
-
-def _section(one: SetResult, colours: dict[str, str]) -> list[str]:
+def _section(one: SetResult, colours: Colours) -> list[str]:
     setting = one.measured.setting
     rows = "".join(
         f'<tr><td class="name">{html.escape(name)}</td><td>{html.escape(str(value))}</td></tr>'
@@ -93,9 +95,10 @@ def _section(one: SetResult, colours: dict[str, str]) -> list[str]:
     )
     return [
         f"<h2>{html.escape(heading(one))}</h2>",
-        _table(approach_table(one)),
+        _table(approach_table(one, COMPARE)),
+        *(f'<p class="warning">! {html.escape(warning)}</p>' for warning in warnings(one)),
         *(_figure(picture) for picture in pictures_of(one, colours)),
-        _table(job_table(one)),
+        _table(job_table(one, COMPARE)),
         f"<details><summary>How it was measured</summary><table>{rows}</table></details>",
     ]
 
@@ -113,12 +116,12 @@ def _svg(figure: Figure) -> str:
         content, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
     )
     text = content.getvalue()
-    # Without the prologue, whose document type names a place outside.
+    # Without the prologue, whose document type declaration names an external resource.
     return text[text.index("<svg") :]
 
 
 def _table(table: Table) -> str:
-    """A table for the terminal, as HTML: the text columns are those that are not right-aligned."""
+    """The HTML of a table for the terminal; columns that are not right-aligned hold text."""
     classes = ["" if column.justify == "right" else ' class="name"' for column in table.columns]
     head = "".join(
         f"<th{kind}>{html.escape(str(column.header)).replace('-' + chr(10), '').replace(chr(10), ' ')}</th>"

@@ -1,4 +1,4 @@
-"""What a comparison has measured so far, in a file: who is interrupted after an hour keeps what that hour was for."""
+"""The result file of a comparison, rewritten after every run, so that an interrupted comparison keeps its runs."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from contextlib import contextmanager
 from errno import EACCES
 from pathlib import Path
 
-from bench.compare.results import Measured, compare_result, to_document
+from bench.compare.document import compare_document
+from bench.compare.results import CompareResult, compare_result
+from bench.compare.runs import Measured
+from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import UsageError
 
 RESULT = "result.json"
 
 Keep = Callable[[Sequence[Measured]], None]
-"""Called with all that has been measured, each time that an approach has run."""
+"""Called with all runs so far, after each run."""
 
 
 def keep_in(directory: Path | None) -> Keep:
-    """Keep it as ``result.json`` in the directory, which is made if need be; None: nowhere.
+    """A `Keep` that writes ``result.json`` into the directory, which is made if need be; None: nothing is written.
 
-    The file is always a whole document: the one before, or the new one.
+    The file always holds a complete document.
 
     Raises:
-        UsageError: nothing can be written there. That is found out now, not when the first run is over.
+        UsageError: nothing can be written there; raised now, not after the first run.
     """
     if directory is None:
         return lambda measured: None
@@ -32,24 +35,21 @@ def keep_in(directory: Path | None) -> Keep:
         pass
 
     def keep(measured: Sequence[Measured]) -> None:
-        write_result(to_document(compare_result(measured)), directory)
+        write_result(compare_result(measured), directory)
 
     return keep
 
 
-def write_result(document: object, directory: Path) -> Path:
-    """Write such a document into the directory, in one step; returns the file.
+def write_result(result: CompareResult, directory: Path) -> Path:
+    """Write ``result.json`` into the directory; returns its path.
 
     Raises:
-        UsageError: it cannot be written there.
+        MltcpError: it cannot be written there.
     """
-    unfinished = directory / f".{RESULT}.{os.getpid()}"
     with writable(directory):
-        try:
-            unfinished.write_text(json.dumps(document, allow_nan=False) + "\n")
-            return unfinished.replace(directory / RESULT)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        document = json.dumps(compare_document(result), allow_nan=False)
+        write_atomically(directory / RESULT, f"{document}\n".encode())
+    return directory / RESULT
 
 
 @contextmanager

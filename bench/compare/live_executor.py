@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from bench.compare.approach import Approach
-from bench.compare.contend import check_control
 from bench.compare.coordination import Coordination, from_epoch
+from bench.compare.launch import check_control
 from bench.compare.live_launch import LiveLauncher, LiveSettings, coordination_of
-from bench.compare.results import JobRun, Shift
+from bench.compare.runs import JobRun, Shift
 from bench.lab.topology import MAX_JOBS
 from bench.workloads.job import JobResult
 from bench.workloads.launch.open_run import Event, Iterated, OpenRun, open_run

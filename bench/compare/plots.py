@@ -1,86 +1,125 @@
-"""The pictures of a comparison: distributions, bars, who used the link when, and what compatibility has to do with it.
+"""The pictures of a comparison: slowdowns, distributions, iterations, the use of the link, and gains by compatibility.
 
-An approach has the same colour in all of them, and so has a job.
+An approach has the same colour in every picture, and so has a job. A base control is a paler shade of its ``mltcp_``
+control. Time series show the repeat with the median iteration time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
 
-from bench.compare.contend_results import ISOLATED
-from bench.compare.report import compared
-from bench.compare.results import (
-    ApproachResult,
-    ApproachRun,
-    CompareResult,
-    LinkExcerpt,
-    SetResult,
-    yardsticks,
-)
-from placement.plots.picture import INK, JOB_COLOURS, MUTED, framed, policy_colours
+from bench.compare.figures import slowdowns
+from bench.compare.journal import writable
+from bench.compare.report import PREFIX
+from bench.compare.results import ApproachResult, CompareResult, SetResult
+from bench.compare.runs import FAIR, ISOLATED, ApproachRun, LinkExcerpt
+from placement.plots.picture import INK, JOB_COLOURS, MUTED, framed, paler, policy_colours, write
 
-FAIR = "fair"
-PANEL_IN, BAR_IN, ROW_IN = 3.4, 0.42, 1.15
+PANEL_IN, SMALL_PANEL_IN, BAR_IN, ROW_IN, GAP_IN = 3.4, 2.1, 0.42, 1.15, 0.45
+SHOWN_ITERATIONS = 4
 _CHARACTER_IN = 0.083
+_NAME_SIZE, _LONGEST_NAME = 10.5, 24
+# A job counts as sending in a bin that holds more than this share of the fullest one; single packets do not.
 _SENDING_SHARE = 0.05
+_DASHED = (0, (4, 3))
+_ROUND_STEPS = [1, 2, 5, 10]
+
+Colours = dict[str, str]
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture: its name as that of a file, what it shows in one sentence, and how it is drawn."""
+    """A picture: the stem of its file's name, a caption of one sentence, and the function that draws it."""
 
     name: str
     caption: str
     draw: Callable[[], Figure]
 
 
-def pictures_of(one: SetResult, colours: dict[str, str]) -> list[Picture]:
-    """The pictures that there are data for, of one set; `colours` are the approaches'."""
+def pictures_of(one: SetResult, colours: Colours) -> list[Picture]:
+    """The pictures of one set of jobs for which there are data; `colours` are the approaches'."""
     found = [
         Picture(
             "slowdown",
-            "Mean slowdown, its spread over repeats, and what the network saw.",
+            "Mean slowdown, its spread over repeats, and marks or retransmissions.",
             lambda: bars_figure(one, colours),
         ),
         Picture(
-            "distribution", "How many iterations took how long.", lambda: distribution_figure(one, colours)
+            "distribution",
+            "The share of iterations that took at most a given time.",
+            lambda: distribution_figure(one, colours),
         ),
         Picture(
             "iterations",
-            "Every iteration of every job, in the repeat of middle length.",
+            "Every iteration of every job, in the repeat of median length.",
             lambda: iterations_figure(one),
         ),
     ]
-    if any(each.middle_run.link_use for each in one.approaches):
+    if _with_link_use(one):
         found.append(
             Picture(
                 "link",
-                "Who used the link, in the first and in the last seconds in which all jobs ran.",
+                "The use of the link at the start of a run and before its first job ends.",
                 lambda: link_figure(one),
             )
         )
     return found
 
 
-def colours_of(result: CompareResult) -> dict[str, str]:
-    """A colour for every approach; isolated jobs are grey."""
-    others = [name for name in result.approaches if name != ISOLATED]
-    return {ISOLATED: MUTED, **policy_colours(others)}
+def contend_pictures(one: SetResult) -> list[Picture]:
+    """The pictures of `mltcp-bench contend`, under the names of their files."""
+    names = {"iterations": "iterations", "link": "link_use"}
+    if one.yardsticks:
+        names["distribution"] = "slowdown"
+    if not one.contended:
+        return []
+    found = {each.name: each for each in pictures_of(one, colours_of(CompareResult((one,))))}
+    return [
+        Picture(names[name], found[name].caption, found[name].draw)
+        for name in ("iterations", "link", "distribution")
+        if name in found and name in names
+    ]
 
 
-def bars_figure(one: SetResult, colours: dict[str, str]) -> Figure:
+def write_pictures(pictures: Sequence[Picture], directory: Path) -> tuple[Path, ...]:
+    """Write the pictures as PNG files into the directory, made if need be; returns their paths.
+
+    Raises:
+        UsageError: nothing can be written there.
+    """
+    paths = [directory / f"{picture.name}.png" for picture in pictures]
+    with writable(directory):
+        for picture, path in zip(pictures, paths, strict=True):
+            write(picture.draw, path)
+    return tuple(paths)
+
+
+def colours_of(result: CompareResult) -> Colours:
+    """The colour of every approach; isolated jobs are grey."""
+    names = [name for name in result.approaches if name != ISOLATED]
+    hues = policy_colours(list(dict.fromkeys(name.removeprefix(PREFIX) for name in names)))
+    colours = {ISOLATED: MUTED}
+    for name in names:
+        hue = hues[name.removeprefix(PREFIX)]
+        colours[name] = paler(hue) if PREFIX + name in names else hue
+    return colours
+
+
+def bars_figure(one: SetResult, colours: Colours) -> Figure:
     """Left the slowdown, its spread and 99th percentile; right marks or, if there are none, retransmissions."""
     names = [each.approach for each in one.approaches]
     left_in = 0.35 + _CHARACTER_IN * max(map(len, names))
     marked = any(each.figures.marks_per_iteration for each in one.approaches)
     figure = framed(
-        f"{one.name}: slowdown, and {'marks' if marked else 'retransmissions'}",
+        _title(one, f"slowdown, and {'marks' if marked else 'retransmissions'}"),
         [("mean", INK), ("line: smallest to largest repeat", MUTED), ("|  99th percentile", MUTED)],
         max(2, len(names)) * BAR_IN,
         columns=2,
@@ -92,11 +131,10 @@ def bars_figure(one: SetResult, colours: dict[str, str]) -> Figure:
         figures = each.figures
         shown = figures.marks_per_iteration if marked else figures.retransmits_per_iteration
         signs.barh(row, shown, height=0.62, color=colours[each.approach], linewidth=0)
-    with_yardstick = any(each.figures.slowdown is not None for each in one.approaches)
-    slow.set_xlabel("iteration time over isolated" if with_yardstick else "iteration time, s")
-    if with_yardstick:
+    slow.set_xlabel(_slowdown_label(one))
+    if one.yardsticks:
         slow.axvline(1, color=INK, linewidth=0.9)
-    signs.set_xlabel("marked packets an iteration" if marked else "segments sent again an iteration")
+    signs.set_xlabel("marked packets an iteration" if marked else "retransmitted segments an iteration")
     slow.set_yticks(range(len(names)), names, color=INK)
     signs.set_yticks([])
     for ax in figure.axes:
@@ -108,71 +146,82 @@ def bars_figure(one: SetResult, colours: dict[str, str]) -> Figure:
     return figure
 
 
-def distribution_figure(one: SetResult, colours: dict[str, str]) -> Figure:
-    """The share of iterations that took so long, or less: a line an approach."""
-    shown = {each.approach: _slowdowns(each, one) for each in one.approaches}
-    figure = framed(f"{one.name}: iteration times", [(name, colours[name]) for name in shown], PANEL_IN)
-    (ax,) = figure.axes
-    widths = np.linspace(2.8, 1.4, len(shown))
-    for (name, values), width in zip(shown.items(), widths, strict=True):
-        ax.ecdf(values, color=colours[name], linewidth=width)
-    with_yardstick = bool(yardsticks(one.measured.runs))
-    ax.set_xlabel("iteration time over isolated" if with_yardstick else "iteration time, s")
-    ax.set_ylabel("share of iterations")
-    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    ax.set_ylim(0, 1.01)
-    ax.grid()
+def distribution_figure(one: SetResult, colours: Colours) -> Figure:
+    """The share of iterations up to a given time: a line for each approach.
+
+    If ``mltcp_`` controls ran beside their base controls, each such pair has a panel of its own.
+    """
+    panels = _pairs(one.contended)
+    if all(len(panel) == 1 for panel in panels):
+        panels = [one.contended]
+    isolated = one.approach(ISOLATED)
+    if isolated is not None:
+        panels = [[*panel, isolated] for panel in panels]
+    key = [(each.approach, colours[each.approach]) for each in one.approaches]
+    columns = len(panels) if len(panels) <= 3 else 2
+    rows = -(-len(panels) // columns)
+    panel_in = PANEL_IN if len(panels) == 1 else SMALL_PANEL_IN
+    figure, axes = _grid(_title(one, "distribution of iteration times"), key, rows, columns, panel_in)
+    flat = [ax for row in axes for ax in row]
+    for ax, panel in zip(flat, panels, strict=False):
+        for each, width in zip(panel, np.linspace(2.8, 1.4, len(panel)), strict=True):
+            ax.ecdf(_iterations(each, one), color=colours[each.approach], linewidth=width)
+        if len(panels) > 1:
+            _name(ax, ", ".join(each.approach for each in panel if each is not isolated))
+        ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        ax.set_ylim(0, 1.01)
+        ax.grid()
+    _drop_after(axes, len(panels))
+    _label_edges(axes, _slowdown_label(one), "share of iterations")
     return figure
 
 
 def iterations_figure(one: SetResult) -> Figure:
-    """Iteration times over time: a panel an approach, a line a job."""
-    shown = [each for each in one.approaches if each.approach != ISOLATED] or list(one.approaches)
+    """The slowdown of each iteration over time: a panel for each approach, a line for each job."""
+    shown = one.contended or list(one.approaches)
     colours = _job_colours(one)
-    figure, axes = _rows(f"{one.name}: iteration by iteration", colours, len(shown), 1)
-    for each, (ax,) in zip(shown, axes, strict=True):
-        run = each.middle_run
-        alone = yardsticks(one.measured.runs).get(run.repeat)
-        for job in run.jobs:
-            times = np.array(job.iteration_s) / (alone[job.job] if alone else 1)
-            ax.plot(job.began_s, times, color=colours[job.job], linewidth=1.5, marker="o", ms=2)
-        _annotate(ax, one, run)
-        _name(ax, each.approach)
-        ax.grid(axis="y")
-        ax.yaxis.set_major_locator(MaxNLocator(4))
-        ax.set_ylabel("slowdown" if alone else "s")
-    _share_limits([ax for (ax,) in axes])
-    _only_lowest(axes)
-    axes[-1][0].set_xlabel("seconds from the start")
+    rows = _rows(shown)
+    key = [*colours.items(), *([("isolated, dashed", MUTED)] if one.yardsticks else [])]
+    title = _title(one, "iteration time of jobs that share the network")
+    figure, axes = _grid(title, key, len(rows), len(rows[0]), ROW_IN)
+    for row, panels in zip(axes, rows, strict=True):
+        for ax, each in zip(row, panels, strict=False):
+            _draw_iterations(ax, each, one, colours)
+    _drop_after(axes, len(shown))
+    _label_edges(axes, "seconds from the start", "slowdown" if one.yardsticks else "seconds")
     return figure
 
 
 def link_figure(one: SetResult) -> Figure:
-    """Who used the link when, stacked by job: at the start and at the end of each run."""
-    shown = [each for each in one.approaches if each.middle_run.link_use]
+    """The use of the link, stacked by job: at the start of each run, and before its first job ends."""
+    shown = _with_link_use(one)
     colours = _job_colours(one)
-    figure, axes = _rows(f"{one.name}: who uses the link", colours, len(shown), 2)
-    for each, row in zip(shown, axes, strict=True):
-        use = each.middle_run.link_use
-        for ax, excerpt, where in zip(row, (use[0], use[-1]), ("start", "end"), strict=True):
-            _draw_use(ax, excerpt, colours)
-            _name(ax, f"{each.approach}, {where}", f"shared {100 * overlap(excerpt):.0f} % of busy time")
-        row[0].set_ylabel("Mbit/s")
+    excerpts = [each.middle_run.link_use for each in shown]
+    lengths = [use.bin_s * len(_bins(use)[0]) for pair in excerpts for use in pair]
+    window_s = min(max(lengths), SHOWN_ITERATIONS * max(_longest_mean_s(each.middle_run) for each in shown))
+    title = _title(one, "use of the link, at the start and at the end of a run")
+    figure, axes = _grid(title, list(colours.items()), len(shown), 2, ROW_IN)
+    for each, (first, last), row in zip(shown, ((use[0], use[-1]) for use in excerpts), axes, strict=True):
+        for ax, use, at_end in zip(row, (first, last), (False, True), strict=True):
+            part = _part(use, window_s, at_end)
+            _draw_use(ax, part, -window_s if at_end else 0.0, window_s, colours)
+            shared = f"shared {100 * overlap(part):.0f} % of busy time"
+            _name(ax, f"{each.approach}, {'end' if at_end else 'start'}", shared)
     _share_limits([ax for row in axes for ax in row], x=False)
-    _only_lowest(axes)
-    for ax in axes[-1]:
-        ax.set_xlabel("seconds from the start")
+    _label_edges(axes, "", "Mbit/s")
+    axes[-1][0].set_xlabel("seconds from the start")
+    axes[-1][1].set_xlabel("seconds to the end of the first job")
     return figure
 
 
-def gain_figure(result: CompareResult, colours: dict[str, str]) -> Figure:
-    """The gain over fair sharing against the compatibility score of the set: a line an approach.
+def gain_figure(result: CompareResult, colours: Colours) -> Figure:
+    """The gain over fair sharing against the compatibility score of the set: a line for each approach.
 
-    Only for sets with a score that were run under `fair` and something else; see :func:`gains`.
+    It covers the sets with a score that were run under `fair` and another approach; see :func:`gains`.
     """
     found = gains(result)
     figure = framed(
-        "Compatibility, and what it is worth",
+        "Gain over fair sharing, by compatibility",
         [*((name, colours[name]) for name in found), ("fair = 1, dashed", MUTED)],
         PANEL_IN,
     )
@@ -180,7 +229,7 @@ def gain_figure(result: CompareResult, colours: dict[str, str]) -> Figure:
     for name, points in found.items():
         scores, values = zip(*((score, gain) for _, score, gain in points), strict=True)
         ax.plot(scores, values, "o-", color=colours[name], linewidth=1.6, ms=5)
-    ax.axhline(1, color=MUTED, linewidth=1.1, linestyle=(0, (4, 3)))
+    ax.axhline(1, color=MUTED, linewidth=1.1, linestyle=_DASHED)
     highest = max(gain for points in found.values() for _, _, gain in points)
     for score, names in _names_by_score(found).items():
         ax.annotate(
@@ -206,71 +255,109 @@ def gains(result: CompareResult) -> dict[str, list[tuple[str, float, float]]]:
         fair, score = one.approach(FAIR), one.measured.score
         if fair is None or score is None:
             continue
-        for each in one.approaches:
-            if each.approach not in (FAIR, ISOLATED):
-                gain = compared(fair) / compared(each)
-                found.setdefault(each.approach, []).append((one.name, score, gain))
+        for each in one.contended:
+            if each is not fair:
+                point = (one.name, score, fair.compared / each.compared)
+                found.setdefault(each.approach, []).append(point)
     return {name: sorted(points, key=lambda point: point[1]) for name, points in found.items()}
 
 
-def _names_by_score(found: dict[str, list[tuple[str, float, float]]]) -> dict[float, str]:
-    """The sets of each score, one below the other."""
-    pairs = dict.fromkeys((name, round(score, 2)) for points in found.values() for name, score, _ in points)
-    scores = dict.fromkeys(score for _, score in pairs)
-    return {score: "\n".join(name for name, same in pairs if same == score) for score in scores}
-
-
 def overlap(use: LinkExcerpt) -> float:
-    """The share, from 0 to 1, of the time in which the link is used that two or more jobs use it."""
-    job_bytes = np.array([list(values) for values in use.job_bytes.values()])
+    """The share of the time in which the link is used that two or more jobs use it, from 0 to 1."""
+    job_bytes = _bins(use)
     sending = job_bytes > _SENDING_SHARE * job_bytes.max(initial=0)
     busy = np.count_nonzero(sending.any(axis=0))
     return float(np.count_nonzero(sending.sum(axis=0) >= 2) / busy) if busy else 0.0
 
 
+def _title(one: SetResult, text: str) -> str:
+    return f"{one.name}: {text}" if one.name else text[0].upper() + text[1:]
+
+
+def _slowdown_label(one: SetResult) -> str:
+    return "iteration time over isolated" if one.yardsticks else "iteration time, s"
+
+
+def _with_link_use(one: SetResult) -> list[ApproachResult]:
+    return [each for each in one.contended if each.middle_run.link_use]
+
+
+def _pairs(approaches: Sequence[ApproachResult]) -> list[list[ApproachResult]]:
+    """The approaches, each base control together with its mltcp_ control, in that order."""
+    groups: dict[str, list[ApproachResult]] = {}
+    for each in approaches:
+        groups.setdefault(each.approach.removeprefix(PREFIX), []).append(each)
+    return [sorted(group, key=lambda each: each.approach.startswith(PREFIX)) for group in groups.values()]
+
+
+def _rows(approaches: Sequence[ApproachResult]) -> list[list[ApproachResult]]:
+    """Rows of panels: a base control beside its mltcp_ control, the others behind; one a row if there are no pairs."""
+    pairs = sorted(_pairs(approaches), key=lambda pair: -len(pair))
+    flat = [each for pair in pairs for each in pair]
+    columns = len(pairs[0])
+    return [flat[first : first + columns] for first in range(0, len(flat), columns)]
+
+
+def _names_by_score(found: dict[str, list[tuple[str, float, float]]]) -> dict[float, str]:
+    """The names of the sets of each score, one below the other."""
+    pairs = dict.fromkeys((name, round(score, 2)) for points in found.values() for name, score, _ in points)
+    scores = dict.fromkeys(score for _, score in pairs)
+    return {score: "\n".join(name for name, same in pairs if same == score) for score in scores}
+
+
 def _bar(ax: Axes, row: int, each: ApproachResult, colour: str) -> None:
-    value = compared(each)
-    ax.barh(row, value, height=0.62, color=colour, linewidth=0)
-    low = each.lowest.slowdown or each.lowest.mean_s
-    high = each.highest.slowdown or each.highest.mean_s
+    ax.barh(row, each.compared, height=0.62, color=colour, linewidth=0)
     tail = each.figures.p99_slowdown or each.figures.p99_s
-    ax.plot([low, high], [row, row], color=INK, linewidth=1.4)
+    ax.plot(each.spread, [row, row], color=INK, linewidth=1.4)
     ax.plot([tail, tail], [row - 0.31, row + 0.31], color=INK, linewidth=1.1)
-    ax.text(0, row, f" {value:.2f}", va="center", fontsize=9.5, color="white")
+    ax.text(0, row, f" {each.compared:.2f}", va="center", fontsize=9.5, color="white")
 
 
-def _slowdowns(each: ApproachResult, one: SetResult) -> list[float]:
-    """Of all iterations over the job's isolated time in the same repeat; in seconds where there is none."""
-    alone = yardsticks(one.measured.runs)
-    return [
-        time_s / alone[run.repeat][job.job] if run.repeat in alone else time_s
-        for run in each.runs
-        for job in run.jobs
-        for time_s in job.iteration_s
-    ]
+def _iterations(each: ApproachResult, one: SetResult) -> list[float]:
+    """The slowdowns of all iterations of all repeats; their times in seconds if there is no yardstick."""
+    return [value for run in each.runs for job in _job_iterations(run, one) for value in job]
 
 
-def _job_colours(one: SetResult) -> dict[str, str]:
+def _job_iterations(run: ApproachRun, one: SetResult) -> Sequence[Sequence[float]]:
+    return slowdowns(run, one.yardsticks.get(run.repeat)) or [job.iteration_s for job in run.jobs]
+
+
+def _job_colours(one: SetResult) -> Colours:
     names = dict.fromkeys(job.job for run in one.measured.runs for job in run.jobs)
     return {name: JOB_COLOURS[index % len(JOB_COLOURS)] for index, name in enumerate(names)}
 
 
-def _rows(title: str, colours: dict[str, str], rows: int, columns: int) -> tuple[Figure, list[list[Axes]]]:
+def _grid(
+    title: str, key: Sequence[tuple[str, str]], rows: int, columns: int, row_in: float
+) -> tuple[Figure, list[list[Axes]]]:
     """A figure with rows of panels instead of one row."""
-    height_in = rows * ROW_IN + (rows - 1) * 0.45
-    figure = framed(title, list(colours.items()), height_in)
+    figure = framed(title, key, rows * row_in + (rows - 1) * GAP_IN)
     (only,) = figure.axes
     place = only.get_subplotspec()
     assert place is not None
     only.remove()
-    grid = place.subgridspec(rows, columns, hspace=0.45 / ROW_IN, wspace=0.14)
+    grid = place.subgridspec(rows, columns, hspace=GAP_IN / row_in, wspace=0.14)
     return figure, [
         [figure.add_subplot(grid[row, column]) for column in range(columns)] for row in range(rows)
     ]
 
 
-def _annotate(ax: Axes, one: SetResult, run: ApproachRun) -> None:
-    """When compute times changed, and when jobs were moved."""
+def _draw_iterations(ax: Axes, each: ApproachResult, one: SetResult, colours: Colours) -> None:
+    run = each.middle_run
+    if one.yardsticks:
+        ax.axhline(1, color=MUTED, linewidth=1.1, linestyle=_DASHED)
+    for job, values in zip(run.jobs, _job_iterations(run, one), strict=True):
+        ax.plot(job.began_s, values, color=colours[job.job], linewidth=1.5, marker="o", ms=2)
+    _mark_changes(ax, one, run)
+    slowdown = each.figures.slowdown
+    _name(ax, each.approach, "" if slowdown is None else f"{slowdown:.2f}x isolated on average")
+    ax.grid(axis="y")
+    ax.margins(y=0.12)
+    ax.yaxis.set_major_locator(MaxNLocator(4, steps=_ROUND_STEPS))
+
+
+def _mark_changes(ax: Axes, one: SetResult, run: ApproachRun) -> None:
+    """Vertical lines where compute times changed, and where jobs were shifted in time."""
     change = one.measured.change
     if (
         change is not None
@@ -283,23 +370,49 @@ def _annotate(ax: Axes, one: SetResult, run: ApproachRun) -> None:
             ax.axvline(shift.at_s, color=MUTED, linewidth=0.7)
 
 
-def _draw_use(ax: Axes, use: LinkExcerpt, colours: dict[str, str]) -> None:
+def _draw_use(ax: Axes, use: LinkExcerpt, from_s: float, window_s: float, colours: Colours) -> None:
     jobs = [job for job in colours if job in use.job_bytes]
     rates = [np.asarray(use.job_bytes[job]) * 8 / use.bin_s / 1e6 for job in jobs]
-    times_s = use.from_s + np.arange(len(rates[0])) * use.bin_s
+    times_s = from_s + np.arange(len(rates[0])) * use.bin_s
     ax.stackplot(times_s, rates, colors=[colours[job] for job in jobs], linewidth=0, step="post")
-    ax.set_xlim(times_s[0], times_s[-1])
-    ax.yaxis.set_major_locator(MaxNLocator(3))
+    ax.set_xlim(from_s, from_s + window_s)
+    ax.xaxis.set_major_locator(MaxNLocator(5, steps=_ROUND_STEPS))
+    ax.yaxis.set_major_locator(MaxNLocator(3, steps=_ROUND_STEPS))
+
+
+def _part(use: LinkExcerpt, window_s: float, at_end: bool) -> LinkExcerpt:
+    """The first or the last seconds of an excerpt."""
+    count = max(1, round(window_s / use.bin_s))
+    bins = slice(-count, None) if at_end else slice(count)
+    job_bytes = {job: values[bins] for job, values in use.job_bytes.items()}
+    return LinkExcerpt(use.link, use.rate_bps, use.from_s, use.bin_s, job_bytes)
+
+
+def _bins(use: LinkExcerpt) -> NDArray[np.int64]:
+    return np.array([list(values) for values in use.job_bytes.values()], dtype=np.int64)
+
+
+def _longest_mean_s(run: ApproachRun) -> float:
+    return max(float(np.mean(job.iteration_s)) for job in run.jobs)
 
 
 def _name(ax: Axes, text: str, note: str = "") -> None:
-    ax.set_title(text, loc="left", fontsize=10.5)
+    """A panel's title; a long one is smaller, so that it does not run into the note at the right."""
+    ax.set_title(text, loc="left", fontsize=_NAME_SIZE * min(1.0, _LONGEST_NAME / max(1, len(text))))
     if note:
         ax.set_title(note, loc="right", color=MUTED, fontsize=9)
 
 
+def _drop_after(axes: Sequence[Sequence[Axes]], count: int) -> None:
+    """Remove the panels behind the first `count`, and give those the same scale."""
+    flat = [ax for row in axes for ax in row]
+    for ax in flat[count:]:
+        ax.remove()
+    _share_limits(flat[:count])
+
+
 def _share_limits(axes: Sequence[Axes], x: bool = True) -> None:
-    """Give all panels the same scale: they are there to be compared."""
+    """Give all panels the same scale, so that they can be compared."""
     lows, highs = zip(*(ax.get_ylim() for ax in axes), strict=True)
     firsts, lasts = zip(*(ax.get_xlim() for ax in axes), strict=True)
     for ax in axes:
@@ -308,8 +421,16 @@ def _share_limits(axes: Sequence[Axes], x: bool = True) -> None:
             ax.set_xlim(min(firsts), max(lasts))
 
 
-def _only_lowest(axes: Sequence[Sequence[Axes]]) -> None:
-    """Tick labels where they are needed: on the lowest panel of a column and the leftmost of a row."""
+def _label_edges(axes: Sequence[Sequence[Axes]], x_label: str, y_label: str) -> None:
+    """Label the first panel of each row and the lowest of each column, and drop the tick labels in between."""
     for row in axes:
-        for ax in row[1:]:
+        shown = [ax for ax in row if ax.figure is not None]
+        shown[0].set_ylabel(y_label)
+        for ax in shown[1:]:
             ax.tick_params(labelleft=False)
+    for column in zip(*axes, strict=True):
+        shown = [ax for ax in column if ax.figure is not None]
+        for ax in shown[:-1]:
+            ax.tick_params(labelbottom=False)
+        if shown:
+            shown[-1].set_xlabel(x_label)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.compare.coordination import Coordination, PlacedDemand, Uncoordinated
 from bench.compare.process import serving
-from bench.compare.results import Shift
+from bench.compare.runs import Shift
 from bench.lab.two_tier import CORE, TwoTier, rack_name, server_name
 from mltcp.core.errors import MltcpError
 from placement.client.client import Client

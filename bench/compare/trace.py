@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from bench.compare.approach import Approach
-from bench.compare.contend import Progress, loaded_controls
 from bench.compare.journal import Keep
+from bench.compare.launch import loaded_controls
 from bench.compare.live_executor import LiveExecutor, live_executor
 from bench.compare.live_launch import LiveSettings
-from bench.compare.results import ApproachRun, Measured
+from bench.compare.runs import ApproachRun, Measured
 from bench.compare.schedulers import UntimedScheduler, scheduler
 from bench.compare.trace_scale import TraceScale, scale_of
+from bench.compare.turns import Progress, Turns
 from bench.lab.lab import Lab
 from bench.lab.network import namespaces
 from bench.lab.topology import MAX_JOBS
@@ -40,6 +42,7 @@ class TracePlan:
         placement: the scheduler of approaches that name none.
         seed: of the schedulers' draws.
         ecn_by: the mechanism that sets ECN marks at the bottlenecks.
+        retry_busy: how often a run is repeated that other programs disturbed.
     """
 
     approaches: tuple[Approach, ...]
@@ -49,6 +52,7 @@ class TracePlan:
     placement: str = "first-fit"
     seed: int = 0
     ecn_by: str = "virtual_queue"
+    retry_busy: int = 0
 
 
 def compare_trace(trace: JobSet, plan: TracePlan, step: Progress, keep: Keep) -> Measured:
@@ -72,12 +76,9 @@ def compare_trace(trace: JobSet, plan: TracePlan, step: Progress, keep: Keep) ->
     with loaded_controls([approach.policy for approach in plan.approaches]) as controls:
         with Lab(two_tier(plan.shape), ecn_by=plan.ecn_by) as lab:
             settings = LiveSettings(lab, plan.shape, controls, trace.capacity_bps, scale)
-            for repeat in range(plan.repeat):
-                for approach in plan.approaches:
-                    run = _run_approach(trace, plan, settings, approach, repeat, step)
-                    measured = replace(measured, runs=(*measured.runs, run))
-                    keep([measured])
-    return measured
+            turns = Turns(plan.approaches, plan.repeat, plan.retry_busy)
+            turn = partial(_run_approach, trace, plan, settings)
+            return turns.run(measured, turn, step, lambda so_far: keep([so_far]))
 
 
 def total_iterations(trace: JobSet, plan: TracePlan) -> int:

@@ -1,19 +1,147 @@
-"""The machine's processors: how many there are, and how much time they have spent."""
+"""The machine's processors: their number, their busy time, and the share of it that other programs used."""
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+
+_PROC = Path("/proc")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h
 
 
 def count() -> int:
-    """The processors that are online."""
+    """The number of processors that are online."""
     return os.sysconf("SC_NPROCESSORS_ONLN")
 
 
 def busy_s() -> float:
     """Processor time of the whole machine that was not idle, waiting or stolen, interrupts included."""
-    user, nice, system, _, _, irq, softirq = map(
-        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
+    user, nice, system, _, _, irq, softirq = _machine_ticks()
+    return (user + nice + system + irq + softirq) / _TICKS_PER_S
+
+
+def _machine_ticks() -> list[int]:
+    return [int(ticks) for ticks in (_PROC / "stat").read_text().split("\n", 1)[0].split()[1:8]]
+
+
+@dataclass(frozen=True)
+class ProcessTimes:
+    """The processor times of a process, in clock ticks.
+
+    Attributes:
+        pid, started: the process; a number may be used again, but not with the same start time.
+        parent: the number of its parent.
+        kernel: whether it is a kernel thread.
+        own: user and system time of its threads.
+        waited: user and system time of children that have ended and were waited for, and of theirs.
+    """
+
+    pid: int
+    started: int
+    parent: int
+    kernel: bool
+    own: int
+    waited: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Its identity on this machine since boot."""
+        return self.pid, self.started
+
+
+@dataclass
+class OtherPrograms:
+    """Measures the processor time that processes outside this process's tree use, from its construction on.
+
+    The tree is `root` and its descendants, also after they were orphaned. Kernel threads and interrupts, which carry
+    the tree's network traffic, count for no program. Processes that come and go in between count by the time that
+    their parents inherit when they wait for them. Processes outside this one's PID namespace are not seen.
+    """
+
+    root: int = field(default_factory=os.getpid)
+
+    def __post_init__(self) -> None:
+        self._before = read_processes()
+        self._own_before = descendants(self._before, self.root)
+        self._machine_before = sum(_machine_ticks()[:3])
+        self._began_s = time.monotonic()
+
+    def share(self) -> float:
+        """The time that other programs have used so far, as a share of the time of all processors, from 0 to 1."""
+        passed_s = time.monotonic() - self._began_s
+        after = read_processes()
+        ours = self._own_before | descendants(after, self.root)
+        ticks = other_ticks(self._before, after, ours)
+        ticks = min(ticks, sum(_machine_ticks()[:3]) - self._machine_before)
+        return max(0, ticks) / _TICKS_PER_S / (passed_s * count()) if passed_s > 0 else 0.0
+
+
+Key = tuple[int, int]
+
+
+def other_ticks(
+    before: Mapping[Key, ProcessTimes], after: Mapping[Key, ProcessTimes], ours: Iterable[Key]
+) -> int:
+    """The clock ticks between two readings that user processes other than `ours` have used."""
+    excluded = set(ours)
+
+    def others(processes: Mapping[Key, ProcessTimes]) -> dict[Key, ProcessTimes]:
+        return {key: each for key, each in processes.items() if key not in excluded and not each.kernel}
+
+    first, last = others(before), others(after)
+    used = sum(each.own - (first[key].own if key in first else 0) for key, each in last.items())
+    inherited = sum(each.waited - (first[key].waited if key in first else 0) for key, each in last.items())
+    # Of a process that has ended, the parent inherits also what it had used before the first reading.
+    earlier = sum(each.own + each.waited for key, each in first.items() if key not in last)
+    return used + max(0, inherited - earlier)
+
+
+def descendants(processes: Mapping[Key, ProcessTimes], root: int) -> set[Key]:
+    """The process of the number `root`, its children, their children and so on."""
+    children: dict[int, list[ProcessTimes]] = {}
+    for each in processes.values():
+        children.setdefault(each.parent, []).append(each)
+    found = {key for key in processes if key[0] == root}
+    waiting = [root]
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child.key not in found:
+                found.add(child.key)
+                waiting.append(child.pid)
+    return found
+
+
+def read_processes() -> dict[Key, ProcessTimes]:
+    """All processes that are visible in /proc."""
+    found = {}
+    for entry in os.scandir(_PROC):
+        if entry.name.isdigit():
+            try:
+                text = (_PROC / entry.name / "stat").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it has ended
+            each = _parsed(text)
+            found[each.key] = each
+    return found
+
+
+def _parsed(text: str) -> ProcessTimes:
+    """The fields of proc_pid_stat(5); the name in parentheses may hold anything, parentheses included."""
+    pid = int(text[: text.index(" ")])
+    values = text[text.rindex(")") + 2 :].split()  # from field 3 on
+
+    def number(at: int) -> int:
+        return int(values[at - 3])
+
+    return ProcessTimes(
+        pid=pid,
+        started=number(22),
+        parent=number(4),
+        kernel=bool(number(9) & _KERNEL_THREAD),
+        own=number(14) + number(15),
+        waited=number(16) + number(17),
     )
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")

@@ -197,7 +197,7 @@ def test_a_cycle_is_found():
         ("mltcp.core.errors", "mltcp.control.fluid"),
         ("placement.model.cluster", "placement.policies.catalogue"),
         ("placement.service.state.job_record", "placement.service.server"),
-        ("bench.lab.lab", "bench.compare.contend"),
+        ("bench.lab.lab", "bench.compare.engine"),
     ],
 )
 def test_an_import_to_the_right_is_found(importing, imported):

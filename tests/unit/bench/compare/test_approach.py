@@ -1,4 +1,4 @@
-"""What the names of approaches stand for."""
+"""The names of approaches: what they combine, and which are refused."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_what_is_no_approach_is_refused(name):
 
 
 def test_each_approach_once():
-    with pytest.raises(UsageError, match="fair is there twice"):
+    with pytest.raises(UsageError, match="each name once, got fair twice"):
         parse_approaches("fair,cassini,fair", "reno")
-    with pytest.raises(UsageError, match="at least one"):
+    with pytest.raises(UsageError, match="one or more"):
         parse_approaches(",", "reno")

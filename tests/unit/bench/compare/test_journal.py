@@ -1,11 +1,12 @@
-"""What a comparison keeps of what it has measured, before it is at its end."""
+"""The result file of a comparison before it has ended."""
 
 import json
 
 import pytest
 
+from bench.compare.document import from_document
 from bench.compare.journal import RESULT, keep_in
-from bench.compare.results import ApproachRun, JobRun, Measured, from_document
+from bench.compare.runs import ApproachRun, JobRun, Measured
 from mltcp.core.errors import UsageError
 
 

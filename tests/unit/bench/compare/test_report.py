@@ -1,4 +1,4 @@
-"""The tables, pictures and the page of a comparison: what they say about runs that are given."""
+"""The report of `compare`: its tables, pictures and page, on given runs."""
 
 import io
 import re
@@ -9,8 +9,9 @@ import pytest
 
 from bench.compare.html import html_report, write_report
 from bench.compare.plots import bars_figure, gains, overlap
-from bench.compare.report import print_report, sentence
-from bench.compare.results import ApproachRun, Change, JobRun, LinkExcerpt, Measured, Shift, compare_result
+from bench.compare.report import COMPARE, gain_sentence, print_report
+from bench.compare.results import compare_result
+from bench.compare.runs import ApproachRun, Change, JobRun, LinkExcerpt, Measured, Shift
 from mltcp.core.errors import UsageError
 
 NAMES = ("vgg16-1", "vgg16-2")
@@ -42,7 +43,7 @@ def result(*sets):
 
 def printed(result):
     file = io.StringIO()
-    print_report(result, file)
+    print_report(result, COMPARE, file)
     return file.getvalue()
 
 
@@ -60,9 +61,9 @@ def test_a_change_has_a_column_of_its_own():
 
 
 def test_the_sentence_names_the_best_and_the_first():
-    assert sentence(result().sets[0]) == (
-        "snapshot<1>: under cassini an iteration took 1.00x its isolated time, against 1.30x its isolated time under "
-        "fair: 1.30x."
+    assert gain_sentence(result().sets[0], COMPARE) == (
+        "snapshot<1>: under cassini two vgg16 jobs ran 1.00x their isolated time, against 1.30x under fair: "
+        "23 % less time per iteration."
     )
 
 
@@ -103,7 +104,7 @@ def test_the_page_needs_nothing_else():
 
 
 @pytest.mark.parametrize(
-    ("marks", "shown", "width"), [(24, "marked packets", 2.0), (0, "segments sent again", 1.0)]
+    ("marks", "shown", "width"), [(24, "marked packets", 2.0), (0, "retransmitted segments", 1.0)]
 )
 def test_where_no_queue_marks_the_bars_are_of_retransmissions(marks, shown, width):
     runs = [run("isolated", 1, 1), run("fair", 1.3, 1.3)]
@@ -112,6 +113,15 @@ def test_where_no_queue_marks_the_bars_are_of_retransmissions(marks, shown, widt
     _, right = bars_figure(one, dict.fromkeys(("isolated", "fair"), "#000000")).axes
     assert shown in right.get_xlabel()
     assert [bar.get_width() for bar in right.patches] == [width, width]
+
+
+def test_a_run_beside_other_programs_is_named():
+    runs = (run("isolated", 1, 1), replace(run("fair", 1.3, 1.3), other_load=0.17))
+    disturbed = compare_result([Measured("pair", {}, runs)])
+    warning = "! other programs used 17 % of the processors during: fair (repeat 1)"
+    assert warning in printed(disturbed).splitlines()
+    assert warning in html_report(disturbed)
+    assert "other programs" not in html_report(result())
 
 
 def test_names_are_no_markup():

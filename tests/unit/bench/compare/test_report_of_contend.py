@@ -1,28 +1,26 @@
-"""The tables and the sentence: what they say about runs whose outcome is given."""
+"""The report of `contend`: its tables and sentence, on given runs."""
 
 import io
 
 import pytest
 
-from bench.compare.contend_report import gain_sentence, print_report
-from bench.compare.contend_results import JobRun, PolicyRun, contend_result
+from bench.compare.report import CONTEND, gain_sentence, print_report
+from bench.compare.results import CompareResult
+from tests.unit.bench.compare import runs as made
 
 
-def policy_run(policy, *slowdowns, names=("vgg16-1", "vgg16-2"), iterations=4):
-    jobs = tuple(
-        JobRun(name, (0.4 * slowdown,) * iterations, policy)
-        for name, slowdown in zip(names, slowdowns, strict=True)
-    )
-    return PolicyRun(policy, jobs, retransmits=12, ecn_marks=345, drops=6, utilization=0.78)
+def policy_run(policy, *slowdowns, names=("vgg16-1", "vgg16-2"), iterations=4, repeat=0, **more):
+    jobs = {name: (0.4 * slowdown,) * iterations for name, slowdown in zip(names, slowdowns, strict=True)}
+    return made.policy_run(policy, jobs, 12, 345, 6, 0.78, repeat, **more)
 
 
 def sentence(*runs):
-    return gain_sentence(contend_result({}, runs))
+    return gain_sentence(made.contend_result({}, runs), CONTEND)
 
 
 def printed(*runs):
     file = io.StringIO()
-    print_report(contend_result({}, runs), file)
+    print_report(CompareResult((made.contend_result({}, runs),)), CONTEND, file)
     return file.getvalue()
 
 
@@ -63,8 +61,8 @@ def test_a_trace_of_a_difference_is_none():
 
 
 def test_overlapping_repeats_are_owned_up_to():
-    runs = [policy_run("reno", base, base) for base in (1.1, 1.3, 1.5)]
-    runs += [policy_run("mltcp_reno", mine, mine) for mine in (1.0, 1.0, 1.2)]
+    runs = [policy_run("reno", base, base, repeat=n) for n, base in enumerate((1.1, 1.3, 1.5))]
+    runs += [policy_run("mltcp_reno", mine, mine, repeat=n) for n, mine in enumerate((1.0, 1.0, 1.2))]
     assert sentence(ISOLATED, *runs).endswith(
         "23 % less time per iteration, but the ranges of their repeats overlap."
     )
@@ -122,7 +120,7 @@ def test_report_off_a_terminal_is_plain_text_with_whole_lines():
 
 
 def test_repeats_add_their_range():
-    runs = [policy_run("reno", slowdown, slowdown) for slowdown in (1.1, 1.2, 1.4)]
+    runs = [policy_run("reno", slowdown, slowdown, repeat=n) for n, slowdown in enumerate((1.1, 1.2, 1.4))]
     text = printed(ISOLATED, *runs)
     assert "1.10..1.40" in text
     assert ".." not in printed(ISOLATED, runs[0])
@@ -132,3 +130,9 @@ def test_no_yardstick_leaves_dashes():
     text = printed(policy_run("reno", 1.5, 1.5))
     row = next(line for line in text.splitlines() if line.startswith("reno"))
     assert row.split()[1:5] == ["-", "-", "-", "-"]
+
+
+def test_a_run_beside_other_programs_is_named():
+    text = printed(ISOLATED, policy_run("reno", 1.5, 1.5, repeat=1, other_load=0.234))
+    assert "! other programs used 23 % of the processors during: reno (repeat 2)" in text.splitlines()
+    assert "other programs" not in printed(ISOLATED, policy_run("reno", 1.5, 1.5, other_load=0.05))

@@ -1,0 +1,98 @@
+"""A contest: jobs that share one link, the approaches they run under, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from bench.compare.approach import Approach
+from bench.compare.runs import Change, Measured, Scalar
+from bench.lab.bottleneck.aqm import VIRTUAL_QUEUE
+from bench.lab.link import Link
+from bench.workloads.job import TrainingOptions, Work
+from bench.workloads.perturbation import Perturbation
+from bench.workloads.profile import Profile, link_time_s
+from mltcp.core.demand import Demand
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Jobs that share one link, and the approaches they run under.
+
+    Attributes:
+        jobs: the name and the work of each.
+        approaches: in the order of the result.
+        link: the bottleneck.
+        iterations: of the slowest job; the others run as long.
+        repeat: how often everything runs.
+        ranks: of every job, half of them on each side of the link.
+        starts_s: for each repeat, by how much later each job starts; empty: all start together.
+        perturbation: delays of iterations, in all runs but isolated ones.
+        ecn_by: the mechanism that marks.
+        name: of the set of jobs.
+        setting: the conditions of the measurement, for the result.
+        demands: of the jobs on this link, by name; needed by Cassini and gates.
+        measured_profiles: whether Cassini works with the demands measured in the isolated runs instead.
+        score: the compatibility score of the jobs.
+        change: the change of a job's compute time that its work contains.
+    """
+
+    jobs: tuple[tuple[str, Work], ...]
+    approaches: tuple[Approach, ...]
+    link: Link
+    iterations: int
+    repeat: int = 1
+    ranks: int = 2
+    starts_s: tuple[tuple[float, ...], ...] = ()
+    perturbation: Perturbation | None = None
+    ecn_by: str = VIRTUAL_QUEUE
+    name: str = ""
+    setting: Mapping[str, Scalar] = field(default_factory=dict)
+    demands: Mapping[str, Demand] = field(default_factory=dict)
+    measured_profiles: bool = False
+    score: float | None = None
+    change: Change | None = None
+
+    @property
+    def total_iterations(self) -> int:
+        """The number of iterations of all jobs in all runs: the length of the progress bar."""
+        groups = [group for approach in self.approaches for group in self.groups(approach.isolated)]
+        return self.repeat * sum(self.iterations_of(index) for group in groups for index in group)
+
+    def iterations_of(self, index: int) -> int:
+        """The iterations of a job: ``iterations`` for the slowest, else as many as take as long."""
+        times = [self._expected_s(work) for _, work in self.jobs]
+        return round(self.iterations * max(times) / times[index])
+
+    def groups(self, isolated: bool) -> list[list[int]]:
+        """The jobs (by index) that run at the same time: all of them or, isolated, one job of each kind alone."""
+        if not isolated:
+            return [list(range(len(self.jobs)))]
+        return [[index] for index in range(len(self.jobs)) if self.first_of_kind(index) == index]
+
+    def first_of_kind(self, index: int) -> int:
+        """The first job that does the same work as this one; its isolated run counts for both."""
+        works = [work for _, work in self.jobs]
+        return works.index(works[index])
+
+    def start_s(self, repeat: int, index: int) -> float:
+        """How much later than the first a job starts."""
+        return self.starts_s[repeat][index] if self.starts_s else 0.0
+
+    def measured(self) -> Measured:
+        """The contest before its first run."""
+        return Measured(self.name, self.setting, (), self.score, self.change)
+
+    def _expected_s(self, work: Work) -> float:
+        if isinstance(work, TrainingOptions):
+            return work.compute_s + link_time_s(4 * work.parameters, self.link.rate_bps, self.ranks)
+        return work.isolated_iteration_s(self.link.rate_bps, self.ranks)
+
+
+def named_jobs(works: Sequence[Work], names: Sequence[str]) -> tuple[tuple[str, Work], ...]:
+    """Give every job a name of its own: ``vgg16`` twice becomes ``vgg16-1`` and ``vgg16-2``."""
+    named = []
+    for position, (name, work) in enumerate(zip(names, works, strict=True)):
+        own = f"{name}-{names[: position + 1].count(name)}" if names.count(name) > 1 else name
+        named.append((own, replace(work, name=name) if isinstance(work, Profile) else work))
+    return tuple(named)

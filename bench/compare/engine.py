@@ -1,0 +1,236 @@
+"""Runs contests: the same jobs on the same link under every approach, interleaved.
+
+Every repeat runs every approach once, one after the other, so that a drift of the machine affects all alike. The
+isolated run of each job is one of the approaches, and the yardstick of the others.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bench.compare.approach import Approach
+from bench.compare.contest import Contest
+from bench.compare.coordination import LINK, Coordination, PlacedDemand, Together, from_epoch
+from bench.compare.gate import gated
+from bench.compare.journal import Keep
+from bench.compare.launch import loaded_controls, run_group
+from bench.compare.runs import ApproachRun, JobRun, LinkExcerpt, LinkTotals, Measured
+from bench.compare.service import dumbbell_network, served
+from bench.compare.turns import Progress, Turns
+from bench.compare.utilization import excerpts, sole_utilization, utilization
+from bench.lab.bottleneck.link_use import LinkUse
+from bench.lab.lab import Lab
+from bench.lab.network import namespaces
+from bench.lab.topology import dumbbell
+from bench.workloads.job import JobResult
+from mltcp.core.demand import Demand, demand_from_document
+from mltcp.core.errors import MltcpError, UsageError
+from mltcp.ebpf.congestion_controls import Controls
+
+_PROFILE = "MLTCP_PROFILE"
+
+
+def run_contests(
+    contests: Sequence[Contest], progress: Progress, keep: Keep, retry_busy: int = 0
+) -> list[Measured]:
+    """Run the contests one after the other, each in a lab of its own.
+
+    Args:
+        contests: the jobs and approaches.
+        progress: called after every iteration of a job.
+        keep: called with all runs so far, after each run.
+        retry_busy: how often a run is repeated that other programs disturbed.
+
+    Raises:
+        NotAvailableError: not root, or the kernel lacks something.
+        RankError: a rank failed; the lab is removed by the time this is raised.
+    """
+    namespaces.require_privileges()
+    policies = [approach.policy for contest in contests for approach in contest.approaches]
+    done: list[Measured] = []
+    with loaded_controls(policies) as controls:
+        for contest in contests:
+            topology = dumbbell(len(contest.jobs), contest.ranks, contest.link)
+            with (
+                Lab(topology, ecn_by=contest.ecn_by) as lab,
+                tempfile.TemporaryDirectory("-compare") as directory,
+            ):
+                arena = _Arena(contest, lab, controls, Path(directory))
+                turns = Turns(contest.approaches, contest.repeat, retry_busy)
+                kept = _appended(keep, done)
+                done.append(turns.run(contest.measured(), arena.run, progress, kept))
+    return done
+
+
+def _appended(keep: Keep, done: Sequence[Measured]) -> Callable[[Measured], None]:
+    return lambda so_far: keep((*done, so_far))
+
+
+@dataclass(frozen=True)
+class _GroupRun:
+    """Jobs that ran side by side: their results by index, the use of the link, and the start (CLOCK_MONOTONIC)."""
+
+    results: Mapping[int, JobResult]
+    use: LinkUse
+    epoch_s: float
+
+
+@dataclass
+class _Arena:
+    """A contest in its lab; `losses` are those of each training in its first run."""
+
+    contest: Contest
+    lab: Lab
+    controls: Controls
+    directory: Path
+    losses: dict[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def run(self, approach: Approach, repeat: int, progress: Progress) -> ApproachRun:
+        """Run all jobs under the approach, once."""
+        with self._coordinated(approach, repeat) as coordination:
+            groups = [
+                self._run_group(
+                    group, approach, repeat, coordination, lambda: progress(approach.name, repeat)
+                )
+                for group in self.contest.groups(approach.isolated)
+            ]
+            epoch_s = groups[-1].epoch_s
+            return ApproachRun(
+                approach.name,
+                repeat,
+                self._job_runs(groups, approach.policy.control),
+                coordination.decisions_s,
+                sum(group.use.drops for group in groups),
+                () if approach.isolated else self._excerpts(groups[-1]),
+                from_epoch(coordination.shifts, epoch_s),
+                _link_totals(groups),
+            )
+
+    def _run_group(
+        self,
+        group: Sequence[int],
+        approach: Approach,
+        repeat: int,
+        coordination: Coordination,
+        step: Callable[[], None],
+    ) -> _GroupRun:
+        offsets = [0.0 if approach.isolated else self.contest.start_s(repeat, index) for index in group]
+
+        def environment(job: str, rank: int) -> tuple[tuple[str, str], ...]:
+            recorded = approach.isolated and rank == 0 and self.contest.measured_profiles
+            profile = ((_PROFILE, str(self._profile(repeat, job))),) if recorded else ()
+            return (*coordination.variables, *profile)
+
+        results, use = run_group(
+            self.contest,
+            approach.policy,
+            group,
+            self.lab,
+            self.controls,
+            step,
+            offsets_s=offsets,
+            environment=environment,
+        )
+        for result in results:
+            self._check_losses(result)
+        epoch_s = min(
+            result.iterations[0].start_s - offset for result, offset in zip(results, offsets, strict=True)
+        )
+        return _GroupRun(dict(zip(group, results, strict=True)), use, epoch_s)
+
+    def _check_losses(self, result: JobResult) -> None:
+        """A training must have the same losses under every congestion control, to the bit."""
+        if result.losses != self.losses.setdefault(result.name, result.losses):
+            raise MltcpError(f"job {result.name}: its losses differ from those of its first run")
+
+    def _job_runs(self, groups: Sequence[_GroupRun], control: str) -> tuple[JobRun, ...]:
+        """The runs of all jobs; a job of which another of its kind has run alone has that one's."""
+        found = {
+            index: _job_run(result, control, group.epoch_s)
+            for group in groups
+            for index, result in group.results.items()
+        }
+        return tuple(
+            replace(found.get(index) or found[self.contest.first_of_kind(index)], job=name)
+            for index, (name, _) in enumerate(self.contest.jobs)
+        )
+
+    def _excerpts(self, group: _GroupRun) -> tuple[LinkExcerpt, ...]:
+        names = {index: name for index, (name, _) in enumerate(self.contest.jobs)}
+        end_s = min(result.iterations[-1].end_s for result in group.results.values()) - group.epoch_s
+        return excerpts(group.use, names, group.epoch_s, end_s)
+
+    @contextmanager
+    def _coordinated(self, approach: Approach, repeat: int) -> Iterator[Coordination]:
+        """The gate and the placement service of the approach, with all jobs made known to them."""
+        contest, rate_bps = self.contest, self.contest.link.rate_bps
+        with ExitStack() as stack:
+            parts: list[Coordination] = []
+            demands = contest.demands
+            if approach.gate is not None:
+                parts.append(stack.enter_context(gated(approach.gate, rate_bps)))
+            if approach.cassini:
+                if contest.measured_profiles:
+                    demands = self._measured_demands(repeat)
+                hosts = [(host.name, host.switch) for host in self.lab.topology.hosts]
+                parts.append(stack.enter_context(served(dumbbell_network(hosts, rate_bps))))
+            together = Together(parts)
+            for index, (name, _) in enumerate(contest.jobs if parts else ()):
+                slots = tuple(host.name for host in self.lab.topology.hosts_of(index))
+                iterations = contest.iterations_of(index)
+                together.placed(PlacedDemand(name, slots, (LINK,), demands[name], iterations))
+            yield together
+
+    def _profile(self, repeat: int, job: str) -> Path:
+        """The file to which a job that runs alone writes its demand profile."""
+        return self.directory / f"{repeat}-{job}.json"
+
+    def _measured_demands(self, repeat: int) -> dict[str, Demand]:
+        """The demands measured in the isolated runs of the repeat."""
+        jobs = self.contest.jobs
+        return {
+            name: _measured_demand(self._profile(repeat, jobs[self.contest.first_of_kind(index)][0]), name)
+            for index, (name, _) in enumerate(jobs)
+        }
+
+
+def _measured_demand(path: Path, job: str) -> Demand:
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise MltcpError(f"job {job}: its isolated run left no profile: {error}") from None
+    try:
+        return demand_from_document(document)
+    except UsageError as error:
+        raise MltcpError(f"job {job}, isolated: {error}; more --iterations, or --profiles set") from None
+
+
+def _job_run(result: JobResult, control: str, epoch_s: float) -> JobRun:
+    return JobRun(
+        job=result.name,
+        control=control,
+        iteration_s=tuple(one.duration_s for one in result.iterations),
+        began_s=tuple(one.start_s - epoch_s for one in result.iterations),
+        arrival_s=0.0,
+        ended_s=result.iterations[-1].end_s - epoch_s,
+        marks=result.delivered_ce_segments,
+        retransmits=result.retransmits,
+    )
+
+
+def _link_totals(groups: Sequence[_GroupRun]) -> LinkTotals:
+    """The totals of the link; the utilization by isolated jobs is their mean."""
+    shares = [utilization(group.use, list(group.results.values())) for group in groups]
+    return LinkTotals(
+        retransmits=sum(result.retransmits for group in groups for result in group.results.values()),
+        ecn_marks=sum(group.use.marks for group in groups),
+        utilization=sum(shares) / len(shares),
+        sole_utilization=sole_utilization(
+            [group.use.directions[0] for group in groups], groups[0].use.bin_ns
+        ),
+    )

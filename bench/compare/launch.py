@@ -1,0 +1,141 @@
+"""Launching the jobs of a contest in a lab under a policy, with the congestion controls that they need."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from bench.compare.contest import Contest
+from bench.compare.policy import Policy
+from bench.lab.bottleneck.link_use import LinkUse
+from bench.lab.lab import Lab
+from bench.lab.network.wiring import INTERFACE
+from bench.lab.paced_host import paced_host
+from bench.workloads.job import JobResult, JobSpec
+from bench.workloads.launch.launch import PlacedJob, run_jobs
+from bench.workloads.loop import IterationRecord
+from bench.workloads.ranks.place import RankPlace
+from mltcp.core.errors import MltcpError
+from mltcp.ebpf.congestion_controls import CONTROLS, Controls
+from mltcp.ebpf.jobs import attached
+
+_LAST_SOCKETS_S = 3.0
+
+Environment = Callable[[str, int], tuple[tuple[str, str], ...]]
+"""Returns further environment variables of a rank, given the job's name and the rank."""
+
+
+@contextmanager
+def loaded_controls(policies: Sequence[Policy]) -> Iterator[Controls]:
+    """Load the congestion controls that the policies need, and unload at the end those that were not there before.
+
+    A control that another program has begun to use meanwhile stays.
+    """
+    controls = Controls()
+    needed = list(dict.fromkeys(policy.control for policy in policies if policy.control in CONTROLS))
+    fresh = controls.load(needed)
+    try:
+        yield controls
+    finally:
+        _unload_unused(controls, fresh)
+
+
+def run_group(
+    contest: Contest,
+    policy: Policy,
+    group: Sequence[int],
+    lab: Lab,
+    controls: Controls,
+    step: Callable[[], None],
+    *,
+    offsets_s: Sequence[float] | None = None,
+    environment: Environment | None = None,
+) -> tuple[list[JobResult], LinkUse]:
+    """Run some of the contest's jobs side by side under a policy.
+
+    Args:
+        contest: the jobs and their link.
+        policy: their congestion control.
+        group: the jobs to run, by index.
+        lab: with the hosts of all jobs of the contest.
+        controls: the congestion controls that are loaded.
+        step: called after every iteration of a job.
+        offsets_s: by how much later each job starts.
+        environment: further environment variables of the ranks.
+
+    Returns:
+        The result of each job, and the use of the link.
+
+    Raises:
+        MltcpError: a rank failed, or connections used another congestion control than the policy's.
+    """
+    with ExitStack() as stack:
+        placed = [_placed(contest, policy, index, lab, controls, stack, environment) for index in group]
+
+        def on_iteration(spec: JobSpec, iteration: int, record: IterationRecord) -> None:
+            step()
+
+        lab.start_measuring()
+        results = run_jobs(placed, offsets_s, on_iteration)
+        use = lab.measurement()
+    for result in results:
+        check_control(result, policy)
+    return results, use
+
+
+def check_control(result: JobResult, policy: Policy) -> None:
+    """Raise MltcpError if a job's connections used another congestion control than the policy's."""
+    if result.congestion_controls != {policy.control}:
+        used = ", ".join(sorted(result.congestion_controls)) or "none"
+        raise MltcpError(f"job {result.name}: its connections used {used} instead of {policy.control}")
+
+
+def _placed(
+    contest: Contest,
+    policy: Policy,
+    index: int,
+    lab: Lab,
+    controls: Controls,
+    stack: ExitStack,
+    environment: Environment | None,
+) -> PlacedJob:
+    """The job with each rank on a host of its own; every host has its own entry of the job, as separate machines do."""
+    name, work = contest.jobs[index]
+    places = []
+    for host in lab.topology.hosts_of(index):
+        job = policy.job(f"{name}@{host.name}")
+        cgroup = stack.enter_context(attached(job, policy.control, controls)).cgroup
+        namespace, daemon, pace = lab.namespace(host.name), None, None
+        if policy.pacing is not None and policy.pacing.by_socket:
+            pace = f"{contest.link.rate_bps}bit,{policy.pacing.law}"
+        elif policy.pacing is not None:
+            daemon = stack.enter_context(
+                paced_host(namespace, INTERFACE, contest.link.rate_bps, policy.pacing)
+            )
+        variables = environment(name, host.rank) if environment is not None else ()
+        places.append(RankPlace(namespace, INTERFACE, host.address, cgroup, daemon, pace, variables))
+    spec = JobSpec(
+        name,
+        work,
+        contest.ranks,
+        contest.iterations_of(index),
+        index,
+        len(contest.jobs),
+        perturbation=None if policy.isolated else contest.perturbation,
+    )
+    return PlacedJob(spec, tuple(places))
+
+
+def _unload_unused(controls: Controls, names: Sequence[str]) -> None:
+    """Unload the controls that are not in use; the last sockets of a removed lab take a moment to close."""
+    deadline = time.monotonic() + _LAST_SOCKETS_S
+    for name in names:
+        while True:
+            try:
+                controls.unload([name])
+                break
+            except MltcpError:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.05)
