@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 
 from bench.compare.approach import Approach
 from bench.compare.coordination import Coordination, from_epoch
 from bench.compare.launch import check_control
 from bench.compare.live_launch import LiveLauncher, LiveSettings, coordination_of
 from bench.compare.runs import JobRun, Shift
-from bench.lab.topology import MAX_JOBS
 from bench.workloads.job import JobResult
 from bench.workloads.launch.open_run import Event, Iterated, OpenRun, open_run
 from placement.policies.schedulers.scheduling_policy import Decision
@@ -68,7 +68,7 @@ def live_executor(
 
 
 class LiveExecutor:
-    """See `Executor`; made by `live_executor`. Its time is the wall clock, scaled to that of the trace.
+    """Runs jobs as processes; see `Executor`. Made by `live_executor`. Its time is the wall clock, scaled to the trace.
 
     A job that is stopped is killed, and its next start has the iterations that are left.
     """
@@ -118,7 +118,7 @@ class LiveExecutor:
 
     def start(self, start: Start) -> None:
         """See `Executor`."""
-        number = next(number for number in range(MAX_JOBS) if number not in self._running)
+        number = next(number for number in count() if number not in self._running)
         job = LiveJob(start, number)
         if (before := self._jobs.get(start.job.name)) is not None:
             job.iteration_s, job.began_s = before.iteration_s, before.began_s

@@ -112,7 +112,7 @@ class LiveLauncher:
         self._ranks.start(number, PlacedJob(spec, places))
 
     def _spec(self, name: str, start: Start) -> tuple[JobSpec, Demand]:
-        """What each rank does, and what that demands of the lab's links."""
+        """The program of each rank, and its demand on the lab's links."""
         settings, rate_bps = self._settings, self._settings.shape.nic.rate_bps
         workers, time = len(start.gpus), settings.scale.time
         demand = Demand(start.job.phases(workers))

@@ -147,6 +147,7 @@ def first_jobs(trace: JobSet, count: int) -> JobSet:
 
 
 def _check(trace: JobSet, plan: TracePlan) -> None:
+    """Refuse what the lab cannot run; see `compare_trace`."""
     slots = plan.shape.racks * plan.shape.servers * plan.shape.slots
     for job in trace.jobs:
         if job.workers > slots:
@@ -154,10 +155,11 @@ def _check(trace: JobSet, plan: TracePlan) -> None:
     for approach in plan.approaches:
         pacing = approach.policy.pacing
         if pacing is not None and not pacing.by_socket:
-            # the lab has shaped the servers' interfaces, and a daemon leaves alone what it has not installed
+            # A daemon leaves alone any qdisc that it has not installed, and the lab has installed its own.
+            expected = f"{approach.policy.name.partition('@')[0]}@by=socket"
             raise UsageError(
-                f"--policies: {approach.policy.name!r}: no daemon can pace the servers of this lab; "
-                f"{approach.policy.name.partition('@')[0]}@by=socket is allowed"
+                f"--policies: expected {expected}, since no daemon can pace the servers of this lab, "
+                f"got {approach.policy.name}"
             )
     if (
         slots > MAX_JOBS
@@ -165,8 +167,8 @@ def _check(trace: JobSet, plan: TracePlan) -> None:
         and min(job.workers for job in trace.jobs) * MAX_JOBS < slots
     ):
         raise UsageError(
-            f"{trace.name}: more than {MAX_JOBS} jobs may run at a time on {slots} slots; "
-            f"{MAX_JOBS} are allowed: fewer slots, or fewer jobs"
+            f"{trace.name}: jobs: expected at most {MAX_JOBS}, since more could run at a time on {slots} slots, "
+            f"got {len(trace.jobs)}"
         )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from mltcp.core.demand import Demand
 from mltcp.core.errors import MltcpError
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.scheduler import JobView, free_gpus, progress
+from placement.policies.schedulers.scheduler import JobView, gpu_owners, progress
 from placement.policies.schedulers.scheduling_policy import Decision, SchedulingPolicy
 from placement.simulator.executor import Executor, Start
 from placement.simulator.scheduled_job import ScheduledJob
@@ -119,7 +119,7 @@ class ClusterRun:
     def _decide(self) -> None:
         now_ns, views = self._executor.now_ns, self._views()
         decision = self._policy.decide(self._cluster, self._nic_bps, now_ns, views, self._demand_of)
-        free_gpus(self._cluster, decision.assignment)  # raises if two jobs have a GPU
+        gpu_owners(self._cluster, decision.assignment)  # raises if two jobs are given a GPU
         self.decision_ns.append(decision.took_ns)
         if decision.choice is not None and decision.choice.links:
             self.scores.append(decision.choice.score)

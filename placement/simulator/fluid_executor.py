@@ -67,14 +67,14 @@ class FluidJob:
     """A job of the simulation, over all of its starts.
 
     Attributes:
-        number: in `Fluid`.
+        number: its number in `Fluid`.
         start: the present start, or the last one.
         phases: of an iteration of that start.
         planned: iterations of that start.
-        delays: how often it was delayed, by a time shift or because it had drifted.
-        iteration_ns: the times of the iterations that it has finished, one array a look.
-        slowdown: the same over the time of the iteration alone with as many workers.
-        marked_bits: the bits that each of them sent over links while more was asked of them than they have.
+        delays: how often it was delayed, to apply its time shift or to correct drift.
+        iteration_ns: the durations of the iterations that it has finished, in several arrays.
+        slowdown: the same, relative to the duration alone with as many workers.
+        marked_bits: the bits that each of them sent over congested links.
     """
 
     number: int
@@ -93,11 +93,11 @@ class FluidJob:
 
 
 class FluidExecutor:
-    """See `Executor`.
+    """Runs jobs on `Fluid`; see `Executor`.
 
     Args:
         jobs: all jobs that may be started.
-        cluster: on which they run; not necessarily that of the settings.
+        cluster: it need not be that of the settings.
         settings: the parameters.
         seed: of the noise and of the moments at which jobs begin. Under the same seed a job has the same noise whatever
             the policy.

@@ -63,7 +63,8 @@ def _check(jobs: JobSet, cluster: Cluster) -> None:
     for job in jobs.jobs:
         if job.min_workers > len(cluster.gpus):
             raise UsageError(
-                f"{jobs.name}: {job.name} needs {job.min_workers} GPUs: the cluster has {len(cluster.gpus)}"
+                f"{jobs.name}: {job.name}: min_workers: expected at most the {len(cluster.gpus)} GPUs of the cluster, "
+                f"got {job.min_workers}"
             )
 
 

@@ -126,7 +126,7 @@ def test_a_trace_is_placed_and_runs_to_its_end(pair):
         (["--change", "nobody:3:2"], "no job 'nobody'"),
         (["--iterations", "0"], "--iterations: expected 1 or more, got 0"),
         (["--from", "/nowhere"], "/nowhere"),
-        (["--trace", "poisson", "--policies", "isolated,mltcp_dcqcn"], "mltcp_dcqcn@by=socket is allowed"),
+        (["--trace", "poisson", "--policies", "isolated,mltcp_dcqcn"], "expected mltcp_dcqcn@by=socket"),
     ],
 )
 def test_bad_usage_is_one_line(arguments, message):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.candidates import PlacementRequest, fits_a_rack, placements, seed_of
-from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, free_gpus
+from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, gpu_owners
 from placement.policies.schedulers.shares import best_shares
 
 INTERVAL_NS = 60 * 10**9
@@ -69,7 +69,7 @@ class Pollux:
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
     ) -> tuple[Assignment, ...]:
         """See `Scheduler.candidates`. Jobs that keep their number of workers stay where they are."""
-        free_gpus(cluster, {job.name: job.gpus for job in jobs})
+        gpu_owners(cluster, {job.name: job.gpus for job in jobs})  # raises if two jobs hold a GPU
         values = [self._values(job, now_ns, len(jobs), cluster) for job in jobs]
         shares = best_shares(values, len(cluster.gpus))
         requests = [

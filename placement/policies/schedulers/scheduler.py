@@ -139,15 +139,25 @@ def free_gpus(cluster: Cluster, held: Mapping[str, Sequence[int]]) -> list[int]:
     Raises:
         UsageError: a GPU does not exist, or two jobs hold it.
     """
-    owner: dict[int, str] = {}
+    owners = gpu_owners(cluster, held)
+    return [gpu for gpu in range(len(cluster.gpus)) if gpu not in owners]
+
+
+def gpu_owners(cluster: Cluster, held: Mapping[str, Sequence[int]]) -> dict[int, str]:
+    """The job that holds each GPU; free GPUs are left out.
+
+    Raises:
+        UsageError: a GPU does not exist, or two jobs hold it.
+    """
+    owners: dict[int, str] = {}
     for job, gpus in held.items():
         for gpu in gpus:
             if not 0 <= gpu < len(cluster.gpus):
                 raise UsageError(f"job {job!r}: GPU: expected 0 to {len(cluster.gpus) - 1}, got {gpu}")
-            if gpu in owner:
-                raise UsageError(f"GPU {gpu}: expected one job, got {owner[gpu]!r} and {job!r}")
-            owner[gpu] = job
-    return [gpu for gpu in range(len(cluster.gpus)) if gpu not in owner]
+            if gpu in owners:
+                raise UsageError(f"GPU {gpu}: expected one job, got {owners[gpu]!r} and {job!r}")
+            owners[gpu] = job
+    return owners
 
 
 def first_lease_end_ns(now_ns: int, jobs: Sequence[JobView]) -> int | None:

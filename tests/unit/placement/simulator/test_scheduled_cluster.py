@@ -232,7 +232,9 @@ def test_a_job_that_is_never_placed_is_said():
 
 def test_a_job_larger_than_the_cluster_is_refused():
     jobs = JobSet("one", "", 50.0, (TracedJob("wide", 5, 1, 0, demand(1, 1)),))
-    with pytest.raises(UsageError, match="wide needs 5 GPUs: the cluster has 4"):
+    with pytest.raises(
+        UsageError, match="wide: min_workers: expected at most the 4 GPUs of the cluster, got 5"
+    ):
         run_trace(jobs, FluidSettings(ACROSS), scheduling_policy("themis"))
 
 
