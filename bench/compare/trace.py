@@ -1,8 +1,8 @@
 """``mltcp-bench compare --trace``: the jobs of a trace arrive on a two-tier lab, are placed, run and end.
 
 `ClusterRun` asks the same schedulers as in the simulation, in the time of the trace; `LiveExecutor` runs the jobs as
-processes on the servers that the scheduler chooses. The lab runs through the trace faster or slower than its clock
-says, since its iterations are longer and fewer.
+processes on the servers that the scheduler chooses. Since the lab's iterations are longer and fewer, its clock runs
+faster or slower than that of the trace (`TraceScale`).
 """
 
 from __future__ import annotations
