@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from placement.plots.picture import FAINT, INK, JOB_COLOURS, MUTED, STYLE
+from placement.plots.style import FAINT, INK, JOB_COLOURS, MUTED, STYLE
 from tests.unit.test_imports import LAYERS, PACKAGES, ROOT, edges
 
 BLUE, ORANGE, GREEN, PINK = JOB_COLOURS[:4]

@@ -25,7 +25,7 @@ from bench.compare.plots import (
 from bench.compare.report import COMPARE, approach_table, gain_sentence, heading, job_table, warnings
 from bench.compare.results import CompareResult, SetResult
 from mltcp.core.atomic_files import write_atomically
-from placement.plots.picture import STYLE
+from placement.plots.style import STYLE
 
 REPORT = "report.html"
 GAIN_CAPTION = "Gain over fair sharing, against the compatibility of the jobs of a set."

@@ -21,7 +21,7 @@ from bench.compare.journal import writable
 from bench.compare.report import PREFIX
 from bench.compare.results import ApproachResult, CompareResult, SetResult
 from bench.compare.runs import FAIR, ISOLATED, ApproachRun, LinkExcerpt
-from placement.plots.picture import INK, JOB_COLOURS, MUTED, framed, paler, policy_colours, write
+from placement.plots.style import INK, JOB_COLOURS, MUTED, framed, paler, policy_colours, write
 
 PANEL_IN, SMALL_PANEL_IN, BAR_IN, ROW_IN, GAP_IN = 3.4, 2.1, 0.42, 1.15, 0.45
 SHOWN_ITERATIONS = 4

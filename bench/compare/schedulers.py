@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mltcp.core.policy_names import Vocabulary
 from placement.model.cluster import Cluster
-from placement.policies.catalogue import Placement, placement_policy
+from placement.policies.catalogue import PlacementPolicy, placement_policy
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Scheduler
 from placement.policies.schedulers.scheduling_policy import (
     AUGMENTED,
@@ -31,7 +31,7 @@ class GreedyScheduler:
         placement: chooses the GPUs of each job.
     """
 
-    placement: Placement
+    placement: PlacementPolicy
 
     @property
     def name(self) -> str:

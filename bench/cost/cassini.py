@@ -18,7 +18,7 @@ from mltcp.core.demand import Demand, Phase
 from placement.cassini import circle, placement_selection
 from placement.cassini.circle import unified
 from placement.cassini.compatibility import compatibility
-from placement.cassini.placement_selection import choose
+from placement.cassini.placement_selection import choose_placement
 
 _INSTANCES, _RUNS = 200, 5
 _SERVERS, _RACKS, _GPUS, _JOBS, _CANDIDATES = 1000, 50, 4, 300, 10
@@ -109,7 +109,7 @@ def _choose_s(scattered: float, loops: Literal["discard", "joint"], seed: int) -
     for cached in (placement_selection._fit, circle._commensurable, circle._sampled):
         cached.cache_clear()
     start_s = time.perf_counter()
-    found = choose(candidates, demands, capacities, loops=loops)
+    found = choose_placement(candidates, demands, capacities, loops=loops)
     return time.perf_counter() - start_s, len(found.links)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from placement.cassini import joint_search
 from placement.cassini.affinity import AffinityGraph
-from placement.cassini.link import Group
+from placement.cassini.link import CircleGroup
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Circled:
     """
 
     names: tuple[str, ...]
-    group: Group
+    group: CircleGroup
 
 
 def joint_shifts(

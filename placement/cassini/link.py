@@ -23,7 +23,7 @@ _LEAST_SHARE = 10
 
 
 @dataclass(frozen=True)
-class Group:
+class CircleGroup:
     """Jobs that share a unified circle.
 
     Attributes:
@@ -66,7 +66,7 @@ class LinkFit:
     """
 
     capacity_bps: int
-    groups: tuple[Group, ...]
+    groups: tuple[CircleGroup, ...]
     score: float
     bound: float
     shifts_ns: tuple[int, ...]
@@ -138,14 +138,14 @@ def fit_link(
         at_random = found.score
         if len(part) > 1:
             at_random = 1 - expected_excess(list(circles.demand), capacity) / capacity
-        group = Group(part, circles, capacity, found, at_random, True)
+        group = CircleGroup(part, circles, capacity, found, at_random, True)
         gain = found.score - at_random
         tied = not worthwhile or (gain >= worthwhile and group.drift <= (gain if timed else gain / 2))
         fitted.append(replace(group, tied=tied))
     return _whole(demands, capacity_bps, tuple(fitted))
 
 
-def _whole(demands: Sequence[Demand], capacity_bps: int, fitted: tuple[Group, ...]) -> LinkFit:
+def _whole(demands: Sequence[Demand], capacity_bps: int, fitted: tuple[CircleGroup, ...]) -> LinkFit:
     shifts = [0] * len(demands)
     for group in fitted:
         for at, job in enumerate(group.jobs):
@@ -161,7 +161,7 @@ def _whole(demands: Sequence[Demand], capacity_bps: int, fitted: tuple[Group, ..
     return LinkFit(capacity_bps, fitted, score, bound, tuple(shifts))
 
 
-def _independent(group: Group, rotations: Sequence[int]) -> list[np.ndarray]:
+def _independent(group: CircleGroup, rotations: Sequence[int]) -> list[np.ndarray]:
     """The demands that lie beside each other at random: that of the group, or those of its jobs if it is not tied."""
     if not group.tied:
         return list(group.circles.demand)

@@ -73,7 +73,7 @@ class Considered:
 
 
 @dataclass(frozen=True)
-class Choice:
+class PlacementChoice:
     """The top placement and its time shifts.
 
     Attributes:
@@ -89,12 +89,12 @@ class Choice:
     candidate: int
     score: float
     shifts_ns: Mapping[str, int]
-    turns: tuple[tuple[str, ...], ...]
+    tied: tuple[tuple[str, ...], ...]
     links: tuple[LinkScore, ...]
     considered: tuple[Considered, ...]
 
 
-def choose(
+def choose_placement(
     candidates: Sequence[Traffic],
     demands: Mapping[str, Demand],
     capacities_bps: Mapping[str, int],
@@ -104,7 +104,7 @@ def choose(
     tolerance: float = TOLERANCE,
     worthwhile: float = WORTHWHILE,
     timed: bool = False,
-) -> Choice:
+) -> PlacementChoice:
     """Algorithm 2. Equal scores go to the earlier candidate; the order of jobs and links makes no difference.
 
     Args:
@@ -142,7 +142,7 @@ def choose(
     if best is None:
         best = min(rated, key=lambda each: each.position)
     considered = sorted(rated, key=lambda each: (each is not best, each.discarded is not None, -each.score))
-    return Choice(
+    return PlacementChoice(
         best.position,
         best.score,
         dict(sorted(best.shifts_ns.items())),

@@ -11,9 +11,9 @@ from typing import Any
 
 from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import MltcpError, UsageError
-from placement.experiments.comparison import PLAN, SCHEMA, Comparison, read_plan
+from placement.experiments.comparison import PLAN, SCHEMA, PolicyComparison, read_plan
 from placement.experiments.policy_name import PolicyName
-from placement.experiments.run import Run, Task, perform, task, trace_digest
+from placement.experiments.run import SimulationRun, SimulationTask, perform, task, trace_digest
 from placement.experiments.run_log import NAME, open_log, read_log
 from placement.experiments.setting import Setting
 from placement.experiments.workers import Workers
@@ -21,7 +21,7 @@ from placement.traces.trace import Trace
 
 
 @dataclass(frozen=True)
-class Entry:
+class SeededTrace:
     """A trace and the seed of whatever policies leave to chance on it."""
 
     trace: Trace
@@ -29,7 +29,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """What is to be compared: every policy on every trace.
 
     Raises:
@@ -38,7 +38,7 @@ class Plan:
     """
 
     policies: tuple[PolicyName, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[SeededTrace, ...]
     setting: Setting
     baseline: PolicyName
 
@@ -59,7 +59,7 @@ class Plan:
         return tuple(trace_digest(entry.trace) for entry in self.entries)
 
     @cached_property
-    def tasks(self) -> tuple[tuple[Task, ...], ...]:
+    def tasks(self) -> tuple[tuple[SimulationTask, ...], ...]:
         """Per trace, one for each policy."""
         return tuple(
             tuple(task(entry.trace, digest, policy, self.setting, entry.seed) for policy in self.policies)
@@ -90,8 +90,11 @@ class Plan:
 
 
 def compare(
-    plan: Plan, folder: Path, processes: int, done: Callable[[Run, int], None] | None = None
-) -> Comparison:
+    plan: ComparisonPlan,
+    folder: Path,
+    processes: int,
+    done: Callable[[SimulationRun, int], None] | None = None,
+) -> PolicyComparison:
     """Do what of the plan is not done yet in this folder, each run kept as soon as it is finished.
 
     Args:
@@ -118,10 +121,10 @@ def compare(
                     log.add(run)
                     if done is not None:
                         done(run, len(left) - number)
-        return Comparison(str(plan.baseline), _in_order(plan, log.runs))
+        return PolicyComparison(str(plan.baseline), _in_order(plan, log.runs))
 
 
-def finished(plan: Plan, folder: Path) -> int:
+def finished(plan: ComparisonPlan, folder: Path) -> int:
     """How many runs of the plan are kept in the folder."""
     try:
         runs = read_log(folder)
@@ -130,14 +133,14 @@ def finished(plan: Plan, folder: Path) -> int:
     return sum(each.key in runs for row in plan.tasks for each in row)
 
 
-def _in_order(plan: Plan, runs: Mapping[str, Run]) -> dict[str, list[Run]]:
+def _in_order(plan: ComparisonPlan, runs: Mapping[str, SimulationRun]) -> dict[str, list[SimulationRun]]:
     return {
         str(policy): [runs[row[column].key] for row in plan.tasks]
         for column, policy in enumerate(plan.policies)
     }
 
 
-def _check_different(entries: Sequence[Entry], digests: Sequence[str]) -> None:
+def _check_different(entries: Sequence[SeededTrace], digests: Sequence[str]) -> None:
     names: dict[tuple[str, int], str] = {}
     for entry, digest in zip(entries, digests, strict=True):
         name = entry.trace.name
@@ -148,7 +151,7 @@ def _check_different(entries: Sequence[Entry], digests: Sequence[str]) -> None:
         names[digest, entry.seed] = name
 
 
-def _check_folder(plan: Plan, folder: Path) -> None:
+def _check_folder(plan: ComparisonPlan, folder: Path) -> None:
     """Refuse a folder with runs in another setting: they would lie there for nothing, or be taken for these."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder}: a folder is allowed; this is none")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mltcp.core.errors import MltcpError, UsageError
-from placement.experiments.run import PARTS, Run, document_of
+from placement.experiments.run import PARTS, SimulationRun, document_of
 from placement.experiments.run_log import read_log
 from placement.experiments.statistics import Paired, paired
 
@@ -21,7 +21,7 @@ METRICS = ("average_jct_s", "median_jct_s", "p95_jct_s", "average_gpu_utilizatio
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PolicyComparison:
     """Policies on traces, each with each.
 
     Attributes:
@@ -30,7 +30,7 @@ class Comparison:
     """
 
     baseline: str
-    runs: Mapping[str, Sequence[Run]]
+    runs: Mapping[str, Sequence[SimulationRun]]
 
     def mean(self, policy: str, metric: str) -> float:
         """The mean over traces of one of `METRICS`."""
@@ -44,13 +44,13 @@ class Comparison:
         """The policy against the baseline, trace by trace."""
         return paired(self._values(policy, metric), self._values(self.baseline, metric))
 
-    def only(self, policies: Sequence[str]) -> Comparison:
+    def only(self, policies: Sequence[str]) -> PolicyComparison:
         """These policies in this order; UsageError names one that is not there."""
         for policy in policies:
             if policy not in self.runs:
                 raise UsageError(f"no policy {policy!r} was compared: {', '.join(self.runs)} were")
         baseline = self.baseline if self.baseline in policies else policies[0]
-        return Comparison(baseline, {policy: self.runs[policy] for policy in policies})
+        return PolicyComparison(baseline, {policy: self.runs[policy] for policy in policies})
 
     def document(self) -> dict[str, Any]:
         """As JSON: the contract of `mltcp-placement compare --json`, without what the command adds."""
@@ -73,7 +73,7 @@ class Comparison:
         }
 
 
-def load(folder: Path) -> Comparison:
+def load(folder: Path) -> PolicyComparison:
     """What `compare -o` left in a folder; traces that are not finished under all policies are left out.
 
     Raises:
@@ -89,7 +89,7 @@ def load(folder: Path) -> Comparison:
             f"{folder}: no trace is finished under all policies: run the same compare to its end"
         )
     runs = {policy: [log[row[column]] for row in whole] for column, policy in enumerate(keys)}
-    return Comparison(plan["baseline"], runs)
+    return PolicyComparison(plan["baseline"], runs)
 
 
 def read_plan(folder: Path) -> dict[str, Any]:

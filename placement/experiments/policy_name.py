@@ -1,4 +1,4 @@
-"""The names of policies on the command line: placement, communication and the rules they are simulated by."""
+"""Policy names of the simulation commands: a placement, a communication policy and the model that simulates them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _COMMUNICATIONS = replace(COMMUNICATION_NAMES, modified=True)
 _FORM = "PLACEMENT+COMMUNICATION[@MODEL], such as lwf-1+ada-srsf, random+srsf-2 or lwf-1+ada-srsf@published-defect"
 
 
-class Rules(Enum):
-    """What is simulated: the cluster as it is, or the published simulator, as it is or without its defect."""
+class SimulationModel(Enum):
+    """The model that simulates a policy: the exact one, or the published simulator without or with its defect."""
 
     EXACT = "exact"
     PUBLISHED = "published"
@@ -24,38 +24,36 @@ class Rules(Enum):
 
     @classmethod
     def of(cls, model: str, defect: bool) -> Self:
-        """Those of `--model` and `--defect`; UsageError for a defect of the exact model."""
+        """The model that `--model` and `--defect` select; UsageError for a defect of the exact model."""
         if defect and model != cls.PUBLISHED.value:
-            raise UsageError(
-                f"--defect with --model {model}: it is one of the published simulator's, --model published"
-            )
+            raise UsageError(f"--defect: expected --model published, whose defect it is, got --model {model}")
         return cls("published-defect" if defect else model)
 
 
 @dataclass(frozen=True)
 class PolicyName:
-    """How jobs are placed, when they may communicate, and by which rules this is simulated.
+    """A placement policy, a communication policy and the model that simulates them.
 
     Attributes:
         placement: random, first-fit, list-scheduling, lwf, ...
         communication: srsf-1, ada-srsf, ...
-        kappa: of lwf; 1 where it has no meaning.
-        rules: of the simulation.
+        kappa: K of lwf-K; 1 for other placements.
+        model: of the simulation.
     """
 
     placement: str
     communication: str
     kappa: int = 1
-    rules: Rules = Rules.EXACT
+    model: SimulationModel = SimulationModel.EXACT
 
     def __str__(self) -> str:
         kappa = f"-{self.kappa}" if self.placement == LWF else ""
-        rules = "" if self.rules is Rules.EXACT else f"@{self.rules.value}"
-        return f"{self.placement}{kappa}+{self.communication}{rules}"
+        model = "" if self.model is SimulationModel.EXACT else f"@{self.model.value}"
+        return f"{self.placement}{kappa}+{self.communication}{model}"
 
     @classmethod
-    def parse(cls, text: str, rules: Rules = Rules.EXACT) -> Self:
-        """Read PLACEMENT+COMMUNICATION[@RULES], such as lwf-1+ada-srsf@published; `rules` where it names none.
+    def parse(cls, text: str, model: SimulationModel = SimulationModel.EXACT) -> Self:
+        """Parse PLACEMENT+COMMUNICATION[@MODEL], such as lwf-1+ada-srsf@published; `model` is the default model.
 
         Raises:
             UsageError: it is not of this form, or there is no such policy.
@@ -69,23 +67,23 @@ class PolicyName:
         except UsageError as error:
             raise UsageError(f"policy {text!r}: {error}") from None
         if communication.modifiers:
-            rules = _rules(text, ":".join(communication.modifiers))
+            model = _model(text, ":".join(communication.modifiers))
         name = str(replace(communication, modifiers=()))
-        return cls(placement.base, name, placement.number or 1, rules)
+        return cls(placement.base, name, placement.number or 1, model)
 
 
-def _rules(text: str, name: str) -> Rules:
+def _model(text: str, name: str) -> SimulationModel:
     try:
-        return Rules(name)
+        return SimulationModel(name)
     except ValueError:
-        expected = ", ".join(each.value for each in Rules)
+        expected = ", ".join(each.value for each in SimulationModel)
         raise UsageError(f"policy {text!r}: model: expected {expected}, got {name!r}") from None
 
 
-def parse_policies(text: str, rules: Rules = Rules.EXACT) -> tuple[PolicyName, ...]:
+def parse_policies(text: str, model: SimulationModel = SimulationModel.EXACT) -> tuple[PolicyName, ...]:
     """Parse names that are separated by commas; each may occur once.
 
     Raises:
         UsageError: there are none, one is no policy, or one occurs twice.
     """
-    return parse_names(text, lambda name: PolicyName.parse(name, rules))
+    return parse_names(text, lambda name: PolicyName.parse(name, model))

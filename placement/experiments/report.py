@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from rich.box import HORIZONTALS
-from rich.console import Console
-from rich.table import Table
-
-from placement.experiments.comparison import Comparison
-from placement.experiments.run import Task, mean_parts
+from placement.experiments.comparison import PolicyComparison
+from placement.experiments.console import open_console
+from placement.experiments.run import SimulationTask, mean_parts
 from placement.experiments.statistics import Paired
 from placement.simulator.outcome import Outcome
 
-ROOMY, WIDE = 100, 200
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+ROOMY = 100
 ABSENT = "-"
 _LONG_S = 1000
 
@@ -28,20 +29,20 @@ _PARTS = {
 }
 
 
-def print_outcome(what: Task, outcome: Outcome, file: TextIO | None = None) -> None:
+def print_outcome(what: SimulationTask, outcome: Outcome, file: TextIO | None = None) -> None:
     """Print what a simulation came to, to the file or to standard output.
 
     On a terminal with rules and bold type, fit for 80 columns; elsewhere as plain text, never cut to a width.
     """
-    console = _console(file)
+    console = open_console(file)
     for table in outcome_tables(what, outcome):
         _print(console, table)
         console.print()
 
 
-def print_comparison(comparison: Comparison, file: TextIO | None = None) -> None:
+def print_comparison(comparison: PolicyComparison, file: TextIO | None = None) -> None:
     """Print how policies compare, likewise."""
-    console = _console(file)
+    console = open_console(file)
     _print(console, comparison_table(comparison, console.width < ROOMY))
     console.print()
     console.print(
@@ -52,7 +53,7 @@ def print_comparison(comparison: Comparison, file: TextIO | None = None) -> None
     )
 
 
-def outcome_tables(what: Task, outcome: Outcome) -> tuple[Table, ...]:
+def outcome_tables(what: SimulationTask, outcome: Outcome) -> tuple[Table, ...]:
     """What a simulation came to, and what its mean JCT is made of."""
     title = f"{what.policy} on {what.trace.name}: {len(outcome.jobs)} jobs"
     figures = _table(title, [""], ["average", "median", "95th\npct"])
@@ -66,7 +67,7 @@ def outcome_tables(what: Task, outcome: Outcome) -> tuple[Table, ...]:
     return figures, parts
 
 
-def comparison_table(comparison: Comparison, narrow: bool = False) -> Table:
+def comparison_table(comparison: PolicyComparison, narrow: bool = False) -> Table:
     """A row a policy: means over traces, and the average JCT against that of the baseline, trace by trace.
 
     Where it is to be narrow, long names of policies are broken.
@@ -96,11 +97,11 @@ def comparison_table(comparison: Comparison, narrow: bool = False) -> Table:
     return table
 
 
-def _best(comparison: Comparison) -> str:
+def _best(comparison: PolicyComparison) -> str:
     return min(comparison.runs, key=lambda policy: comparison.mean(policy, "average_jct_s"))
 
 
-def _against(comparison: Comparison, policy: str) -> tuple[str, str, str]:
+def _against(comparison: PolicyComparison, policy: str) -> tuple[str, str, str]:
     if policy == comparison.baseline:
         return ("baseline", "", "")
     found = comparison.paired(policy)
@@ -118,12 +119,9 @@ def _seconds(*values: float) -> tuple[str, ...]:
     return tuple(f"{value:,.{1 if abs(value) < _LONG_S else 0}f}".replace(",", " ") for value in values)
 
 
-def _console(file: TextIO | None) -> Console:
-    console = Console(file=file, highlight=False)
-    return console if console.is_terminal else Console(file=file, highlight=False, width=WIDE, no_color=True)
-
-
 def _print(console: Console, table: Table) -> None:
+    from rich.box import HORIZONTALS
+
     # Above the table rather than in it, where it would be broken to the width of the columns.
     title, table.title = table.title, None
     table.box = HORIZONTALS if console.is_terminal else None
@@ -133,6 +131,8 @@ def _print(console: Console, table: Table) -> None:
 
 
 def _table(title: str, names: Sequence[str], numbers: Sequence[str]) -> Table:
+    from rich.table import Table
+
     table = Table(title=title, pad_edge=False)
     for column in names:
         table.add_column(column, no_wrap=True, vertical="bottom")

@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-from placement.experiments.policy_name import PolicyName, Rules
+from placement.experiments.policy_name import PolicyName, SimulationModel
 from placement.experiments.setting import Setting
-from placement.simulator.outcome import JobOutcome, Outcome, Use
+from placement.simulator.outcome import JobOutcome, Outcome, UseOverTime
 from placement.traces.trace import Trace
 
 PARTS = ("queue_s", "compute_s", "gpu_wait_s", "link_wait_s", "communication_s", "contention_s")
@@ -23,7 +23,7 @@ _SOURCES = ("simulator", "policies", "model")
 
 
 @dataclass(frozen=True)
-class Task:
+class SimulationTask:
     """What is simulated; made by `task`.
 
     Attributes:
@@ -41,14 +41,14 @@ class Task:
     seed: int = 0
 
 
-def task(trace: Trace, digest: str, policy: PolicyName, setting: Setting, seed: int = 0) -> Task:
+def task(trace: Trace, digest: str, policy: PolicyName, setting: Setting, seed: int = 0) -> SimulationTask:
     """The task of simulating this policy on this trace, whose digest is given: it takes time for a large one."""
     parts = (digest, str(policy), setting.text, seed, _program())
-    return Task(_digest(json.dumps(parts)), trace, policy, setting, seed)
+    return SimulationTask(_digest(json.dumps(parts)), trace, policy, setting, seed)
 
 
 @dataclass(frozen=True)
-class Run:
+class SimulationRun:
     """What is kept of a simulation: a line in the log of a comparison.
 
     All times are seconds of the trace's scale.
@@ -97,7 +97,7 @@ class Run:
         return cls(**{**document, **lists})
 
 
-def simulate_task(task: Task, intervals: int = 0) -> Outcome:
+def simulate_task(task: SimulationTask, intervals: int = 0) -> Outcome:
     """Simulate it; times are in seconds of the trace's scale (the paper's, for its traces of a hundredth).
 
     Raises:
@@ -106,10 +106,10 @@ def simulate_task(task: Task, intervals: int = 0) -> Outcome:
     return in_scale(_simulate(task, intervals), float(task.trace.seconds_per_simulated_s))
 
 
-def perform(task: Task) -> Run:
+def perform(task: SimulationTask) -> SimulationRun:
     """Simulate it, and keep what a comparison needs."""
     outcome = simulate_task(task)
-    return Run(
+    return SimulationRun(
         key=task.key,
         policy=str(task.policy),
         trace=task.trace.name,
@@ -139,13 +139,13 @@ def in_scale(outcome: Outcome, scale: float) -> Outcome:
         return outcome
     names = [each.name for each in fields(JobOutcome) if each.name.endswith("_s")]
     jobs = tuple(replace(job, **{name: getattr(job, name) * scale for name in names}) for job in outcome.jobs)
-    use = outcome.use and Use(outcome.use.width_s * scale, outcome.use.gpus, outcome.use.links)
+    use = outcome.use and UseOverTime(outcome.use.width_s * scale, outcome.use.gpus, outcome.use.links)
     return replace(outcome, jobs=jobs, makespan_s=outcome.makespan_s * scale, use=use)
 
 
-def _simulate(task: Task, intervals: int) -> Outcome:
+def _simulate(task: SimulationTask, intervals: int) -> Outcome:
     policy, setting = task.policy, task.setting
-    if policy.rules is Rules.EXACT:
+    if policy.model is SimulationModel.EXACT:
         from placement.policies.catalogue import communication_policy, placement_policy
         from placement.simulator.exact.simulation import simulate
 
@@ -158,20 +158,20 @@ def _simulate(task: Task, intervals: int) -> Outcome:
             seed=task.seed,
             intervals=intervals,
         )
-    from placement.simulator import published
+    from placement.simulator.published.run import run
 
     star = setting.star(policy)
-    return published.simulate(
+    return run(
         task.trace.jobs,
         policy.placement,
         policy.kappa,
         policy.communication,
-        defect=policy.rules is Rules.DEFECT,
+        defect=policy.model is SimulationModel.DEFECT,
         seed=task.seed,
         servers=star.servers,
         gpus=star.gpus,
         memory_mb=star.memory_mb,
-    )
+    ).outcome()
 
 
 def trace_digest(trace: Trace) -> str:
@@ -196,7 +196,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-def document_of(run: Run) -> dict[str, Any]:
+def document_of(run: SimulationRun) -> dict[str, Any]:
     """As JSON for other programs: without what only this project needs."""
     document = asdict(run)
     for name in ("key", "jct_s", "gpu_utilization"):

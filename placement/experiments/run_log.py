@@ -10,7 +10,7 @@ from io import FileIO
 from pathlib import Path
 
 from mltcp.core.errors import MltcpError, UsageError
-from placement.experiments.run import Run
+from placement.experiments.run import SimulationRun
 
 NAME = "runs.jsonl"
 
@@ -31,7 +31,7 @@ class RunLog:
         file.truncate(len(whole))
         file.seek(len(whole))
 
-    def add(self, run: Run) -> None:
+    def add(self, run: SimulationRun) -> None:
         """Add a run; when this returns, it is on the disk.
 
         Raises:
@@ -68,7 +68,7 @@ def open_log(folder: Path) -> Iterator[RunLog]:
         yield RunLog(path, file)
 
 
-def read_log(folder: Path) -> dict[str, Run]:
+def read_log(folder: Path) -> dict[str, SimulationRun]:
     """The runs in this folder by their keys, without changing anything.
 
     Raises:
@@ -84,11 +84,11 @@ def read_log(folder: Path) -> dict[str, Run]:
     return _runs(path, content[: content.rfind(b"\n") + 1])
 
 
-def _runs(path: Path, content: bytes) -> dict[str, Run]:
+def _runs(path: Path, content: bytes) -> dict[str, SimulationRun]:
     runs = {}
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
-            run = Run.from_line(line)
+            run = SimulationRun.from_line(line)
         except (ValueError, TypeError):
             raise UsageError(f"{path}:{number}: this is no run of a comparison") from None
         runs[run.key] = run

@@ -30,7 +30,7 @@ ALL = Vocabulary("scheduler", (*SCHEDULER_NAMES.names, IDEAL))
 
 
 @dataclass(frozen=True)
-class Plan:
+class SchedulePlan:
     """What is to be run.
 
     Attributes:
@@ -89,7 +89,7 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ScheduleComparison:
     """What became of a plan.
 
     Attributes:
@@ -97,7 +97,7 @@ class Comparison:
         outcomes: of each scheduler, one a seed.
     """
 
-    plan: Plan
+    plan: SchedulePlan
     outcomes: dict[str, tuple[TraceOutcome, ...]]
 
     def gains(self) -> tuple[Gain, ...]:
@@ -140,7 +140,7 @@ class Comparison:
         }
 
 
-def compare(plan: Plan, step: Callable[[str, int], None]) -> Comparison:
+def compare(plan: SchedulePlan, step: Callable[[str, int], None]) -> ScheduleComparison:
     """Run all schedulers on all traces; `step` is told what was done last, and how many runs are left.
 
     Raises:
@@ -156,7 +156,7 @@ def compare(plan: Plan, step: Callable[[str, int], None]) -> Comparison:
             found.append(run_trace(jobs, plan.setup, chosen, seed))
             left -= 1
             step(f"{name}, seed {seed}", left)
-    return Comparison(plan, {name: tuple(found) for name, found in outcomes.items()})
+    return ScheduleComparison(plan, {name: tuple(found) for name, found in outcomes.items()})
 
 
 def pooled(outcomes: Sequence[TraceOutcome], kind: str) -> np.ndarray:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
-from rich.box import HORIZONTALS
-from rich.console import Console
-from rich.table import Table
 
-from placement.experiments.schedule import Comparison, pooled
+from placement.experiments.console import open_console
+from placement.experiments.schedule import ScheduleComparison, pooled
 from placement.simulator.trace_outcome import TraceOutcome
 
-_WIDE = 200
+if TYPE_CHECKING:
+    from rich.table import Table
+
 _COLUMNS = (
     "iteration\nmean (s)",
     "\np99 (s)",
@@ -27,11 +27,9 @@ _COLUMNS = (
 )
 
 
-def print_schedule(comparison: Comparison, file: TextIO | None = None) -> None:
+def print_schedule(comparison: ScheduleComparison, file: TextIO | None = None) -> None:
     """Print what became of a plan, to the file or to standard output."""
-    console = Console(file=file)
-    if not console.is_terminal:
-        console = Console(file=file, width=_WIDE)
+    console = open_console(file)
     console.print(table(comparison))
     for gain in comparison.gains():
         thesis = f"; the thesis: {gain.thesis[0]:g}x and {gain.thesis[1]:g}x" if gain.thesis else ""
@@ -39,12 +37,14 @@ def print_schedule(comparison: Comparison, file: TextIO | None = None) -> None:
             f"{gain.scheduler} over {gain.scheduler}+cassini: mean {gain.mean:.2f}x, p99 {gain.p99:.2f}x{thesis}",
             soft_wrap=True,
             markup=False,
-            highlight=False,
         )
 
 
-def table(comparison: Comparison) -> Table:
+def table(comparison: ScheduleComparison) -> Table:
     """A row a scheduler, over all iterations of all jobs of all seeds."""
+    from rich.box import HORIZONTALS
+    from rich.table import Table
+
     plan = comparison.plan
     seeds = len(plan.seeds)
     title = f"{plan.trace}, {seeds} seed{'s' if seeds > 1 else ''}, {len(plan.setup.cluster.gpus)} GPUs"

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from mltcp.core.errors import UsageError
-from placement.experiments.policy_name import PolicyName, Rules
+from placement.experiments.policy_name import PolicyName, SimulationModel
 from placement.model.cluster import Cluster, Gpu, Server
 from placement.model.contention import PUBLISHED, Contention
 
@@ -57,7 +57,7 @@ class Setting:
         Raises:
             UsageError: no such policy, or the published rules for another cluster or other constants than theirs.
         """
-        if policy.rules is Rules.EXACT:
+        if policy.model is SimulationModel.EXACT:
             from placement.policies.catalogue import communication_policy, placement_policy
 
             placement_policy(policy.placement, policy.kappa)

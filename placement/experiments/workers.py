@@ -1,4 +1,9 @@
-"""Processes that work off independent tasks, and that never outlive the one that started them."""
+"""Worker processes for independent tasks, which never outlive the process that started them.
+
+`concurrent.futures.ProcessPoolExecutor` promises neither thing that is needed here. Its workers outlive a parent that
+is killed with SIGKILL, and Ctrl-C reaches workers in compiled code, which ignore it until they return, while
+`shutdown` waits for them; here the kernel kills the workers of a dead parent, and the parent kills them on Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from typing import Any, Generic, Self, TypeVar
 
 from mltcp.core.errors import MltcpError
@@ -25,25 +30,29 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class _Worker:
-    process: SpawnProcess
+    process: BaseProcess
     connection: Connection
 
 
 class Workers(Generic[Task, Result]):
-    """Processes that call one function; a context manager, at whose end they are gone.
+    """Processes that call one function on tasks; a context manager that kills them when it is left.
 
-    They are started afresh rather than forked: a fork would copy whatever threads hold at that moment. SIGINT does not
-    reach them: whoever is at the terminal interrupts the process that started them, and that one ends them.
+    SIGINT is blocked in the workers: Ctrl-C interrupts the parent, and the parent kills them.
+
+    Args:
+        function: looked up by its module and name in a spawned process.
+        count: of processes.
+        fork: fork the workers, which is 0.2 s faster than to spawn them, as they need not import anything again. The
+            caller must have no other threads: a fork copies the locks that they hold.
     """
 
-    def __init__(self, function: Callable[[Task], Result], count: int) -> None:
-        """`function` is one that a module names: it is looked up by name in every process."""
-        self._function, self._count = function, count
+    def __init__(self, function: Callable[[Task], Result], count: int, *, fork: bool = False) -> None:
+        self._function, self._count, self._fork = function, count, fork
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> Self:
         try:
-            with _interrupts_held():
+            with _sigint_blocked(spawn=not self._fork):
                 for _ in range(self._count):
                     self._start()
         except BaseException:
@@ -60,7 +69,7 @@ class Workers(Generic[Task, Result]):
         self._workers.clear()
 
     def results(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Result]]:
-        """The result of every task with the task, as soon as it is there; tasks are begun in their order.
+        """Yield each task with its result, in the order in which they finish; tasks start in their order.
 
         Raises:
             MltcpError: a process ended before its task.
@@ -79,7 +88,7 @@ class Workers(Generic[Task, Result]):
                 yield task, result
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("fork") if self._fork else multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, self._function, os.getpid()), daemon=True)
         process.start()
@@ -116,9 +125,10 @@ def _ended(worker: _Worker) -> MltcpError:
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Keep SIGINT back here, and for good in processes that are started meanwhile."""
-    resource_tracker.ensure_running()  # it would let signals through again as a side effect of being started
+def _sigint_blocked(spawn: bool) -> Iterator[None]:
+    """Block SIGINT; processes that are started meanwhile keep it blocked."""
+    if spawn:
+        resource_tracker.ensure_running()  # the first spawn would start it, which unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -127,6 +137,7 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _serve(connection: Connection, function: Callable[[Any], Any], parent: int) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a forked worker has the handler of its parent
     _end_with(parent)
     while True:
         try:
@@ -142,7 +153,7 @@ def _serve(connection: Connection, function: Callable[[Any], Any], parent: int) 
 
 
 def _end_with(parent: int) -> None:
-    """Have the kernel end this process when its parent is gone, also if that was killed."""
+    """Have the kernel kill this process when its parent dies, even of SIGKILL."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

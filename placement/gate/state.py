@@ -16,14 +16,14 @@ import numpy as np
 from mltcp.core.policy_names import Vocabulary
 from placement.model.contention import Contention
 from placement.model.state import JOB, LINK, PLACE
-from placement.policies.catalogue import Communication, communication_policy
+from placement.policies.catalogue import CommunicationPolicy, communication_policy
 from placement.policies.communication import admission
 
 POLICIES = Vocabulary("policy of a gate", ("srsf-N", "ada-srsf", "ada-srsf-k"))
 _MOST = 1 << 62
 
 
-def gate_policy(name: str) -> Communication:
+def gate_policy(name: str) -> CommunicationPolicy:
     """The communication policy of this name, if a gate can enforce it.
 
     Raises:
@@ -52,7 +52,10 @@ class GateState:
     """
 
     def __init__(
-        self, policy: Communication, contention: Contention, speeds: Mapping[str, Fraction] | None = None
+        self,
+        policy: CommunicationPolicy,
+        contention: Contention,
+        speeds: Mapping[str, Fraction] | None = None,
     ) -> None:
         self._policy = policy
         self._contention = contention

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from mltcp.core.quantities import with_si_prefix
 from placement.cassini.circle import Circles
 from placement.cassini.compatibility import Compatibility, score_at
-from placement.plots.picture import INK, JOB_COLOURS, MUTED, framed, write
+from placement.plots.style import INK, JOB_COLOURS, MUTED, framed, write
 
 _HEIGHT_IN = 4.4
 _HOLE = 0.6

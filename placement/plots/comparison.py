@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, PercentFormatter
 
 from mltcp.core.errors import UsageError
-from placement.experiments.comparison import Comparison
-from placement.experiments.run import Run
-from placement.plots.picture import INK, JOB_COLOURS, MUTED, RIGHT_IN, WIDTH_IN, framed, policy_colours
+from placement.experiments.comparison import PolicyComparison
+from placement.experiments.run import SimulationRun
+from placement.plots.style import INK, JOB_COLOURS, MUTED, RIGHT_IN, WIDTH_IN, framed, policy_colours
 
 PANEL_IN, BAR_IN = 3.6, 0.42
 _CHARACTER_IN = 0.083
@@ -31,7 +31,7 @@ _PARTS = (
 )
 
 
-def cdf_figure(comparison: Comparison, log: bool = False) -> Figure:
+def cdf_figure(comparison: PolicyComparison, log: bool = False) -> Figure:
     """How the completion times of jobs are distributed, over all traces: a line a policy."""
     values = {policy: [jct for run in runs for jct in run.jct_s] for policy, runs in comparison.runs.items()}
     figure = _distributions("Job completion time", values)
@@ -46,7 +46,7 @@ def cdf_figure(comparison: Comparison, log: bool = False) -> Figure:
     return figure
 
 
-def utilization_figure(comparison: Comparison) -> Figure:
+def utilization_figure(comparison: PolicyComparison) -> Figure:
     """How the utilization of GPUs is distributed, over all traces: a line a policy."""
     values = {
         policy: [share for run in runs for share in run.gpu_utilization]
@@ -61,7 +61,7 @@ def utilization_figure(comparison: Comparison) -> Figure:
     return figure
 
 
-def bars_figure(comparison: Comparison) -> Figure:
+def bars_figure(comparison: PolicyComparison) -> Figure:
     """The average JCT of each policy, what it is made of, and how it compares with the baseline's."""
     policies = list(comparison.runs)
     key = [(words, colour) for _, words, colour in _PARTS]
@@ -81,7 +81,7 @@ def bars_figure(comparison: Comparison) -> Figure:
     return figure
 
 
-def scaling_figure(runs: Sequence[Run]) -> Figure:
+def scaling_figure(runs: Sequence[SimulationRun]) -> Figure:
     """What simulations take against how many jobs, and how many events, they have: a line a policy.
 
     Raises:
@@ -120,7 +120,7 @@ def _distributions(title: str, values: dict[str, list[float]]) -> Figure:
     return figure
 
 
-def _bar(ax: Axes, row: int, comparison: Comparison, policy: str) -> None:
+def _bar(ax: Axes, row: int, comparison: PolicyComparison, policy: str) -> None:
     parts = comparison.mean_parts(policy)
     # With the defect, transfers take less time than alone: that is no part that could be drawn.
     parts["contention_s"] = max(0.0, parts["contention_s"])
@@ -132,7 +132,7 @@ def _bar(ax: Axes, row: int, comparison: Comparison, policy: str) -> None:
     ax.text(left, row, f"  {_note(comparison, policy)}", va="center", fontsize=9.5)
 
 
-def _note(comparison: Comparison, policy: str) -> str:
+def _note(comparison: PolicyComparison, policy: str) -> str:
     text = f"{_thousands(comparison.mean(policy, 'average_jct_s'))} s"
     if len(comparison.runs) == 1:
         return text
@@ -145,7 +145,7 @@ def _note(comparison: Comparison, policy: str) -> str:
     return f"{text} ({found.low_percent:+.1f} to {found.high_percent:+.1f})"
 
 
-def _reach(comparison: Comparison, panel_in: float) -> float:
+def _reach(comparison: PolicyComparison, panel_in: float) -> float:
     """The seconds at the right end of a panel that has room for all bars and for the notes behind them."""
     return max(
         comparison.mean(policy, "average_jct_s")
@@ -155,7 +155,7 @@ def _reach(comparison: Comparison, panel_in: float) -> float:
     )
 
 
-def _cost(ax: Axes, runs: Sequence[Run], attribute: str, colour: str) -> None:
+def _cost(ax: Axes, runs: Sequence[SimulationRun], attribute: str, colour: str) -> None:
     ax.plot([getattr(run, attribute) for run in runs], [run.wall_s for run in runs], "o", color=colour, ms=3)
     sizes = sorted({run.jobs for run in runs})
     groups = [[run for run in runs if run.jobs == size] for size in sizes]
@@ -163,7 +163,7 @@ def _cost(ax: Axes, runs: Sequence[Run], attribute: str, colour: str) -> None:
     ax.plot(middle, [median(run.wall_s for run in group) for group in groups], color=colour, linewidth=1.6)
 
 
-def _proportional(ax: Axes, runs: Sequence[Run], attribute: str) -> None:
+def _proportional(ax: Axes, runs: Sequence[SimulationRun], attribute: str) -> None:
     """A line of slope 1 through the middle of the largest runs."""
     largest = max(run.jobs for run in runs)
     most = [run for run in runs if run.jobs == largest]

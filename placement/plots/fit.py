@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from placement.experiments.fit import Fit
 from placement.experiments.measurements import Measurement
-from placement.plots.picture import MUTED, WIDTH_IN, write
+from placement.plots.style import MUTED, WIDTH_IN, write
 
 # From small to large; each can be told from its neighbours by colour-blind readers, too.
 _COLOURS = "viridis"

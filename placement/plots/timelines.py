@@ -18,7 +18,7 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
-from placement.plots.picture import FAINT, INK, JOB_COLOURS, MUTED, WIDTH_IN, darker, framed, paler
+from placement.plots.style import FAINT, INK, JOB_COLOURS, MUTED, WIDTH_IN, darker, framed, paler
 
 SHADES = (*JOB_COLOURS, *(paler(each) for each in JOB_COLOURS), *(darker(each) for each in JOB_COLOURS))
 _HIGHEST_IN, _ROW_IN = 24.0, 0.17

@@ -28,7 +28,7 @@ _LINK_RANKS = {"srsf": rule_numbers.SERVICE, "srtf": rule_numbers.REMAINING_TIME
 
 
 @dataclass(frozen=True)
-class Placement:
+class PlacementPolicy:
     """The policy that chooses the GPUs of a job.
 
     Attributes:
@@ -43,7 +43,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Communication:
+class CommunicationPolicy:
     """The policy that decides when a job may use its links, and the order in which jobs use GPUs and links.
 
     Attributes:
@@ -64,7 +64,7 @@ class Communication:
     bucket_bytes: int = 0
 
 
-def placement_policy(name: str, kappa: int = 1) -> Placement:
+def placement_policy(name: str, kappa: int = 1) -> PlacementPolicy:
     """Look up a placement policy by its name without kappa; `kappa` is LWF's.
 
     Raises:
@@ -72,10 +72,10 @@ def placement_policy(name: str, kappa: int = 1) -> Placement:
     """
     part = PLACEMENT_NAMES.parse(name)
     check_number(kappa, "kappa")
-    return Placement(part.base, _PLACEMENT_RULES[part.base], kappa)
+    return PlacementPolicy(part.base, _PLACEMENT_RULES[part.base], kappa)
 
 
-def communication_policy(name: str) -> Communication:
+def communication_policy(name: str) -> CommunicationPolicy:
     """Look up a communication policy: one of `COMMUNICATION_NAMES`, with any of its variants.
 
     Raises:
@@ -88,14 +88,16 @@ def communication_policy(name: str) -> Communication:
     return policy
 
 
-def _base(part: Part) -> Communication:
+def _base(part: Part) -> CommunicationPolicy:
     if part.number is not None:
-        return Communication(part.base, rule_numbers.LIMITED, part.number, link_rank=_LINK_RANKS[part.base])
+        return CommunicationPolicy(
+            part.base, rule_numbers.LIMITED, part.number, link_rank=_LINK_RANKS[part.base]
+        )
     if part.base == "ada-srsf":
-        return Communication(part.base, rule_numbers.ADA_SRSF)
+        return CommunicationPolicy(part.base, rule_numbers.ADA_SRSF)
     if part.base == "ada-srsf-k":
-        return Communication(part.base, rule_numbers.ADA_SRSF_K)
-    return Communication(
+        return CommunicationPolicy(part.base, rule_numbers.ADA_SRSF_K)
+    return CommunicationPolicy(
         part.base,
         rule_numbers.BY_RANK,
         compute_rank=rule_numbers.WEIGHTED_COMPUTE,
@@ -104,7 +106,7 @@ def _base(part: Part) -> Communication:
     )
 
 
-def _varied(policy: Communication, variant: str) -> Communication:
+def _varied(policy: CommunicationPolicy, variant: str) -> CommunicationPolicy:
     if variant == "layered":
         return replace(policy, bucket_bytes=BUCKET_BYTES)
     if variant == "whole":

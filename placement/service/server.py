@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection
 from mltcp.core.address import Address
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import MltcpError, UsageError
-from placement.cassini.placement_selection import choose
+from placement.cassini.placement_selection import choose_placement
 from placement.engines.engine import Engine
 from placement.service.context import ServiceContext, ServiceRules
 from placement.service.decisions.placer import policy_named
@@ -148,7 +148,7 @@ def warm_up() -> None:
         pool.choose(rule, 1, SlotRequest(1))
     demand = Demand((Phase(50_000_000, 0), Phase(50_000_000, 1_000_000)))
     other = Demand((Phase(40_000_000, 0), Phase(60_000_000, 1_000_000)))
-    choose(
+    choose_placement(
         [{"a": ["j", "k"], "b": ["k", "l"]}],
         {"j": demand, "k": other, "l": demand},
         {"a": 1_000_000, "b": 1_000_000},

@@ -56,7 +56,7 @@ class JobOutcome:
 
 
 @dataclass(frozen=True)
-class Use:
+class UseOverTime:
     """How busy the GPUs and links were over time.
 
     Attributes:
@@ -88,7 +88,7 @@ class Outcome:
     gpu_utilization: tuple[float, ...]
     events: int
     wall_s: float
-    use: Use | None = None
+    use: UseOverTime | None = None
 
     @cached_property
     def jcts_s(self) -> list[float]:

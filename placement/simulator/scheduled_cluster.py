@@ -11,7 +11,7 @@ from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.fluid_executor import FluidExecutor, FluidSettings
 from placement.simulator.scheduled_job import ScheduledJob
-from placement.simulator.trace_outcome import JobOutcome, TraceOutcome, joined
+from placement.simulator.trace_outcome import IteratedJobOutcome, TraceOutcome, joined
 from placement.traces.sets import JobSet, TracedJob
 
 IDEAL = "ideal"
@@ -68,9 +68,9 @@ def _check(jobs: JobSet, cluster: Cluster) -> None:
             )
 
 
-def _outcome(job: ScheduledJob, executor: FluidExecutor) -> JobOutcome:
+def _outcome(job: ScheduledJob, executor: FluidExecutor) -> IteratedJobOutcome:
     simulated = executor.jobs[job.name]
-    return JobOutcome(
+    return IteratedJobOutcome(
         job.name,
         job.job.model,
         joined(simulated.iteration_ns),

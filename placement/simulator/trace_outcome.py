@@ -10,7 +10,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class JobOutcome:
+class IteratedJobOutcome:
     """What became of a job.
 
     Attributes:
@@ -60,7 +60,7 @@ class TraceOutcome:
     """
 
     policy: str
-    jobs: tuple[JobOutcome, ...]
+    jobs: tuple[IteratedJobOutcome, ...]
     decision_ns: tuple[int, ...] = ()
     scores: tuple[float, ...] = ()
 

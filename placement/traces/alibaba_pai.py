@@ -25,7 +25,7 @@ from pathlib import Path
 from mltcp.core.errors import UsageError
 from placement.model.job import Model
 from placement.traces import entries
-from placement.traces.entries import Entry
+from placement.traces.entries import RecordedJob
 from placement.traces.fields import MOST, MOST_TEXT, Field, Once, fault, shown
 from placement.traces.models import PUBLISHED
 from placement.traces.source import Record, Source
@@ -74,13 +74,13 @@ def parse(jobs: Source, tasks: Source, models: Mapping[str, Model] = PUBLISHED) 
     """
     tasks_of = _tasks(tasks)
     skipped: Counter[str] = Counter()
-    kept: list[Entry] = []
+    kept: list[RecordedJob] = []
     once = Once()
     for fields in _rows(jobs, JOB_COLUMNS):
         name, place = _name(fields), fields["job_name"].place
         once.add(name, place, "job_name")
         entry = _entry(name, place, _time_ns(fields["start_time"]), tasks_of.get(name))
-        if isinstance(entry, Entry):
+        if isinstance(entry, RecordedJob):
             kept.append(entry)
         else:
             skipped[entry] += 1
@@ -142,7 +142,7 @@ def _tasks(source: Source) -> dict[str, _Tasks]:
     return tasks_of
 
 
-def _entry(name: str, place: str, arrival_ns: int | None, tasks: _Tasks | None) -> Entry | str:
+def _entry(name: str, place: str, arrival_ns: int | None, tasks: _Tasks | None) -> RecordedJob | str:
     """The job, or why it is none."""
     if tasks is None:
         return "no tasks"
@@ -156,7 +156,7 @@ def _entry(name: str, place: str, arrival_ns: int | None, tasks: _Tasks | None) 
         return "no end"
     if tasks.end_ns < tasks.begin_ns:
         return "ended before it started"
-    return Entry(name, arrival_ns, tasks.gpus, tasks.end_ns - tasks.begin_ns, place)
+    return RecordedJob(name, arrival_ns, tasks.gpus, tasks.end_ns - tasks.begin_ns, place)
 
 
 def _rows(source: Source, columns: tuple[str, ...]) -> Iterator[Mapping[str, Field]]:

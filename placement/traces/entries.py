@@ -13,7 +13,7 @@ from placement.traces.trace import Trace
 
 
 @dataclass(frozen=True)
-class Entry:
+class RecordedJob:
     """What a trace of a real cluster tells about a job.
 
     Attributes:
@@ -32,7 +32,7 @@ class Entry:
 
 
 def trace(
-    source: Source, entries: Iterable[Entry], models: Mapping[str, Model], skipped: Mapping[str, int]
+    source: Source, entries: Iterable[RecordedJob], models: Mapping[str, Model], skipped: Mapping[str, int]
 ) -> Trace:
     """The trace of these entries of `source`; it begins with the first arrival.
 
@@ -55,7 +55,7 @@ def trace(
     return Trace.of(source.name, jobs, skipped=skipped)
 
 
-def _job(number: int, entry: Entry, first_ns: int, models: Sequence[Model]) -> Job:
+def _job(number: int, entry: RecordedJob, first_ns: int, models: Sequence[Model]) -> Job:
     model = assigned(entry.name, models)
     iterations = max(1, entry.duration_ns // model.compute_ns)
     return Job(number, entry.arrival_ns - first_ns, entry.gpus, iterations, model)

@@ -25,7 +25,7 @@ from typing import Any
 
 from placement.model.job import Model
 from placement.traces import entries
-from placement.traces.entries import Entry
+from placement.traces.entries import RecordedJob
 from placement.traces.fields import Once, fault, shown
 from placement.traces.models import PUBLISHED
 from placement.traces.source import Source
@@ -48,20 +48,20 @@ def parse(source: Source, models: Mapping[str, Model] = PUBLISHED) -> Trace:
             there twice, or no job is left.
     """
     skipped: Counter[str] = Counter()
-    kept: list[Entry] = []
+    kept: list[RecordedJob] = []
     once = Once()
     for place, document in _documents(source):
         jobid = _get(place, document, "jobid", str)
         once.add(jobid, place, "jobid")
         entry = _entry(place, jobid, document)
-        if isinstance(entry, Entry):
+        if isinstance(entry, RecordedJob):
             kept.append(entry)
         else:
             skipped[entry] += 1
     return entries.trace(source, kept, models, skipped)
 
 
-def _entry(place: str, jobid: str, document: Any) -> Entry | str:
+def _entry(place: str, jobid: str, document: Any) -> RecordedJob | str:
     """The job, or why it is none."""
     arrival_ns = _time_ns(place, document, "submitted_time")
     attempts = _get(place, document, "attempts", list)
@@ -78,7 +78,7 @@ def _entry(place: str, jobid: str, document: Any) -> Entry | str:
         return "no end"
     if end_ns < begin_ns:
         return "ended before it started"
-    return Entry(jobid, arrival_ns, gpus, end_ns - begin_ns, place) if gpus else "no GPUs"
+    return RecordedJob(jobid, arrival_ns, gpus, end_ns - begin_ns, place) if gpus else "no GPUs"
 
 
 def _get(place: str, document: Any, key: str, kind: type) -> Any:

@@ -47,7 +47,7 @@ LAYERS = {
         *("gate", "engines", "service", "client", "cli"),
     ),
     "placement.policies": ("rule_numbers", "placing", "communication", "schedulers"),
-    "placement.simulator": ("exact", "published", "fluid"),
+    "placement.simulator": ("outcome", "exact", "published", "fluid"),
     "placement.service": ("protocol", "state", "context", "decisions", "agents"),
     "bench": ("lab", "workloads", "compare", "allreduce", "bulk", "contention", "perf", "cost", "cli"),
     "bench.lab": ("link", "topology", "network", "bottleneck"),

@@ -6,19 +6,19 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from mltcp.core.demand import Demand, load
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import parse_rate_bps, with_si_prefix
 from placement.cassini.circle import ANGLES, TOLERANCE, Circles
-from placement.cassini.link import Group, LinkFit, fit_link
-from placement.plots.picture import check_path
+from placement.cassini.link import CircleGroup, LinkFit, fit_link
+from placement.experiments.console import open_console
 from placement.traces.sets import load as load_set
 from placement.traces.sets import names as set_names
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _EXAMPLES = """\
 examples:
@@ -67,6 +67,8 @@ def add_precision(command: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Solve and show; returns the exit status."""
     if options.output is not None:
+        from placement.plots.style import check_path
+
         check_path(options.output)
     names, demands, capacity_bps = _jobs(options.jobs, options.capacity)
     found = fit_link(demands, capacity_bps, angles=options.angles, tolerance=options.tolerance)
@@ -128,7 +130,7 @@ def document(names: Sequence[str], demands: Sequence[Demand], found: LinkFit) ->
     }
 
 
-def _group_document(group: Group, names: Sequence[str], demands: Sequence[Demand]) -> dict[str, Any]:
+def _group_document(group: CircleGroup, names: Sequence[str], demands: Sequence[Demand]) -> dict[str, Any]:
     circles, fit = group.circles, group.compatibility
     return {
         "perimeter_s": circles.perimeter_ns / 1e9,
@@ -152,24 +154,28 @@ def _degrees(circles: Circles, rotation: int) -> float:
 
 
 def _show(names: Sequence[str], demands: Sequence[Demand], found: LinkFit) -> None:
-    console = Console(soft_wrap=True, highlight=False, width=200)
+    console = open_console()
     for group in found.groups:
         of = f" of {group.circles.perimeter_ns / 1e6:.6g} ms"
-        console.print(f"circle{of}, link of {with_si_prefix(found.capacity_bps, 'bit/s')}")
+        console.print(f"circle{of}, link of {with_si_prefix(found.capacity_bps, 'bit/s')}", soft_wrap=True)
         console.print(_table(group, names, demands))
     if len(found.groups) > 1:
         console.print(
-            "the circles have no common multiple: their jobs meet in every way, whatever the time shifts"
+            "the circles have no common multiple: their jobs meet in every way, whatever the time shifts",
+            soft_wrap=True,
         )
     proof = (
         "no time shifts have a higher one"
         if found.proven
         else f"no time shifts have more than {found.bound:.4g}"
     )
-    console.print(f"score {found.score:.4g} ({proof}); as they are {found.score_at([0] * len(names)):.4g}")
+    before = found.score_at([0] * len(names))
+    console.print(f"score {found.score:.4g} ({proof}); as they are {before:.4g}", soft_wrap=True)
 
 
-def _table(group: Group, names: Sequence[str], demands: Sequence[Demand]) -> Table:
+def _table(group: CircleGroup, names: Sequence[str], demands: Sequence[Demand]) -> Table:
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False)
     for column in ("job", "iteration ms", "on the circle", "drift us", "rotation", "time shift ms"):
         table.add_column(column, justify="left" if column == "job" else "right")

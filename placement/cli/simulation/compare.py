@@ -14,9 +14,9 @@ from typing import Any
 from mltcp.core.errors import UsageError
 from mltcp.core.progress import progress_bar
 from placement.cli.simulation.arguments import add_setting, check_seed, setting_of
-from placement.experiments.compare import Entry, Plan, compare, finished
-from placement.experiments.comparison import Comparison
-from placement.experiments.policy_name import PolicyName, Rules, parse_policies
+from placement.experiments.compare import ComparisonPlan, SeededTrace, compare, finished
+from placement.experiments.comparison import PolicyComparison
+from placement.experiments.policy_name import PolicyName, SimulationModel, parse_policies
 from placement.experiments.report import print_comparison
 from placement.experiments.setting import Setting
 from placement.traces.mix import JOBS, SCALES, scaled
@@ -86,8 +86,8 @@ def _add_policies(command: argparse.ArgumentParser) -> None:
     policies.add_argument("--baseline", metavar="NAME", help="one of them (default: the first)")
     policies.add_argument(
         "--model",
-        choices=[each.value for each in Rules],
-        default=Rules.EXACT.value,
+        choices=[each.value for each in SimulationModel],
+        default=SimulationModel.EXACT.value,
         help="of policies that name none (default exact)",
     )
     policies.add_argument(
@@ -122,13 +122,13 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def plan_of(options: argparse.Namespace) -> Plan:
+def plan_of(options: argparse.Namespace) -> ComparisonPlan:
     """What the arguments ask to compare.
 
     Raises:
         UsageError: what is wrong with them, with a trace, or with a file that they name.
     """
-    rules = Rules(options.model)
+    rules = SimulationModel(options.model)
     policies = parse_policies(options.policies, rules)
     if options.seed is not None:
         check_seed(options.seed)
@@ -139,16 +139,16 @@ def plan_of(options: argparse.Namespace) -> Plan:
     entries = _fresh(options, setting) if options.trace is None else _read(options)
     for entry in entries:
         check_fits(entry.trace, setting.cluster)
-    return Plan(policies, entries, setting, baseline)
+    return ComparisonPlan(policies, entries, setting, baseline)
 
 
-def document(plan: Plan, comparison: Comparison) -> dict[str, Any]:
+def document(plan: ComparisonPlan, comparison: PolicyComparison) -> dict[str, Any]:
     """What ``--json`` prints: the comparison, and what was compared."""
     planned = plan.document()
     return {**comparison.document(), "traces": planned["traces"], "config": planned["setting"]}
 
 
-def _compare(plan: Plan, folder: Path, processes: int, kept: bool) -> Comparison:
+def _compare(plan: ComparisonPlan, folder: Path, processes: int, kept: bool) -> PolicyComparison:
     total = len(plan.entries) * len(plan.policies)
     try:
         with progress_bar(total, transient=True) as bar:
@@ -164,15 +164,15 @@ def _compare(plan: Plan, folder: Path, processes: int, kept: bool) -> Comparison
         ) from None
 
 
-def _read(options: argparse.Namespace) -> tuple[Entry, ...]:
+def _read(options: argparse.Namespace) -> tuple[SeededTrace, ...]:
     for name in ("scale", "first_seed", "jobs"):
         if getattr(options, name) is not None:
             raise UsageError(f"--{name.replace('_', '-')} with --trace: only --fresh has one")
     seed = 0 if options.seed is None else options.seed
-    return tuple(Entry(read(path, options.format), seed) for path in options.trace)
+    return tuple(SeededTrace(read(path, options.format), seed) for path in options.trace)
 
 
-def _fresh(options: argparse.Namespace, setting: Setting) -> tuple[Entry, ...]:
+def _fresh(options: argparse.Namespace, setting: Setting) -> tuple[SeededTrace, ...]:
     if options.format is not None:
         raise UsageError("--format with --fresh: only --trace has one")
     if options.fresh < 1:
@@ -182,7 +182,7 @@ def _fresh(options: argparse.Namespace, setting: Setting) -> tuple[Entry, ...]:
     jobs = JOBS if options.jobs is None else options.jobs
     gpus = len(setting.cluster.gpus)
     return tuple(
-        Entry(scaled(jobs, seed, scale, gpus), seed if options.seed is None else options.seed)
+        SeededTrace(scaled(jobs, seed, scale, gpus), seed if options.seed is None else options.seed)
         for seed in range(first, first + options.fresh)
     )
 

@@ -7,12 +7,13 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-
+from placement.experiments.console import open_console
 from placement.experiments.fit import Constant, Fit, fit, read_measurements
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _EXAMPLES = """\
 examples:
@@ -24,7 +25,6 @@ The file is CSV with the header job_num,msg_size,avg_latency: how many all-reduc
 each in bytes, and their mean time in microseconds. T = a + k*b*M + (k-1)*eta*M, none negative, is fitted to it by the
 least squares of relative errors.
 """
-_WIDE = 200
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -76,9 +76,7 @@ def document(found: Fit) -> dict[str, Any]:
 
 
 def _show(found: Fit, picture: Path | None) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDE, no_color=True)
+    console = open_console()
     console.print(_table(found))
     console.print()
     explained = "" if found.r_squared is None else f"R² {found.r_squared:.4f}, "
@@ -95,6 +93,8 @@ def _show(found: Fit, picture: Path | None) -> None:
 
 
 def _table(found: Fit) -> Table:
+    from rich.table import Table
+
     table = Table("constant", "unit", box=None, pad_edge=False)
     for heading in ("value", "std. error", "95 % interval"):
         table.add_column(heading, justify="right")

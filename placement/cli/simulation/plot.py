@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mltcp.core.errors import UsageError
-from placement.experiments.comparison import Comparison, load
+from placement.experiments.comparison import PolicyComparison, load
 from placement.experiments.run_log import read_log
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def execute(options: argparse.Namespace) -> int:
     """Draw the picture; returns the exit status."""
-    from placement.plots.picture import check_path, write
+    from placement.plots.style import check_path, write
 
     _check(options)
     check_path(options.output)
@@ -104,7 +104,7 @@ def _drawing(options: argparse.Namespace) -> Callable[[], Figure]:
     }[options.kind]
 
 
-def _chosen(comparison: Comparison, names: list[str], baseline: str | None) -> Comparison:
+def _chosen(comparison: PolicyComparison, names: list[str], baseline: str | None) -> PolicyComparison:
     chosen = comparison.only(names) if names else comparison
     if baseline is None:
         return chosen
@@ -112,4 +112,4 @@ def _chosen(comparison: Comparison, names: list[str], baseline: str | None) -> C
         raise UsageError(
             f"--baseline {baseline}: one of the policies shown is allowed: {', '.join(chosen.runs)}"
         )
-    return Comparison(baseline, chosen.runs)
+    return PolicyComparison(baseline, chosen.runs)

@@ -8,14 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn
-from rich.table import Table
-
 from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.demand import demand_document
 from mltcp.core.quantities import with_si_prefix
 from placement.cassini.capture import BIN_NS, Captured, captured
+from placement.experiments.console import open_console
 
 _EXAMPLES = """\
 examples:
@@ -49,6 +46,9 @@ def execute(options: argparse.Namespace) -> int:
     """Read the capture, and write or show the profile; returns the exit status."""
     if options.output is not None:
         check_writable(options.output)
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
     columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} packets"))
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
@@ -83,10 +83,13 @@ def document(found: Captured, name: str) -> dict[str, Any]:
 
 
 def _show(found: Captured) -> None:
-    console = Console(soft_wrap=True, highlight=False, width=200)
+    from rich.table import Table
+
+    console = open_console()
     console.print(
         f"{found.sender}: iterations of {found.demand.iteration_ns / 1e6:.5g} ms, "
-        f"{found.demand.bits / 8e6:.4g} MB each ({found.iterations:.1f} of them, {100 * found.likeness:.0f} % alike)"
+        f"{found.demand.bits / 8e6:.4g} MB each ({found.iterations:.1f} of them, {100 * found.likeness:.0f} % alike)",
+        soft_wrap=True,
     )
     table = Table(box=None, pad_edge=False)
     for column in ("from ms", "to ms", "bandwidth"):

@@ -8,7 +8,7 @@ import re
 
 from mltcp.core.errors import UsageError
 from mltcp.core.progress import progress_bar
-from placement.experiments.schedule import ALL, Plan, compare
+from placement.experiments.schedule import ALL, SchedulePlan, compare
 from placement.experiments.schedule_report import print_schedule
 from placement.simulator.fluid_executor import FluidSettings
 from placement.simulator.two_tier import two_tier
@@ -93,7 +93,7 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def plan_of(options: argparse.Namespace) -> Plan:
+def plan_of(options: argparse.Namespace) -> SchedulePlan:
     """What the arguments ask for.
 
     Raises:
@@ -110,7 +110,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
         congestion_loss=options.congestion_loss,
     )
     schedulers = tuple(name.strip() for name in options.schedulers.split(",") if name.strip())
-    return Plan(
+    return SchedulePlan(
         options.trace,
         schedulers,
         _seeds(options.seeds),

@@ -12,9 +12,9 @@ from typing import Any
 from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.errors import UsageError
 from placement.cli.simulation.arguments import add_setting, check_seed, setting_of
-from placement.experiments.policy_name import LWF, PolicyName, Rules
+from placement.experiments.policy_name import LWF, PolicyName, SimulationModel
 from placement.experiments.report import print_outcome
-from placement.experiments.run import Task, simulate_task, task, trace_digest
+from placement.experiments.run import SimulationTask, simulate_task, task, trace_digest
 from placement.experiments.workers import Workers
 from placement.simulator.outcome import Outcome
 from placement.traces.read import FORMATS, read
@@ -96,7 +96,7 @@ def execute(options: argparse.Namespace) -> int:
     what = task_of(options)
     if not 0 <= options.intervals <= _MOST_INTERVALS:
         raise UsageError(f"--intervals {options.intervals}: 0 to {_MOST_INTERVALS} are allowed")
-    if options.intervals and what.policy.rules is not Rules.EXACT:
+    if options.intervals and what.policy.model is not SimulationModel.EXACT:
         raise UsageError("--intervals: only the exact model notes the use over time")
     if options.output is not None:
         check_writable(options.output)
@@ -111,7 +111,7 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def task_of(options: argparse.Namespace) -> Task:
+def task_of(options: argparse.Namespace) -> SimulationTask:
     """The task that the arguments describe.
 
     Raises:
@@ -120,7 +120,7 @@ def task_of(options: argparse.Namespace) -> Task:
     if options.kappa is not None and options.placement != LWF:
         raise UsageError(f"--kappa with --placement {options.placement}: only lwf has one")
     check_seed(options.seed)
-    rules = Rules.of(options.model, options.defect)
+    rules = SimulationModel.of(options.model, options.defect)
     kappa = 1 if options.kappa is None else options.kappa
     policy = PolicyName(options.placement, options.communication, kappa, rules)
     setting = setting_of(options)
@@ -130,7 +130,7 @@ def task_of(options: argparse.Namespace) -> Task:
     return task(trace, trace_digest(trace), policy, setting, options.seed)
 
 
-def document(what: Task, outcome: Outcome) -> dict[str, Any]:
+def document(what: SimulationTask, outcome: Outcome) -> dict[str, Any]:
     """What ``--json`` prints: the outcome, what was simulated, and the use over time if it was asked for."""
     policy = what.policy
     config = {
@@ -139,8 +139,8 @@ def document(what: Task, outcome: Outcome) -> dict[str, Any]:
         "placement": policy.placement,
         "kappa": policy.kappa,
         "communication": policy.communication,
-        "model": policy.rules.value.partition("-")[0],
-        "defect": policy.rules is Rules.DEFECT,
+        "model": policy.model.value.partition("-")[0],
+        "defect": policy.model is SimulationModel.DEFECT,
         "seed": what.seed,
         **what.setting.document(),
     }
@@ -159,9 +159,9 @@ def document(what: Task, outcome: Outcome) -> dict[str, Any]:
     return found
 
 
-def _simulate(what: Task, intervals: int) -> Outcome:
-    """In another process: compiled code does not hear Ctrl-C."""
-    with Workers(partial(simulate_task, intervals=intervals), 1) as workers:
+def _simulate(what: SimulationTask, intervals: int) -> Outcome:
+    """Simulate in another process, because compiled code does not react to Ctrl-C."""
+    with Workers(partial(simulate_task, intervals=intervals), 1, fork=True) as workers:
         return next(outcome for _, outcome in workers.results([what]))
 
 

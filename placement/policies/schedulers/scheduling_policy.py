@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from mltcp.core.demand import Demand
 from mltcp.core.policy_names import CASSINI, Vocabulary, split_cassini
-from placement.cassini.placement_selection import Choice, Loops, choose
+from placement.cassini.placement_selection import Loops, PlacementChoice, choose_placement
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.pollux import Pollux
 from placement.policies.schedulers.random_scheduler import RandomScheduler
@@ -38,7 +38,7 @@ class Decision:
 
     assignment: Assignment
     candidates: tuple[Assignment, ...]
-    choice: Choice | None
+    choice: PlacementChoice | None
     took_ns: int
 
     @property
@@ -49,7 +49,7 @@ class Decision:
     @property
     def tied(self) -> tuple[tuple[str, ...], ...]:
         """The groups of jobs whose drift off their time shifts is to be corrected; none without Cassini."""
-        return self.choice.turns if self.choice else ()
+        return self.choice.tied if self.choice else ()
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class SchedulingPolicy:
         scheduler: yields the candidates.
         cassini: whether it is augmented with Cassini.
         most: the number of candidates that it is asked for.
-        loops: what becomes of candidates whose affinity graph has loops; see `placement_selection.choose`.
+        loops: what becomes of candidates whose affinity graph has loops; see `placement_selection.choose_placement`.
     """
 
     scheduler: Scheduler
@@ -97,7 +97,7 @@ class SchedulingPolicy:
             job: demand for job, count in workers.items() if (demand := demand_of(job, count)) is not None
         }
         capacities_bps = {link.name: round(link.speed * nic_bps) for link in cluster.links}
-        choice = choose(
+        choice = choose_placement(
             [traffic(cluster, candidate, demands) for candidate in candidates],
             demands,
             capacities_bps,

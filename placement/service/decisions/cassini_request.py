@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mltcp.core.demand import Demand
 from placement.cassini.circle import KEPT_TOLERANCE
-from placement.cassini.placement_selection import Choice, Traffic, choose
+from placement.cassini.placement_selection import PlacementChoice, Traffic, choose_placement
 from placement.service.decisions.candidates import Candidate
 from placement.service.state.job_record import JobRecord
 from placement.service.state.registry import Registry
@@ -32,7 +32,7 @@ class CassiniRequest:
     demands: Mapping[str, Demand]
     capacities_bps: Mapping[str, int]
 
-    def solve(self) -> Choice:
+    def solve(self) -> PlacementChoice:
         """Algorithm 2.
 
         Without loops the scores of links that no candidate touches are the same for all candidates. So where many jobs
@@ -44,10 +44,12 @@ class CassiniRequest:
         compared = self._choose(near)
         whole = self._choose([self.traffic[compared.candidate]])
         links = tuple(each for each in whole.links if each.link in self.touched)
-        return replace(compared, shifts_ns=whole.shifts_ns, turns=whole.turns, links=links)
+        return replace(compared, shifts_ns=whole.shifts_ns, tied=whole.tied, links=links)
 
-    def _choose(self, traffic: Sequence[Traffic]) -> Choice:
-        return choose(traffic, self.demands, self.capacities_bps, tolerance=KEPT_TOLERANCE, timed=True)
+    def _choose(self, traffic: Sequence[Traffic]) -> PlacementChoice:
+        return choose_placement(
+            traffic, self.demands, self.capacities_bps, tolerance=KEPT_TOLERANCE, timed=True
+        )
 
 
 def request_for_job(registry: Registry, job: JobRecord, candidates: Sequence[Candidate]) -> CassiniRequest:

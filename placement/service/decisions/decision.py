@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from mltcp.core.errors import UsageError
-from placement.cassini.placement_selection import Choice
+from placement.cassini.placement_selection import PlacementChoice
 from placement.service.decisions.candidates import candidates
 from placement.service.decisions.cassini_request import CassiniRequest, request_for_job
 from placement.service.decisions.explanation import explain_placement
@@ -40,7 +40,7 @@ class PlacementDecision:
     slots: tuple[int, ...]
     explanation: pb.ExplainReply
     connected: tuple[str, ...] = ()
-    choice: Choice | None = None
+    choice: PlacementChoice | None = None
 
 
 async def decide(
@@ -58,7 +58,7 @@ async def decide(
         raise invalid("policy", f"is {policy.name!r}: {error}") from None
     if not found:
         return None
-    choice: Choice | None = None
+    choice: PlacementChoice | None = None
     connected: tuple[str, ...] = ()
     if policy.cassini and job.demand is not None:
         request = request_for_job(registry, job, found)
@@ -77,16 +77,18 @@ def carry_out(registry: Registry, decision: PlacementDecision, now_ns: int) -> l
     return [registry.jobs[placed.id], *(each for each in changed if each.id != placed.id)]
 
 
-def shift(registry: Registry, connected: Iterable[str], choice: Choice, now_ns: int) -> list[JobRecord]:
+def shift(
+    registry: Registry, connected: Iterable[str], choice: PlacementChoice, now_ns: int
+) -> list[JobRecord]:
     """Set the time shifts of connected jobs, and take those of jobs that need none any more; those that changed.
 
     Jobs that take turns with each other are marked by a name that no earlier decision has given.
     """
-    turns = {job: f"{turn[0]}@{now_ns}" for turn in choice.turns for job in turn}
+    tied = {job: f"{turn[0]}@{now_ns}" for turn in choice.tied for job in turn}
     changed = []
     for job_id in connected:
         job = registry.jobs[job_id]
-        turn = turns.get(job_id, "")
+        turn = tied.get(job_id, "")
         shift_ns = choice.shifts_ns.get(job_id) if turn else None
         if job.placed and (job.shift_ns, job.turn) != (shift_ns, turn):
             registry.update(replace(job, shift_ns=shift_ns, turn=turn))
@@ -107,7 +109,7 @@ def unshift_alone(registry: Registry, links: tuple[str, ...]) -> list[JobRecord]
     return changed
 
 
-async def solve(request: CassiniRequest) -> Choice:
+async def solve(request: CassiniRequest) -> PlacementChoice:
     """Cassini's answer, worked out beside the event loop if it takes long."""
     if len(request.demands) <= INLINE_JOBS:
         return request.solve()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mltcp.core.policy_names import split_cassini
-from placement.cassini.placement_selection import Choice, LinkScore
+from placement.cassini.placement_selection import LinkScore, PlacementChoice
 from placement.service.decisions.candidates import Candidate
 from placement.service.decisions.policy import ServicePolicy
 from placement.service.protocol import placement_pb2 as pb
@@ -19,7 +19,7 @@ def explain_placement(
     job: JobRecord,
     policy: ServicePolicy,
     candidates: Sequence[Candidate],
-    choice: Choice | None,
+    choice: PlacementChoice | None,
     took_ns: int,
 ) -> pb.ExplainReply:
     """Of a placement that was just chosen: with Cassini's choice, or the first of the candidates."""
@@ -54,7 +54,7 @@ def explain_unplaced(registry: Registry, job: JobRecord) -> pb.ExplainReply:
 
 
 def _summary(
-    job: JobRecord, policy: ServicePolicy, candidates: Sequence[Candidate], choice: Choice | None
+    job: JobRecord, policy: ServicePolicy, candidates: Sequence[Candidate], choice: PlacementChoice | None
 ) -> str:
     if choice is None and policy.cassini:
         return f"{policy.name}: the policy's first choice: the job has no profile that Cassini could fit to others"

@@ -25,7 +25,7 @@ class ServicePolicy:
 
     name: str
     cassini: bool
-    compiled: catalogue.Placement | None
+    compiled: catalogue.PlacementPolicy | None
     scheduler: Scheduler | None = None
 
 

@@ -30,7 +30,7 @@ def await_bucket(world: World, number: int) -> None:
     item = len(world.jobs) + number
     following = job.sent + 1
     if job.places == 0 or following >= job.buckets:
-        drop(world.agenda, item)
+        drop(world.event_heap, item)
         return
     wait = (following * job.slowest_backward + job.buckets - 1) // job.buckets
-    put(world.agenda, item, job.backward_began + wait)
+    put(world.event_heap, item, job.backward_began + wait)

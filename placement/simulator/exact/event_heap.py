@@ -12,7 +12,7 @@ NEVER = 1 << 62
 _WIDTH = 4
 
 
-class Agenda(NamedTuple):
+class EventHeap(NamedTuple):
     """Items numbered from 0; at most one entry each.
 
     Attributes:
@@ -22,15 +22,15 @@ class Agenda(NamedTuple):
         size: one number: how many are in the heap.
     """
 
-    heap: np.ndarray
+    order: np.ndarray
     due: np.ndarray
     place: np.ndarray
     size: np.ndarray
 
 
-def empty(items: int) -> Agenda:
+def empty(items: int) -> EventHeap:
     """An agenda for `items` items, none of which is due."""
-    return Agenda(
+    return EventHeap(
         np.zeros(items, np.int64),
         np.full(items, NEVER, np.int64),
         np.full(items, -1, np.int64),
@@ -39,86 +39,86 @@ def empty(items: int) -> Agenda:
 
 
 @compiled
-def put(agenda: Agenda, item: int, due: int) -> None:
+def put(heap: EventHeap, item: int, due: int) -> None:
     """Let `item` be due then, whether or not it was due at another time."""
-    place = agenda.place[item]
+    place = heap.place[item]
     if place < 0:
-        place = agenda.size[0]
-        agenda.size[0] += 1
-        agenda.due[item] = due
-        _rise(agenda, item, place)
+        place = heap.size[0]
+        heap.size[0] += 1
+        heap.due[item] = due
+        _rise(heap, item, place)
         return
-    earlier = due < agenda.due[item]
-    agenda.due[item] = due
+    earlier = due < heap.due[item]
+    heap.due[item] = due
     if earlier:
-        _rise(agenda, item, place)
+        _rise(heap, item, place)
     else:
-        _sink(agenda, item, place)
+        _sink(heap, item, place)
 
 
 @compiled
-def drop(agenda: Agenda, item: int) -> None:
+def drop(heap: EventHeap, item: int) -> None:
     """Let `item` not be due."""
-    place = agenda.place[item]
+    place = heap.place[item]
     if place < 0:
         return
-    agenda.place[item] = -1
-    agenda.size[0] -= 1
-    last = agenda.heap[agenda.size[0]]
+    heap.place[item] = -1
+    heap.size[0] -= 1
+    last = heap.order[heap.size[0]]
     if last == item:
         return
-    if agenda.due[last] < agenda.due[item]:
-        _rise(agenda, last, place)
+    if heap.due[last] < heap.due[item]:
+        _rise(heap, last, place)
     else:
-        _sink(agenda, last, place)
+        _sink(heap, last, place)
 
 
 @compiled
-def soonest(agenda: Agenda) -> int:
+def soonest(heap: EventHeap) -> int:
     """When the next item is due; NEVER if there is none."""
-    return agenda.due[agenda.heap[0]] if agenda.size[0] else NEVER
+    return heap.due[heap.order[0]] if heap.size[0] else NEVER
 
 
 @compiled
-def pop(agenda: Agenda) -> int:
+def pop(heap: EventHeap) -> int:
     """Take the item that is due next."""
-    item = agenda.heap[0]
-    drop(agenda, item)
+    item = heap.order[0]
+    drop(heap, item)
     return item
 
 
 @compiled
-def _rise(agenda: Agenda, item: int, place: int) -> None:
-    due = agenda.due[item]
+def _rise(heap: EventHeap, item: int, place: int) -> None:
+    due = heap.due[item]
     while place > 0:
         above = (place - 1) // _WIDTH
-        other = agenda.heap[above]
-        if agenda.due[other] <= due:
+        other = heap.order[above]
+        if heap.due[other] <= due:
             break
-        agenda.heap[place] = other
-        agenda.place[other] = place
+        heap.order[place] = other
+        heap.place[other] = place
         place = above
-    agenda.heap[place] = item
-    agenda.place[item] = place
+    heap.order[place] = item
+    heap.place[item] = place
 
 
 @compiled
-def _sink(agenda: Agenda, item: int, place: int) -> None:
-    due = agenda.due[item]
-    size = agenda.size[0]
+def _sink(heap: EventHeap, item: int, place: int) -> None:
+    due = heap.due[item]
+    size = heap.size[0]
     while True:
         below = place * _WIDTH + 1
         if below >= size:
             break
         least = below
         for child in range(below + 1, min(below + _WIDTH, size)):
-            if agenda.due[agenda.heap[child]] < agenda.due[agenda.heap[least]]:
+            if heap.due[heap.order[child]] < heap.due[heap.order[least]]:
                 least = child
-        other = agenda.heap[least]
-        if agenda.due[other] >= due:
+        other = heap.order[least]
+        if heap.due[other] >= due:
             break
-        agenda.heap[place] = other
-        agenda.place[other] = place
+        heap.order[place] = other
+        heap.place[other] = place
         place = least
-    agenda.heap[place] = item
-    agenda.place[item] = place
+    heap.order[place] = item
+    heap.place[item] = place

@@ -18,7 +18,7 @@ def run(world: World) -> int:
     core = world.core[0]
     now = 0
     while core.ended < len(world.jobs):
-        now = min(next_end(world.ends), soonest(world.agenda), _next_arrival(world))
+        now = min(next_end(world.ends), soonest(world.event_heap), _next_arrival(world))
         _end_what_is_due(world, now)
         while _next_arrival(world) == now:
             arrive(world, core.arrived)
@@ -47,8 +47,8 @@ def _end_what_is_due(world: World, now: int) -> None:
             following = ends.following[gpu]
             _end_task(world, gpu, now)
             gpu = following
-    while soonest(world.agenda) == now:
-        item = pop(world.agenda)
+    while soonest(world.event_heap) == now:
+        item = pop(world.event_heap)
         core.events += 1
         if item < len(world.jobs):
             _end_bucket(world, item, now)

@@ -15,11 +15,12 @@ from placement.model.cluster import Cluster
 from placement.model.contention import PUBLISHED, Contention
 from placement.model.job import Job
 from placement.model.state import JOB, Records
-from placement.policies.catalogue import Communication, Placement
+from placement.policies.catalogue import CommunicationPolicy, PlacementPolicy
 from placement.policies.placing import random
+from placement.policies.rule_numbers import RANDOM
 from placement.simulator.exact.loop import run
 from placement.simulator.exact.world import World, build
-from placement.simulator.outcome import JobOutcome, Outcome, Use
+from placement.simulator.outcome import JobOutcome, Outcome, UseOverTime
 
 _NS = 1e9
 _MOST_INTERVALS = 1_000_000
@@ -29,8 +30,8 @@ _SEEDS = 1 << 32
 def simulate(
     jobs: Sequence[Job],
     cluster: Cluster,
-    placement: Placement,
-    communication: Communication,
+    placement: PlacementPolicy,
+    communication: CommunicationPolicy,
     contention: Contention = PUBLISHED,
     *,
     seed: int = 0,
@@ -62,7 +63,9 @@ def simulate(
         # How long the intervals are is known only now; everything happens again as it did.
         interval = max(1, -(-end // intervals))
         world, end = _run(jobs, cluster, placement, communication, contention, seed, (intervals, interval))
-        use = Use(interval / _NS, (world.gpu_use / interval).tolist(), (world.link_use / interval).tolist())
+        use = UseOverTime(
+            interval / _NS, (world.gpu_use / interval).tolist(), (world.link_use / interval).tolist()
+        )
     return Outcome(
         jobs=tuple(sorted(_outcomes(world), key=lambda each: each.job_id)),
         makespan_s=end / _NS,
@@ -76,14 +79,15 @@ def simulate(
 def _run(
     jobs: Sequence[Job],
     cluster: Cluster,
-    placement: Placement,
-    communication: Communication,
+    placement: PlacementPolicy,
+    communication: CommunicationPolicy,
     contention: Contention,
     seed: int,
     use: tuple[int, int],
 ) -> tuple[World, int]:
     world = build(jobs, cluster, placement, communication, contention, use)
-    random.seed(seed)
+    if placement.rule == RANDOM:
+        random.seed(seed)
     return world, run(world)
 
 

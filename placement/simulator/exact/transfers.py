@@ -37,7 +37,7 @@ def offer_bucket(world: World, number: int, now: int) -> None:
     """A bucket of this job is ready: it asks for its links, unless it has asked already."""
     job = world.jobs[number]
     if job.computed >= 0:
-        drop(world.agenda, len(world.jobs) + number)
+        drop(world.event_heap, len(world.jobs) + number)
     if job.state != COMPUTING:
         return
     _load_bucket(world, number)
@@ -170,7 +170,7 @@ def _stop(world: World, number: int, now: int) -> None:
     job.sending += now - job.sending_since
     if job.computed >= 0:
         job.communication += now - max(job.sending_since, job.computed)
-    drop(world.agenda, number)
+    drop(world.event_heap, number)
     for place in range(job.first_place, job.first_place + job.places):
         link = world.places[place].link
         _take(world, place, link, False)
@@ -218,4 +218,4 @@ def _expect(world: World, number: int, now: int) -> None:
     """Note when a running bucket will end: at the first nanosecond at which it has nothing left."""
     job = world.jobs[number]
     rest = (job.left + job.rate - 1) // job.rate
-    put(world.agenda, number, now + job.latency_left + rest)
+    put(world.event_heap, number, now + job.latency_left + rest)

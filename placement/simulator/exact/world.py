@@ -14,10 +14,10 @@ from placement.model.cluster import Cluster
 from placement.model.contention import Contention
 from placement.model.job import Job, Model
 from placement.model.state import GPU, JOB, LINK, PLACE, SERVER, WORKER, Records
-from placement.policies.catalogue import Communication, Placement
+from placement.policies.catalogue import CommunicationPolicy, PlacementPolicy
 from placement.simulator.exact import event_heap as agendas
 from placement.simulator.exact import task_ends
-from placement.simulator.exact.event_heap import Agenda
+from placement.simulator.exact.event_heap import EventHeap
 from placement.simulator.exact.task_ends import TaskEnds
 
 _MOST = 1 << 62
@@ -71,7 +71,7 @@ class World(NamedTuple):
     way: np.ndarray  # per server, the links to the root, then -1
     below: np.ndarray  # per link, scratch
     ends: TaskEnds
-    agenda: Agenda  # the transfers of jobs, and then their next buckets
+    event_heap: EventHeap  # the transfers of jobs, and then their next buckets
     queue: np.ndarray  # jobs that wait for GPUs, in the order of SRSF
     chosen: np.ndarray  # GPUs, scratch
     dirty_gpus: np.ndarray
@@ -86,8 +86,8 @@ class World(NamedTuple):
 def build(
     jobs: Sequence[Job],
     cluster: Cluster,
-    placement: Placement,
-    communication: Communication,
+    placement: PlacementPolicy,
+    communication: CommunicationPolicy,
     contention: Contention,
     use: tuple[int, int] = (0, 0),
 ) -> World:
@@ -124,7 +124,7 @@ def build(
         way=_ways(cluster),
         below=np.zeros(len(links), np.int64),
         ends=task_ends.none(len(gpus)),
-        agenda=agendas.empty(2 * len(ordered)),
+        event_heap=agendas.empty(2 * len(ordered)),
         queue=np.zeros(len(ordered), np.int64),
         chosen=np.zeros(len(gpus), np.int64),
         dirty_gpus=np.zeros(len(gpus), np.int64),
@@ -138,7 +138,10 @@ def build(
 
 
 def _core(
-    models: Sequence[Model], placement: Placement, communication: Communication, contention: Contention
+    models: Sequence[Model],
+    placement: PlacementPolicy,
+    communication: CommunicationPolicy,
+    contention: Contention,
 ) -> Records:
     longest = max(math.ceil(contention.duration_ns(model.size_bytes)) for model in models)
     core = np.zeros(1, CORE)

@@ -9,8 +9,3 @@ is odd about it is kept, as its numbers depend on it:
 * The defect: its question for what a running transfer has left to send also advances that transfer, at no cost of
   time. Every waiting job asks in every millisecond, so transfers run the faster, the more jobs wait for them.
 """
-
-from placement.simulator.published.result import PublishedRun
-from placement.simulator.published.run import run, simulate
-
-__all__ = ["PublishedRun", "run", "simulate"]

@@ -7,7 +7,7 @@ import math
 from placement.model.compiled import compiled
 from placement.simulator.published.computing import wake
 from placement.simulator.published.rules import ADA_DUAL, ASKED_FOR, MS_PER_MB, PENALTY_MS_PER_MB
-from placement.simulator.published.state import NEVER, Phase, State
+from placement.simulator.published.state import NEVER, Phase, PublishedState
 
 _NEVER = int(NEVER)
 _FORWARD = int(Phase.FORWARD)
@@ -15,7 +15,7 @@ _ROUNDING = 1e-6
 
 
 @compiled
-def ready(state: State, job: int) -> None:
+def ready(state: PublishedState, job: int) -> None:
     """All workers of the job have computed: it would like to communicate, if it is on several servers."""
     clock, record = state.clock[0], state.jobs[job]
     record.ready = clock.now
@@ -33,7 +33,7 @@ def ready(state: State, job: int) -> None:
 
 
 @compiled
-def _is_before(state: State, job: int, other: int) -> bool:
+def _is_before(state: PublishedState, job: int, other: int) -> bool:
     one, two = state.jobs[job], state.jobs[other]
     if one.remaining != two.remaining:
         return one.remaining < two.remaining
@@ -41,7 +41,7 @@ def _is_before(state: State, job: int, other: int) -> bool:
 
 
 @compiled
-def catch_up(state: State) -> None:
+def catch_up(state: PublishedState) -> None:
     """Transfers send as they did until the last step: a step at a time, as rounding depends on it."""
     until = state.clock[0].now - 1
     for at in range(state.clock[0].transfers):
@@ -53,7 +53,7 @@ def catch_up(state: State) -> None:
 
 
 @compiled
-def end_transfers(state: State, server: int) -> None:
+def end_transfers(state: PublishedState, server: int) -> None:
     """Those on this server that are done by now; their jobs go on at the first of their servers."""
     kept, now = 0, state.clock[0].now
     for at in range(state.load[server]):
@@ -69,7 +69,7 @@ def end_transfers(state: State, server: int) -> None:
 
 
 @compiled
-def _end_transfer(state: State, job: int) -> None:
+def _end_transfer(state: PublishedState, job: int) -> None:
     clock, record = state.clock[0], state.jobs[job]
     record.sending = False
     record.transfers += 1
@@ -85,7 +85,7 @@ def _end_transfer(state: State, job: int) -> None:
 
 
 @compiled
-def end_local(state: State) -> None:
+def end_local(state: PublishedState) -> None:
     """Jobs of one server that have computed go on at once."""
     clock = state.clock[0]
     for at in range(clock.local):
@@ -94,7 +94,7 @@ def end_local(state: State) -> None:
 
 
 @compiled
-def _end_iteration(state: State, job: int) -> None:
+def _end_iteration(state: PublishedState, job: int) -> None:
     clock, record = state.clock[0], state.jobs[job]
     record.gpu_wait += record.ready - record.began - record.forward - record.backward
     record.began = clock.now
@@ -112,7 +112,7 @@ def _end_iteration(state: State, job: int) -> None:
 
 
 @compiled
-def communicate(state: State) -> None:
+def communicate(state: PublishedState) -> None:
     """Waiting jobs start transfers where they may, and all transfers get their new speeds."""
     clock, kept = state.clock[0], 0
     catch_up(state)
@@ -133,7 +133,7 @@ def communicate(state: State) -> None:
 
 
 @compiled
-def _may_start(state: State, job: int) -> bool:
+def _may_start(state: PublishedState, job: int) -> bool:
     most, load, fullest = state.rules[0].most, 0, -1
     for at in range(state.jobs[job].servers):
         server = state.spread[job, at]
@@ -150,7 +150,7 @@ def _may_start(state: State, job: int) -> bool:
 
 
 @compiled
-def _ask(state: State, job: int) -> float:
+def _ask(state: PublishedState, job: int) -> float:
     """What the job's transfer has left. With the defect, the question is paid for by nobody."""
     record = state.jobs[job]
     sent = record.sent + (state.clock[0].now - record.updated) * record.speed
@@ -161,7 +161,7 @@ def _ask(state: State, job: int) -> float:
 
 
 @compiled
-def _start(state: State, job: int) -> None:
+def _start(state: PublishedState, job: int) -> None:
     clock, record = state.clock[0], state.jobs[job]
     record.sending = True
     record.sent, record.speed, record.asks = 0.0, 0.0, 0
@@ -175,7 +175,7 @@ def _start(state: State, job: int) -> None:
 
 
 @compiled
-def _set_speeds(state: State) -> None:
+def _set_speeds(state: PublishedState) -> None:
     clock, now = state.clock[0], state.clock[0].now
     clock.due = _NEVER
     for at in range(clock.transfers):
@@ -188,7 +188,7 @@ def _set_speeds(state: State) -> None:
 
 
 @compiled
-def _pace_ms_per_mb(state: State, job: int) -> float:
+def _pace_ms_per_mb(state: PublishedState, job: int) -> float:
     load = 0
     for at in range(state.jobs[job].servers):
         load = max(load, state.load[state.spread[job, at]])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from placement.model.compiled import compiled
-from placement.simulator.published.state import NEVER, Phase, State
+from placement.simulator.published.state import NEVER, Phase, PublishedState
 
 _NEVER = int(NEVER)
 _FORWARD, _BACKWARD, _COMPUTED = (int(phase) for phase in Phase)
 
 
 @compiled
-def wake(state: State, gpu: int) -> None:
+def wake(state: PublishedState, gpu: int) -> None:
     """There may be something new for the GPU to do in this step."""
     clock = state.clock[0]
     if not state.is_woken[gpu]:
@@ -20,7 +20,7 @@ def wake(state: State, gpu: int) -> None:
 
 
 @compiled
-def end_task(state: State, gpu: int) -> bool:
+def end_task(state: PublishedState, gpu: int) -> bool:
     """The GPU's task is done; whether all workers of its job have now computed in this iteration."""
     job = state.task[gpu]
     record = state.jobs[job]
@@ -41,7 +41,7 @@ def end_task(state: State, gpu: int) -> bool:
 
 
 @compiled
-def start_tasks(state: State) -> None:
+def start_tasks(state: PublishedState) -> None:
     """GPUs that have nothing to do take the worker whose job has the least service left."""
     clock = state.clock[0]
     for at in range(clock.woken):
@@ -53,7 +53,7 @@ def start_tasks(state: State) -> None:
 
 
 @compiled
-def _start_task(state: State, gpu: int) -> None:
+def _start_task(state: PublishedState, gpu: int) -> None:
     jobs, least = state.jobs, -1
     for at in range(state.hosted[gpu]):
         job = state.hosts[gpu, at]

@@ -12,13 +12,13 @@ from placement.simulator.published.communicating import (
 )
 from placement.simulator.published.computing import end_task, start_tasks
 from placement.simulator.published.placing import arrive, leave, place
-from placement.simulator.published.state import NEVER, State
+from placement.simulator.published.state import NEVER, PublishedState
 
 _NEVER = int(NEVER)
 
 
 @compiled
-def _step(state: State) -> bool:
+def _step(state: PublishedState) -> bool:
     """What the published simulator does in a millisecond, in its order; whether the next can differ."""
     clock = state.clock[0]
     _end(state)
@@ -36,7 +36,7 @@ def _step(state: State) -> bool:
 
 
 @compiled
-def _end(state: State) -> None:
+def _end(state: PublishedState) -> None:
     """Tasks and transfers that end, server by server, as the order decides the rounding of workloads."""
     clock, gpus = state.clock[0], state.rules[0].gpus
     due = clock.due <= clock.now
@@ -52,7 +52,7 @@ def _end(state: State) -> None:
 
 
 @compiled
-def _next(state: State) -> int:
+def _next(state: PublishedState) -> int:
     """The next step in which something ends or arrives."""
     clock = state.clock[0]
     following = clock.due
@@ -64,7 +64,7 @@ def _next(state: State) -> int:
 
 
 @compiled
-def run_to_end(state: State, every: bool) -> int:
+def run_to_end(state: PublishedState, every: bool) -> int:
     """Run a state to its end: the number of steps. `every`: leave none out, which changes nothing."""
     clock = state.clock[0]
     while True:

@@ -8,14 +8,14 @@ from placement.model.compiled import compiled
 from placement.simulator.published import twister
 from placement.simulator.published.computing import wake
 from placement.simulator.published.rules import PlacementRule
-from placement.simulator.published.state import Phase, State
+from placement.simulator.published.state import Phase, PublishedState
 
 _RANDOM, _LWF = int(PlacementRule.RANDOM), int(PlacementRule.LWF)
 _FORWARD = int(Phase.FORWARD)
 
 
 @compiled
-def arrive(state: State) -> None:
+def arrive(state: PublishedState) -> None:
     """The jobs of this step are queued: the least service first, and of equals the first that came."""
     clock, jobs = state.clock[0], state.jobs
     while clock.arrived < len(jobs) and jobs[clock.arrived].arrival == clock.now:
@@ -34,7 +34,7 @@ def arrive(state: State) -> None:
 
 
 @compiled
-def place(state: State) -> None:
+def place(state: PublishedState) -> None:
     """Queued jobs get GPUs where they can.
 
     Only if a job came or memory became free can there be a change. Otherwise nothing comes of trying but what LWF and
@@ -49,7 +49,7 @@ def place(state: State) -> None:
 
 
 @compiled
-def _try_all(state: State) -> None:
+def _try_all(state: PublishedState) -> None:
     clock, random = state.clock[0], state.rules[0].placement == _RANDOM
     if random:
         twister.skip(state, clock.draws * (clock.now - 1 - clock.drawn))
@@ -68,7 +68,7 @@ def _try_all(state: State) -> None:
 
 
 @compiled
-def _unqueue(state: State, at: int) -> None:
+def _unqueue(state: PublishedState, at: int) -> None:
     clock = state.clock[0]
     if state.jobs[state.queue[at]].workers > state.rules[0].kappa:
         clock.queued_wide -= 1
@@ -78,7 +78,7 @@ def _unqueue(state: State, at: int) -> None:
 
 
 @compiled
-def _pick(state: State, job: int) -> bool:
+def _pick(state: PublishedState, job: int) -> bool:
     """The job's GPUs are the first of `found`, if there are enough."""
     rules, workers = state.rules[0], state.jobs[job].workers
     if rules.placement == _LWF and workers > rules.kappa:
@@ -93,7 +93,7 @@ def _pick(state: State, job: int) -> bool:
 
 
 @compiled
-def _found(state: State, memory: int) -> int:
+def _found(state: PublishedState, memory: int) -> int:
     count = 0
     for gpu in range(len(state.memory)):
         if state.memory[gpu] >= memory:
@@ -103,7 +103,7 @@ def _found(state: State, memory: int) -> int:
 
 
 @compiled
-def _found_by_server(state: State, memory: int) -> int:
+def _found_by_server(state: PublishedState, memory: int) -> int:
     _sort_servers(state)
     count, gpus = 0, state.rules[0].gpus
     for server in state.order:
@@ -117,7 +117,7 @@ def _found_by_server(state: State, memory: int) -> int:
 
 
 @compiled
-def _sort_servers(state: State) -> None:
+def _sort_servers(state: PublishedState) -> None:
     """By their GPUs' mean workload; of equals, those come first that did when they were last sorted."""
     gpus = state.rules[0].gpus
     for server in range(len(state.order)):
@@ -141,7 +141,7 @@ def _sort(items: np.ndarray, first: int, end: int, keys: np.ndarray) -> None:
 
 
 @compiled
-def _shuffle(state: State, count: int) -> None:
+def _shuffle(state: PublishedState, count: int) -> None:
     """As `random.shuffle` of Python 2."""
     for last in range(count - 1, 0, -1):
         other = int(twister.random(state) * (last + 1))
@@ -149,7 +149,7 @@ def _shuffle(state: State, count: int) -> None:
 
 
 @compiled
-def _draws_in_vain(state: State) -> int:
+def _draws_in_vain(state: PublishedState) -> int:
     """How many numbers are used up by shuffling for every queued job, while none of them can be placed."""
     clock, draws = state.clock[0], 0
     for at in range(clock.queued):
@@ -158,7 +158,7 @@ def _draws_in_vain(state: State) -> int:
 
 
 @compiled
-def _settle(state: State, job: int) -> None:
+def _settle(state: PublishedState, job: int) -> None:
     """The job gets the first GPUs of `found`."""
     clock, record = state.clock[0], state.jobs[job]
     record.servers = _spread(state, job)
@@ -182,7 +182,7 @@ def _settle(state: State, job: int) -> None:
 
 
 @compiled
-def _spread(state: State, job: int) -> int:
+def _spread(state: PublishedState, job: int) -> int:
     """The servers of the job's GPUs, in the order in which they were chosen; how many."""
     count = 0
     for worker in range(state.jobs[job].workers):
@@ -197,7 +197,7 @@ def _spread(state: State, job: int) -> int:
 
 
 @compiled
-def leave(state: State) -> None:
+def leave(state: PublishedState) -> None:
     """Jobs that have finished leave their GPUs."""
     clock = state.clock[0]
     at = 0
@@ -216,7 +216,7 @@ def leave(state: State) -> None:
 
 
 @compiled
-def _release(state: State, job: int) -> None:
+def _release(state: PublishedState, job: int) -> None:
     for worker in range(state.jobs[job].workers):
         gpu = state.workers[job, worker]
         state.memory[gpu] += state.jobs[job].memory

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from placement.model.job import Job
 from placement.simulator.outcome import JobOutcome, Outcome
 from placement.simulator.published.rules import MS_PER_MB
-from placement.simulator.published.state import State
+from placement.simulator.published.state import PublishedState
 
 Times = NDArray[np.int64]
 
@@ -105,7 +105,7 @@ class PublishedRun:
         )
 
 
-def result_of(jobs: Sequence[Job], state: State, total_ms: int, wall_s: float) -> PublishedRun:
+def result_of(jobs: Sequence[Job], state: PublishedState, total_ms: int, wall_s: float) -> PublishedRun:
     """The run whose end this state is; the jobs are in the state's order."""
     order = sorted(range(len(jobs)), key=lambda number: jobs[number].job_id)
     records = state.jobs[order]

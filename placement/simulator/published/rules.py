@@ -56,7 +56,7 @@ RULES = np.dtype(
 
 
 @dataclass(frozen=True)
-class Rules:
+class PublishedRules:
     """Which policies are run, and where.
 
     Attributes:

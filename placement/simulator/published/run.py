@@ -8,38 +8,10 @@ from collections.abc import Sequence
 from mltcp.core.errors import UsageError
 from placement.model.cluster import GPU_MEMORY_MB
 from placement.model.job import Job
-from placement.simulator.outcome import Outcome
 from placement.simulator.published.loop import run_to_end
 from placement.simulator.published.result import PublishedRun, result_of
-from placement.simulator.published.rules import Rules, rules_of
+from placement.simulator.published.rules import PublishedRules, rules_of
 from placement.simulator.published.state import initial_state
-
-
-def simulate(
-    jobs: Sequence[Job],
-    placement: str,
-    kappa: int,
-    communication: str,
-    *,
-    defect: bool,
-    seed: int = 0,
-    servers: int = 16,
-    gpus: int = 4,
-    memory_mb: int = GPU_MEMORY_MB,
-) -> Outcome:
-    """As `run`, in seconds."""
-    result = run(
-        jobs,
-        placement,
-        kappa,
-        communication,
-        defect=defect,
-        seed=seed,
-        servers=servers,
-        gpus=gpus,
-        memory_mb=memory_mb,
-    )
-    return result.outcome()
 
 
 def run(
@@ -71,7 +43,7 @@ def run(
         UsageError: no jobs, an unknown policy, a job that can never run, or times that are no whole milliseconds.
     """
     rule, kappa, most = rules_of(placement, kappa, communication)
-    rules = Rules(rule, kappa, most, defect, servers, gpus, memory_mb)
+    rules = PublishedRules(rule, kappa, most, defect, servers, gpus, memory_mb)
     if not jobs:
         raise UsageError("the trace has no jobs: one or more is allowed")
     rules.check_jobs(jobs)

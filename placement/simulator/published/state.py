@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placement.model.job import Job
-from placement.simulator.published.rules import LWF_MS_PER_MB, Rules
+from placement.simulator.published.rules import LWF_MS_PER_MB, PublishedRules
 
 NEVER = np.iinfo(np.int64).max
 
@@ -87,7 +87,7 @@ JOB = np.dtype(
 )
 
 
-class State(NamedTuple):
+class PublishedState(NamedTuple):
     """Everything that changes, and the rules.
 
     Attributes:
@@ -147,7 +147,7 @@ class State(NamedTuple):
     generator: np.ndarray
 
 
-def initial_state(jobs: Sequence[Job], rules: Rules, seed: int) -> State:
+def initial_state(jobs: Sequence[Job], rules: PublishedRules, seed: int) -> PublishedState:
     """Before the first step. The jobs are in the order of their arrivals, and pass `rules.check_jobs`."""
     count, gpus = len(jobs), rules.servers * rules.gpus
     most = max(job.gpus for job in jobs)
@@ -156,7 +156,7 @@ def initial_state(jobs: Sequence[Job], rules: Rules, seed: int) -> State:
     words = Random(seed).getstate()[1]
     clock = np.zeros(1, CLOCK)
     clock["due"], clock["word"] = NEVER, words[-1]
-    return State(
+    return PublishedState(
         rules=rules.record(),
         clock=clock,
         jobs=_records(jobs),

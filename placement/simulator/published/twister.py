@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from placement.model.compiled import compiled
-from placement.simulator.published.state import State
+from placement.simulator.published.state import PublishedState
 
 WORDS = 624
 _SHIFT = 397
 
 
 @compiled
-def random(state: State) -> float:
+def random(state: PublishedState) -> float:
     """The next number of [0, 1), as `random.Random.random`."""
     high = _word(state) >> np.uint32(5)
     low = _word(state) >> np.uint32(6)
@@ -20,7 +20,7 @@ def random(state: State) -> float:
 
 
 @compiled
-def skip(state: State, numbers: int) -> None:
+def skip(state: PublishedState, numbers: int) -> None:
     """As if `random` were called so many times."""
     clock = state.clock[0]
     word = clock.word + 2 * numbers
@@ -31,7 +31,7 @@ def skip(state: State, numbers: int) -> None:
 
 
 @compiled
-def _word(state: State) -> np.uint32:
+def _word(state: PublishedState) -> np.uint32:
     clock = state.clock[0]
     if clock.word == WORDS:
         _renew(state.generator)

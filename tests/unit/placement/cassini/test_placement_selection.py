@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from mltcp.core.errors import UsageError
 from placement.cassini.circle import unified
 from placement.cassini.compatibility import score_at
-from placement.cassini.placement_selection import choose
+from placement.cassini.placement_selection import choose_placement
 from tests.unit.placement.cassini.demands import MS, demands, up_down
 
 HALF = up_down(50, 50)
@@ -25,7 +25,9 @@ def score_of(jobs, shapes, shifts, capacity=100):
 
 def test_the_candidate_whose_jobs_fit_together_is_chosen():
     shapes = {"a": HALF, "b": HEAVY, "c": HALF, "d": LIGHT}
-    found = choose([{"l": ("a", "b"), "m": ("c", "d")}, {"l": ("a", "c"), "m": ("b", "d")}], shapes, CAPACITY)
+    found = choose_placement(
+        [{"l": ("a", "b"), "m": ("c", "d")}, {"l": ("a", "c"), "m": ("b", "d")}], shapes, CAPACITY
+    )
     assert found.candidate == 1
     assert found.score == 1
     assert [each.link for each in found.links] == ["l", "m"]
@@ -37,14 +39,14 @@ def test_the_candidate_whose_jobs_fit_together_is_chosen():
 def test_no_shared_link_is_the_best_and_equal_candidates_go_to_the_first():
     shapes = {"a": HALF, "b": HEAVY}
     apart = {"l": ("a",), "m": ("b",)}
-    found = choose([{"l": ("a", "b")}, apart, apart], shapes, CAPACITY)
+    found = choose_placement([{"l": ("a", "b")}, apart, apart], shapes, CAPACITY)
     assert (found.candidate, found.score, found.shifts_ns, found.links) == (1, 1, {}, ())
 
 
 def test_one_time_shift_serves_all_links_of_a_job():
     # Figure 4.7: j1 with j2 on l, j2 with j3 on m
     shapes = {"j1": HALF, "j2": HALF, "j3": HALF}
-    found = choose([{"l": ("j1", "j2"), "m": ("j2", "j3")}], shapes, CAPACITY)
+    found = choose_placement([{"l": ("j1", "j2"), "m": ("j2", "j3")}], shapes, CAPACITY)
     assert found.score == 1
     for jobs in (("j1", "j2"), ("j2", "j3")):
         assert score_of(jobs, shapes, found.shifts_ns) == 1
@@ -54,10 +56,10 @@ def test_two_jobs_that_share_two_links_are_a_loop_which_costs_nothing_when_joine
     shapes = {"a": HALF, "b": HALF}
     both = {"l": ("a", "b"), "m": ("a", "b")}
     alone = {"l": ("a", "b")}
-    thesis = choose([both, alone], shapes, CAPACITY, loops="discard")
+    thesis = choose_placement([both, alone], shapes, CAPACITY, loops="discard")
     assert thesis.candidate == 1
     assert thesis.considered[1].discarded == "its affinity graph has a loop"
-    joined = choose([both, alone], shapes, CAPACITY)
+    joined = choose_placement([both, alone], shapes, CAPACITY)
     assert (joined.candidate, joined.score) == (0, 1)
     assert abs(joined.shifts_ns["a"] - joined.shifts_ns["b"]) == 50 * MS
 
@@ -65,7 +67,7 @@ def test_two_jobs_that_share_two_links_are_a_loop_which_costs_nothing_when_joine
 def test_all_discarded_leaves_the_first_without_time_shifts():
     shapes = {"a": HALF, "b": HALF}
     both = {"l": ("a", "b"), "m": ("a", "b")}
-    found = choose([both, both], shapes, CAPACITY, loops="discard")
+    found = choose_placement([both, both], shapes, CAPACITY, loops="discard")
     assert (found.candidate, found.shifts_ns) == (0, {})
     assert all(each.discarded for each in found.considered)
 
@@ -74,7 +76,7 @@ def test_a_ring_of_three_that_fits_is_solved_jointly():
     third = up_down(200, 100)
     shapes = {"a": third, "b": third, "c": third}
     ring = {"l": ("a", "b"), "m": ("b", "c"), "n": ("c", "a")}
-    found = choose([ring], shapes, CAPACITY)
+    found = choose_placement([ring], shapes, CAPACITY)
     assert found.score == 1
     for jobs in ring.values():
         assert score_of(jobs, shapes, found.shifts_ns) == 1
@@ -84,7 +86,7 @@ def test_a_ring_that_contradicts_itself_is_scored_as_it_is():
     # each pair would fill its link; three halves cannot all be apart from one another
     shapes = {"a": HALF, "b": HALF, "c": HALF}
     ring = {"l": ("a", "b"), "m": ("b", "c"), "n": ("c", "a")}
-    found = choose([ring], shapes, CAPACITY)
+    found = choose_placement([ring], shapes, CAPACITY)
     # two apart, and the third anywhere: its overlaps with the two add up to its length, half of a turn over three links
     assert found.score == pytest.approx(1 - 0.5 / 3)
     assert all(each.bound == 1 for each in found.links)
@@ -99,7 +101,7 @@ def test_the_order_of_jobs_links_and_demands_makes_no_difference(data):
     shapes = {name: data.draw(demands()) for name in names}
     subsets = st.lists(st.sampled_from(names), unique=True, max_size=4)
     candidates = [{link: tuple(data.draw(subsets)) for link in "klmn"} for _ in range(3)]
-    first = choose(candidates, shapes, CAPACITY)
+    first = choose_placement(candidates, shapes, CAPACITY)
     numbers = random.Random(data.draw(st.integers(0, 1000)))
 
     def shuffled(items):
@@ -107,7 +109,7 @@ def test_the_order_of_jobs_links_and_demands_makes_no_difference(data):
         numbers.shuffle(items)
         return items
 
-    again = choose(
+    again = choose_placement(
         [dict(shuffled((link, tuple(shuffled(jobs))) for link, jobs in each.items())) for each in candidates],
         dict(shuffled(shapes.items())),
         CAPACITY,
@@ -121,8 +123,8 @@ def test_the_order_of_jobs_links_and_demands_makes_no_difference(data):
 
 def test_what_cannot_be():
     with pytest.raises(UsageError, match="no candidates"):
-        choose([], {}, {})
+        choose_placement([], {}, {})
     with pytest.raises(UsageError, match="job 'b' on link 'l' has no demand"):
-        choose([{"l": ("a", "b")}], {"a": HALF}, CAPACITY)
+        choose_placement([{"l": ("a", "b")}], {"a": HALF}, CAPACITY)
     with pytest.raises(UsageError, match="link 'x' has no capacity_bps"):
-        choose([{"x": ("a",)}], {"a": HALF}, CAPACITY)
+        choose_placement([{"x": ("a",)}], {"a": HALF}, CAPACITY)

@@ -88,7 +88,7 @@ def test_profile_writes_what_circle_reads(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["circle", "absent.json"], "absent.json: "),
-        (["circle", "snapshot1", "--capacity", "fast"], "rate 'fast'"),
+        (["circle", "snapshot1", "--capacity", "fast"], "--capacity: expected a number with unit"),
         (["circle", "snapshot1", "--angles", "1"], "angles is 1"),
         (["circle", "snapshot1", "--tolerance", "2"], "tolerance is 2.0"),
         (["circle", "snapshot1", "-o", "picture.txt"], "picture.txt"),

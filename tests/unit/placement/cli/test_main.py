@@ -16,7 +16,7 @@ from placement.cli.main import main
 from placement.cli.simulation.arguments import load_contention
 from placement.cli.simulation.fit import document as fit_document
 from placement.experiments.fit import Measurement, fit
-from placement.experiments.policy_name import PolicyName, Rules, parse_policies
+from placement.experiments.policy_name import PolicyName, SimulationModel, parse_policies
 from placement.experiments.setting import Setting
 from placement.model.cluster import Cluster, Gpu, Server, Switch
 from placement.model.contention import Contention
@@ -336,9 +336,9 @@ class TestNames:
         assert str(PolicyName.parse(text)) == text
 
     def test_defaults(self):
-        assert parse_policies(" lwf+srsf-1 , random+srsf-1@exact,", Rules.PUBLISHED) == (
-            PolicyName("lwf", "srsf-1", 1, Rules.PUBLISHED),
-            PolicyName("random", "srsf-1", 1, Rules.EXACT),
+        assert parse_policies(" lwf+srsf-1 , random+srsf-1@exact,", SimulationModel.PUBLISHED) == (
+            PolicyName("lwf", "srsf-1", 1, SimulationModel.PUBLISHED),
+            PolicyName("random", "srsf-1", 1, SimulationModel.EXACT),
         )
 
 

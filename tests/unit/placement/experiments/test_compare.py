@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mltcp.core.errors import MltcpError, UsageError
-from placement.experiments.compare import Entry, Plan, compare
-from placement.experiments.comparison import PLAN, Comparison, load
-from placement.experiments.policy_name import PolicyName, Rules, parse_policies
+from placement.experiments.compare import ComparisonPlan, SeededTrace, compare
+from placement.experiments.comparison import PLAN, PolicyComparison, load
+from placement.experiments.policy_name import PolicyName, SimulationModel, parse_policies
 from placement.experiments.report import print_comparison
-from placement.experiments.run import PARTS, Run, perform, simulate_task, task, trace_digest
+from placement.experiments.run import PARTS, SimulationRun, perform, simulate_task, task, trace_digest
 from placement.experiments.run_log import NAME, open_log, read_log
 from placement.experiments.setting import Setting
 from placement.experiments.statistics import paired
@@ -29,18 +29,20 @@ from placement.traces.mix import fresh, scaled
 from placement.traces.trace import Trace
 
 ROOT = Path(__file__).resolve().parents[4]
-POLICIES = parse_policies("lwf-1+srsf-1,random+srsf-2,lwf-1+ada-srsf", Rules.PUBLISHED)
+POLICIES = parse_policies("lwf-1+srsf-1,random+srsf-2,lwf-1+ada-srsf", SimulationModel.PUBLISHED)
 PATIENCE_S = 120
 
 
 def plan_of(traces, policies=POLICIES, jobs=16, setting=None):
-    entries = tuple(Entry(scaled(jobs, seed, 10), seed) for seed in range(traces))
-    return Plan(policies, entries, setting or Setting(), policies[0])
+    entries = tuple(SeededTrace(scaled(jobs, seed, 10), seed) for seed in range(traces))
+    return ComparisonPlan(policies, entries, setting or Setting(), policies[0])
 
 
 def a_run(key, policy="lwf-1+srsf-1", **changes):
     parts = dict.fromkeys(PARTS, 0.5)
-    run = Run(key, policy, "t", 0, 2, 1.5, 1.5, 1.9, 0.3, 4.0, 10, 0.01, parts, (1.0, 2.0), (0.25, 0.35))
+    run = SimulationRun(
+        key, policy, "t", 0, 2, 1.5, 1.5, 1.9, 0.3, 4.0, 10, 0.01, parts, (1.0, 2.0), (0.25, 0.35)
+    )
     return replace(run, **changes)
 
 
@@ -60,12 +62,12 @@ class TestRuns:
 
     def test_a_run_survives_its_line(self):
         run = a_run("k")
-        assert Run.from_line(run.line().encode()) == run
+        assert SimulationRun.from_line(run.line().encode()) == run
 
     @pytest.mark.parametrize("line", [b"", b"{}", b"[1]", b"null", b"\xff", b'{"key": 1}'])
     def test_anything_else_is_no_run(self, line):
         with pytest.raises((ValueError, TypeError)):
-            Run.from_line(line)
+            SimulationRun.from_line(line)
 
     def test_a_run_holds_what_the_outcome_says(self):
         trace = fresh(0, 10)
@@ -86,7 +88,7 @@ class TestRuns:
         keys = [
             task(trace, trace_digest(trace), policy, setting, seed).key
             for trace in (first, second)
-            for policy in (a, b, replace(a, rules=Rules.DEFECT))
+            for policy in (a, b, replace(a, rules=SimulationModel.DEFECT))
             for setting in (Setting(), other)
             for seed in (0, 1)
         ]
@@ -359,7 +361,7 @@ class TestStatistics:
 
     def test_a_comparison_compares_on_the_same_traces(self):
         jcts = {"a": (100.0, 200.0), "b": (110.0, 180.0)}
-        comparison = Comparison(
+        comparison = PolicyComparison(
             "a",
             {name: [a_run("k", name, average_jct_s=jct) for jct in values] for name, values in jcts.items()},
         )
@@ -382,7 +384,7 @@ class TestTable:
             name: [factor * (1000.0 + seed) for seed in range(100)]
             for name, factor in zip(names, (1, 1.25), strict=True)
         }
-        return Comparison(
+        return PolicyComparison(
             names[0],
             {name: [a_run("k", name, average_jct_s=jct) for jct in values] for name, values in jcts.items()},
         )

@@ -13,10 +13,10 @@ from PIL import Image
 
 from mltcp.core.errors import UsageError
 from placement.cli.main import main
-from placement.experiments.comparison import Comparison
-from placement.experiments.run import PARTS, Run
+from placement.experiments.comparison import PolicyComparison
+from placement.experiments.run import PARTS, SimulationRun
 from placement.plots.comparison import bars_figure, cdf_figure, scaling_figure, utilization_figure
-from placement.plots.picture import WIDTH_IN, framed, policy_colours
+from placement.plots.style import WIDTH_IN, framed, policy_colours
 from placement.plots.timelines import SHADES, Span, gantt_figure, links_figure, load, slices
 
 POLICIES = ("lwf-1+srsf-1", "lwf-1+ada-srsf", "random+ada-srsf")
@@ -27,7 +27,7 @@ def a_run(policy, scale=1.0, jobs=4, seed=0):
     parts = dict(zip(PARTS, (0.1, 0.3, 0.2, 0.1, 0.3, 0.1), strict=True))
     average = float(np.mean(jcts))
     parts = {name: average * share for name, share in parts.items()}
-    return Run(
+    return SimulationRun(
         f"{policy}{seed}{jobs}", policy, f"t{seed}", seed, jobs, average, average, max(jcts), 0.3, 1e3,
         10 * jobs, 1e-3 * jobs * scale, parts, jcts, (0.2 / scale, 0.4 / scale),
     )  # fmt: skip
@@ -36,7 +36,7 @@ def a_run(policy, scale=1.0, jobs=4, seed=0):
 @pytest.fixture
 def comparison():
     scales = dict(zip(POLICIES, (1.0, 0.8, 2.0), strict=True))
-    return Comparison(
+    return PolicyComparison(
         POLICIES[0],
         {name: [a_run(name, scale, seed=seed) for seed in range(3)] for name, scale in scales.items()},
     )
@@ -113,7 +113,7 @@ def test_transfers_faster_than_alone_do_not_lengthen_a_bar(comparison):
     runs = comparison.runs[POLICIES[0]]
     for run in runs:
         run.parts_s["contention_s"] *= -1
-    (ax,) = bars_figure(Comparison(POLICIES[0], {POLICIES[0]: runs})).axes
+    (ax,) = bars_figure(PolicyComparison(POLICIES[0], {POLICIES[0]: runs})).axes
     assert all(bar.get_width() >= 0 for bar in ax.patches)
     assert max(bar.get_x() + bar.get_width() for bar in ax.patches) == pytest.approx(
         np.mean([run.average_jct_s for run in runs])

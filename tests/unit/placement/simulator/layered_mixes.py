@@ -6,7 +6,7 @@ from fractions import Fraction
 from placement.model.cluster import Cluster, Gpu
 from placement.model.contention import Contention
 from placement.model.job import Job, Model
-from placement.policies.catalogue import Communication, communication_policy, placement_policy
+from placement.policies.catalogue import CommunicationPolicy, communication_policy, placement_policy
 from placement.policies.placing import random as placement_chance
 from placement.simulator.exact import loop
 from placement.simulator.exact.compute import dispatch
@@ -36,7 +36,7 @@ class LayeredMix:
     cluster: Cluster
     placement: str
     kappa: int
-    policy: Communication
+    policy: CommunicationPolicy
     contention: Contention
 
     @property
@@ -71,7 +71,7 @@ def instants(world, seed=0):
     placement_chance.seed(seed)
     while core["ended"] < len(jobs):
         arriving = [jobs["arrival"][core["arrived"]]] if core["arrived"] < len(jobs) else []
-        now = int(min(next_end(world.ends), soonest(world.agenda), *arriving))
+        now = int(min(next_end(world.ends), soonest(world.event_heap), *arriving))
         loop._end_what_is_due(world, now)
         while core["arrived"] < len(jobs) and jobs["arrival"][core["arrived"]] == now:
             arrive(world, core["arrived"])

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from mltcp.core.errors import UsageError
 from placement.model.compiled import compiled
 from placement.model.job import Job, Model
-from placement.simulator import published
+from placement.simulator.published import run as published
 from placement.simulator.published import twister
 from placement.simulator.published.loop import run_to_end
-from placement.simulator.published.rules import ADA_DUAL, PlacementRule, Rules
+from placement.simulator.published.rules import ADA_DUAL, PlacementRule, PublishedRules
 from placement.simulator.published.state import initial_state
 from placement.traces.mix import fresh
 from placement.traces.models import PUBLISHED
@@ -193,7 +193,7 @@ def test_the_same_as_a_millisecond_at_a_time(mix, placement, kappa, communicatio
 @pytest.mark.parametrize("defect", [True, False])
 def test_steps_are_left_out_for_nothing_but_speed(placement, most, defect):
     jobs = trace_of(5, 10).jobs
-    states = [initial_state(jobs, Rules(placement, 1, most, defect), seed=5) for _ in range(2)]
+    states = [initial_state(jobs, PublishedRules(placement, 1, most, defect), seed=5) for _ in range(2)]
     totals = [run_to_end(state, every) for state, every in zip(states, (True, False), strict=True)]
     assert totals[0] == totals[1]
     assert states[0].jobs["ended"].tolist() == states[1].jobs["ended"].tolist()
@@ -245,7 +245,7 @@ def test_the_outcome_is_in_seconds():
     for each in outcome.jobs:
         parts = (each.queue_s, each.compute_s, each.gpu_wait_s, each.link_wait_s, each.communication_s)
         assert each.jct_s == pytest.approx(sum(parts))
-    simulated = published.simulate(trace_of(0, 1000).jobs, "lwf", 1, "ada-srsf", defect=True)
+    simulated = published.run(trace_of(0, 1000).jobs, "lwf", 1, "ada-srsf", defect=True).outcome()
     assert simulated.jobs == outcome.jobs
 
 
@@ -270,7 +270,7 @@ def test_list_scheduling_is_lwf_that_keeps_no_job_together():
 @pytest.mark.parametrize("megabytes", ["526.4", "99.2", "103.0", "251.8"])
 def test_sizes_are_the_floats_that_the_published_code_read(megabytes):
     jobs = [job(0, size_bytes=round(float(megabytes) * 10) * 100_000)]
-    state = initial_state(jobs, Rules(PlacementRule.LWF, 1, 1, False), seed=0)
+    state = initial_state(jobs, PublishedRules(PlacementRule.LWF, 1, 1, False), seed=0)
     assert state.jobs["size"][0] == float(megabytes)
 
 
@@ -286,7 +286,7 @@ def draw(state, numbers):
 @given(st.integers(0, 2**64), st.lists(st.integers(0, 2000), min_size=1, max_size=4))
 @settings(max_examples=50, deadline=None)
 def test_numbers_are_those_of_python(seed, skipped):
-    state = initial_state([job(0)], Rules(PlacementRule.RANDOM, 1, 1, False), seed)
+    state = initial_state([job(0)], PublishedRules(PlacementRule.RANDOM, 1, 1, False), seed)
     reference = random.Random(seed)
     for count in skipped:
         twister.skip(state, count)
