@@ -1,10 +1,11 @@
-"""Where the gate is that large operations ask at, as a person sets it in the environment."""
+"""The settings of the all-reduce gate's client, from the environment."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import BINARY_SIZES, parse_number, parse_size_bytes
 
@@ -15,13 +16,13 @@ _MAX_THRESHOLD_BYTES = 1 << 39
 
 @dataclass(frozen=True)
 class GateSettings:
-    """How this process asks at a gate.
+    """How this process reaches a gate, and which operations ask it.
 
     Attributes:
         address: ``unix:/path`` or ``host:port`` (MLTCP_GATE).
-        threshold_bytes: operations of a smaller payload do not ask (MLTCP_GATE_BYTES).
-        timeout_s: a gate that says nothing for so long is taken for dead (MLTCP_GATE_TIMEOUT, in seconds).
-        token: that the gate wants to hear, if it does (MLTCP_GATE_TOKEN).
+        threshold_bytes: operations with a smaller payload need no pass (MLTCP_GATE_BYTES).
+        timeout_s: a gate that does not answer for this long counts as dead (MLTCP_GATE_TIMEOUT, in seconds).
+        token: authenticates this process at the gate, if the gate requires it (MLTCP_GATE_TOKEN).
     """
 
     address: str
@@ -31,10 +32,10 @@ class GateSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> GateSettings | None:
-        """The settings as they stand in the environment; None without MLTCP_GATE.
+        """Read the settings from environment variables; None without MLTCP_GATE.
 
         Raises:
-            UsageError: a variable has a value that it cannot have.
+            UsageError: a variable has an invalid value.
         """
         address = environment.get("MLTCP_GATE", "").strip()
         if not address:
@@ -59,12 +60,8 @@ class GateSettings:
         )
 
 
-def check_address(variable: str, address: str) -> None:
-    """Raise UsageError unless it is ``unix:/path`` or ``host:port``."""
-    host, _, port = address.rpartition(":")
-    if address.startswith("unix:"):
-        good = len(address) > len("unix:")
-    else:
-        good = bool(host) and port.isdecimal() and 0 < int(port) < 65536
-    if not good:
-        raise UsageError(f"{variable}={address}: unix:/path or host:port is allowed")
+def check_address(variable: str, text: str) -> None:
+    """Raise UsageError unless `text` is an address that can be connected to: ``unix:/path`` or ``host:port``."""
+    address = Address.parse(text, variable)
+    if address.path is None and address.port == 0:
+        raise UsageError(f"{variable}: expected a port from 1 to 65535, got {text!r}")

@@ -50,8 +50,12 @@ Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
-class Phase:
-    """A stretch of an iteration: how long, and with how many bits a second on average."""
+class MeasuredPhase:
+    """A stretch of an iteration with its average bandwidth.
+
+    Unlike `mltcp.core.demand.Phase`, which is whole nanoseconds and bits per second, it has the values as measured:
+    rounding them would change the numbers in profiles.
+    """
 
     duration_s: float
     bandwidth_bps: float
@@ -79,7 +83,7 @@ class DemandProfile:
     communication_s: float
     sent_bytes: int
     acked_bytes: int | None
-    phases: tuple[Phase, ...]
+    phases: tuple[MeasuredPhase, ...]
     operations: tuple[ProfiledOperation, ...]
 
 
@@ -173,7 +177,7 @@ def _relative(operation: Operation, started_ns: int) -> ProfiledOperation:
     )
 
 
-def _phases(iteration: Iteration) -> tuple[Phase, ...]:
+def _phases(iteration: Iteration) -> tuple[MeasuredPhase, ...]:
     sending = [
         operation for operation in iteration.operations if operation.sent_bytes and operation.completed_ns
     ]
@@ -182,11 +186,11 @@ def _phases(iteration: Iteration) -> tuple[Phase, ...]:
     for start_ns, end_ns in _joined(iteration, busy_intervals(sending)):
         sent = sum(each.sent_bytes for each in sending if start_ns <= each.submitted_ns <= end_ns)
         if start_ns > at_ns:
-            phases.append(Phase((start_ns - at_ns) / 1e9, 0.0))
-        phases.append(Phase((end_ns - start_ns) / 1e9, sent * 8e9 / (end_ns - start_ns)))
+            phases.append(MeasuredPhase((start_ns - at_ns) / 1e9, 0.0))
+        phases.append(MeasuredPhase((end_ns - start_ns) / 1e9, sent * 8e9 / (end_ns - start_ns)))
         at_ns = end_ns
     if iteration.ended_ns > at_ns:
-        phases.append(Phase((iteration.ended_ns - at_ns) / 1e9, 0.0))
+        phases.append(MeasuredPhase((iteration.ended_ns - at_ns) / 1e9, 0.0))
     return tuple(phases)
 
 
@@ -232,7 +236,7 @@ def from_document(document: object) -> Profile:
 
 def _demand(document: object, where: str) -> DemandProfile:
     values = dict(_fields(document, where))
-    values["phases"] = _list(Phase, values.get("phases"), f"{where}.phases")
+    values["phases"] = _list(MeasuredPhase, values.get("phases"), f"{where}.phases")
     values["operations"] = _list(ProfiledOperation, values.get("operations"), f"{where}.operations")
     return _made(DemandProfile, values, where)
 

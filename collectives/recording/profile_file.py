@@ -1,50 +1,42 @@
-"""The file of a job's profile: replaced as a whole, so that a reader never sees half of it."""
+"""The file of a job's demand profile, replaced as a whole by each write."""
 
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from collectives.core.notices import say_once
-from mltcp.core.errors import MltcpError
+from mltcp.core.atomic_files import check_writable, write_atomically
+from mltcp.core.errors import MltcpError, UsageError
 
 
 class ProfileFile:
     """Writes documents to `path`.
 
     Raises:
-        MltcpError: nothing can be written there, or what is there is no regular file (a device would be replaced).
+        UsageError: the file cannot be written, or exists and is no regular file.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
-        # A name of its own, since the file's directory may be shared with other jobs.
-        self._draft = self._path.with_name(f".{path.name}.{os.getpid()}")
-        # Iterations and failures are written by different threads.
+        # The completion thread and the one that ends the process both write.
         self._lock = threading.Lock()
         try:
             if self._path.exists() and not self._path.is_file():
-                raise MltcpError(
-                    f"MLTCP_PROFILE={path}: is not a regular file; name one, or one that is not there yet"
-                )
-            self._draft.write_text("")
-            self._draft.unlink()
-        except OSError as error:
-            raise MltcpError(f"MLTCP_PROFILE={path}: cannot be written: {error.strerror}") from None
+                raise UsageError(f"{path}: expected a regular file or a new name")
+            check_writable(self._path)
+        except (UsageError, OSError) as error:
+            raise UsageError(f"MLTCP_PROFILE: {error}") from None
 
     def write(self, document: Mapping[str, Any]) -> None:
-        """Put the document in the place of the one before. An error is said once and never raised."""
-        text = json.dumps(document, indent=1) + "\n"
+        """Replace the previous document; an error is logged once and never raised."""
+        content = f"{json.dumps(document, indent=1)}\n".encode()
         with self._lock:
             try:
-                self._draft.write_text(text)
-                self._draft.replace(self._path)
-            except OSError as error:
-                say_once("profile", f"mltcp: cannot write {self._path}: {error.strerror}")
-                with suppress(OSError):
-                    self._draft.unlink()
+                # Not forced to disk: that takes milliseconds, in which completions of operations go unnoticed.
+                write_atomically(self._path, content, durable=False)
+            except MltcpError as error:
+                say_once("profile", f"mltcp: cannot write the profile: {error}")

@@ -23,8 +23,8 @@ def check_writable(path: Path) -> None:
         raise UsageError(f"{path}: permission denied")
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace the content of a file, or create it. It is on disk when this returns.
+def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Replace the content of a file, or create it. If `durable`, it is on disk when this returns.
 
     A file that exists keeps its mode. What is not a regular file, such as /dev/stdout, is written directly.
 
@@ -35,25 +35,27 @@ def write_atomically(path: Path, content: bytes) -> None:
         if path.exists() and not path.is_file():
             path.write_bytes(content)
         else:
-            _replace(path.resolve(), content)
+            _replace(path.resolve(), content, durable)
     except OSError as error:
         raise MltcpError(f"{path}: {error.strerror or error}") from None
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _replace(path: Path, content: bytes, durable: bool) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
         os.chmod(name, mode)
         os.replace(name, path)
     except BaseException:
         os.unlink(name)
         raise
-    _sync_directory(path.parent)
+    if durable:
+        _sync_directory(path.parent)
 
 
 def _sync_directory(path: Path) -> None:

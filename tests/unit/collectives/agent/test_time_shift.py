@@ -591,7 +591,7 @@ def test_who_is_detached_stays_so(ranks):
 
 @pytest.mark.parametrize("address", ["nowhere", "unix:", "host:0"])
 def test_bad_addresses_are_refused(address):
-    with pytest.raises(UsageError, match=f"MLTCP_PLACEMENT={address}"):
+    with pytest.raises(UsageError, match=f"MLTCP_PLACEMENT: expected .*, got {address!r}"):
         Settings.from_environment({"MLTCP_PLACEMENT": address})
 
 

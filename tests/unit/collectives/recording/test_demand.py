@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from collectives.recording.demand import (
     TYPICAL_OF,
     WARM_UP,
-    Phase,
+    MeasuredPhase,
     Profile,
     as_document,
     demand_profile,
@@ -91,7 +91,7 @@ def test_what_sends_nothing_or_failed_makes_no_phase_but_is_on_the_list():
     received = operation(10, 20, 0, "recv")
     failed = operation(30, None)
     found = demand_profile(iteration(received, failed))
-    assert found.phases == (Phase(0.1, 0.0),)
+    assert found.phases == (MeasuredPhase(0.1, 0.0),)
     assert [(each.name, each.submitted_s, each.completed_s) for each in found.operations] == [
         ("recv", 0.01, 0.02),
         ("all_reduce", 0.03, None),
