@@ -1,21 +1,22 @@
-"""The ``mltcp`` backend of torch.distributed: a process group around Gloo and NCCL that knows a job's iterations.
+"""The ``mltcp`` backend of torch.distributed: a process group around Gloo and NCCL that detects a job's iterations.
 
 ``init_process_group("mltcp")`` needs no import where torch loads its entry points; elsewhere ``import collectives``
-registers the backend. What it finds out is here to read::
+registers the backend. Queries::
 
-    collectives.detection()      which detector finds the iterations, and what it has learned
+    collectives.detection()      the detector in use, and the parameters it has learned
     collectives.iterations()     the last finished iterations, each with its operations
     collectives.profile()        the last and the typical iteration as phases of (duration, bandwidth)
-    collectives.transport.sockets()        the group's own TCP connections, each with its peer's rank
+    collectives.connections()    the TCP connections of a group, each with its peer's rank
 
-and what can be hung into the job's life::
+Marks and callbacks::
 
-    with collectives.iteration(): ...           marks an iteration where none of the detectors fits
-    collectives.on_iteration_start(callback)    on the training's thread, right after the previous one has ended
-    collectives.on_operation(callback)          on the caller's thread, before the operation is passed on
-    collectives.on_iteration_end(callback)      on a thread of the backend's, once its operations are complete
+    with collectives.iteration(): ...           marks an iteration explicitly, where no detector fits
+    collectives.on_iteration_start(callback)    on the training thread, right after the previous iteration has ended
+    collectives.on_operation(callback)          on the calling thread, before the operation is passed on
+    collectives.on_iteration_end(callback)      on a thread of the backend, once its operations are complete
 
-Each ``on_...`` returns a function that takes the callback out again. A callback that raises harms nothing.
+Each ``on_...`` returns a function that removes the callback. The error of a callback is logged and does not affect the
+job.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ __all__ = [
 
 @contextmanager
 def iteration() -> Iterator[None]:
-    """One iteration of the job, marked by hand; from the first such mark on, no detector is asked any more.
+    """Mark the ``with`` block as one iteration; from the first mark on, no detector is used any more.
 
-    An iteration that is left by an exception counts like any other. Inside another one it means nothing.
+    A block that is left by an exception counts as an iteration too. A block inside another one has no effect.
     """
     recorder = _recorder()
     outermost = recorder.begin()
@@ -63,7 +64,7 @@ def iteration() -> Iterator[None]:
 
 
 def detection() -> Detection:
-    """Which detector of iterations is in force in this process, and what it has learned."""
+    """The detector of iterations in use in this process, and the parameters it has learned."""
     return _recorder().detection()
 
 
@@ -80,7 +81,7 @@ def profile() -> Profile:
 
 
 def connections(group: ProcessGroup | None = None) -> tuple[GroupSocket, ...]:
-    """The TCP connections of a process group (the default one), each with its peer's rank in that group.
+    """The TCP connections of a process group (default: the default group), each with its peer's rank in that group.
 
     Empty for a group of another backend, and for one whose transport is not Gloo's.
     """
@@ -93,17 +94,17 @@ def connections(group: ProcessGroup | None = None) -> tuple[GroupSocket, ...]:
 
 
 def on_iteration_start(callback: Callable[[IterationStart], object]) -> Callable[[], None]:
-    """Call `callback` when an iteration begins; what it takes delays the iteration, which is how to shift one."""
+    """Call `callback` when an iteration begins; the time it takes delays the iteration, as a time shift does."""
     return _recorder().on_iteration_start.add(callback)
 
 
 def on_operation(callback: Callable[[Operation], object]) -> Callable[[], None]:
-    """Call `callback` before each operation is passed on; what it takes holds the operation back."""
+    """Call `callback` before each operation is passed on; the time it takes holds the operation back."""
     return _recorder().on_operation.add(callback)
 
 
 def on_iteration_end(callback: Callable[[Iteration], object]) -> Callable[[], None]:
-    """Call `callback` with each finished iteration, from a thread of the backend's: it cannot delay the job."""
+    """Call `callback` with each finished iteration, on a thread of the backend, where it does not delay the job."""
     return _recorder().on_iteration_end.add(callback)
 
 

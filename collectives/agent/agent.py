@@ -29,7 +29,7 @@ from collectives.agent.iteration_starts import IterationStarts
 from collectives.agent.learned_profile import LearnedProfile, began_to_send_ns
 from collectives.agent.service_clock import ServiceClock
 from collectives.agent.time_shift import LATE, LONGEST_NS, TimeShifts
-from collectives.core.notices import say_once
+from collectives.core.notices import warn_once
 from collectives.recording.records import Iteration
 from mltcp.core.delay import Decision, Delay, Detach
 
@@ -176,7 +176,7 @@ class Agent:
             self._retry_s = RETRY_S
         except StreamError as error:
             self._end_stream()
-            say_once("placement", f"mltcp: {error}; the job runs without the placement service")
+            warn_once("placement", f"mltcp: {error}; the job runs without the placement service")
             return
         threading.Thread(target=self._read, args=(stream,), name="mltcp-decisions", daemon=True).start()
 
@@ -187,7 +187,7 @@ class Agent:
                 self._queue_decision(stream, decision)
         except StreamError as error:
             if not self._closing:
-                say_once("placement", f"mltcp: {error}; the job runs without the placement service")
+                warn_once("placement", f"mltcp: {error}; the job runs without the placement service")
         self._queue_decision(stream, None)
 
     def _queue_decision(self, stream: ServiceStream, decision: Decision | None) -> None:

@@ -1,1 +1,1 @@
-"""Settings and notices that every part of the backend uses."""
+"""Settings and warnings, used by all parts of the backend."""

@@ -1,4 +1,4 @@
-"""What a person should know once, and not with every group and rank: one line on the logger ``mltcp``."""
+"""Warnings that are logged once per process, on the logger ``mltcp``."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import logging
 import os
 
 _log = logging.getLogger("mltcp")
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
-def say_once(key: str, message: str, rank: int = 0) -> None:
-    """Log `message` as a warning if nothing was said under `key` in this process yet; rank 0 speaks for all."""
-    if key not in _said:
-        _said.add(key)
+def warn_once(key: str, message: str, rank: int = 0) -> None:
+    """Log a warning unless there was one for `key` in this process; only rank 0 logs."""
+    if key not in _warned:
+        _warned.add(key)
         if rank == 0:
             _log.warning("%s", message)
 
 
 def rank_on_host(rank: int) -> int:
-    """Which rank of those on its host this is, where the launcher tells; else the rank in the job.
+    """This process's rank among those on its host, if the launcher sets LOCAL_RANK; else its rank in the job.
 
-    What concerns a host is for the first rank on it to say.
+    Warnings about a host are logged by the first rank on it.
     """
     local = os.environ.get("LOCAL_RANK", "")
     return int(local) if local.isdecimal() else rank
 
 
-os.register_at_fork(after_in_child=_said.clear)
+os.register_at_fork(after_in_child=_warned.clear)

@@ -1,4 +1,4 @@
-"""What a person sets in the environment of a training job, read and checked once."""
+"""The backend's settings, read from the environment of a training job and validated once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FALSE = ("", "0", "false", "no", "off")
 
 @dataclass(frozen=True)
 class Pace:
-    """How connections are paced by their own sockets: the network's line rate, and whether F acts."""
+    """Pacing of the job's connections by their sockets: the line rate, and whether F is applied."""
 
     line_rate_bps: int
     mltcp: bool = True
@@ -31,18 +31,18 @@ class Pace:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of this process's job.
+    """The settings of this process.
 
     Attributes:
-        wrap: backends whose groups are built by this one (MLTCP_WRAP).
-        control: the congestion control for the job's sockets, or ``none`` to leave them alone (MLTCP_CC).
-        control_asked: whether a person named the control, or it is the default.
-        strict: whether what is missing on the host is an error (MLTCP_STRICT).
-        profile: the file that the job's demand profile is written to, if any (MLTCP_PROFILE).
-        job: the job's name (MLTCP_JOB; else the program's).
-        pace: how this process paces its own connections, if it does (MLTCP_PACE).
-        gate: where large operations ask whether they may go, if they do (MLTCP_GATE and others).
-        placement: the address of the placement service that shifts the job in time, if one does (MLTCP_PLACEMENT).
+        wrap: backends whose groups are built by this backend (MLTCP_WRAP).
+        control: congestion control of the job's sockets, or ``none`` to leave them as they are (MLTCP_CC).
+        control_asked: whether MLTCP_CC was set, or the control is the default.
+        strict: whether a feature that is missing on the host is an error (MLTCP_STRICT).
+        profile: file that the job's demand profile is written to, if any (MLTCP_PROFILE).
+        job: name of the job (MLTCP_JOB; default: that of the program).
+        pace: pacing of this process's connections, if enabled (MLTCP_PACE).
+        gate: the gate that large operations ask for a pass, if any (MLTCP_GATE and others).
+        placement: address of the placement service that shifts the job in time; empty for none (MLTCP_PLACEMENT).
     """
 
     wrap: frozenset[str] = frozenset()
@@ -57,10 +57,10 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
-        """The settings as they stand in the environment.
+        """Read the settings from environment variables.
 
         Raises:
-            UsageError: a variable has a value that it cannot have.
+            UsageError: a variable has an invalid value.
         """
         control = environment.get("MLTCP_CC", "").strip()
         profile = environment.get("MLTCP_PROFILE", "")
@@ -81,19 +81,17 @@ def _wrapped(text: str) -> frozenset[str]:
     names = frozenset(filter(None, (name.strip().lower() for name in text.split(","))))
     for name in sorted(names):
         if name not in WRAPPABLE:
-            raise UsageError(
-                f"MLTCP_WRAP={text}: {name!r} cannot be wrapped; choose from {', '.join(WRAPPABLE)}"
-            )
+            raise UsageError(f"MLTCP_WRAP: expected names among {', '.join(WRAPPABLE)}, got {name!r}")
     return names
 
 
 def _pace(text: str) -> Pace | None:
-    """``25gbit``, or ``25gbit,dcqcn`` for the law without F."""
+    """Parse ``25gbit``, or ``25gbit,dcqcn`` for the rate law without F."""
     if not text.strip():
         return None
     rate, comma, law = text.strip().partition(",")
     if comma and law not in LAWS:
-        raise UsageError(f"MLTCP_PACE={text}: unknown law {law!r}; choose from {', '.join(LAWS)}")
+        raise UsageError(f"MLTCP_PACE: expected a rate law among {', '.join(LAWS)}, got {law!r}")
     rate_bps = parse_rate_bps(rate, field="MLTCP_PACE", lowest=MIN_LINE_RATE_BPS, highest=MAX_LINE_RATE_BPS)
     return Pace(rate_bps, law != "dcqcn")
 
@@ -106,5 +104,5 @@ def _placement(address: str) -> str:
 
 def _flag(name: str, value: str) -> bool:
     if value.lower() not in _TRUE + _FALSE:
-        raise UsageError(f"{name}={value}: choose 1 or 0")
+        raise UsageError(f"{name}: expected 1 or 0, got {value!r}")
     return value.lower() in _TRUE

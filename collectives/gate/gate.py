@@ -14,7 +14,7 @@ from functools import lru_cache
 from weakref import WeakSet
 
 from collectives.core.gate_settings import GateSettings
-from collectives.core.notices import rank_on_host, say_once
+from collectives.core.notices import rank_on_host, warn_once
 from collectives.gate.channel import GateChannel, GateRefusedError
 from collectives.recording.operation import InFlightOperation
 
@@ -165,7 +165,7 @@ class Gate:
             self._passes.clear()
         self._shut()
         reason = "timed out" if isinstance(error, TimeoutError) else str(error) or "connection lost"
-        say_once(
+        warn_once(
             "gate",
             f"mltcp: the gate at {self.settings.address} does not answer ({reason}); operations proceed without it",
             rank_on_host(self._rank),

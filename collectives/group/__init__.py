@@ -1,1 +1,1 @@
-"""The process group, its registration with torch, and the admission of operations."""
+"""The process group, its registration with torch, and the coordination of the job with others."""

@@ -1,20 +1,20 @@
-"""The entry point ``torch.backends``: what torch calls at the end of ``import torch``."""
+"""The entry point ``torch.backends``, which torch calls at the end of ``import torch``."""
 
 from __future__ import annotations
 
 import logging
 
 _log = logging.getLogger("mltcp")
-_under_way = False
+_loading = False
 
 
 def load() -> None:
-    """Register the backend. It must never fail, or it would break ``import torch`` for every program on the host."""
-    global _under_way
-    if _under_way:
-        # `import collectives` imports torch, which calls this again: the first call will do it.
+    """Register the backend; never raises, since that would break ``import torch`` for every program on the host."""
+    global _loading
+    if _loading:
+        # `import collectives` imports torch, which calls this again within the first call.
         return
-    _under_way = True
+    _loading = True
     try:
         from collectives.group.backend import register
 
@@ -22,4 +22,4 @@ def load() -> None:
     except Exception as error:
         _log.warning("mltcp: the backend is not registered: %s", error)
     finally:
-        _under_way = False
+        _loading = False

@@ -1,7 +1,7 @@
 """Registers ``mltcp`` with torch.distributed.
 
-``import torch`` does so (collectives/group/autoload.py), or ``import collectives`` where torch's autoload is off.
-With MLTCP_WRAP, groups that are asked for as ``gloo`` or ``nccl`` are built by this backend too.
+It is called by ``import torch`` (collectives/group/autoload.py), or by ``import collectives`` where torch's autoload is
+off. With MLTCP_WRAP, groups of the backends ``gloo`` and ``nccl`` are built by this backend too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEVICES = ["cpu", "cuda"]
 
 
 def register() -> None:
-    """Make ``init_process_group("mltcp")`` known to torch; what is done already is not done again."""
+    """Register the backend name ``mltcp`` with torch; further calls have no effect."""
     if not dist.is_available():
         return
     if NAME not in dist.Backend.backend_list:
@@ -32,12 +32,12 @@ def register() -> None:
         c10d._new_process_group_helper = _wrapping(helper)
 
 
-# -- groups asked for by name ------------------------------------------------------------------------------------------
+# -- groups of the backend mltcp ---------------------------------------------------------------------------------------
 
 
 def _create(options: Any, pg_options: Any) -> ProcessGroup:
-    """What torch calls for a group of the backend ``mltcp``."""
-    # Imported with the first group, not with torch: most programs that import torch never make one.
+    """Make a group of the backend ``mltcp``; called by torch."""
+    # Imported with the first group, not with torch: most programs that import torch never make a group.
     from collectives.group.group_factory import make_group
     from collectives.group.inner_group import Membership, build_inner
 
@@ -54,11 +54,11 @@ def _create(options: Any, pg_options: Any) -> ProcessGroup:
     return group
 
 
-# -- groups asked for by another name ----------------------------------------------------------------------------------
+# -- groups of other backends (MLTCP_WRAP) -----------------------------------------------------------------------------
 
 
 def _wrapping(helper: Any) -> Any:
-    """torch's maker of groups, with ours around those plain groups that MLTCP_WRAP names."""
+    """Torch's function that makes groups, with the groups of the backends in MLTCP_WRAP wrapped by ours."""
 
     @functools.wraps(helper)
     def make(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -88,7 +88,7 @@ def _wrapping(helper: Any) -> Any:
 
 
 def _take_place(plain: ProcessGroup, ours: ProcessGroup) -> None:
-    """Let torch's registers of groups say `ours` wherever they say `plain`."""
+    """Replace `plain` by `ours` in all of torch's registers of groups."""
     world = c10d._world
     registers: tuple[dict[ProcessGroup, Any], ...] = (
         world.pg_map,
@@ -104,7 +104,7 @@ def _take_place(plain: ProcessGroup, ours: ProcessGroup) -> None:
     c10d._register_process_group(plain.group_name, ours)
 
 
-# -- functions of torch.distributed that ask for a group's exact type or name ------------------------------------------
+# -- functions of torch.distributed that test for a group's exact type or name -----------------------------------------
 
 
 def _replace(name: str, replacement: Any) -> None:
@@ -115,12 +115,12 @@ def _replace(name: str, replacement: Any) -> None:
 
 
 def _is_ours(group: Any) -> bool:
-    # The class is imported with the first group; without one there is nothing to recognise.
+    # By name, since the class is imported with the first group only.
     return type(group).__name__ == "MltcpProcessGroup"
 
 
 def _batch_isend_irecv(original: Any, p2p_op_list: list[Any]) -> list[Any]:
-    """torch groups a batch only in a plain ProcessGroup; ungrouped, NCCL can deadlock."""
+    """Coalesce a batch, which torch does for a plain ProcessGroup only; without it NCCL can deadlock."""
     c10d._check_p2p_op_list(p2p_op_list)
     group = p2p_op_list[0].group or c10d._get_default_group()
     device = p2p_op_list[0].tensor.device
@@ -140,7 +140,7 @@ def _monitored_barrier(
     timeout: timedelta | float | None = None,
     wait_all_ranks: bool = False,
 ) -> None:
-    """torch asks whether the backend's name is gloo; ours is not, but what is inside may be."""
+    """Allow a monitored barrier, which torch restricts to the backend name gloo, if the inner backend is Gloo."""
     if c10d._rank_not_in_group(group):
         return original(group, timeout, wait_all_ranks)
     target: Any = group if group is not None else c10d._get_default_group()

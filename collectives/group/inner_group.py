@@ -1,6 +1,6 @@
-"""The plain process group inside ours: Gloo for CPU tensors, and NCCL for CUDA tensors where that can be.
+"""The plain process group inside an MltcpProcessGroup: Gloo for CPU tensors, NCCL for CUDA tensors where possible.
 
-Built as torch builds its own groups, so that every operation, error and time-out is the inner backend's.
+It is built as torch builds its own groups, so that every operation, error and timeout is the inner backend's.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, ProcessGroup, Store
 from torch.distributed import distributed_c10d as c10d
 
-from collectives.core.notices import say_once
+from collectives.core.notices import warn_once
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True)
 class Membership:
-    """A rank's place in a group that is being made."""
+    """A rank's arguments for a group that is being made."""
 
     store: Store
     rank: int
@@ -36,16 +36,16 @@ class Membership:
 
 @dataclass(frozen=True)
 class Devices:
-    """The GPUs that a rank sees, by their identities, and the host that they are in."""
+    """The UUIDs of the GPUs that are visible to a rank, and the boot id of its host."""
 
     host: str
     gpus: tuple[str, ...]
 
 
 def build_inner(member: Membership, pg_options: Any = None) -> ProcessGroup:
-    """A plain process group of this rank: Gloo for the CPU; NCCL, or Gloo where NCCL cannot be, for CUDA.
+    """Make a plain process group: Gloo for the CPU; NCCL, or Gloo where NCCL is not possible, for CUDA.
 
-    Raises what torch raises when the ranks cannot meet.
+    Torch's errors are passed on.
     """
     inner = ProcessGroup(member.store, member.rank, member.size)
     inner._set_default_backend(ProcessGroup.BackendType.GLOO)
@@ -80,7 +80,7 @@ def _nccl(member: Membership, pg_options: Any) -> Any:
 
 
 def _with_debugging(backend: Any, store: Store, member: Membership) -> Any:
-    """Under TORCH_DISTRIBUTED_DEBUG=DETAIL torch checks every operation of its own backends; so for ours."""
+    """Under TORCH_DISTRIBUTED_DEBUG=DETAIL, add torch's checks of every operation, as torch does for its backends."""
     if dist.get_debug_level() != dist.DebugLevel.DETAIL:
         return backend
     return c10d._create_process_group_wrapper(
@@ -93,17 +93,17 @@ def _with_debugging(backend: Any, store: Store, member: Membership) -> Any:
     )
 
 
-# -- may NCCL be used? -------------------------------------------------------------------------------------------------
+# -- whether NCCL can be used ------------------------------------------------------------------------------------------
 
 
 def _wants_nccl(member: Membership) -> bool:
     if not torch.cuda.is_available():
         return False
     if not dist.is_nccl_available():
-        say_once("nccl", "mltcp: this torch has no NCCL; CUDA tensors go over Gloo", member.rank)
+        warn_once("nccl", "mltcp: this torch has no NCCL; CUDA tensors go over Gloo", member.rank)
         return False
     if must_share(_everyones_devices(member)):
-        say_once(
+        warn_once(
             "nccl", "mltcp: ranks share a GPU, which NCCL refuses; CUDA tensors go over Gloo", member.rank
         )
         return False
@@ -111,7 +111,7 @@ def _wants_nccl(member: Membership) -> bool:
 
 
 def must_share(ranks: Iterable[Devices]) -> bool:
-    """Whether some host has more ranks than its ranks together see GPUs."""
+    """Whether some host has more ranks than GPUs that are visible to its ranks."""
     gpus: dict[str, set[str]] = {}
     members: dict[str, int] = {}
     for devices in ranks:

@@ -128,7 +128,7 @@ class Job:
             count=recorder.count,
         )
 
-    # -- called by the recorder --------------------------------------------------------------------------------------
+    # -- called by the recorder ----------------------------------------------------------------------------------------
 
     def _after_iteration(self) -> None:
         if self._reports or self._file is not None:
@@ -142,7 +142,7 @@ class Job:
         if self._file is not None:
             self.recorder.completion.run(self._write)
 
-    # -- on the completion thread ------------------------------------------------------------------------------------
+    # -- on the completion thread --------------------------------------------------------------------------------------
 
     def _publish(self) -> None:
         """Write the profile and report the last iteration to the daemon, where they are due."""

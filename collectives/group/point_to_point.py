@@ -34,7 +34,7 @@ class PointToPointWork(Work):
             self._operation.completed_ns = time.monotonic_ns()
         return outcome
 
-    # -- passed on to torch's handle ---------------------------------------------------------------------------------
+    # -- passed on to torch's handle -----------------------------------------------------------------------------------
 
     def is_completed(self) -> bool:
         """Whether the operation is complete."""

@@ -165,7 +165,7 @@ class MltcpProcessGroup(ProcessGroup):
         """The group's TCP connections, each with its peer's rank; empty if the transport is not Gloo's."""
         return () if self._mesh is None else self._mesh.sockets()
 
-    # -- collective operations ---------------------------------------------------------------------------------------
+    # -- collective operations -----------------------------------------------------------------------------------------
     #
     # Both the old and the new name of a method: torch 2.13 calls the new ones, older code the old ones. A method that
     # has several signatures in torch takes any arguments, which the inner group tells apart. All return None, against
@@ -358,7 +358,7 @@ class MltcpProcessGroup(ProcessGroup):
         """Wait until all ranks have come here."""
         return self._collective("barrier", self._inner.barrier, args, kwargs)
 
-    # -- sends and receives ------------------------------------------------------------------------------------------
+    # -- sends and receives --------------------------------------------------------------------------------------------
 
     @untraced
     def send(self, tensors: list[Tensor], dstRank: int, tag: int) -> Work:
@@ -375,7 +375,7 @@ class MltcpProcessGroup(ProcessGroup):
         """Receive a tensor from any rank."""
         return self._point_to_point("recv", self._inner.recv_anysource, tensors, tag)
 
-    # -- recording ---------------------------------------------------------------------------------------------------
+    # -- recording -----------------------------------------------------------------------------------------------------
 
     def _collective(
         self,

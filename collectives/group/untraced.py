@@ -1,4 +1,4 @@
-"""Keeps torch.compile out of this package: it would inline Python methods that stand where torch's own are C++."""
+"""Keeps torch.compile from tracing into the process group's methods, which replace methods that are C++ in torch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def untraced(function: F) -> F:
-    """Mark `function` and what it calls as not to be traced: a compiled caller breaks its graph and calls it.
+    """Exclude `function` and its callees from tracing: a compiled caller breaks its graph and calls it.
 
-    As torch.compiler.disable does, but at no cost per call and without importing the compiler (1 s).
+    Like torch.compiler.disable, but without a cost per call and without importing the compiler (1 s).
     """
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     function._torchdynamo_disable_msg = "an operation of an mltcp process group"  # type: ignore[attr-defined]

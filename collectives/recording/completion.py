@@ -1,8 +1,8 @@
-"""When asynchronous operations complete, noticed by a thread that waits for them in turn.
+"""Notes when asynchronous operations complete, on a thread that waits for them in turn.
 
-torch tells no one when a Gloo operation completes but those who wait for it, and a callback on its future would run
-before the waiters are woken, which would make every operation later. So one thread of ours waits too. What completes
-before the thread comes to look is noticed up to `LINGER_S` late.
+The completion of a Gloo operation is signalled only to threads that wait for it. A callback on its future would run
+before these are woken, and so delay every operation. An operation that completes while the thread sleeps is noticed up
+to `LINGER_S` late.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Protocol
 _log = logging.getLogger("mltcp")
 
 LINGER_S = 0.0005
-"""The thread looks for more this often before it sleeps: to wake it costs the caller microseconds."""
+"""The idle thread polls at this interval before it blocks, because waking it costs the caller microseconds."""
 
 _LINGERS = 8
 _POLL_S = 0.001
-_LEAVE_S = 2.0
+_JOIN_S = 2.0
 
 
 class AnyWork(Protocol):
-    """As much of torch's Work as is needed here."""
+    """The part of torch's Work that is used here."""
 
     def wait(self) -> bool:
-        """Block until it is complete; raises if it failed."""
+        """Block until the operation is complete; raises its error."""
 
     def is_completed(self) -> bool:
-        """Whether it is complete."""
+        """Whether the operation is complete."""
 
 
 Done = Callable[[int | None], None]
@@ -39,9 +39,9 @@ Task = Callable[[], None]
 
 
 class CompletionThread:
-    """Waits for works in the order in which they are given, and runs small tasks between them.
+    """Waits for works in the order in which they were added, and runs small tasks between them.
 
-    The thread starts with the first item and is a daemon; whoever made this calls `close` before the interpreter ends.
+    The thread is a daemon and starts with the first item; the owner must call `close` before the interpreter ends.
     """
 
     def __init__(self) -> None:
@@ -58,16 +58,16 @@ class CompletionThread:
         """
         self._items.append((work, done, by_polling))
         if self._asleep or self._thread is None:
-            self._rouse()
+            self._wake_up()
 
     def run(self, task: Task) -> None:
-        """Run `task` when all works given so far are complete; what it raises is logged."""
+        """Run `task` when all works added so far are complete; its errors are logged."""
         self._items.append(task)
         if self._asleep or self._thread is None:
-            self._rouse()
+            self._wake_up()
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until everything given so far is done; False if that takes longer than `timeout_s`."""
+        """Wait until all items added so far are done; False if that takes longer than `timeout_s`."""
         if self._thread is None:
             return True
         reached = threading.Event()
@@ -75,24 +75,24 @@ class CompletionThread:
         return reached.wait(timeout_s)
 
     def is_current_thread(self) -> bool:
-        """Whether the caller runs on this very thread, which cannot wait for itself."""
+        """Whether the caller runs on this thread, which cannot wait for itself."""
         return threading.current_thread() is self._thread
 
     def close(self) -> None:
-        """Finish what was given, for two seconds at most; the thread starts anew with the next item."""
+        """Finish the pending items, for at most two seconds; the thread starts again with the next item."""
         thread = self._thread
         if thread is not None and thread.is_alive():
             self._items.append(None)
             self._wake.release()
-            thread.join(_LEAVE_S)
+            thread.join(_JOIN_S)
         self._thread = None
 
     def forget(self) -> None:
-        """In a forked child: there is no thread, and what it was to do is the parent's."""
+        """In a forked child, which has no such thread: drop the parent's items."""
         self._thread = None
         self._items = deque()
 
-    def _rouse(self) -> None:
+    def _wake_up(self) -> None:
         self._asleep = False
         self._wake.release()
         with self._start:
@@ -106,8 +106,8 @@ class CompletionThread:
                 item = self._items.popleft()
                 if item is None:
                     return
-                _see_to(item)
-                # Not to keep a work, and with it tensors, alive until the next item comes.
+                _process(item)
+                # Do not keep the work, and with it tensors, alive until the next item.
                 del item
             self._pause()
 
@@ -117,14 +117,14 @@ class CompletionThread:
             if self._items:
                 return
         self._asleep = True
-        # Whoever gave something before he could see that flag has not woken this thread.
+        # An item that was added before the flag was visible has not woken this thread.
         if self._items:
             self._asleep = False
         else:
             self._wake.acquire()
 
 
-def _see_to(item: tuple[AnyWork, Done, bool] | Task) -> None:
+def _process(item: tuple[AnyWork, Done, bool] | Task) -> None:
     try:
         if isinstance(item, tuple):
             work, done, by_polling = item
@@ -143,6 +143,6 @@ def _completion(work: AnyWork, by_polling: bool) -> int | None:
         else:
             work.wait()
     except Exception:
-        # The one who asked for the operation gets this error from its own wait().
+        # The caller of the operation gets this error from its own wait().
         return None
     return time.monotonic_ns()

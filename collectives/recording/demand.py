@@ -1,10 +1,10 @@
-"""Demand profiles: an iteration as phases of (duration, bandwidth), which is what a circle of Cassini's is made of.
+"""Demand profiles: an iteration as phases of (duration, bandwidth), from which Cassini's circles are made.
 
-A phase is a stretch of the iteration with one bandwidth; phases of bandwidth 0 are silent. Operations that overlap make
-one phase, whose bandwidth is their bytes over their time; silent stretches shorter than a hundredth of the iteration,
-or a millisecond, belong to the communication around them. (Thesis of Cassini and MLTCP, chapter 4, on profiling.)
+A phase is a stretch of the iteration with one bandwidth; phases of bandwidth 0 are silent. Overlapping operations form
+one phase, whose bandwidth is their bytes over their time. Silent stretches shorter than a hundredth of the iteration,
+or a millisecond, are part of the communication around them. (Thesis of Cassini and MLTCP, chapter 4, on profiling.)
 
-The document (``MLTCP_PROFILE``), schema 1, all times of one rank::
+The document (``MLTCP_PROFILE``), schema 1, with the times of one rank::
 
     {"schema": 1, "job", "rank", "ranks", "backend", "iterations",
      "detection": {"detector", "iterations", "optimizer_steps", "operations", "bytes", "gap_s"},
@@ -14,7 +14,7 @@ The document (``MLTCP_PROFILE``), schema 1, all times of one rank::
      "typical": as "last", or null while there is none}
 
 ``submitted_s`` and ``completed_s`` count from the iteration's beginning; ``completed_s`` is null for an operation that
-failed. ``sent_bytes`` follows from the algorithms, ``acked_bytes`` is what the sockets say (null: they do not).
+failed. ``sent_bytes`` is computed from the algorithms, ``acked_bytes`` read from the sockets (null: not available).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from typing import Any, TypeVar
 
 from collectives.recording.detector import Detection
 from collectives.recording.records import Iteration, Operation, busy_intervals
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import UsageError, shown
 
 SCHEMA = 1
 TYPICAL_OF = 32
-"""The typical iteration is one of the last so many."""
+"""The typical iteration is chosen among this many of the last ones."""
 
 WARM_UP = 2
-"""The first iterations of a job differ: DistributedDataParallel rebuilds its buckets after the first."""
+"""Number of first iterations that differ: DistributedDataParallel rebuilds its buckets after the first."""
 
 SHORT_SILENCE_NS = 1_000_000
 SHORT_SILENCE_SHARE = 0.01
@@ -63,7 +63,7 @@ class MeasuredPhase:
 
 @dataclass(frozen=True)
 class ProfiledOperation:
-    """An operation with its times counted from the iteration's beginning."""
+    """An operation with its times relative to the iteration's beginning."""
 
     name: str
     group: str
@@ -75,7 +75,7 @@ class ProfiledOperation:
 
 @dataclass(frozen=True)
 class DemandProfile:
-    """What one iteration demands of the network: the durations of its phases add up to iteration_s."""
+    """The network demand of one iteration; the durations of its phases add up to iteration_s."""
 
     number: int
     iteration_s: float
@@ -89,7 +89,7 @@ class DemandProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """A job as one of its ranks sees it: the last and the typical iteration."""
+    """The profile of a job on one rank: its last and its typical iteration."""
 
     job: str
     rank: int
@@ -111,7 +111,7 @@ def profile_of(
     backend: str,
     count: int,
 ) -> Profile:
-    """The job's profile from its last finished iterations; `count` is how many there were in all."""
+    """The job's profile from its last finished iterations; `count` is the number of all iterations so far."""
     last = demand_profile(iterations[-1]) if iterations else None
     chosen = typical(iterations)
     return Profile(
@@ -127,10 +127,10 @@ def profile_of(
 
 
 def typical(iterations: Sequence[Iteration]) -> Iteration | None:
-    """The one of median duration among those of the last iterations that do what most of them do.
+    """The iteration of median duration among those of the last ones that have the most frequent operations.
 
-    Where most differ in what they do (token counts of experts, sequences of varying length), it is the one of median
-    duration among all of them. The warm-up counts only if there is nothing else.
+    Where no sequence of operations has a majority (token counts of experts, sequences of varying length), it is the one
+    of median duration among all of them. Warm-up iterations are used only if there are no others.
     """
     recent = [each for each in iterations if each.number >= WARM_UP][-TYPICAL_OF:] or list(iterations)
     if not recent:
@@ -147,10 +147,10 @@ def _kind(iteration: Iteration) -> tuple[tuple[str, int], ...]:
 
 
 def demand_profile(iteration: Iteration) -> DemandProfile:
-    """An iteration as phases.
+    """Divide an iteration into phases.
 
-    What an operation sends counts into the phase in which it was submitted. An operation that ends after the
-    iteration is cut off at its end, with all of its bytes; one that never completed is left out of the phases.
+    The bytes of an operation count in the phase in which it was submitted. An operation that ends after the iteration
+    is cut off at its end, with all of its bytes; one that never completed is left out of the phases.
     """
     phases = _phases(iteration)
     return DemandProfile(
@@ -195,7 +195,7 @@ def _phases(iteration: Iteration) -> tuple[MeasuredPhase, ...]:
 
 
 def _joined(iteration: Iteration, intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The intervals within the iteration, those with a short silence between them as one."""
+    """The intervals within the iteration, joined where the silence between them is short."""
     short_ns = max(SHORT_SILENCE_NS, int(SHORT_SILENCE_SHARE * (iteration.ended_ns - iteration.started_ns)))
     joined: list[tuple[int, int]] = []
     for start_ns, end_ns in intervals:
@@ -226,7 +226,7 @@ def from_document(document: object) -> Profile:
     """
     known = _fields(document, "profile")
     if known.get("schema") != SCHEMA:
-        raise UsageError(f"profile: schema {known.get('schema')!r}; {SCHEMA} is known")
+        raise UsageError(f"profile.schema: expected {SCHEMA}, got {known.get('schema')!r}")
     values = {name: value for name, value in known.items() if name != "schema"}
     values["detection"] = _made(Detection, known.get("detection"), "detection")
     for name in ("last", "typical"):
@@ -243,7 +243,7 @@ def _demand(document: object, where: str) -> DemandProfile:
 
 def _list(kind: type[Made], documents: object, where: str) -> tuple[Made, ...]:
     if not isinstance(documents, list | tuple):
-        raise UsageError(f"profile: {where} must be a list")
+        raise UsageError(f"profile: {where}: expected a list, got {shown(documents)}")
     return tuple(_made(kind, each, f"{where}[{at}]") for at, each in enumerate(documents))
 
 
@@ -251,27 +251,27 @@ def _made(kind: type[Made], document: object, where: str) -> Made:
     values = _fields(document, where)
     wanted = {each.name for each in fields(kind)}  # type: ignore[arg-type]
     for name in sorted(wanted ^ set(values)):
-        raise UsageError(f"profile: {where}.{name} is {'missing' if name in wanted else 'unknown'}")
+        raise UsageError(f"profile: {where}.{name}: {'missing' if name in wanted else 'unknown'} field")
     for each in fields(kind):  # type: ignore[arg-type]
         _check(each, values[each.name], f"{where}.{each.name}")
     return kind(**values)
 
 
 def _check(field: Field[Any], value: object, where: str) -> None:
-    """Whether a plain value is of its field's type; what is nested has been made, and checked, before."""
+    """Check that a plain value has its field's type; nested values have been checked when they were made."""
     name, _, absent = str(field.type).partition(" | ")
     if name not in _PLAIN or (absent and value is None):
         return
     kinds, wanted = _PLAIN[name]
     good = isinstance(value, kinds) and not isinstance(value, bool)
     if isinstance(value, int | float):
-        # An operation may have been submitted before the boundary was found that it lies behind.
+        # An operation may have been submitted before the boundary that it comes after was found.
         good = good and isfinite(value) and (value >= 0 or field.name in ("submitted_s", "completed_s"))
     if not good:
-        raise UsageError(f"profile: {where} is {value!r}; {wanted} is allowed")
+        raise UsageError(f"profile: {where}: expected {wanted}, got {shown(value)}")
 
 
 def _fields(document: object, where: str) -> Mapping[str, Any]:
     if not isinstance(document, Mapping):
-        raise UsageError(f"profile: {where} must be an object")
+        raise UsageError(f"profile: {where}: expected an object, got {shown(document)}")
     return document

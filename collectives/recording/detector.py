@@ -1,8 +1,8 @@
-"""Where one iteration of a training job ends and the next begins, as its process can tell without asking the user.
+"""Detects where an iteration of a training job ends and the next begins, from within its process.
 
-Four detectors, in this order; each gives way to the ones before it for good once those have something to go by:
+Four detectors, in order of precedence; a detector is abandoned for good once one before it applies:
 
-* explicit: the user marks iterations.
+* explicit: the training script marks iterations.
 * optimizer: the end of the outermost optimizer step. Where several optimizers take turns (a GAN's, or one for each
   parameter), an iteration is one cycle of the sequence in which they step.
 * pattern: the repeating sequence of (operation, bytes), cut where the pause before an operation is longest.
@@ -22,44 +22,45 @@ from statistics import median
 from mltcp.control.iteration import LARGEST_REGROUPING, IterationTracker
 
 LARGEST_HISTORY = 4096
-"""At least so many steps are remembered, if there were as many; a cycle is at most half as long."""
+"""At least this many steps are kept; a cycle is at most half as long."""
 
 RECENT_HISTORY = 256
-"""So many steps are still looked at when a cycle is broken."""
+"""Number of steps that are searched after a cycle was broken."""
 
 LARGEST_MEMORY = 64
-"""So many cycles are remembered that did not last."""
+"""Number of broken cycles that are kept."""
 
 FORGIVEN_TURNS = 16
-"""A cycle of optimizers that lasted for so many turns was the right one, though it ended."""
+"""A cycle of optimizers that lasted for this many turns was right, though it ended."""
 
 FORGIVEN_REPETITIONS = 64
-"""A pattern of operations that lasted for so many repetitions was the right one: models have fewer equal layers."""
+"""A pattern of operations that lasted for this many repetitions was right: models have fewer equal layers."""
 
 PAUSE_SHARE = 0.1
 """A pattern is trusted at once if its pauses make up this share of the time."""
 
 TOLERATED_STRAYS = 2
-"""So many operations that are none of the pattern's do not break it, if it has one whole iteration then."""
+"""This many operations from outside the pattern do not break it, if a complete iteration follows."""
 
 REPETITIONS_WITHOUT_LONG_PAUSE = 16
-"""A short pattern that had a long pause is an iteration of its own after so many without one."""
+"""A short pattern that had a long pause counts as an iteration after this many repetitions without one."""
 
 SHORTEST_ITERATION_NS = 1_000_000
-"""What repeats faster than this is a loop of operations, not of iterations."""
+"""A pattern that repeats faster than this is a loop of operations, not of iterations."""
 
 LONG_PAUSE = 4.0
 """A pause this many times the usual one between repetitions sets repetitions apart."""
 
 OPERATIONS_BEFORE_GAP = 64
-"""The gap is asked only after so many operations without a pattern."""
+"""The gap detector is used only after this many operations without a pattern."""
 
-Token = tuple[str, int]
+Signature = tuple[str, int]
+"""Name and bytes of an operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """The first `operations` operations of the job lie before it; it was at `at_ns`."""
+    """The end of an iteration: `operations` operations of the job came before it, and it was at `at_ns`."""
 
     operations: int
     at_ns: int
@@ -67,14 +68,14 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Detection:
-    """Which detector is in force, and what it has learned (None: nothing, or it does not apply).
+    """The detector in use and its parameters (None: not learned yet, or not applicable).
 
     Attributes:
         detector: explicit, optimizer, pattern, gap, or none.
-        iterations: how many have been found.
-        optimizer_steps: outermost optimizer steps in an iteration.
-        operations: operations in an iteration of the pattern.
-        bytes: their payload.
+        iterations: number of iterations found.
+        optimizer_steps: outermost optimizer steps per iteration.
+        operations: operations per iteration of the pattern.
+        bytes: payload per iteration.
         gap_s: the pause that ends an iteration.
     """
 
@@ -87,24 +88,24 @@ class Detection:
 
 
 class IterationDetector:
-    """Follows one process of a job.
+    """Detects the iterations of one process of a job.
 
-    Every boundary that a method returns is final, and later than all before it, but for what the first optimizer step
-    takes back. While `needs_operations`, the caller asks `follow` before each operation if `following`, and else
-    `search` from time to time.
+    Every returned boundary is final, and later than all before it, except that the first optimizer step invalidates all
+    boundaries before it. While `needs_operations` is set, the caller has to call `follow` before each operation if
+    `following` is set, and otherwise `search` from time to time.
     """
 
     def __init__(self) -> None:
         self.needs_operations = True
         self._explicit = False
         self._steps: StepCycle | None = None
-        self._cycle: tuple[Token, ...] = ()
+        self._cycle: tuple[Signature, ...] = ()
         self._at = 0
         self._since = 0
         self._strays = 0
         self._strayed = False
         self._broken = BrokenCycles(FORGIVEN_REPETITIONS)
-        self._joining: _Joining | None = None
+        self._joiner: _BucketJoiner | None = None
         self._gap = IterationTracker()
         self._gap_operations = 0
         self._emitted = 0
@@ -116,15 +117,15 @@ class IterationDetector:
         return bool(self._cycle)
 
     def mark(self, operations: int, now_ns: int) -> None:
-        """The user marks iterations himself; `operations` came before this first or further mark."""
+        """The training script marks the beginning of an iteration, after `operations` operations."""
         self._explicit = True
         self.needs_operations = False
         self._iterations += 1
 
     def step(self, optimizer: int, operations: int, now_ns: int) -> tuple[Boundary, ...]:
-        """An outermost step of `optimizer` has ended after so many operations.
+        """An outermost step of `optimizer` has ended after `operations` operations.
 
-        The first step takes back what a pattern or gap has found before it: that was inside the first iteration.
+        The first step invalidates the boundaries found by pattern or gap: they were inside the first iteration.
         """
         if self._explicit:
             return ()
@@ -134,67 +135,69 @@ class IterationDetector:
             self._iterations = self._emitted = 0
         return self._found(self._steps.step(optimizer, Boundary(operations, now_ns)))
 
-    def follow(self, token: Token, operations: int, idle_since_ns: int) -> tuple[Boundary, ...] | None:
-        """An operation is about to be submitted, `operations` after the job's first.
+    def follow(
+        self, signature: Signature, operations: int, idle_since_ns: int
+    ) -> tuple[Boundary, ...] | None:
+        """An operation is about to be submitted after `operations` others.
 
-        `idle_since_ns` is when the one before it completed (or was submitted, if that is unknown). Returns the boundary
-        before it, if it begins an iteration; None if it breaks the pattern.
+        `idle_since_ns` is when the previous one completed (or was submitted, if that is unknown). Returns the boundary
+        before this operation, if it begins an iteration; None if it breaks the pattern.
         """
         at = self._at
         cycle = self._cycle
-        if cycle[at] != token:
-            return self._stray(token, operations)
+        if cycle[at] != signature:
+            return self._stray(signature, operations)
         self._at = at + 1 if at + 1 < len(cycle) else 0
         if at:
             return ()
         if not self._strayed:
             self._strays = 0
         self._strayed = False
-        if self._joining is not None and (joined := self._joining.add(idle_since_ns)) > 1:
-            # This operation is the second repetition of an iteration, which has begun before the one before it.
-            self._joining = None
+        if self._joiner is not None and (joined := self._joiner.add(idle_since_ns)) > 1:
+            # This operation begins the second repetition of an iteration that began with the previous one.
+            self._joiner = None
             self._cycle = cycle * joined
             self._at = (len(cycle) + 1) % len(self._cycle)
             return ()
         return self._found((Boundary(operations, idle_since_ns),))
 
-    def _stray(self, token: Token, operations: int) -> tuple[Boundary, ...] | None:
-        """An operation that was not expected: a loss that is logged now and then does not break the pattern."""
+    def _stray(self, signature: Signature, operations: int) -> tuple[Boundary, ...] | None:
+        """Handle an unexpected operation; one that occurs now and then (logging a loss) does not break the pattern."""
         self._strays += 1
         self._strayed = True
-        if token not in self._cycle and self._strays <= TOLERATED_STRAYS:
+        if signature not in self._cycle and self._strays <= TOLERATED_STRAYS:
             return ()
         self._broken.add(self._cycle, operations - self._since)
         self._cycle = ()
         return None
 
-    def search(self, history: Sequence[Seen], at_the_end: bool = False) -> tuple[Boundary, ...]:
-        """Look for a pattern in the operations since the last boundary, and for gaps if there is none.
+    def search(self, history: Sequence[PastOperation], at_the_end: bool = False) -> tuple[Boundary, ...]:
+        """Search the operations since the last boundary for a pattern, and for gaps if there is none.
 
-        `at_the_end` of a job, what repeats is taken for iterations however short its pauses are.
+        `at_the_end` of a job, a repeating sequence counts as iterations however short its pauses are.
         """
         pattern = find_pattern(history, at_the_end, self._broken)
         if pattern is not None:
             self._cycle, self._at, self._since = pattern.cycle, pattern.at, pattern.since
             self._strays, self._strayed = 0, False
-            self._joining = _Joining() if len(pattern.cycle) < 3 else None
+            self._joiner = _BucketJoiner() if len(pattern.cycle) < 3 else None
             return self._found(pattern.boundaries)
         return self._found(self._gaps(history))
 
-    def finish(self, history: Sequence[Seen], operations: int, now_ns: int) -> tuple[Boundary, ...]:
-        """The job ends after so many operations: the iterations that were still in doubt."""
+    def finish(self, history: Sequence[PastOperation], operations: int, now_ns: int) -> tuple[Boundary, ...]:
+        """The boundaries that were still in doubt when the job ended, after `operations` operations."""
         if self._explicit:
             return ()
         if self._steps is not None:
             return self._found(self._steps.finish())
         boundaries = () if self.following else self.search(history, at_the_end=True)
-        rest = [seen.token for seen in history if seen.operations >= self._emitted]
+        rest = [seen.signature for seen in history if seen.operations >= self._emitted]
         if self.following and _volume(rest, self._cycle) >= _volume(self._cycle, self._cycle):
             boundaries += self._found((Boundary(operations, now_ns),))
         return boundaries
 
     def learned(self) -> Detection:
-        """Which detector is in force, and what it has learned."""
+        """The detector in use and its parameters."""
         if self._explicit:
             return Detection("explicit", self._iterations)
         if self._steps is not None:
@@ -207,14 +210,14 @@ class IterationDetector:
             return Detection("gap", self._iterations, bytes=gap.total_bytes, gap_s=gap.gap_ns / 1e9)
         return Detection("none", self._iterations)
 
-    def _gaps(self, history: Sequence[Seen]) -> list[Boundary]:
-        """The boundaries that the gap finds, once there were many operations without a pattern."""
+    def _gaps(self, history: Sequence[PastOperation]) -> list[Boundary]:
+        """The boundaries found by the gap detector, once there were many operations without a pattern."""
         boundaries = []
         for seen in history:
             if seen.operations < self._gap_operations:
                 continue
             self._gap_operations = seen.operations + 1
-            closed = self._gap.observe(max(1, seen.idle_since_ns + seen.idle_ns), seen.token[1])
+            closed = self._gap.observe(max(1, seen.idle_since_ns + seen.idle_ns), seen.signature[1])
             if closed is not None and self._gap.recognised:
                 boundaries.append(seen.boundary())
         return boundaries if self._gap_operations > OPERATIONS_BEFORE_GAP else []
@@ -222,8 +225,8 @@ class IterationDetector:
     def _found(self, boundaries: Sequence[Boundary]) -> tuple[Boundary, ...]:
         fresh = []
         for boundary in boundaries:
-            # A pattern that is found late also sees what the gap has found before it. Steps may follow each
-            # other with no operation between them.
+            # A pattern that is found late repeats boundaries found by the gap. Optimizer steps may follow each other
+            # without an operation between them.
             if self._steps is not None or boundary.operations > self._emitted:
                 self._emitted = boundary.operations
                 fresh.append(boundary)
@@ -236,7 +239,7 @@ class IterationDetector:
 
 @dataclass(slots=True)
 class _Step:
-    """A step that has happened; `closed` if an iteration has been ended at it."""
+    """A past optimizer step; `closed` if an iteration ended with it."""
 
     optimizer: Hashable
     boundary: Boundary
@@ -246,9 +249,9 @@ class _Step:
 class StepCycle:
     """The cycle in which optimizers step, learned from the sequence so far.
 
-    The first is taken to be complete as soon as the job's first optimizer steps again, any other after two turns. What
-    turned out to be only a part of the cycle (a discriminator's first steps) is not taken again before it has lasted
-    longer than then.
+    The first cycle is adopted as soon as the job's first optimizer steps again, any other after two turns. A cycle that
+    turned out to be only part of the real one (a discriminator's first steps) is adopted again only after it has lasted
+    longer than before.
     """
 
     def __init__(self) -> None:
@@ -263,7 +266,7 @@ class StepCycle:
         self._broken = BrokenCycles(FORGIVEN_TURNS)
 
     def step(self, optimizer: Hashable, boundary: Boundary) -> list[Boundary]:
-        """A step and the boundary that it may be; returns the boundaries that are now certain."""
+        """Add a step and the boundary that it may be; returns the boundaries that are now certain."""
         step = _Step(optimizer, boundary)
         self._remember(step)
         if self.period is not None:
@@ -274,14 +277,14 @@ class StepCycle:
         return self._search()
 
     def finish(self) -> list[Boundary]:
-        """The job ends: what has not repeated yet ends where an optimizer would have stepped a second time."""
+        """The boundaries in the pending steps at the end of the job: before each second step of the same optimizer."""
         if self.period is not None or not self._pending:
             return []
         groups = self._groups(len(self._history) - self._pending)
         optimizers = [{step.optimizer for step in group} for group in groups]
         usual = optimizers[-2] if len(groups) > 1 else set(self._cycle)
         if not usual <= optimizers[-1]:
-            # Some of the optimizers have not had their turn any more.
+            # Some of the optimizers have not stepped in the last group.
             groups.pop()
         self._pending = 0
         return [_close(group[-1]) for group in groups]
@@ -296,14 +299,14 @@ class StepCycle:
     def _give_up(self, period: int) -> None:
         self._broken.add(self._cycle, self._lasted)
         self.period, self._searched = None, 0
-        # What is long past only makes the search longer.
+        # Older steps only make the search longer.
         kept = max(RECENT_HISTORY, 8 * period)
         if len(self._history) > kept:
             del self._history[:-kept]
             self._complete = False
 
     def _turn(self, step: _Step) -> list[Boundary]:
-        """The step that was expected."""
+        """Handle the expected step."""
         self._lasted += 1
         self._at += 1
         if self._at < len(self._cycle):
@@ -313,7 +316,7 @@ class StepCycle:
         return [_close(step)]
 
     def _search(self) -> list[Boundary]:
-        """Look for a cycle at the end of the history; the longer that is, the less often."""
+        """Search the end of the history for a cycle, less often the longer the history is."""
         count = len(self._history)
         first = not self._cycle and self._complete and count > 1
         if first and self._history[-1].optimizer == self._history[0].optimizer:
@@ -328,7 +331,7 @@ class StepCycle:
         return self._take(period, count - start)
 
     def _needed(self, cycle: list[Hashable], before: list[Hashable]) -> int:
-        """After how many steps this cycle can be trusted; twice as many if others stepped shortly before."""
+        """Number of steps after which this cycle is trusted; twice as many if others stepped shortly before."""
         period = len(cycle)
         turns = 2 if set(before[-4 * period :]) <= set(cycle) else 4
         if not self._cycle:
@@ -336,7 +339,7 @@ class StepCycle:
         return max(turns * period, self._broken.lasted(cycle) + 1)
 
     def _take(self, period: int, lasted: int) -> list[Boundary]:
-        """Follow this cycle from now on; returns the boundaries up to now."""
+        """Adopt this cycle; returns the boundaries so far."""
         count = len(self._history)
         first = self._first_of_cycle(period, count - lasted)
         self.period = period
@@ -347,16 +350,16 @@ class StepCycle:
         boundaries = self._before_cycle(count - lasted)
         for end in ends:
             turn = self._history[max(0, end - period + 1) : end + 1]
-            # A turn of which a part was taken for an iteration gets no other one, so that their number is right.
+            # A turn that contains a boundary already gets no second one, so that the number of iterations is right.
             if end >= max(count - lasted, count - self._pending) and not any(step.closed for step in turn):
                 boundaries.append(_close(self._history[end]))
         self._pending = self._at
         return boundaries
 
     def _first_of_cycle(self, period: int, start: int) -> int:
-        """From which index of the history on cycles are counted.
+        """Index in the history of the first step of a cycle.
 
-        A cycle that sets in later begins with the optimizer that was seen first.
+        A cycle that begins later in the history begins with the optimizer that was seen first.
         """
         if start == 0 and self._complete:
             return 0
@@ -367,12 +370,12 @@ class StepCycle:
         )
 
     def _before_cycle(self, start: int) -> list[Boundary]:
-        """The boundaries in the pending steps before the cycle; the last group of them runs into its first turn."""
+        """The boundaries in the pending steps before the cycle; their last group is part of its first turn."""
         pending = len(self._history) - self._pending
         return [_close(group[-1]) for group in self._groups(pending, start)[:-1]]
 
     def _overflow(self) -> list[Boundary]:
-        """Where nothing repeats for long, do not wait for ever."""
+        """Give up waiting for a cycle after many pending steps, and divide them at repeated optimizers."""
         first = len(self._history) - self._pending
         different = len({step.optimizer for step in self._history[first:]})
         if self._pending <= 64 + 4 * different:
@@ -382,7 +385,7 @@ class StepCycle:
         return [_close(group[-1]) for group in groups[:-1]]
 
     def _groups(self, start: int, stop: int | None = None) -> list[list[_Step]]:
-        """Steps of the history, parted before each one whose optimizer has stepped in the same group already."""
+        """Divide steps of the history before each one whose optimizer is in the same group already."""
         groups: list[list[_Step]] = []
         seen: set[Hashable] = set()
         for step in self._history[start:stop]:
@@ -403,48 +406,59 @@ def _close(step: _Step) -> Boundary:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """An operation of the past: what it was, how many came before it, the pause before it, and since when that was."""
+class PastOperation:
+    """A past operation.
 
-    token: Token
+    Attributes:
+        signature: its name and bytes.
+        operations: number of operations before it.
+        idle_ns: length of the pause before it.
+        idle_since_ns: when that pause began.
+    """
+
+    signature: Signature
     operations: int
     idle_ns: int
     idle_since_ns: int
 
     def boundary(self) -> Boundary:
-        """The boundary before it, should it begin an iteration."""
+        """The boundary before it, if it begins an iteration."""
         return Boundary(self.operations, self.idle_since_ns)
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """A repeating sequence of operations, turned so that it begins where iterations do.
+    """A repeating sequence of operations, rotated so that it begins where iterations do.
 
-    `at` is the place in `cycle` of the operation that comes next, `since` how many operations came before its first
-    repetition, `boundaries` those in the history.
+    Attributes:
+        cycle: signatures of the operations of one iteration.
+        at: index in `cycle` of the next operation.
+        since: number of operations before its first repetition.
+        boundaries: those in the history.
     """
 
-    cycle: tuple[Token, ...]
+    cycle: tuple[Signature, ...]
     at: int
     since: int
     boundaries: tuple[Boundary, ...]
 
 
 def find_pattern(
-    history: Sequence[Seen], at_the_end: bool, broken: BrokenCycles | None = None
+    history: Sequence[PastOperation], at_the_end: bool, broken: BrokenCycles | None = None
 ) -> Pattern | None:
-    """The pattern in which the history ends, if it can be trusted.
+    """The pattern at the end of the history, if it can be trusted.
 
-    It can if its pauses make up a share of the time and it takes long enough; at the job's end in any case. Not if it
-    is one of the `broken` ones (equal layers of a model) and has not lasted longer than then.
+    It is trusted if its pauses have a sufficient share of the time and an iteration takes long enough, and at the job's
+    end in any case; but not if it is one of the `broken` ones (equal layers of a model) that has not lasted longer than
+    before.
     """
 
     def needed(cycle: Sequence[Hashable], before: Sequence[Hashable]) -> int:
-        # Three repetitions of what buckets of equal size also show.
+        # A short cycle may be buckets of equal size, and so needs three repetitions.
         turns = 3 if len(cycle) < 3 else 2
         return max(turns * len(cycle), broken.lasted(cycle) + 1 if broken else 0)
 
-    found = repetition([seen.token for seen in history], needed)
+    found = repetition([seen.signature for seen in history], needed)
     if found is None:
         return None
     period, start = found
@@ -462,18 +476,18 @@ def find_pattern(
 
 
 def _parted(
-    history: Sequence[Seen], period: int, start: int, at_the_end: bool
+    history: Sequence[PastOperation], period: int, start: int, at_the_end: bool
 ) -> tuple[int, int, float] | None:
-    """The length of an iteration, where in the history's repeating end it begins, and the pause before it.
+    """The length of an iteration, its first index in the history's repeating end, and the pause before it.
 
-    Iterations part where the pause is longest. Repetitions within an iteration (buckets of equal size) are joined if
-    pauses much longer than the others come at a constant distance; None while that is not clear.
+    Iterations begin after the longest pause. Repetitions within an iteration (buckets of equal size) are joined if
+    pauses much longer than the others are at a constant distance; None while that is not certain.
     """
     phase, pause_ns = _longest_pause(history, period, start)
-    # The first operation has no pause before it that would mean anything.
+    # The pause before the first operation has no meaning.
     places = range(phase or period, len(history), period)
     pauses = sorted(history[place].idle_ns for place in places) or [0]
-    # Of two equal buckets every second pause is long: the usual one is a short one.
+    # With two equal buckets every second pause is long; the usual pause is a short one.
     usual_ns = pauses[(len(pauses) - 1) // 4]
     threshold_ns = max(LONG_PAUSE * usual_ns, pauses[-1] / LONG_PAUSE)
     long = [place for place in places if history[place].idle_ns > threshold_ns]
@@ -488,7 +502,7 @@ def _parted(
 
 
 def _distance(long: Sequence[int], period: int, needed: int) -> int | None:
-    """How far apart the last of the long pauses are, if that is constant and no more than an iteration may join."""
+    """The distance of the last long pauses, if it is constant and not more than may be joined to an iteration."""
     distances = {after - before for before, after in pairwise(long[-3:])}
     if len(long) < needed or len(distances) != 1:
         return None
@@ -496,7 +510,7 @@ def _distance(long: Sequence[int], period: int, needed: int) -> int | None:
     return distance if distance <= LARGEST_REGROUPING * period else None
 
 
-def _longest_pause(history: Sequence[Seen], period: int, start: int) -> tuple[int, float]:
+def _longest_pause(history: Sequence[PastOperation], period: int, start: int) -> tuple[int, float]:
     def pause_ns(phase: int) -> float:
         places = range(phase or period, len(history), period)
         return median([history[place].idle_ns for place in places] or [0])
@@ -505,19 +519,21 @@ def _longest_pause(history: Sequence[Seen], period: int, start: int) -> tuple[in
     return phase, pause_ns(phase)
 
 
-def _pattern(history: Sequence[Seen], period: int, start: int, phase: int, pause_ns: float | None) -> Pattern:
+def _pattern(
+    history: Sequence[PastOperation], period: int, start: int, phase: int, pause_ns: float | None
+) -> Pattern:
     count = len(history)
-    cycle = tuple(history[place].token for place in range(count - period, count))
+    cycle = tuple(history[place].signature for place in range(count - period, count))
     turn = (phase - count) % period
     places = {place for place in range(phase % period, count, period) if place >= start}
     if pause_ns is not None:
-        # Iterations before the pattern set in (a bucket rebuild) show by their pauses only.
+        # Iterations before the pattern (before a bucket rebuild) are recognised by their pauses only.
         places |= {place for place in range(start) if history[place].idle_ns >= pause_ns / 2}
     boundaries = []
     since = 0
     for place in sorted(places):
-        # What a job sends while it is set up is part of its first iteration.
-        if 2 * _volume([seen.token for seen in history[since:place]], cycle) >= _volume(cycle, cycle):
+        # Operations during the set-up of a job are part of its first iteration.
+        if 2 * _volume([seen.signature for seen in history[since:place]], cycle) >= _volume(cycle, cycle):
             boundaries.append(history[place].boundary())
             since = place
     return Pattern(
@@ -525,17 +541,17 @@ def _pattern(history: Sequence[Seen], period: int, start: int, phase: int, pause
     )
 
 
-def _volume(tokens: Sequence[Token], cycle: Sequence[Token]) -> int:
-    """How much is sent by the kind of operation that sends most in the cycle (a barrier counts as a byte)."""
+def _volume(signatures: Sequence[Signature], cycle: Sequence[Signature]) -> int:
+    """Bytes of the kind of operation that sends most in the cycle (a barrier counts as one byte)."""
     by_name: dict[str, int] = {}
     for name, nbytes in cycle:
         by_name[name] = by_name.get(name, 0) + nbytes + 1
     main = max(by_name, key=lambda name: by_name[name])
-    return sum(nbytes + 1 for name, nbytes in tokens if name == main)
+    return sum(nbytes + 1 for name, nbytes in signatures if name == main)
 
 
-class _Joining:
-    """Watches a short pattern that is being followed: is it one of several buckets of equal size?"""
+class _BucketJoiner:
+    """Recognises that a short pattern being followed is one of several buckets of equal size."""
 
     def __init__(self) -> None:
         self._last_ns: int | None = None
@@ -544,7 +560,7 @@ class _Joining:
         self._long: list[int] = []
 
     def add(self, boundary_ns: int) -> int:
-        """A boundary; returns how many repetitions make up an iteration if that shows now, and else 0."""
+        """Add a boundary; returns the number of repetitions per iteration if it is known now, and else 0."""
         last_ns, self._last_ns = self._last_ns, boundary_ns
         if last_ns is None:
             return 0
@@ -562,9 +578,9 @@ class _Joining:
 
 
 class BrokenCycles:
-    """Cycles that were once followed and then broken: how long each lasted.
+    """Cycles that were followed and then broken, with the number of steps that each lasted.
 
-    One that had lasted for `forgiven_turns` turns was no mistake, and is not remembered.
+    A cycle that lasted for `forgiven_turns` turns was right, and is not kept.
     """
 
     def __init__(self, forgiven_turns: int) -> None:
@@ -572,7 +588,7 @@ class BrokenCycles:
         self._lasted: dict[frozenset[tuple[Hashable, int]], int] = {}
 
     def add(self, cycle: Sequence[Hashable], lasted: int) -> None:
-        """This cycle was broken after so many steps."""
+        """Add a cycle that was broken after `lasted` steps."""
         if lasted >= self._forgiven_turns * len(cycle):
             return
         key = _kind(cycle)
@@ -581,21 +597,21 @@ class BrokenCycles:
             del self._lasted[next(iter(self._lasted))]
 
     def lasted(self, cycle: Sequence[Hashable]) -> int:
-        """The most steps that it lasted, 0 if it is not known."""
+        """The largest number of steps that a cycle lasted; 0 if it is not among the broken ones."""
         return self._lasted.get(_kind(cycle), 0) if self._lasted else 0
 
 
 def _kind(cycle: Sequence[Hashable]) -> frozenset[tuple[Hashable, int]]:
-    """The same for all rotations of a cycle."""
+    """A key that is the same for all rotations of a cycle."""
     return frozenset(Counter(cycle).items())
 
 
 def repetition(
     sequence: Sequence[Hashable], needed: Callable[[list[Hashable], list[Hashable]], int]
 ) -> tuple[int, int] | None:
-    """The smallest period of the sequence's end that lasts long enough, and from which index on it holds.
+    """The smallest sufficiently long-lasting period at the end of the sequence, and the index from which it holds.
 
-    `needed` says how long that is for a cycle, given it and what came before all its repetitions.
+    `needed` returns how many items a cycle has to last, given the cycle and the items before its first repetition.
     """
     backwards = sequence[::-1]
     alike = _alike_from(backwards)
@@ -611,15 +627,15 @@ def repetition(
     return None
 
 
-def _alike_from(tokens: Sequence[Hashable]) -> list[int]:
-    """For each index, how many tokens from it on are the same as from the beginning on (the Z function)."""
-    count = len(tokens)
+def _alike_from(items: Sequence[Hashable]) -> list[int]:
+    """For each index, how many items from it on equal those from the beginning on (the Z function)."""
+    count = len(items)
     alike = [0] * (count + 1)
     left = right = 0
     for index in range(1, count):
         if index < right:
             alike[index] = min(right - index, alike[index - left])
-        while index + alike[index] < count and tokens[alike[index]] == tokens[index + alike[index]]:
+        while index + alike[index] < count and items[alike[index]] == items[index + alike[index]]:
             alike[index] += 1
         if index + alike[index] > right:
             left, right = index, index + alike[index]

@@ -1,6 +1,6 @@
-"""Where other code hangs itself into the life of a job: callbacks at iterations and operations.
+"""Lists of callbacks for iterations and operations.
 
-A hook that raises disturbs nothing: its error is logged once, with the traceback, and the job goes on.
+The error of a callback is logged once, with the traceback, and does not affect the job.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _log = logging.getLogger("mltcp")
 
 
 class HookList(Generic[Record]):
-    """The callbacks of one kind; whoever has a record asks first whether there are any, and makes none if not."""
+    """The callbacks of one kind. Callers check `callbacks` first, and make no record if it is empty."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -22,7 +22,7 @@ class HookList(Generic[Record]):
         self._failed: set[int] = set()
 
     def add(self, callback: Callable[[Record], object]) -> Callable[[], None]:
-        """Call `callback` with every record from now on; returns the function that ends it."""
+        """Call `callback` with every record from now on; returns a function that removes it."""
         self.callbacks = (*self.callbacks, callback)
 
         def remove() -> None:
@@ -32,7 +32,7 @@ class HookList(Generic[Record]):
         return remove
 
     def __call__(self, record: Record) -> None:
-        """Tell all callbacks, whatever they do."""
+        """Call all callbacks."""
         for callback in self.callbacks:
             try:
                 callback(record)
@@ -42,4 +42,4 @@ class HookList(Generic[Record]):
     def _report(self, callback: Callable[[Record], object]) -> None:
         if id(callback) not in self._failed:
             self._failed.add(id(callback))
-            _log.exception("mltcp: hook %s %r raised; the job goes on without it", self._name, callback)
+            _log.exception("mltcp: hook %s %r raised an error; the job continues", self._name, callback)

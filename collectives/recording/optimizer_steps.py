@@ -1,4 +1,4 @@
-"""Optimizer steps as torch reports them, and those that a GradScaler skips."""
+"""Reports optimizer steps, including those that a GradScaler skips."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 OnStep = Callable[[int], None]
 
 _STEP_WRAPPER: CodeType = Optimizer.profile_hook_step(lambda optimizer: None).__code__
-"""torch's wrapper, through which every optimizer's step goes."""
+"""The code of torch's wrapper around every optimizer's step."""
 
 
 class _Numbers:
-    """Small numbers for optimizers, by identity: they may define equality, or have no hash.
+    """Assigns small numbers to optimizers by identity, since they may define equality or have no hash.
 
-    A number is free again when its optimizer is gone, so that one made anew for each epoch keeps it. What cannot be
-    referred to weakly goes by its class.
+    A number is reused when its optimizer is gone, so that an optimizer that is made anew each epoch keeps its number.
+    Objects without weak references are numbered by their class.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class _Numbers:
         self._lock = threading.Lock()
 
     def of(self, optimizer: object) -> int:
-        """The number of this object."""
+        """The number of an optimizer."""
         known = self._known.get(id(optimizer))
         if known is not None and known[1]() is optimizer:
             return known[0]
@@ -48,14 +48,14 @@ class _Numbers:
 
 
 class _ScalerCall:
-    """A GradScaler's step that is under way."""
+    """A call of GradScaler.step, and whether the optimizer has stepped in it."""
 
     def __init__(self) -> None:
         self.stepped = False
 
 
 class _Reporter:
-    """Reports each outermost step with the optimizer's number."""
+    """Calls `on_step` with the optimizer's number after each outermost step."""
 
     def __init__(self, on_step: OnStep) -> None:
         self._on_step = on_step
@@ -63,7 +63,7 @@ class _Reporter:
         self._scaler = threading.local()
 
     def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """torch's hook after every step, nested ones included."""
+        """Torch's post-step hook, which is called for nested steps too."""
         caller = sys._getframe(1)
         if _is_nested(caller.f_back, caller.f_code):
             return
@@ -74,10 +74,10 @@ class _Reporter:
             self._on_step(self._numbers.of(optimizer))
 
     def around_scaler(self, step: Callable[[], Any], optimizer: object) -> Any:
-        """Run a GradScaler's step and report it once, whether it steps or skips.
+        """Run a GradScaler's step and report it once, whether or not the optimizer steps.
 
-        Under the number of what the scaler was given: that may be a wrapper around an optimizer, which a skipped step
-        does not show. A scaler inside of a step or of another scaler is part of that.
+        The number is that of the object passed to the scaler, which may be a wrapper around an optimizer: a skipped
+        step does not reveal the inner one. A scaler inside a step or another scaler is part of that.
         """
         if getattr(self._scaler, "call", None) is not None or _is_nested(sys._getframe(1), _STEP_WRAPPER):
             return step()
@@ -95,8 +95,8 @@ class _Reporter:
 def _is_nested(frame: FrameType | None, wrapper: CodeType) -> bool:
     """Whether the step is called from within another one (a sharded optimizer's).
 
-    All steps go through the same wrapper of torch's; the stack cannot be left wrong by a step that raises, as a count
-    of depth could.
+    All steps go through the same wrapper of torch's. Unlike a depth counter, the stack is right after a step that
+    raised.
     """
     while frame is not None:
         if frame.f_code is wrapper or frame.f_code is _STEP_WRAPPER:
@@ -116,12 +116,12 @@ class _Installed:
     def remove(self) -> None:
         self._hook.remove()
         self._reporter = None
-        # Who has wrapped it once more calls ours, which does nothing any more.
+        # Code that has wrapped it again still calls this wrapper, which then does nothing.
         if torch.amp.GradScaler.step is self._wrapped:
             setattr(torch.amp.GradScaler, "step", self._scaler_step)  # noqa: B010
 
     def _reporting(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """GradScaler.step, which does not step if a gradient is infinite: that ends an iteration nevertheless."""
+        """Wrap GradScaler.step: it skips the optimizer if a gradient is infinite, but the iteration ends anyway."""
 
         @functools.wraps(step)
         def scaler_step(scaler: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -137,9 +137,9 @@ _installed: _Installed | None = None
 
 
 def install(on_step: OnStep) -> None:
-    """Call `on_step` with a number for the optimizer after each outermost step in this process.
+    """Call `on_step` with the optimizer's number after each outermost step in this process.
 
-    It must not raise: it is called from inside the user's training. A second call takes the first one's place.
+    `on_step` must not raise, since it is called from within the training loop. A second call replaces the first.
     """
     global _installed
     uninstall()
@@ -147,7 +147,7 @@ def install(on_step: OnStep) -> None:
 
 
 def uninstall() -> None:
-    """Leave torch as it was."""
+    """Remove the hooks from torch."""
     global _installed
     if _installed is not None:
         _installed.remove()

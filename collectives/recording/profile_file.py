@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from collectives.core.notices import say_once
+from collectives.core.notices import warn_once
 from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.errors import MltcpError, UsageError
 
@@ -39,4 +39,4 @@ class ProfileFile:
                 # Not forced to disk: that takes milliseconds, in which completions of operations go unnoticed.
                 write_atomically(self._path, content, durable=False)
             except MltcpError as error:
-                say_once("profile", f"mltcp: cannot write the profile: {error}")
+                warn_once("profile", f"mltcp: cannot write the profile: {error}")

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic_ns
 
-from collectives.core.notices import say_once
+from collectives.core.notices import warn_once
 from collectives.recording.completion import AnyWork, CompletionThread
-from collectives.recording.detector import Boundary, Detection, IterationDetector, Seen
+from collectives.recording.detector import Boundary, Detection, IterationDetector, PastOperation
 from collectives.recording.hooks import HookList
 from collectives.recording.operation import GroupLabel, InFlightOperation
 from collectives.recording.records import Iteration, IterationStart, Operation
@@ -194,13 +194,13 @@ class Recorder:
             self._cut(boundaries or (), monotonic_ns())
         self._followed = operations
 
-    def _history(self) -> list[Seen]:
+    def _history(self) -> list[PastOperation]:
         """The operations since the last boundary, in the form that the detector takes."""
         history = []
         since_ns = None
         for place, each in enumerate(list(self._open)):
             idle_ns = 0 if since_ns is None else max(0, each.submitted_ns - since_ns)
-            seen = Seen(
+            seen = PastOperation(
                 (each.name, each.bytes), self._before_open + place, idle_ns, each.submitted_ns - idle_ns
             )
             history.append(seen)
@@ -229,7 +229,7 @@ class Recorder:
             if boundaries:
                 self._tell_start()
         except Exception as error:
-            say_once("step", f"mltcp: iterations are no longer followed: {error!r}")
+            warn_once("step", f"mltcp: iterations are no longer followed: {error!r}")
 
     def _take_back(self) -> None:
         """At the first optimizer step, merge all iterations found before it into the first one."""

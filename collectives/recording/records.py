@@ -1,6 +1,6 @@
-"""What hooks receive and what profiles are made of: operations and iterations, as frozen records.
+"""Operations and iterations as frozen records, for hooks and profiles.
 
-All times are of CLOCK_MONOTONIC (``time.monotonic_ns``).
+All times are on CLOCK_MONOTONIC (``time.monotonic_ns``).
 """
 
 from __future__ import annotations
@@ -14,14 +14,18 @@ from functools import cached_property
 class Operation:
     """One operation of a process group on this rank.
 
-    ``name`` is torch's (``all_reduce``, ``send``, ...), ``group`` the process group's name. ``bytes`` is the payload
-    on this rank: the tensors of all_reduce, broadcast, reduce, send and recv, and the whole input of the others.
-    ``sent_bytes`` is what this rank puts on the network for it, by the algorithm's factor. ``completed_ns`` is
-    None until it is complete, and for ever if it failed.
-
-    ``ranks`` is how many the group has. Where a placement service or a gate is configured, ``number`` is the
-    operation's among the collective operations of its group, the same on all of its ranks, and ``held_ns`` is how long
-    it was held back before it was submitted.
+    Attributes:
+        name: torch's name (``all_reduce``, ``send``, ...).
+        group: name of the process group.
+        bytes: payload on this rank: the tensors of all_reduce, broadcast, reduce, send and recv, and the whole input of
+            the others.
+        sent_bytes: bytes that this rank puts on the network, by the algorithm's factor.
+        submitted_ns: when it was passed on to Gloo or NCCL.
+        completed_ns: when it completed; None before that, and if it failed.
+        ranks: size of the group.
+        number: position among the collective operations of its group, the same on all of its ranks; None unless a
+            placement service or a gate is configured.
+        held_ns: how long it was held back before it was submitted.
     """
 
     name: str
@@ -37,7 +41,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class IterationStart:
-    """An iteration begins."""
+    """The beginning of an iteration."""
 
     number: int
     started_ns: int
@@ -47,8 +51,8 @@ class IterationStart:
 class Iteration:
     """A finished iteration of the job on this rank.
 
-    ``acked_bytes`` is by how much ``bytes_acked`` of the groups' sockets grew meanwhile, None where the kernel or the
-    transport does not tell.
+    ``acked_bytes`` is the growth of ``bytes_acked`` of the groups' sockets during the iteration, None where the kernel
+    or the transport does not provide it.
     """
 
     number: int
@@ -59,37 +63,37 @@ class Iteration:
 
     @property
     def duration_s(self) -> float:
-        """From its beginning to the beginning of the next."""
+        """Time from its beginning to the beginning of the next iteration."""
         return (self.ended_ns - self.started_ns) / 1e9
 
     @property
     def held_ns(self) -> int:
-        """How long its operations were held back, together."""
+        """Sum of the times for which its operations were held back."""
         return sum(operation.held_ns for operation in self.operations)
 
     @property
     def bytes(self) -> int:
-        """Payload of all its operations."""
+        """Payload of all of its operations."""
         return sum(operation.bytes for operation in self.operations)
 
     @property
     def sent_bytes(self) -> int:
-        """What this rank put on the network, by the algorithms' factors."""
+        """Bytes that this rank put on the network, by the algorithms' factors."""
         return sum(operation.sent_bytes for operation in self.operations)
 
     @cached_property
     def communication_s(self) -> float:
-        """How long at least one operation was under way."""
+        """Time during which at least one operation was in flight."""
         return sum(end - start for start, end in busy_intervals(self.operations)) / 1e9
 
     @property
     def compute_s(self) -> float:
-        """How long no operation was under way."""
+        """Time during which no operation was in flight."""
         return max(0.0, self.duration_s - self.communication_s)
 
 
 def busy_intervals(operations: Iterable[Operation]) -> list[tuple[int, int]]:
-    """When at least one of the operations was under way: disjoint intervals in nanoseconds, in order."""
+    """The intervals during which at least one operation was in flight: disjoint, in order, in nanoseconds."""
     merged: list[tuple[int, int]] = []
     spans = sorted(
         (operation.submitted_ns, operation.completed_ns)

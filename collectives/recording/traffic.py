@@ -1,4 +1,4 @@
-"""What a rank puts on the network for an operation of Gloo's.
+"""Bytes that a rank puts on the network for an operation of Gloo's.
 
 Measured on ``bytes_acked`` of the connections of 2, 3, 4, 5 and 8 ranks with 4 kB to 128 MiB and every root (S:
 Operation.bytes; v: rank relative to the root; n: ranks), and equal to the algorithm's own count but for headers:
@@ -19,20 +19,20 @@ all_gather, 144 (n-1) for all_to_all, 576 n (n-1) for reduce_scatter of a list. 
 most; with 4 kB it is 28 % of an all-reduce, and more than the payload of reduce_scatter of a list.
 
 NCCL's rings send the same for all_reduce, all_gather and all_to_all, but half of it for reduce_scatter, (n-1)/n S, and
-S from every rank but the last for broadcast; that, its trees, and what stays inside a host are not told apart here.
+S from every rank but the last for broadcast. That, its trees, and traffic within a host are not modelled here.
 """
 
 from __future__ import annotations
 
 BARRIER_ROUND_BYTES = 144
 REDUCE_SEGMENT_BYTES = 1 << 20
-"""Gloo cuts the tensor of a reduce into at least two segments a rank, none larger than this."""
+"""Gloo divides the tensor of a reduce into at least two segments per rank, none larger than this."""
 
 
 def sent_bytes(name: str, nbytes: int, rank: int, size: int, root: int = 0) -> int:
     """Bytes that rank `rank` of `size` sends for the operation `name` with a payload of `nbytes`.
 
-    `root` matters to broadcast, reduce, gather and scatter. An unknown operation sends nothing.
+    `root` applies to broadcast, reduce, gather and scatter. An unknown operation sends nothing.
     """
     if size < 2:
         return 0
@@ -57,17 +57,17 @@ def sent_bytes(name: str, nbytes: int, rank: int, size: int, root: int = 0) -> i
 
 
 def _children(relative: int, size: int) -> int:
-    """The children of a node of the binomial tree over `size` nodes."""
+    """Number of children of a node in the binomial tree over `size` nodes."""
     first = relative.bit_length()
     return sum(relative + (1 << power) < size for power in range(first, size.bit_length()))
 
 
 def _reduce(nbytes: int, rank: int, size: int, is_root: bool) -> int:
-    """A rank passes on round the ring all but the last two segments of its own chunk, then its chunk to the root.
+    """Bytes of a reduce: a rank sends all but the last two segments of its own chunk along the ring, then its chunk.
 
-    With two segments a chunk that is a reduce-scatter and a gather. Larger tensors have more segments a chunk, and
-    Gloo passes on those that a reduce-scatter would keep (gloo/reduce.cc ends its loop two segments before the
-    last, and not one chunk).
+    With two segments per chunk that is a reduce-scatter and a gather. Larger tensors have more segments per chunk, and
+    Gloo sends those on that a reduce-scatter would keep (the loop in gloo/reduce.cc ends two segments before the last,
+    not one chunk before it).
     """
     segment = min(-(-nbytes // (2 * size)), REDUCE_SEGMENT_BYTES)
     if segment == 0:

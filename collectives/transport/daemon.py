@@ -1,4 +1,4 @@
-"""This process's place in its job at the host's daemon, where there is one (mltcp/daemon)."""
+"""Registers this process and its connections at the host's daemon, if there is one (mltcp/daemon)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from torch.distributed import PrefixStore, Store
 
-from collectives.core.notices import rank_on_host, say_once
+from collectives.core.notices import rank_on_host, warn_once
 from collectives.core.settings import Settings
 from collectives.transport.sockets import Mesh
 from mltcp.core.errors import MltcpError, NotAvailableError
@@ -22,12 +22,10 @@ _LONGEST_NAME = 31
 
 
 def join(settings: Settings, store: Store, rank: int, ranks: int) -> Membership | None:
-    """Make this process a member of its job at the daemon; None if no daemon answers.
-
-    What the daemon refuses is said once, and the job runs without it.
+    """Register this process as a member of its job; None if no daemon answers, or if it refuses, which is logged.
 
     Raises:
-        NotAvailableError: it is refused, and MLTCP_STRICT is set.
+        NotAvailableError: the daemon refuses, and MLTCP_STRICT is set.
     """
     registration = Registration(
         job=_name(settings.job),
@@ -43,37 +41,37 @@ def join(settings: Settings, store: Store, rank: int, ranks: int) -> Membership 
     except MltcpError as error:
         if settings.strict:
             raise NotAvailableError(str(error)) from None
-        say_once("daemon", f"{error}; the job runs without the daemon", rank_on_host(rank))
+        warn_once("daemon", f"{error}; the job runs without the daemon", rank_on_host(rank))
         return None
 
 
 def pass_flows(mesh: Mesh, membership: Membership, rank: int) -> None:
-    """Pass a group's connections to the daemon, each as soon as it is there."""
+    """Pass a group's connections to the daemon, each as soon as it is found."""
     mesh.when_found(lambda descriptors: _pass(descriptors, membership, rank))
 
 
 def _pass(descriptors: Iterable[int], membership: Membership, rank: int) -> None:
     refused = membership.add(descriptors)
     if refused:
-        message = f"mltcp: the daemon does not take {len(refused)} of the job's connections: {refused[0].why}"
-        say_once("flows", message, rank_on_host(rank))
+        message = f"mltcp: the daemon refused {len(refused)} of the job's connections: {refused[0].why}"
+        warn_once("flows", message, rank_on_host(rank))
 
 
 def sets_control(membership: Membership | None) -> bool:
-    """Whether the daemon decides what the job's connections run under."""
+    """Whether the daemon sets the congestion control of the job's connections."""
     return (
         membership is not None and membership.registered is not None and membership.registered.how != "none"
     )
 
 
 def _name(text: str) -> str:
-    """A job's name as the daemon and the kernel take it."""
+    """The job's name in the form that the daemon and the kernel accept."""
     name = _NOT_IN_NAMES.sub("-", text).lstrip("._@-")[:_LONGEST_NAME]
     return name or "job"
 
 
 def _instance(store: Store, rank: int) -> str:
-    """What all processes of this run, and none of another, call it; made by the first to ask."""
+    """An identifier shared by all processes of this run, and by no other run; made by rank 0 unless it is given."""
     if given := os.environ.get(INSTANCE):
         return given
     own = PrefixStore(_KEYS, store)

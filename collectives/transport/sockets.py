@@ -1,9 +1,9 @@
-"""The TCP connections of a Gloo group among all the sockets of its process, each with its peer's rank.
+"""Finds the TCP connections of a Gloo group among all sockets of its process, each with its peer's rank.
 
-Gloo connects every pair of ranks of a group once (once for each of its network interfaces). Each group has listening
-sockets of its own, made while the group is built: a connection belongs to the group if one of its ends is the listener
-of one of the group's ranks. The ranks tell each other their listeners, and which of them opened a connection, through
-the group's store.
+Gloo connects every pair of ranks of a group once (once per network interface). Each group has its own listening
+sockets, created while the group is built: a connection belongs to the group if one of its ends is the listener of one
+of the group's ranks. The ranks exchange their listeners, and which of them opened a connection, through the group's
+store.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from mltcp.pacing.tcp_info import (
 
 _KEYS = "mltcp/sockets"
 
-Act = Callable[[tuple[int, ...]], None]
+OnFound = Callable[[tuple[int, ...]], None]
+"""Is called with the descriptors of connections."""
 
 
 @dataclass(frozen=True)
 class GroupSocket:
-    """A connection of a group: this process's descriptor, both addresses, and who is at the other end."""
+    """A connection of a group: this process's descriptor, both addresses, and the rank at the other end."""
 
     descriptor: int
     local: Address
@@ -43,14 +44,14 @@ class GroupSocket:
 
 @dataclass
 class Listeners:
-    """Listening TCP sockets."""
+    """Addresses of listening TCP sockets."""
 
     addresses: frozenset[Address] = frozenset()
 
 
 @contextmanager
 def new_listeners() -> Iterator[Listeners]:
-    """The TCP listeners of this process that appear in the block; known after it."""
+    """The TCP listeners that this process opens in the ``with`` block; known after it."""
     before = _listening()
     found = Listeners()
     yield found
@@ -69,7 +70,7 @@ def _listening() -> dict[int, Address]:
 
 @dataclass(frozen=True)
 class _Connection:
-    """A connection, known by its inode: its descriptor may be another's once it is closed."""
+    """A connection, identified by its inode, since its descriptor may be reused once it is closed."""
 
     descriptor: int
     inode: int
@@ -98,16 +99,16 @@ def _connections() -> Iterator[_Connection]:
 class Mesh:
     """The connections of this rank in one group.
 
-    Making it exchanges the listeners with the other ranks, and so waits for them, as making the group did. With
-    TORCH_GLOO_LAZY_INIT=1 a connection comes with the first operation that needs it: until all are there, each
-    question looks for further ones. Raises what the store raises when a rank does not come within `timeout`.
+    The constructor exchanges the listeners with the other ranks, and so waits for them, as creating the group did; the
+    store's errors, such as a timeout, are passed on. With TORCH_GLOO_LAZY_INIT=1 a connection is opened by the first
+    operation that needs it: every query searches for further connections until all are found.
 
     Args:
-        store: the group's own; every rank must have made the same number of meshes at it before.
+        store: the group's own; every rank must have made the same number of meshes with it before.
         rank: this process's in the group.
-        size: the number of ranks.
-        listeners: those that appeared while the group was made.
-        timeout: how long to wait for other ranks.
+        size: number of ranks.
+        listeners: those that were opened while the group was made.
+        timeout: of waiting for other ranks.
     """
 
     store: Store
@@ -118,10 +119,10 @@ class Mesh:
     _found: dict[int, _Connection] = field(default_factory=dict)
     _ranks_by_listener: dict[Address, int] = field(default_factory=dict)
     _peer_ranks: dict[int, int] = field(default_factory=dict)
-    _acts: list[Act] = field(default_factory=list)
+    _callbacks: list[OnFound] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # A store may have been the meeting place of an earlier group of this name: that one's keys say nothing.
+        # An earlier group of this name may have left its keys in the store: they do not apply to this one.
         turn = PrefixStore(_KEYS, self.store).add(f"meshes/{self.rank}", 1)
         self.store = PrefixStore(f"{_KEYS}/{turn}", self.store)
         self._exchange_listeners()
@@ -130,19 +131,19 @@ class Mesh:
 
     @property
     def complete(self) -> bool:
-        """Whether all connections have been found: one to each other rank for each listener of this one's."""
+        """Whether all connections have been found: one to each other rank per listener of this rank."""
         return len(self._found) >= (self.size - 1) * len(self.listeners.addresses)
 
-    def when_found(self, act: Act) -> None:
-        """Do something with the descriptors of all connections, with each as soon as it is found."""
-        self._acts.append(act)
+    def when_found(self, callback: OnFound) -> None:
+        """Call `callback` with the descriptors of all connections, of each as soon as it is found."""
+        self._callbacks.append(callback)
         if self._found:
-            act(tuple(each.descriptor for each in self._found.values()))
+            callback(tuple(each.descriptor for each in self._found.values()))
 
     def acked_bytes(self) -> int | None:
-        """What the peers have acknowledged on all connections since they were opened.
+        """Bytes acknowledged by the peers on all connections since they were opened.
 
-        None if that cannot be known: one of them is closed, the kernel does not say, or the transport is not TCP.
+        None if it is not known: a connection is closed, the kernel does not provide it, or the transport is not TCP.
         """
         if not self.listeners.addresses:
             return None
@@ -155,10 +156,10 @@ class Mesh:
         return total
 
     def sockets(self) -> tuple[GroupSocket, ...]:
-        """The connections that are open, with their peers' ranks.
+        """The open connections with their peers' ranks.
 
-        With TORCH_GLOO_LAZY_INIT=1 one that this rank accepted is missing until the rank that opened it has asked as
-        well: to wait for that would lock up with an operation in which that rank waits for this one.
+        With TORCH_GLOO_LAZY_INIT=1 a connection that this rank accepted is missing until the rank that opened it has
+        made a query as well: waiting for that would deadlock with an operation in which that rank waits for this one.
         """
         connections = [each for each in self._all() if each.is_open]
         self._identify([each for each in connections if each.inode not in self._peer_ranks])
@@ -168,7 +169,7 @@ class Mesh:
             if each.inode in self._peer_ranks
         )
 
-    # -- which they are ------------------------------------------------------------------------------------------------
+    # -- finding connections -------------------------------------------------------------------------------------------
 
     def _exchange_listeners(self) -> None:
         self.store.set(f"listeners/{self.rank}", json.dumps(sorted(self.listeners.addresses)))
@@ -191,16 +192,16 @@ class Mesh:
                 self.store.set(_opened(each.local), str(self.rank))
         self._found |= {each.inode: each for each in fresh}
         if fresh:
-            for act in self._acts:
-                act(tuple(each.descriptor for each in fresh))
+            for callback in self._callbacks:
+                callback(tuple(each.descriptor for each in fresh))
 
     def _belongs(self, connection: _Connection) -> bool:
         return connection.local in self.listeners.addresses or connection.peer in self._ranks_by_listener
 
-    # -- whose they are ------------------------------------------------------------------------------------------------
+    # -- identifying peers ---------------------------------------------------------------------------------------------
 
     def _identify(self, accepted: Sequence[_Connection]) -> None:
-        """Learn who opened connections; others than the group's ranks may have, and then nobody tells."""
+        """Find the ranks that opened these connections; one opened by a stranger has no key in the store."""
         if not accepted:
             return
         self.store.wait(self._keys_of_all("looked"), self.timeout)
@@ -214,5 +215,5 @@ class Mesh:
 
 
 def _opened(local: Address) -> str:
-    """The key under which a rank says that it opened the connection from this address."""
+    """The key at which a rank announces that it opened the connection from this address."""
     return f"opened/{local[0]}/{local[1]}"

@@ -1,1 +1,1 @@
-"""The client of the placement service, and the stream of an agent."""
+"""The client of the placement service, and the stream of a job's agent."""

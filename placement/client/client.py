@@ -1,6 +1,6 @@
-"""The placement service from outside: what users, the command line and the agents of jobs talk to it with.
+"""The client of the placement service, used by the command line and by the agents of jobs.
 
-gRPC is imported when a client is made, not before: whoever only might talk to a service pays nothing.
+gRPC is imported when a client is made, so that importing this module is cheap.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from placement.service.protocol import placement_pb2 as pb
 
 TOKEN = "MLTCP_PLACEMENT_TOKEN"
-"""The environment variable with the token of the service."""
+"""Environment variable with the token of the service."""
 
 CERTIFICATE = "MLTCP_PLACEMENT_CA"
-"""The one with a file of certificates, PEM, that vouch for the service's: with it, TLS is spoken."""
+"""Environment variable with a PEM file of certificate authorities; if it is set, the client uses TLS."""
 
 TIMEOUT_S = 10.0
 
-_BAD_USE = ("INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "UNAUTHENTICATED")
+_USAGE_CODES = ("INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "UNAUTHENTICATED")
 
 
 class ServiceError(MltcpError):
-    """The service said no, or nothing.
+    """The service refused a call, or did not answer.
 
     Attributes:
-        code: the name of the gRPC status code.
-        field: of the request that it is about; empty if it is about none.
+        code: name of the gRPC status code.
+        field: the offending field of the request; empty if there is none.
     """
 
     def __init__(self, message: str, code: str, field: str = "") -> None:
@@ -47,16 +47,16 @@ class ServiceError(MltcpError):
 
 
 class RefusedError(ServiceError, UsageError):
-    """The service said that the request cannot be: an unknown name, a malformed or contradictory value."""
+    """The service refused an invalid request: an unknown name, or a malformed or contradictory value."""
 
 
 class Client:
-    """One connection; a context manager. Every call may raise `ServiceError`.
+    """A connection to the service, and a context manager. Every call may raise `ServiceError`.
 
     Args:
         address: ``unix:/path`` or ``host:port``; None: ``MLTCP_PLACEMENT``, or the user's own service.
-        token: None: ``MLTCP_PLACEMENT_TOKEN``.
-        certificate: file; None: ``MLTCP_PLACEMENT_CA``. Without any, the connection is not encrypted.
+        token: sent with every call; None: ``MLTCP_PLACEMENT_TOKEN``.
+        certificate: PEM file; None: ``MLTCP_PLACEMENT_CA``. Without either, the connection is not encrypted.
         timeout_s: of each call.
 
     Raises:
@@ -87,27 +87,27 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """End the connection, and all streams of it."""
+        """Close the connection and all of its streams."""
         self._channel.close()
 
     # ------------------------------------------------------------------------------------------------ the cluster
 
     def register_servers(self, servers: Sequence[pb.Server]) -> int:
-        """Make servers known; how many were not."""
+        """Register servers; returns the number of new ones."""
         return int(self.call("RegisterServers", self._pb.RegisterServersRequest(servers=servers)).added)
 
     def register_links(self, links: Sequence[pb.Link]) -> int:
-        """Make uplinks of switches known; how many were not."""
+        """Register uplinks of switches; returns the number of new ones."""
         return int(self.call("RegisterLinks", self._pb.RegisterLinksRequest(links=links)).added)
 
     # --------------------------------------------------------------------------------------------------- the jobs
 
     def register_job(self, job: pb.Job) -> pb.JobStatus:
-        """Make a job known without asking for a place."""
+        """Register a job without requesting a placement."""
         return self.call("RegisterJob", self._pb.RegisterJobRequest(job=job))
 
     def submit(self, job: pb.Job) -> pb.JobStatus:
-        """Make a job known and have it placed as soon as it fits. To call it again with the same job is harmless."""
+        """Register a job and have it placed as soon as it fits; repeated calls with the same job have no effect."""
         return self.call("Submit", self._pb.SubmitRequest(job=job))
 
     def place(self, job_id: str, policy: str = "") -> pb.JobStatus:
@@ -119,13 +119,13 @@ class Client:
         return self.call("Release", self._pb.ReleaseRequest(job_id=job_id, reason=reason, failed=failed))
 
     def job(self, job_id: str) -> pb.JobStatus:
-        """What there is to say of a job."""
+        """The status of a job."""
         return self.status([job_id], cluster=False).jobs[0]
 
     def status(
         self, job_ids: Sequence[str] = (), *, unended: bool = False, cluster: bool = True
     ) -> pb.StatusReply:
-        """The jobs (all if none are named), servers and links; all pages of the answer in one."""
+        """The status of jobs (all if none are named), servers and links; the pages of the answer are combined."""
         request = self._pb.StatusRequest(job_ids=job_ids, unended=unended, without_cluster=not cluster)
         reply: pb.StatusReply = self.call("Status", request)
         page = reply
@@ -146,18 +146,18 @@ class Client:
         link: str = "",
         capacity_bps: int = 0,
     ) -> pb.ScoreReply:
-        """How well jobs fit together on a link, by its name or capacity."""
+        """The compatibility score of jobs on a link, given by its name or capacity."""
         request = self._pb.ScoreRequest(
             job_ids=job_ids, profiles=profiles, link=link, capacity_bps=capacity_bps
         )
         return self.call("Score", request)
 
     def time_shifts(self, job_ids: Sequence[str] = ()) -> Sequence[pb.TimeShift]:
-        """The time shifts of these jobs, or of all that have one."""
+        """The time shifts of these jobs, or of all jobs that have one."""
         return list(self.call("TimeShifts", self._pb.TimeShiftsRequest(job_ids=job_ids)).shifts)
 
     def explain(self, job_id: str) -> pb.ExplainReply:
-        """Why a job is where it is, or nowhere."""
+        """The reasons for a job's placement, or for the lack of one."""
         return self.call("Explain", self._pb.ExplainRequest(job_id=job_id))
 
     def put_profile(self, job_id: str, profile: pb.Profile) -> pb.JobStatus:
@@ -165,7 +165,7 @@ class Client:
         return self.call("PutProfile", self._pb.PutProfileRequest(job_id=job_id, profile=profile))
 
     def report_drift(self, job_id: str, number: int, began_ns: int, duration_ns: int) -> int:
-        """Report when an iteration of a job without an agent began to send; how long it should wait now, ns."""
+        """Report when an iteration of a job without an agent began to send; returns how long it should wait, in ns."""
         request = self._pb.ReportDriftRequest(
             job_id=job_id, number=number, began_ns=began_ns, duration_ns=duration_ns
         )
@@ -174,13 +174,13 @@ class Client:
     # ----------------------------------------------------------------------------------------------------- agents
 
     def clock_ns(self) -> int:
-        """What the service's clock says."""
+        """The service's clock."""
         return int(self.call("Clock", self._pb.ClockRequest()).now_ns)
 
     def attach(self, messages: Iterable[pb.AgentMessage]) -> Iterator[pb.Decision]:
-        """The stream of an agent: sends what comes out of `messages`, a Hello first, and yields the decisions.
+        """Open the stream of an agent: sends `messages`, a Hello first, and yields the service's decisions.
 
-        The stream ends when the service, or this client, is closed. `messages` is read by another thread.
+        The stream ends when the service, or this client, is closed. `messages` is iterated on another thread.
         """
         stream = self._stub.Attach(iter(messages), metadata=self._metadata)
         try:
@@ -190,10 +190,10 @@ class Client:
             stream.cancel()
 
     def call(self, method: str, request: Any) -> Any:
-        """Call a method of the service by its name.
+        """Call a method of the service by name.
 
         Raises:
-            ServiceError: it said no, or nothing.
+            ServiceError: the service refused, or did not answer.
         """
         with _translated(self.address):
             return getattr(self._stub, method)(request, timeout=self._timeout_s, metadata=self._metadata)
@@ -216,10 +216,10 @@ class Client:
 
 
 def profile_from(document: Mapping[str, Any], where: str = "profile") -> pb.Profile:
-    """A profile message from a JSON document: one that the ``mltcp`` backend wrote, or ``{"phases": [...]}``.
+    """A profile message from a JSON document: a profile of the ``mltcp`` backend, or ``{"phases": [...]}``.
 
     Raises:
-        UsageError: it is neither; the message names the field.
+        UsageError: the document is neither; the message names the field.
     """
     from mltcp.core.demand import demand_from_document
     from placement.service.protocol.checks import profile_message
@@ -246,7 +246,7 @@ def _channel(address: str, certificate: Path | None) -> grpc.Channel:
 
 @contextmanager
 def _translated(address: str) -> Iterator[None]:
-    """Turn gRPC's errors into the project's."""
+    """Convert gRPC's errors to those of the project."""
     import grpc
 
     try:
@@ -266,5 +266,5 @@ def _error(address: str, error: Any) -> ServiceError:
     if code == "DEADLINE_EXCEEDED":
         return ServiceError(f"{address}: the placement service does not answer in time", code)
     message = details[0] if details else code
-    kind = RefusedError if code in _BAD_USE else ServiceError
+    kind = RefusedError if code in _USAGE_CODES else ServiceError
     return kind(message, code, field)

@@ -121,7 +121,7 @@ def test_a_service_that_hangs_up_is_found_again_and_a_service_that_is_not_there_
             service.await_kind("applied")
         found, complaints = stopped(processes, tmp_path)
     assert [len(rank["held"]) for rank in found] == [1, 1]
-    assert complaints.count("the job goes on without the placement service") <= 1
+    assert complaints.count("the job runs without the placement service") <= 1
 
 
 def test_a_group_that_is_made_again_is_shifted_again(tmp_path):
@@ -143,6 +143,6 @@ def test_a_group_that_is_made_again_is_shifted_again(tmp_path):
 def test_without_a_service_the_job_runs_and_says_so_once(tmp_path):
     address = f"unix:{tmp_path}/nobody.sock"
     with running("loop", tmp_path, MLTCP_PLACEMENT=address) as processes:
-        assert "the job goes on without the placement service" in processes[0].stderr.readline()
+        assert "the job runs without the placement service" in processes[0].stderr.readline()
         found, complaints = stopped(processes, tmp_path)
     assert (found[0]["held"], complaints) == ([], "")

@@ -146,7 +146,7 @@ def test_a_gate_that_dies_lets_go_who_waits_and_is_found_again(address, monkeypa
 
 
 def test_a_gate_that_hangs_is_open_after_the_stated_time(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("collectives.core.notices._said", set())
+    monkeypatch.setattr("collectives.core.notices._warned", set())
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "silent"))
         silent.listen()
@@ -159,7 +159,7 @@ def test_a_gate_that_hangs_is_open_after_the_stated_time(tmp_path, caplog, monke
 
 
 def test_a_wrong_token_opens_the_gate_for_good(address, caplog, monkeypatch):
-    monkeypatch.setattr("collectives.core.notices._said", set())
+    monkeypatch.setattr("collectives.core.notices._warned", set())
     with serving(address, token="secret"):
         gate = asking(address, token="guess")
         assert gate.is_open

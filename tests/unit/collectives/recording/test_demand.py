@@ -246,25 +246,33 @@ def changed(path, value):
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
-        ("schema", 2, "schema 2; 1 is known"),
-        ("schema", ..., "schema None"),
-        ("job", ..., "job is missing"),
-        ("colour", "red", "colour is unknown"),
-        ("detection", None, "detection must be an object"),
-        ("job", 5, "job is 5; a string"),
-        ("ranks", 1.5, "ranks is 1.5; a whole number"),
-        ("rank", True, "rank is True"),
-        ("typical.sent_bytes", -1, "typical.sent_bytes is -1"),
-        ("typical.iteration_s", None, "typical.iteration_s is None"),
-        ("typical.phases.0.duration_s", math.inf, r"typical.phases\[0\].duration_s is inf"),
-        ("detection.gap_s", -1, "detection.gap_s is -1"),
-        ("last", [], "last must be an object"),
-        ("typical.phases", None, "typical.phases must be a list"),
-        ("typical.phases.1.duration_s", -0.1, r"typical.phases\[1\].duration_s is -0.1"),
-        ("typical.phases.0.bandwidth_bps", "fast", r"typical.phases\[0\].bandwidth_bps is 'fast'"),
-        ("typical.phases.0.bandwidth_bps", math.nan, r"typical.phases\[0\].bandwidth_bps is nan"),
-        ("typical.phases.2.duration_s", ..., r"typical.phases\[2\].duration_s is missing"),
-        ("typical.operations.0.group", ..., r"typical.operations\[0\].group is missing"),
+        ("schema", 2, "schema: expected 1, got 2"),
+        ("schema", ..., "schema: expected 1, got None"),
+        ("job", ..., "job: missing field"),
+        ("colour", "red", "colour: unknown field"),
+        ("detection", None, "detection: expected an object, got None"),
+        ("job", 5, "job: expected a string, got 5"),
+        ("ranks", 1.5, "ranks: expected a whole number from 0 on, got 1.5"),
+        ("rank", True, "rank: expected .*, got True"),
+        ("typical.sent_bytes", -1, "typical.sent_bytes: expected .*, got -1"),
+        ("typical.iteration_s", None, "typical.iteration_s: expected .*, got None"),
+        ("typical.phases.0.duration_s", math.inf, r"typical.phases\[0\].duration_s: expected .*, got inf"),
+        ("detection.gap_s", -1, "detection.gap_s: expected .*, got -1"),
+        ("last", [], "last: expected an object, got"),
+        ("typical.phases", None, "typical.phases: expected a list, got None"),
+        ("typical.phases.1.duration_s", -0.1, r"typical.phases\[1\].duration_s: expected .*, got -0.1"),
+        (
+            "typical.phases.0.bandwidth_bps",
+            "fast",
+            r"typical.phases\[0\].bandwidth_bps: expected .*, got 'fast'",
+        ),
+        (
+            "typical.phases.0.bandwidth_bps",
+            math.nan,
+            r"typical.phases\[0\].bandwidth_bps: expected .*, got nan",
+        ),
+        ("typical.phases.2.duration_s", ..., r"typical.phases\[2\].duration_s: missing field"),
+        ("typical.operations.0.group", ..., r"typical.operations\[0\].group: missing field"),
     ],
 )
 def test_a_document_that_is_none_is_refused_with_the_fields_name(path, value, says):
@@ -275,7 +283,7 @@ def test_a_document_that_is_none_is_refused_with_the_fields_name(path, value, sa
 
 @pytest.mark.parametrize("document", [None, [], "profile", 1])
 def test_what_is_no_object_is_refused(document):
-    with pytest.raises(UsageError, match="profile must be an object"):
+    with pytest.raises(UsageError, match="profile: expected an object, got"):
         from_document(document)
 
 

@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives.recording.detector import LARGEST_HISTORY, Boundary, IterationDetector, Seen, find_pattern
+from collectives.recording.detector import (
+    LARGEST_HISTORY,
+    Boundary,
+    IterationDetector,
+    PastOperation,
+    find_pattern,
+)
 
 PAUSE_NS = 50_000_000
 BETWEEN_NS = 20_000
@@ -103,7 +109,7 @@ class Job:
         if self.detector.following:
             found = self.detector.follow(token, self.count, since_ns)
             self._cut(found or ())
-        self.history.append(Seen(token, self.count, pause_ns, since_ns))
+        self.history.append(PastOperation(token, self.count, pause_ns, since_ns))
         self.count += 1
         self.now_ns += OPERATION_NS
         if not self.detector.following and len(self.history) % 6 == 0:
@@ -203,11 +209,13 @@ def test_boundaries_of_any_operations_are_in_order_and_within_them(operations):
 
 @given(st.lists(st.integers(1, 2), min_size=1, max_size=60))
 def test_a_pattern_is_what_the_history_ends_in(sizes):
-    history = [Seen(("all_reduce", size), at, PAUSE_NS, at * PAUSE_NS) for at, size in enumerate(sizes)]
+    history = [
+        PastOperation(("all_reduce", size), at, PAUSE_NS, at * PAUSE_NS) for at, size in enumerate(sizes)
+    ]
     pattern = find_pattern(history, at_the_end=False)
     if pattern is not None:
         period = len(pattern.cycle)
-        tail = [seen.token for seen in history[-2 * period :]]
+        tail = [seen.signature for seen in history[-2 * period :]]
         assert tail[:period] == tail[period:]
         turned = pattern.cycle[pattern.at :] + pattern.cycle[: pattern.at]
         assert tuple(tail[:period]) == turned

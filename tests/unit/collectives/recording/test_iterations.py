@@ -13,7 +13,7 @@ from collectives.recording.detector import (
     Boundary,
     BrokenCycles,
     IterationDetector,
-    Seen,
+    PastOperation,
     StepCycle,
     repetition,
 )
@@ -195,7 +195,7 @@ class Job:
         seen, since_ns = [], None
         for place, (token, submitted_ns, completed_ns) in enumerate(self.open):
             idle_ns = 0 if since_ns is None else submitted_ns - since_ns
-            seen.append(Seen(token, self.before + place, idle_ns, submitted_ns - idle_ns))
+            seen.append(PastOperation(token, self.before + place, idle_ns, submitted_ns - idle_ns))
             since_ns = completed_ns
         return seen
 

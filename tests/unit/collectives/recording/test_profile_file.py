@@ -12,7 +12,7 @@ from mltcp.core.errors import MltcpError
 
 @pytest.fixture(autouse=True)
 def _nothing_said_yet(monkeypatch):
-    monkeypatch.setattr(notices, "_said", set())
+    monkeypatch.setattr(notices, "_warned", set())
 
 
 def test_the_last_document_is_there_and_nothing_else(tmp_path):
@@ -79,7 +79,7 @@ def test_a_reader_never_sees_half_a_document_though_several_threads_write(tmp_pa
     reader.join()
     assert wrong == []
     # No write got into another's way.
-    assert not notices._said
+    assert not notices._warned
 
 
 def test_a_missing_directory_is_refused_at_once(tmp_path):

@@ -42,7 +42,8 @@ def test_a_name_that_cannot_be_is_refused_with_those_that_can(name):
     with pytest.raises(UsageError) as refused:
         congestion.check(name)
     message = str(refused.value)
-    assert message.startswith(f"MLTCP_CC={name}: ")
+    assert message.startswith("MLTCP_CC: expected ")
+    assert message.endswith(f"got {name!r}")
     assert "\n" not in message
     assert all(each in message for each in ["none", *CONTROLS, *available()])
 
@@ -179,16 +180,16 @@ def test_knowing_the_names_loads_no_bpf_library():
 def test_a_notice_comes_once_a_key_and_from_the_first_rank_only(caplog):
     with caplog.at_level(logging.WARNING, "mltcp"):
         for key in ("this", "that", "this"):
-            notices.say_once(f"test-{key}", key)
-        notices.say_once("test-other-rank", "silent", rank=1)
+            notices.warn_once(f"test-{key}", key)
+        notices.warn_once("test-other-rank", "silent", rank=1)
     assert [record.message for record in caplog.records] == ["this", "that"]
 
 
 def test_a_notice_reaches_a_person_who_has_configured_no_logging_and_a_forked_child_says_its_own():
     script = (
-        "import os\nfrom collectives.core.notices import say_once\n"
-        "say_once('key', 'line'); say_once('key', 'line')\n"
-        "if os.fork() == 0: say_once('key', 'in the child')\nelse: os.wait()\n"
+        "import os\nfrom collectives.core.notices import warn_once\n"
+        "warn_once('key', 'line'); warn_once('key', 'line')\n"
+        "if os.fork() == 0: warn_once('key', 'in the child')\nelse: os.wait()\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "line\nin the child\n")
