@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 
+from bench.compare.approaches.policy import Policy
 from bench.compare.contest import Contest
 from bench.compare.launch import loaded_controls, run_group
-from bench.compare.policy import Policy
 from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.network import namespaces

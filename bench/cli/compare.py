@@ -9,16 +9,16 @@ from pathlib import Path
 
 from bench.cli.contend import add_link, add_measurement, check_counts, link_of, retry_busy_of
 from bench.cli.progress import progress
-from bench.compare.approach import Approach, parse_approaches
+from bench.compare.approaches.approach import Approach, parse_approaches
 from bench.compare.contest import Contest, named_jobs
-from bench.compare.document import compare_document, from_document
 from bench.compare.engine import run_contests
-from bench.compare.journal import keep_in
-from bench.compare.report import COMPARE, print_report
-from bench.compare.results import CompareResult, compare_result
-from bench.compare.runs import Change
+from bench.compare.report.text import COMPARE, print_report
+from bench.compare.results.document import compare_document, from_document
+from bench.compare.results.journal import keep_in
+from bench.compare.results.results import CompareResult, compare_result
+from bench.compare.results.runs import Change
 from bench.compare.snapshot import DemandingJob, Snapshot, contest_of
-from bench.compare.trace import TracePlan
+from bench.compare.trace.trace import TracePlan
 from bench.lab.link import Link
 from bench.lab.two_tier import TwoTier
 from bench.workloads.phases import parse_change
@@ -190,7 +190,7 @@ def template_of(options: argparse.Namespace) -> Contest:
 
 
 def _run_trace(options: argparse.Namespace) -> CompareResult:
-    from bench.compare import trace as compare_trace
+    from bench.compare.trace import trace as compare_trace
     from placement.traces import sets
 
     trace = compare_trace.first_jobs(sets.load(options.trace), options.first)
@@ -285,6 +285,6 @@ def _earlier(path: Path) -> CompareResult:
 def _written(result: CompareResult, directory: Path | None) -> list[str]:
     if directory is None:
         return []
-    from bench.compare.html import write_report
+    from bench.compare.report.html import write_report
 
     return [str(path) for path in write_report(result, directory)]

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.cli.progress import progress
-from bench.compare.approach import Approach
+from bench.compare.approaches.approach import Approach
+from bench.compare.approaches.policy import parse_policy
 from bench.compare.contest import Contest, named_jobs
-from bench.compare.document import contend_document
 from bench.compare.engine import run_contests
-from bench.compare.figures import pooled_yardsticks
-from bench.compare.policy import parse_policy
-from bench.compare.report import CONTEND, print_report
-from bench.compare.results import CompareResult, SetResult, set_result
-from bench.compare.runs import Scalar
+from bench.compare.report.text import CONTEND, print_report
+from bench.compare.results.document import contend_document
+from bench.compare.results.figures import pooled_yardsticks
+from bench.compare.results.results import CompareResult, SetResult, set_result
+from bench.compare.results.runs import Scalar
 from bench.lab.bottleneck.aqm import MARKERS, VIRTUAL_QUEUE
 from bench.lab.link import MAX_QUEUE_BYTES, MAX_RATE_BPS, MIN_RATE_BPS, Link
 from bench.workloads.job import TrainingOptions, Work
@@ -263,6 +263,6 @@ def _setting(options: argparse.Namespace, link: Link, scale: Scale) -> dict[str,
 def _plots(result: SetResult, directory: Path | None) -> list[str]:
     if directory is None:
         return []
-    from bench.compare.plots import contend_pictures, write_pictures
+    from bench.compare.report.plots import contend_pictures, write_pictures
 
     return [str(path) for path in write_pictures(contend_pictures(result), directory)]

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from bench.cli.contend import add_link, link_of
 from bench.cli.progress import progress
-from bench.compare.policy import PACED, Policy, parse_policy
+from bench.compare.approaches.policy import PACED, Policy, parse_policy
 from bench.contention.contention import RANKS, Measured, Plan, Round, measure
 from bench.lab.topology import MAX_JOBS
 from mltcp.core.atomic_files import check_writable, write_atomically

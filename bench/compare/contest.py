@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bench.compare.approach import Approach
-from bench.compare.runs import Change, Measured, Scalar
+from bench.compare.approaches.approach import Approach
+from bench.compare.results.runs import Change, Measured, Scalar
 from bench.lab.bottleneck.aqm import VIRTUAL_QUEUE
 from bench.lab.link import Link
 from bench.workloads.job import TrainingOptions, Work

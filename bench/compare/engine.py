@@ -13,14 +13,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bench.compare.approach import Approach
+from bench.compare.approaches.approach import Approach
 from bench.compare.contest import Contest
-from bench.compare.coordination import LINK, Coordination, PlacedDemand, Together, from_epoch
-from bench.compare.gate import gated
-from bench.compare.journal import Keep
+from bench.compare.coordination.coordination import LINK, Coordination, PlacedDemand, Together, from_epoch
+from bench.compare.coordination.gate import gated
+from bench.compare.coordination.service import dumbbell_network, served
 from bench.compare.launch import loaded_controls, run_group
-from bench.compare.runs import ApproachRun, JobRun, LinkExcerpt, LinkTotals, Measured
-from bench.compare.service import dumbbell_network, served
+from bench.compare.results.journal import Keep
+from bench.compare.results.runs import ApproachRun, JobRun, LinkExcerpt, LinkTotals, Measured
 from bench.compare.turns import Progress, Turns
 from bench.compare.utilization import excerpts, sole_utilization, utilization
 from bench.lab.bottleneck.link_use import LinkUse

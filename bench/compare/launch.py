@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from bench.compare.approaches.policy import Policy
 from bench.compare.contest import Contest
-from bench.compare.policy import Policy
 from bench.lab.bottleneck.link_use import LinkUse
 from bench.lab.lab import Lab
 from bench.lab.network.wiring import INTERFACE

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from bench.compare.approach import Approach
-from bench.compare.results import BUSY
-from bench.compare.runs import ApproachRun, Measured
+from bench.compare.approaches.approach import Approach
+from bench.compare.results.results import BUSY
+from bench.compare.results.runs import ApproachRun, Measured
 from bench.lab.processors import OtherPrograms
 
 Progress = Callable[[str, int], None]

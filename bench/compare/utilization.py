@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bench.compare.runs import LinkExcerpt
+from bench.compare.results.runs import LinkExcerpt
 from bench.lab.bottleneck.link_use import DirectionUse, LinkUse
 from bench.workloads.job import JobResult
 

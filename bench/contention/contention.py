@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import fmean
 
+from bench.compare.approaches.policy import Policy
 from bench.compare.launch import loaded_controls
-from bench.compare.policy import Policy
 from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.network import namespaces

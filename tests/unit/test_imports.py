@@ -50,6 +50,10 @@ LAYERS = {
     "placement.simulator": ("outcome", "exact", "published", "fluid"),
     "placement.service": ("protocol", "state", "context", "decisions", "agents"),
     "bench": ("lab", "workloads", "compare", "allreduce", "bulk", "contention", "perf", "cost", "cli"),
+    "bench.compare": (
+        *("results", "approaches", "contest", "utilization", "coordination", "turns", "launch"),
+        *("engine", "snapshot", "trace", "report"),
+    ),
     "bench.lab": ("link", "topology", "network", "bottleneck"),
     "bench.workloads": (
         *("loop", "perturbation", "profile", "phases", "flows", "job"),

@@ -3,10 +3,10 @@
 import pytest
 
 from bench.compare import turns
-from bench.compare.approach import parse_approaches
-from bench.compare.runs import Measured
+from bench.compare.approaches.approach import parse_approaches
+from bench.compare.results.runs import Measured
 from bench.compare.turns import Turns
-from tests.unit.bench.compare.runs import run
+from tests.unit.bench.compare.results.runs import run
 
 
 class Bench:

@@ -1,0 +1,1 @@
+"""The approaches that are compared, by name."""

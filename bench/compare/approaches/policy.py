@@ -1,0 +1,123 @@
+"""Policies: a congestion control with its parameters, or rates set by a daemon on every host, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from bench.compare.results.runs import ISOLATED
+from bench.lab.paced_host import Pacing
+from mltcp.control.aggressiveness import Aggressiveness, Shape
+from mltcp.core.errors import UsageError
+from mltcp.core.policy_names import Vocabulary
+from mltcp.core.quantities import parse_number
+from mltcp.ebpf.congestion_controls import CONTROLS, MLTCP_CONTROLS, available
+from mltcp.ebpf.jobs import control_for
+from mltcp.ebpf.layout import KernelJob, Start
+from mltcp.pacing.rate_law import CONSTANTS
+
+PACED = ("dcqcn", "mltcp_dcqcn")
+"""Policies under which a daemon on every host sets the rates; the congestion control only keeps connections full."""
+
+PACED_CONTROL = "reno"
+PACED_INTERVAL_S = 0.002
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A congestion control with the parameters of its jobs, or the parameters by which every host's daemon paces them.
+
+    ``isolated`` runs every job alone; it is the yardstick of the others.
+    """
+
+    name: str
+    control: str
+    law: KernelJob
+    pacing: Pacing | None = None
+
+    @property
+    def isolated(self) -> bool:
+        """Whether the jobs run one at a time."""
+        return self.name == ISOLATED
+
+    def job(self, name: str) -> KernelJob:
+        """The entry of a job that runs under this policy."""
+        return replace(self.law, name=name)
+
+
+def parse_policy(text: str, isolated_control: str) -> Policy:
+    """The policy of this name: a congestion control, ``isolated``, or one of ours with modifiers.
+
+    Modifiers follow an ``@`` and are separated by colons: a shape of F, or one of ``start=``, ``decrease=``,
+    ``slope=``, ``intercept=``; for example ``mltcp_reno@quadratic`` or ``mltcp_dctcp@start=keep:slope=3.5``.
+    Paced policies accept ``base=CONTROL``, ``interval=SECONDS``, ``by=socket`` (without a daemon), the modifiers of F,
+    and the constants of the rate law by their names.
+
+    Raises:
+        UsageError: an unknown policy or modifier.
+    """
+    part = Vocabulary("policy", tuple(allowed_policies()), modified=True).parse(text)
+    modifiers = [modifier for modifier in part.modifiers if modifier]
+    if part.base in PACED:
+        return _paced(part.base, modifiers, text)
+    if modifiers and part.base not in MLTCP_CONTROLS:
+        modified = ", ".join([*MLTCP_CONTROLS, *PACED])
+        raise UsageError(f"policy: expected modifiers after {modified} only, got {text!r}")
+    law = KernelJob("", Aggressiveness(Shape.LINEAR))
+    for modifier in modifiers:
+        law = _modified(law, modifier, text)
+    return Policy(text, control_for(isolated_control if part.base == ISOLATED else part.base), law)
+
+
+def allowed_policies() -> list[str]:
+    """The policies that can be run on this host."""
+    return list(dict.fromkeys([ISOLATED, *available(), "dctcp", *CONTROLS, *PACED]))
+
+
+def _paced(law: str, modifiers: Iterable[str], text: str) -> Policy:
+    control, interval_s = PACED_CONTROL, PACED_INTERVAL_S
+    job, constants, by_socket = KernelJob("", Aggressiveness(Shape.LINEAR)), [], False
+    for modifier in modifiers:
+        field, _, value = modifier.partition("=")
+        if field == "base":
+            control = control_for(value)
+        elif field == "interval":
+            interval_s = parse_number(value, field=f"policy {text!r}: {field}")
+        elif modifier == "by=socket":
+            by_socket = True
+        elif field in CONSTANTS:
+            constants.append((field, parse_number(value, field=f"policy {text!r}: {field}")))
+        else:
+            job = _modified(job, modifier, text)
+    return Policy(
+        text, control, job, Pacing(law, interval_s, job.aggressiveness, tuple(constants), by_socket)
+    )
+
+
+def _modified(law: KernelJob, modifier: str, text: str) -> KernelJob:
+    field, equals, value = modifier.partition("=")
+    f = law.aggressiveness
+    if not equals:
+        return replace(law, aggressiveness=replace(f, shape=Shape.from_name(field)))
+
+    def number() -> float:
+        return parse_number(value, field=f"policy {text!r}: {field}")
+
+    modifiers: dict[str, Callable[[], KernelJob]] = {
+        "start": lambda: replace(law, start=_start(value, text)),
+        "decrease": lambda: replace(law, decrease=number()),
+        "slope": lambda: replace(law, aggressiveness=replace(f, slope=number())),
+        "intercept": lambda: replace(law, aggressiveness=replace(f, intercept=number())),
+    }
+    if field not in modifiers:
+        expected = ", ".join([*(f"{name}=" for name in modifiers), *(shape.label for shape in Shape)])
+        raise UsageError(f"policy {text!r}: expected {expected}, got {modifier!r}")
+    return modifiers[field]()
+
+
+def _start(value: str, text: str) -> Start:
+    try:
+        return Start[value.upper()]
+    except KeyError:
+        starts = ", ".join(start.name.lower() for start in Start)
+        raise UsageError(f"policy {text!r}: start: expected {starts}, got {value!r}") from None

@@ -1,0 +1,1 @@
+"""Coordination of running jobs from outside: the placement service and the all-reduce gate."""

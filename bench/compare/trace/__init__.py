@@ -1,0 +1,1 @@
+"""Comparisons on traces: schedulers place jobs that come and go on a two-tier lab."""

@@ -1,0 +1,138 @@
+"""The report of `contend`: its tables and sentence, on given runs."""
+
+import io
+
+import pytest
+
+from bench.compare.report.text import CONTEND, gain_sentence, print_report
+from bench.compare.results.results import CompareResult
+from tests.unit.bench.compare.results import runs as made
+
+
+def policy_run(policy, *slowdowns, names=("vgg16-1", "vgg16-2"), iterations=4, repeat=0, **more):
+    jobs = {name: (0.4 * slowdown,) * iterations for name, slowdown in zip(names, slowdowns, strict=True)}
+    return made.policy_run(policy, jobs, 12, 345, 6, 0.78, repeat, **more)
+
+
+def sentence(*runs):
+    return gain_sentence(made.contend_result({}, runs), CONTEND)
+
+
+def printed(*runs):
+    file = io.StringIO()
+    print_report(CompareResult((made.contend_result({}, runs),)), CONTEND, file)
+    return file.getvalue()
+
+
+ISOLATED = policy_run("isolated", 1.0, 1.0)
+
+
+def test_gain_is_a_share_of_the_base_time():
+    said = sentence(ISOLATED, policy_run("dctcp", 1.24, 1.24), policy_run("mltcp_dctcp", 1.01, 1.01))
+    assert said == (
+        "Under mltcp_dctcp two vgg16 jobs ran 1.01x their isolated time, against 1.24x under dctcp: "
+        "19 % less time per iteration."
+    )
+
+
+def test_best_policy_is_compared_with_its_own_base():
+    runs = [policy_run("reno", 1.5, 1.5), policy_run("mltcp_reno", 1.2, 1.2)]
+    runs += [policy_run("dctcp", 1.1, 1.1), policy_run("mltcp_dctcp", 1.0, 1.0)]
+    assert "under dctcp: 9 % less" in sentence(ISOLATED, *runs)
+
+
+def test_best_policy_without_its_base_is_passed_over():
+    runs = [
+        policy_run("mltcp_dctcp", 1.0, 1.0),
+        policy_run("reno", 1.5, 1.5),
+        policy_run("mltcp_reno", 1.2, 1.2),
+    ]
+    assert "under reno: 20 % less" in sentence(ISOLATED, *runs)
+
+
+def test_worse_is_called_more_time():
+    said = sentence(ISOLATED, policy_run("cubic", 1.2, 1.2), policy_run("mltcp_cubic", 1.5, 1.5))
+    assert said.endswith("against 1.20x under cubic: 25 % more time per iteration.")
+
+
+def test_a_trace_of_a_difference_is_none():
+    said = sentence(ISOLATED, policy_run("cubic", 1.2, 1.2), policy_run("mltcp_cubic", 1.197, 1.199))
+    assert said.endswith(": no difference.")
+
+
+def test_overlapping_repeats_are_owned_up_to():
+    runs = [policy_run("reno", base, base, repeat=n) for n, base in enumerate((1.1, 1.3, 1.5))]
+    runs += [policy_run("mltcp_reno", mine, mine, repeat=n) for n, mine in enumerate((1.0, 1.0, 1.2))]
+    assert sentence(ISOLATED, *runs).endswith(
+        "23 % less time per iteration, but the ranges of their repeats overlap."
+    )
+    assert "overlap" not in sentence(ISOLATED, *runs[1:-1])
+
+
+def test_without_isolated_runs_seconds_are_compared():
+    said = sentence(policy_run("reno", 1.5, 1.5), policy_run("mltcp_reno", 1.2, 1.2))
+    assert said == (
+        "Under mltcp_reno two vgg16 jobs took 0.48 s per iteration, against 0.60 s under reno: "
+        "20 % less time per iteration."
+    )
+
+
+def test_no_pair_no_gain():
+    said = sentence(ISOLATED, policy_run("reno", 1.5, 1.5), policy_run("mltcp_dctcp", 1.0, 1.0))
+    assert said == "No mltcp_ policy was run beside its base control, so there is no gain to state."
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("vgg16-1", "vgg16-2"), "two vgg16 jobs ran"),
+        (("vgg16#0", "vgg16#1"), "two vgg16 jobs ran"),
+        (("vgg16", "resnet50"), "vgg16 and resnet50 ran"),
+        (("resnet-50", "resnet-101"), "resnet-50 and resnet-101 ran"),
+        (("vgg16-1", "vgg16-2", "resnet50"), "vgg16-1, vgg16-2 and resnet50 ran"),
+        (("vgg16",), "vgg16 ran 1.00x its isolated time"),
+    ],
+)
+def test_jobs_are_named_as_a_person_would(names, words):
+    ones = [1.0] * len(names)
+    runs = [policy_run(policy, *ones, names=names) for policy in ("isolated", "reno", "mltcp_reno")]
+    assert words in sentence(*runs)
+
+
+def test_report_shows_every_policy_job_and_figure():
+    text = printed(ISOLATED, policy_run("reno", 1.5, 1.1), policy_run("mltcp_reno", 1.0, 1.02))
+    reno = next(line for line in text.splitlines() if line.startswith("reno"))
+    assert reno.split() == ["reno", "1.300", "1.300", "1.500", "never", "78", "%", "12", "345", "6"]
+    mltcp_reno = next(line for line in text.splitlines() if line.startswith("mltcp_reno"))
+    assert mltcp_reno.split()[4] == "0"
+    job_lines = [
+        line.split() for line in text.splitlines() if "vgg16-1" in line and not line.startswith("Under")
+    ]
+    assert job_lines[1] == ["reno", "vgg16-1", "0.600", "0.600", "0.600", "1.500", "1.500"]
+    assert text.rstrip().splitlines()[-1].startswith("Under mltcp_reno two vgg16 jobs ran 1.01x")
+
+
+def test_report_off_a_terminal_is_plain_text_with_whole_lines():
+    text = printed(ISOLATED, policy_run("reno", 1.5, 1.5), policy_run("mltcp_reno", 1.0, 1.0))
+    assert text.isascii()
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) > 80  # the sentence, which stays on one line
+
+
+def test_repeats_add_their_range():
+    runs = [policy_run("reno", slowdown, slowdown, repeat=n) for n, slowdown in enumerate((1.1, 1.2, 1.4))]
+    text = printed(ISOLATED, *runs)
+    assert "1.10..1.40" in text
+    assert ".." not in printed(ISOLATED, runs[0])
+
+
+def test_no_yardstick_leaves_dashes():
+    text = printed(policy_run("reno", 1.5, 1.5))
+    row = next(line for line in text.splitlines() if line.startswith("reno"))
+    assert row.split()[1:5] == ["-", "-", "-", "-"]
+
+
+def test_a_run_beside_other_programs_is_named():
+    text = printed(ISOLATED, policy_run("reno", 1.5, 1.5, repeat=1, other_load=0.234))
+    assert "! other programs used 23 % of the processors during: reno (repeat 2)" in text.splitlines()
+    assert "other programs" not in printed(ISOLATED, policy_run("reno", 1.5, 1.5, other_load=0.05))
