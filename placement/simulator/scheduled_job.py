@@ -33,7 +33,8 @@ class ScheduledJob:
     Attributes:
         job: as the trace describes it.
         gpus: those that it holds; none while it waits.
-        work_done: by the starts before the present one, in iterations with `job.workers` workers.
+        work_done: by the starts before the present one, in iterations with `job.workers` workers. An executor that
+            counts in `Fraction` keeps it exact.
         lease_end_ns: until when the scheduler has promised it these GPUs.
         starts: how often it has been started.
         ended_ns: when it ended; NaN before.
@@ -41,7 +42,7 @@ class ScheduledJob:
 
     job: TracedJob
     gpus: tuple[int, ...] = ()
-    work_done: float = 0.0
+    work_done: float = 0
     lease_end_ns: int = 0
     starts: int = 0
     ended_ns: float = math.nan
@@ -71,7 +72,7 @@ class ScheduledJob:
             gpus_min=job.min_workers,
             gpus_max=job.max_workers,
             iterations=float(job.iterations),
-            iterations_left=max(job.iterations - work_done, 0.0),
+            iterations_left=max(job.iterations - work_done, 0),
             times=ProfiledTimes(job),
             gpus=self.gpus,
             lease_end_ns=self.lease_end_ns,

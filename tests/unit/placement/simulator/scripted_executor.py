@@ -41,7 +41,8 @@ class ScriptedExecutor:
 
     def work_done(self, job):
         start, began_ns = self.running[job]
-        return max(0, self.now_ns - began_ns) // self.iteration_ns * start.progress
+        iterations = max(0, self.now_ns - began_ns) // self.iteration_ns
+        return iterations if start.progress == 1 else iterations * start.progress
 
     def decided(self, decision):
         self.decisions.append((self.now_ns, dict(decision.assignment)))

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
@@ -128,6 +129,20 @@ def test_work_is_counted_by_the_progress_of_each_number_of_workers():
     per_iteration = 18 / 17 / 2
     assert executor.calls[2] == (40, "start", "a", (0,), -(-8 // per_iteration))
     assert run.jobs[0].work_done == 4
+
+
+def test_an_executor_that_counts_in_fractions_loses_nothing():
+    class Exact(ScriptedExecutor):
+        def work_done(self, job):
+            return Fraction(super().work_done(job), 3)
+
+    scheduler = PlannedScheduler({0: {"a": (0,)}, 30: {"a": (1,)}, 60: {"a": (2,)}})
+    executor = Exact()
+    run = ClusterRun([job("a")], CLUSTER, NIC_BPS, SchedulingPolicy(scheduler), executor)
+    run.run()
+    assert run.jobs[0].work_done == Fraction(2)
+    assert isinstance(run.jobs[0].work_done, Fraction)
+    assert [call[-1] for call in executor.calls if call[1] == "start"] == [10, 9, 8]
 
 
 def test_an_assignment_that_changes_nothing_restarts_nothing():
