@@ -1,1 +1,1 @@
-"""Event-driven simulators of a cluster that trains jobs: the exact one, and the published one's rules."""
+"""Simulators of a cluster that trains jobs, and the scheduler loop with the interface of its executors."""
