@@ -52,7 +52,7 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class CollectiveMeasurement:
     """One operation at one size on one backend, on rank 0.
 
     ``time_us`` is the median over blocks, ``spread`` the distance of the quartiles over it; ``cpu_us`` is what the
@@ -80,7 +80,9 @@ def busbw_factor(operation: str, ranks: int) -> float:
     return 1.0 if operation == "broadcast" else (ranks - 1) / ranks
 
 
-def measure(sweep: Sweep, progress: Callable[[str], None] = lambda _: None) -> Iterator[list[Measurement]]:
+def measure(
+    sweep: Sweep, progress: Callable[[str], None] = lambda _: None
+) -> Iterator[list[CollectiveMeasurement]]:
     """Measure everything, one list a size and operation with a measurement a backend; every rank must call this.
 
     The process group must be there; it becomes the first backend's, and the others are made beside it.
@@ -94,7 +96,7 @@ def measure(sweep: Sweep, progress: Callable[[str], None] = lambda _: None) -> I
 
 def _measure_size(
     sweep: Sweep, groups: Sequence[dist.ProcessGroup | None], operation: str, size: int
-) -> list[Measurement]:
+) -> list[CollectiveMeasurement]:
     ranks = dist.get_world_size()
     work = _Work(operation, size, TYPES[sweep.dtype], ranks, dist.get_rank())
     rounds = sweep.iterations or max(2, min(200, 20_000_000 // max(size, 1)))
@@ -118,11 +120,11 @@ def _measure_size(
 
 def _measurement(
     sweep: Sweep, name: str, work: _Work, times: list[float], cpu: list[float], wrong: int
-) -> Measurement:
+) -> CollectiveMeasurement:
     time_us = statistics.median(times)
     first, _, third = statistics.quantiles(times, n=4)
     algbw = work.size_bytes / time_us / 1e3
-    return Measurement(
+    return CollectiveMeasurement(
         backend=name,
         operation=work.operation,
         size_bytes=work.size_bytes,

@@ -21,7 +21,7 @@ from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.quantities import BINARY_SIZES, parse_size_bytes
 
 if TYPE_CHECKING:
-    from bench.allreduce.sweep import Measurement, Sweep
+    from bench.allreduce.sweep import CollectiveMeasurement, Sweep
 
 _EXAMPLES = """\
 examples:
@@ -130,7 +130,7 @@ def _be_a_rank(options: argparse.Namespace) -> int:
     torch.set_num_threads(1)
     try:
         dist.init_process_group(sweep.backends[0])
-        found: list[Measurement] = []
+        found: list[CollectiveMeasurement] = []
         speaks = dist.get_rank() == 0
         steps = len(sweep.sizes()) * len(sweep.operations)
         with progress(steps, 1) if speaks else nullcontext() as step:
@@ -160,7 +160,7 @@ def _teller(step: Step | None) -> Callable[[str], None]:
     return (lambda _: None) if step is None else (lambda operation: step(operation, 0))
 
 
-def _show(sweep: Sweep, found: list[Measurement], ranks: int, as_json: bool) -> None:
+def _show(sweep: Sweep, found: list[CollectiveMeasurement], ranks: int, as_json: bool) -> None:
     means = {
         name: sum(each.busbw_gbps for each in found if each.backend == name)
         / max(1, sum(each.backend == name for each in found))

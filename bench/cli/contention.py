@@ -16,7 +16,7 @@ from rich.table import Table
 from bench.cli.contend import add_link, link_of
 from bench.cli.progress import progress
 from bench.compare.approaches.policy import PACED, Policy, parse_policy
-from bench.contention.contention import RANKS, Measured, Plan, Round, measure
+from bench.contention.contention import RANKS, ContentionPlan, ContentionResult, ContentionRound, measure
 from bench.lab.topology import MAX_JOBS
 from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.errors import MltcpError, UsageError
@@ -88,11 +88,11 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def plan_of(options: argparse.Namespace) -> Plan:
+def plan_of(options: argparse.Namespace) -> ContentionPlan:
     """The measurement that the arguments ask for; UsageError names what is wrong with them."""
     if not 1 <= options.repeat <= 10_000:
         raise UsageError(f"--repeat {options.repeat}: 1 to 10000 are allowed")
-    return Plan(
+    return ContentionPlan(
         jobs=_numbers_of_jobs(options.jobs),
         sizes_bytes=_sizes(options.sizes),
         repeat=options.repeat,
@@ -134,7 +134,7 @@ def _policy(name: str) -> Policy:
     return policy
 
 
-def _document(plan: Plan, measured: Measured, output: Path) -> dict[str, Any]:
+def _document(plan: ContentionPlan, measured: ContentionResult, output: Path) -> dict[str, Any]:
     return {
         "schema": 1,
         "link": {
@@ -164,7 +164,7 @@ def _document(plan: Plan, measured: Measured, output: Path) -> dict[str, Any]:
     }
 
 
-def _show(plan: Plan, measured: Measured, output: Path) -> None:
+def _show(plan: ContentionPlan, measured: ContentionResult, output: Path) -> None:
     console = Console(highlight=False)
     console.print(_table(plan, measured))
     console.print(f"\n{measured.drops} drops, {measured.marks} ECN marks", soft_wrap=True)
@@ -175,7 +175,7 @@ def _show(plan: Plan, measured: Measured, output: Path) -> None:
         print(f"mltcp-bench: warning: {warning}", file=sys.stderr)
 
 
-def _table(plan: Plan, measured: Measured) -> Table:
+def _table(plan: ContentionPlan, measured: ContentionResult) -> Table:
     """A row for each k, a column for each size: the mean time, and how many times that of the smallest k it is."""
     table = Table("k", box=None, pad_edge=False)
     for size in plan.sizes_bytes:
@@ -191,13 +191,13 @@ def _table(plan: Plan, measured: Measured) -> Table:
     return table
 
 
-def _mean_us(rounds: tuple[Round, ...], jobs: int, size: int) -> float:
+def _mean_us(rounds: tuple[ContentionRound, ...], jobs: int, size: int) -> float:
     return fmean(
         each.measurement.latency_us for each in rounds if (each.jobs, each.size_bytes) == (jobs, size)
     )
 
 
-def _warnings(plan: Plan, measured: Measured) -> list[str]:
+def _warnings(plan: ContentionPlan, measured: ContentionResult) -> list[str]:
     busiest = max(plan.jobs, key=measured.cpu_busy)
     share = measured.cpu_busy(busiest)
     if share < _BUSY:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from bench.perf import report
 from bench.perf.client import Outcome, run
 from bench.perf.intervals import Interval
-from bench.perf.plan import DOWN, MOST_BYTES, PORT, UP, Bucket, Plan
-from bench.perf.server import Server
+from bench.perf.plan import DOWN, MOST_BYTES, PORT, UP, Bucket, PerfPlan
+from bench.perf.server import PerfServer
 from bench.workloads.profile import load
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import IPERF_SIZES, parse_size_bytes
@@ -115,7 +115,7 @@ def _check_role(options: argparse.Namespace) -> None:
 
 def _serve(options: argparse.Namespace) -> int:
     say = _say_json if options.json else _say
-    server = Server(options.bind, options.port, say)
+    server = PerfServer(options.bind, options.port, say)
     say(f"mltcp-bench perf: listening on port {server.port}")
     try:
         server.serve(1 if options.one_off else None)
@@ -153,7 +153,7 @@ def _test(options: argparse.Namespace) -> int:
     return 130 if outcome.interrupted else 0
 
 
-def plan_of(options: argparse.Namespace) -> Plan:
+def plan_of(options: argparse.Namespace) -> PerfPlan:
     """The test that the arguments ask for; UsageError names what is wrong with them."""
     _check(options)
     buckets = _buckets(options)
@@ -164,7 +164,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
         directions: tuple[str, ...] = (UP, DOWN)
     else:
         directions = (DOWN,) if options.reverse else (UP,)
-    return Plan(
+    return PerfPlan(
         directions=directions,
         flows=options.parallel,
         buckets=buckets,
@@ -219,7 +219,7 @@ def _size(text: str) -> int:
 class _Lines:
     """For a person."""
 
-    def __init__(self, plan: Plan, options: argparse.Namespace) -> None:
+    def __init__(self, plan: PerfPlan, options: argparse.Namespace) -> None:
         self._shape = bool(plan.buckets), len(plan.directions) > 1
         self._omit = options.omit
 
@@ -238,7 +238,7 @@ class _Lines:
 class _Stream:
     """For programs: a document at the end, or an object per line."""
 
-    def __init__(self, plan: Plan, options: argparse.Namespace) -> None:
+    def __init__(self, plan: PerfPlan, options: argparse.Namespace) -> None:
         self._plan = plan
         self._omit = options.omit
         self._streams = options.json_stream

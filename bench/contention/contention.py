@@ -33,7 +33,7 @@ _US_PER_S = 1e6
 
 
 @dataclass(frozen=True)
-class Plan:
+class ContentionPlan:
     """What is measured: numbers of concurrent all-reduces, their sizes, how often, over which link and control."""
 
     jobs: tuple[int, ...]
@@ -56,7 +56,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Round:
+class ContentionRound:
     """What a round gave.
 
     Attributes:
@@ -85,10 +85,10 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Measured:
+class ContentionResult:
     """All rounds in order, and the packets that the link dropped and marked in them, both directions together."""
 
-    rounds: tuple[Round, ...]
+    rounds: tuple[ContentionRound, ...]
     drops: int
     marks: int
 
@@ -98,7 +98,7 @@ class Measured:
         return sum(each.busy_s for each in rounds) / (sum(each.wall_s for each in rounds) * count())
 
 
-def measure(plan: Plan, step: Callable[[str, int], None]) -> Measured:
+def measure(plan: ContentionPlan, step: Callable[[str, int], None]) -> ContentionResult:
     """Measure in a lab of its own; ``step`` is called with the number of jobs and the repeat after every round.
 
     Raises:
@@ -116,10 +116,10 @@ def measure(plan: Plan, step: Callable[[str, int], None]) -> Measured:
             lab.start_measuring()
             rounds = tuple(_measured_rounds(plan, jobs, len(placed), step))
             use = lab.measurement()
-    return Measured(rounds, use.drops, use.marks)
+    return ContentionResult(rounds, use.drops, use.marks)
 
 
-def _placed(plan: Plan, number: int, lab: Lab, controls: Controls, stack: ExitStack) -> StandingJob:
+def _placed(plan: ContentionPlan, number: int, lab: Lab, controls: Controls, stack: ExitStack) -> StandingJob:
     """Every rank is on a host of its own, and each host knows the job for itself, as separate machines would."""
     name = f"job-{number + 1}"
     places = []
@@ -131,19 +131,19 @@ def _placed(plan: Plan, number: int, lab: Lab, controls: Controls, stack: ExitSt
 
 
 def _measured_rounds(
-    plan: Plan, jobs: StandingJobs, there: int, step: Callable[[str, int], None]
-) -> Iterator[Round]:
+    plan: ContentionPlan, jobs: StandingJobs, there: int, step: Callable[[str, int], None]
+) -> Iterator[ContentionRound]:
     for repeat, number, size in plan.rounds():
         # In turns, lest what is peculiar to one job's hosts be taken for what is peculiar to a number of jobs.
         yield _measured_round(jobs, [(repeat + position) % there for position in range(number)], size, repeat)
         step(f"{number} at a time", repeat)
 
 
-def _measured_round(jobs: StandingJobs, members: list[int], size_bytes: int, repeat: int) -> Round:
+def _measured_round(jobs: StandingJobs, members: list[int], size_bytes: int, repeat: int) -> ContentionRound:
     start_s = jobs.tell(members, size_bytes)
     sleep_until(start_s)
     busy_before_s = busy_s()
     times_s = jobs.times_s(members)
     spent_s = busy_s() - busy_before_s
     times_us = tuple(each * _US_PER_S for each in times_s)
-    return Round(repeat, size_bytes, times_us, spent_s, time.monotonic() - start_s)
+    return ContentionRound(repeat, size_bytes, times_us, spent_s, time.monotonic() - start_s)

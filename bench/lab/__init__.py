@@ -5,17 +5,17 @@ from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.network.namespaces import enter
 from bench.lab.ownership import clean_stale
-from bench.lab.topology import Host, Server, Switch, Topology, Trunk, dumbbell
+from bench.lab.topology import LabHost, LabServer, LabSwitch, Topology, Trunk, dumbbell
 from mltcp.core.signals import exit_on_sigterm
 
 __all__ = [
     "DirectionUse",
-    "Host",
     "Lab",
+    "LabHost",
+    "LabServer",
+    "LabSwitch",
     "Link",
     "LinkUse",
-    "Server",
-    "Switch",
     "Topology",
     "Trunk",
     "clean_stale",

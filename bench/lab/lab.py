@@ -1,4 +1,4 @@
-"""The lab itself: builds a topology out of network namespaces, measures its trunks, and always cleans up."""
+"""The lab: builds a topology out of network namespaces, measures its trunks, and removes it in every case."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.lab.bottleneck import aqm
 from bench.lab.bottleneck.bottleneck import BIN_NS, BINS, Bottleneck
 from bench.lab.bottleneck.link_use import LinkUse
 from bench.lab.network import namespaces, sysctls, wiring
-from bench.lab.placing import Placing
+from bench.lab.placement import ServerPlacement
 from bench.lab.topology import Topology
 from mltcp.core.errors import UsageError
 
@@ -22,19 +22,19 @@ from mltcp.core.errors import UsageError
 class Lab:
     """A topology in network namespaces, between ``__enter__`` and ``__exit__``.
 
-    Processes join a host by ``enter(lab.namespace("j0r0"))``. On servers, jobs come and go while the lab stands
-    (:meth:`place`, :meth:`unplace`). Whatever ends the ``with`` block ends every process in the lab and removes
-    its namespaces; if the owner is killed, the next lab to start does so.
+    Processes join a host by ``enter(lab.namespace("j0r0"))``. Jobs can be placed on servers and removed at any time
+    (:meth:`place`, :meth:`unplace`). The end of the ``with`` block kills every process in the lab and removes its
+    namespaces; if the owner is killed, the next lab to start does so.
 
     Args:
-        topology: what to build.
-        ecn_by: what marks on links with a threshold: ``virtual_queue`` (on every kernel) or ``kernel``.
+        topology: hosts, servers, switches and trunks.
+        ecn_by: the marker on links with a threshold: ``virtual_queue`` (on every kernel) or ``kernel``.
         sysctls: further kernel settings of every host, such as ``{"net.ipv4.tcp_slow_start_after_idle": 0}``.
-        rto_min_by: where the least retransmission time-out, 5 ms, is set; None: by sysctl if there is one.
+        rto_min_by: where the minimum retransmission time-out, 5 ms, is set; None: by sysctl if the kernel has it.
 
     Raises:
-        UsageError: ``ecn_by`` or ``rto_min_by`` is unknown, or (on entry) a setting is.
-        NotAvailableError: (on entry) the process may not make namespaces, or the kernel cannot mark.
+        UsageError: ``ecn_by`` or ``rto_min_by`` is unknown, or (on entry) a kernel setting is.
+        NotAvailableError: (on entry) the process may not make network namespaces, or the kernel cannot mark.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Lab:
         self._sysctls = dict(sysctls or {})
         self._rto_min_by = rto_min_by
         self._bottlenecks: list[Bottleneck] = []
-        self._placing: Placing | None = None
+        self._placement: ServerPlacement | None = None
         self._epoch_ns: int | None = None
         self._owner: int | None = None
 
@@ -79,14 +79,14 @@ class Lab:
         self.close()
 
     def close(self) -> None:
-        """End every process in the lab and remove it; a lab that is not there is no error."""
-        # A forked child that unwinds the same block must not take its parent's lab away.
+        """Kill every process in the lab and remove it. Idempotent."""
+        # A forked child that leaves the same block must not remove its parent's lab.
         if self._owner != os.getpid():
             return
         namespaces.to_completion(lambda: ownership.remove(self.id))
         while self._bottlenecks:
             self._bottlenecks.pop().close()
-        self._epoch_ns = self._owner = self._placing = None
+        self._epoch_ns = self._owner = self._placement = None
         atexit.unregister(self.close)
 
     def namespace(self, name: str) -> str:
@@ -99,28 +99,28 @@ class Lab:
         return self._namespace(name)
 
     def place(self, job: int, servers: Sequence[str]) -> tuple[str, ...]:
-        """Put the ranks of a job on servers, rank R on ``servers[R]``; gives their addresses, in the same order.
+        """Place the ranks of a job on servers, rank R on ``servers[R]``; returns their addresses, in the same order.
 
-        Rank R gets 10.77.JOB.(R + 1); the job's addresses have the label :func:`bench.lab.placing.label_of`. Numbers
-        of jobs are used again once they are free.
+        Rank R gets 10.77.JOB.(R + 1); the job's addresses have the label :func:`bench.lab.placement.label_of`. Numbers
+        of jobs can be used again once they are free.
 
         Raises:
-            UsageError: the number is not allowed or in use, a server is unknown, there are too few or too many
-                ranks, or the lab does not stand.
-            MltcpError: the kernel refuses a request; the job then is nowhere.
+            UsageError: the number is out of range or in use, a server is unknown, there are too few or too many
+                ranks, or the lab was not entered.
+            MltcpError: the kernel refuses a request; the job is not placed.
         """
         return self._placed().place(job, servers)
 
     def unplace(self, job: int) -> None:
-        """Take a job off its servers; its processes are the caller's to end beforehand.
+        """Remove a job from its servers; the caller ends its processes first.
 
         Raises:
-            UsageError: the job is not placed, or the lab does not stand.
+            UsageError: the job is not placed, or the lab was not entered.
         """
         self._placed().unplace(job)
 
     def start_measuring(self) -> int:
-        """Forget what was counted and count from now on; gives the time, CLOCK_MONOTONIC in nanoseconds."""
+        """Reset all counters and count from now on; returns the time, CLOCK_MONOTONIC in nanoseconds."""
         self._placed().forget()
         for bottleneck in self._bottlenecks:
             bottleneck.stop_and_clear()
@@ -130,15 +130,15 @@ class Lab:
         return self._epoch_ns
 
     def measurement(self) -> LinkUse:
-        """What the trunks have carried since :meth:`start_measuring`; measuring goes on.
+        """The use of the trunks since :meth:`start_measuring`; measuring goes on.
 
-        Bins are kept for the first 327 seconds; what is carried later is in the sums only.
+        Bins cover the first 327 seconds; bytes carried later are in the sums only.
 
         Raises:
             UsageError: measuring was not started.
         """
         if self._epoch_ns is None:
-            raise UsageError("the lab has measured nothing: call start_measuring first")
+            raise UsageError("lab: no measurement was started; call start_measuring first")
         queues = [bottleneck.queue_statistics() for bottleneck in self._bottlenecks]
         duration_ns = time.monotonic_ns() - self._epoch_ns
         bins = min(duration_ns // BIN_NS + 1, BINS)
@@ -149,10 +149,10 @@ class Lab:
         ]
         return LinkUse(self._epoch_ns, duration_ns, BIN_NS, tuple(uses))
 
-    def _placed(self) -> Placing:
-        if self._placing is None:
-            raise UsageError("the lab does not stand: use it inside its with block")
-        return self._placing
+    def _placed(self) -> ServerPlacement:
+        if self._placement is None:
+            raise UsageError("lab: not entered; use it inside its with block")
+        return self._placement
 
     def _namespace(self, name: str) -> str:
         return f"{ownership.PREFIX}{self.id}-{name}"
@@ -164,7 +164,7 @@ class Lab:
             self._rto_min_by is None and not sysctls.exists(sysctls.RTO_MIN)
         )
         wiring.wire(self.topology, self._namespace, self._sysctls, by_route)
-        self._placing = Placing(self.topology, self._namespace, by_route)
+        self._placement = ServerPlacement(self.topology, self._namespace, by_route)
         for direction in self.topology.directions():
             source, target = self._namespace(direction.source), self._namespace(direction.target)
             self._bottlenecks.append(Bottleneck(direction, source, target, self._kernel_marks))
@@ -173,4 +173,4 @@ class Lab:
 
 def _check_choice(field: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise UsageError(f"{field} {value!r} is unknown: {', '.join(allowed)} are allowed")
+        raise UsageError(f"{field}: expected one of {', '.join(allowed)}, got {value!r}")

@@ -1,4 +1,4 @@
-"""A bottleneck link: how fast it is, how much it queues, and from what queue on it marks packets."""
+"""A bottleneck link: its rate, its queue, and the queue length from which it marks packets."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Link:
     """A link between two switches, the same in both directions.
 
     Attributes:
-        rate_bps: what it carries, in bits per second, Ethernet headers included.
-        queue_bytes: how much waits before it drops (drop-tail), Ethernet headers included.
+        rate_bps: in bits per second, Ethernet headers included.
+        queue_bytes: size of the drop-tail queue, Ethernet headers included.
         ecn_threshold_bytes: queue above which ECN-capable packets are marked; None: never.
         mtu: largest IP packet, in bytes.
 
@@ -51,12 +51,10 @@ class Link:
 
     @property
     def burst_bytes(self) -> int:
-        """What the shaper lets through at once after a pause: half a millisecond, but at least two frames."""
+        """The burst of the shaper: the bytes of half a millisecond, but at least two frames."""
         return max(2 * self.frame_bytes, int(self.rate_bytes_per_s * _BURST_S))
 
 
 def _check_range(field: str, value: int, lowest: int, highest: int, unit: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise UsageError(f"{field} is {value!r}: a whole number from {lowest} to {highest} {unit} is allowed")
-    if not lowest <= value <= highest:
-        raise UsageError(f"{field} is {value}: {lowest} to {highest} {unit} are allowed")
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+        raise UsageError(f"{field}: expected a whole number from {lowest} to {highest} {unit}, got {value!r}")

@@ -1,9 +1,9 @@
-"""Which process owns which lab, so that a lab whose owner died can be told from one in use, and removed.
+"""Records of the process that owns each lab, with which labs of dead owners are found and removed.
 
-The record ``/run/mltcp-lab/ID.json`` is written before the first namespace of a lab is made and removed after
-the last: at any moment every namespace of every lab has a record. The owner is a process number together with
-the start time of that process, because numbers are used again. A lock on the directory makes the writing of a
-record one step for all who read it: a record that cannot be read is one whose writer died.
+The record ``/run/mltcp-lab/ID.json`` is written before the first namespace of a lab is made and removed after the
+last one, so that every namespace of every lab has a record at any time. An owner is a pid together with the start time
+of the process, because pids are reused. A lock on the directory makes writing a record atomic for its readers: a record
+that cannot be parsed is one whose writer died.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STATE, _START_TIME = 0, 19  # fields 3 and 22 of /proc/PID/stat, counted from t
 
 @dataclass(frozen=True)
 class Owner:
-    """A process: its number, and when it started, in clock ticks since the machine did."""
+    """A process: its pid, and its start time in clock ticks since boot."""
 
     pid: int
     start_ticks: int
@@ -40,12 +40,12 @@ class Owner:
         return cls(os.getpid(), ticks)
 
     def alive(self) -> bool:
-        """Whether this very process still runs; one that has ended and waits for its parent does not."""
+        """Whether this process still runs; a zombie does not."""
         return _start_ticks(self.pid) == self.start_ticks
 
 
 def new_id() -> str:
-    """A name for a lab that no other has."""
+    """A unique id for a lab."""
     return secrets.token_hex(4)
 
 
@@ -56,7 +56,7 @@ def claim(lab_id: str) -> None:
 
 
 def remove(lab_id: str) -> None:
-    """Remove a lab with everything in it: its processes (the caller excepted), its namespaces, its record."""
+    """Remove a lab: kill its processes (except the caller), and delete its namespaces and its record."""
     mine = namespaces.names(f"{PREFIX}{lab_id}-")
     namespaces.kill_processes(mine)
     for name in mine:
@@ -65,7 +65,7 @@ def remove(lab_id: str) -> None:
 
 
 def clean_stale() -> list[str]:
-    """Remove every lab whose owner is dead; gives their names."""
+    """Remove every lab whose owner is dead; returns their ids."""
     with _locked():
         stale = [path.stem for path in sorted(RECORDS.glob("*.json")) if not _in_use(path)]
         for lab_id in stale:
@@ -81,7 +81,7 @@ def _in_use(record: Path) -> bool:
     try:
         return Owner(**json.loads(record.read_text())).alive()
     except FileNotFoundError:
-        return True  # its owner has just removed it
+        return True  # its owner has just removed the lab
     except (ValueError, TypeError):
         return False
 
@@ -102,6 +102,6 @@ def _start_ticks(pid: int) -> int | None:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The command's name stands in brackets and may itself hold brackets and blanks.
+    # The command's name is in brackets and may itself contain brackets and blanks.
     fields = text.rpartition(")")[2].split()
     return None if fields[_STATE] in "ZX" else int(fields[_START_TIME])

@@ -1,4 +1,4 @@
-"""The servers of a lab as the hosts of an engine, and the network that the engine's jobs get there."""
+"""The servers of a lab as the hosts of an engine, and the addresses of the engine's jobs there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from threading import Lock
 
 from bench.lab.lab import Lab
 from bench.lab.network import namespaces
-from bench.lab.placing import label_of
+from bench.lab.placement import label_of
 from bench.lab.topology import INTERFACE, MAX_JOBS
 from mltcp.core.errors import MltcpError
 from placement.engines.hosts import Host
@@ -19,9 +19,9 @@ _LOOPBACK = Endpoint("127.0.0.1", "lo")
 
 
 def engine_hosts(lab: Lab) -> tuple[Host, ...]:
-    """The servers of a lab that stands, as hosts that are entered by their network namespaces.
+    """The servers of a running lab, as hosts that processes enter by ``nsenter``.
 
-    Not by ``ip netns exec``, which would hide the cgroups.
+    ``ip netns exec`` would hide the cgroup file systems.
     """
     return tuple(
         Host(
@@ -40,11 +40,11 @@ class Stay:
     """A job on the lab's servers.
 
     Attributes:
-        job_id: as the engine calls the job.
-        number: as the lab does, and counts its bytes; another job may have it afterwards.
+        job_id: the engine's name of the job.
+        number: the lab's number of the job, under which it counts the job's bytes; reused by later jobs.
         servers: the server of each rank.
-        from_ns: since when it has its addresses, CLOCK_MONOTONIC.
-        to_ns: until when; None: it still has them.
+        from_ns: when its addresses were added, CLOCK_MONOTONIC.
+        to_ns: when they were removed; None: they still exist.
     """
 
     job_id: str
@@ -55,10 +55,9 @@ class Stay:
 
 
 class LabNetwork:
-    """Gives every job that an engine starts a number in the lab, and its ranks the addresses of that number.
+    """Allocates a lab number to every job that an engine starts, and that number's addresses to the job's ranks.
 
-    A job on one server only gets none: its ranks talk over that server's loopback, and no trunk sees them. Safe to use
-    from several threads.
+    A job on a single server gets no number: its ranks use that server's loopback and no trunk. Thread-safe.
     """
 
     def __init__(self, lab: Lab) -> None:
@@ -70,7 +69,7 @@ class LabNetwork:
 
     @property
     def stays(self) -> tuple[Stay, ...]:
-        """All jobs that have had a number, in the order of their arrival."""
+        """All jobs that have had a number, in the order in which they were placed."""
         with self._lock:
             present = [stay for stay in self._present.values() if stay is not None]
             return tuple(sorted([*self._past, *present], key=lambda stay: stay.from_ns))
@@ -79,11 +78,11 @@ class LabNetwork:
         """Place a job on the lab's servers.
 
         Raises:
-            MltcpError: the job is there already, all numbers are in use, or the lab refuses.
+            MltcpError: the job is attached already, all numbers are in use, or the lab refuses.
         """
         with self._lock:
             if job_id in self._present:
-                raise MltcpError(f"job {job_id} is in the lab already")
+                raise MltcpError(f"job {job_id} is attached to the lab already")
             if len(set(hosts)) == 1:
                 self._present[job_id] = None
                 return [_LOOPBACK] * len(hosts)
@@ -97,7 +96,7 @@ class LabNetwork:
             return [Endpoint(address, label_of(number)) for address in addresses]
 
     def detach(self, job_id: str) -> None:
-        """Take a job off the lab's servers; its number is free.
+        """Remove a job from the lab's servers and free its number.
 
         Raises:
             MltcpError: the lab refuses.
@@ -113,11 +112,11 @@ class LabNetwork:
                 raise MltcpError(f"job {job_id}: {error}") from error
 
     def _free_number(self, job_id: str) -> int:
-        # In turn, so that the last packets of a job are not taken for those of the next.
+        # Round robin, so that the last packets of a job are not counted for the next job.
         taken = {stay.number for stay in self._present.values() if stay is not None}
         taken.update(self._lab.topology.jobs)
         for step in range(1, MAX_JOBS + 1):
             number = (self._last + step) % MAX_JOBS
             if number not in taken:
                 return number
-        raise MltcpError(f"job {job_id}: the lab counts {MAX_JOBS} jobs at a time, and has as many")
+        raise MltcpError(f"job {job_id}: all {MAX_JOBS} job numbers of the lab are in use")

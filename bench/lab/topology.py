@@ -1,6 +1,6 @@
-"""What a lab consists of, as data: hosts and servers, switches, and trunks between them.
+"""The topology of a lab as data: hosts, servers, switches, and the trunks between them.
 
-The builder knows these only; :func:`dumbbell` and :func:`bench.lab.two_tier.two_tier` are ways to make them.
+:func:`dumbbell` and :func:`bench.lab.two_tier.two_tier` build topologies.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from ipaddress import IPv4Address, IPv4Network
 from bench.lab.link import Link
 from mltcp.core.errors import UsageError
 
-# The classifier at the bottleneck reads the job out of the third octet of 10.77.JOB.x: the two must agree.
+# virtual_queue.bpf.c reads the job from the third octet of 10.77.JOB.x: the two must agree.
 NETWORK = IPv4Network("10.77.0.0/16")
 MAX_JOBS = 16
 MAX_RANKS = 254
-INTERFACE = "eth0"  # of every host and server; Gloo overlooks interfaces with one-letter names
-# The third octet of what belongs to no job: the servers' own addresses.
+INTERFACE = "eth0"  # of every host and server; Gloo ignores interfaces with one-letter names
+# The third octet of the servers' own addresses, which belong to no job.
 OF_NO_JOB = 255
 MAX_SERVERS = 254
 _DEFAULT_MTU = 1500
@@ -27,8 +27,8 @@ _NAME = re.compile(r"[a-z][a-z0-9]{0,14}")
 
 
 @dataclass(frozen=True)
-class Host:
-    """A machine with one interface: rank ``rank`` of job ``job``, attached to the switch named ``switch``."""
+class LabHost:
+    """A machine with one interface, for rank ``rank`` of job ``job``, attached to the switch named ``switch``."""
 
     name: str
     switch: str
@@ -42,20 +42,20 @@ class Host:
 
     @property
     def mac(self) -> str:
-        """Its Ethernet address, made from the IPv4 address, so that every neighbour knows it beforehand."""
+        """Its Ethernet address, derived from the IPv4 address, so that neighbours can be configured beforehand."""
         return _mac(self.address)
 
 
 @dataclass(frozen=True)
-class Server:
-    """A machine for ranks of any jobs, several at a time; they get addresses while they are placed there.
+class LabServer:
+    """A machine for ranks of any jobs, several at a time; they have addresses while they are placed there.
 
-    Its NIC is the trunk that has the server at its left end: a link like any other, shaped and measured.
+    Its NIC is the trunk that has the server at its left end, shaped and measured like any other trunk.
 
     Attributes:
         name: of the server.
         number: from 0, for its own address.
-        slots: how many ranks it takes at a time.
+        slots: the number of ranks that it can run at a time.
     """
 
     name: str
@@ -64,17 +64,17 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Its own IPv4 address, 10.77.255.(NUMBER + 1); what it sends from there counts for no job."""
+        """Its own IPv4 address, 10.77.255.(NUMBER + 1), whose bytes count for no job."""
         return str(NETWORK.network_address + (OF_NO_JOB << 8) + self.number + 1)
 
     @property
     def mac(self) -> str:
-        """Its Ethernet address, made from its own IPv4 address; the addresses of jobs share it."""
+        """Its Ethernet address, derived from its own IPv4 address; the jobs' addresses share it."""
         return _mac(self.address)
 
 
 @dataclass(frozen=True)
-class Switch:
+class LabSwitch:
     """A switch (a bridge in a namespace of its own)."""
 
     name: str
@@ -82,9 +82,9 @@ class Switch:
 
 @dataclass(frozen=True)
 class Trunk:
-    """A cable with the bottleneck ``link`` in each direction: between two switches, or from a server to one.
+    """A cable with the bottleneck ``link`` in each direction: between two switches, or from a server to a switch.
 
-    A trunk may have the name of what is at its left end: that of a NIC or an uplink is found by its lower end.
+    A trunk may have the name of the node at its left end: a NIC that of its server, an uplink that of its switch.
     """
 
     name: str
@@ -106,17 +106,17 @@ class Direction:
 
 @dataclass(frozen=True)
 class Topology:
-    """Hosts, servers, switches and trunks that form one tree; no switch would stop a broadcast in a loop.
+    """Hosts, servers, switches and trunks that form one tree. The bridges run no spanning tree, so loops are an error.
 
     Raises:
-        UsageError: two things have one name or place, a switch does not exist, there is a loop or an island,
-            a server is not at the left end of one trunk, or trunks have different MTUs.
+        UsageError: a name, or a rank of a job, occurs twice; a switch does not exist; the trunks form a loop or do
+            not connect everything; a server is not at the left end of one trunk; or trunks have different MTUs.
     """
 
-    hosts: tuple[Host, ...]
-    switches: tuple[Switch, ...]
+    hosts: tuple[LabHost, ...]
+    switches: tuple[LabSwitch, ...]
     trunks: tuple[Trunk, ...] = ()
-    servers: tuple[Server, ...] = ()
+    servers: tuple[LabServer, ...] = ()
 
     def __post_init__(self) -> None:
         _check_names([trunk.name for trunk in self.trunks])
@@ -127,7 +127,7 @@ class Topology:
         _check_tree(self)
         if len({trunk.link.mtu for trunk in self.trunks}) > 1:
             raise UsageError(
-                "topology: every trunk must have the same mtu, because the hosts share one network"
+                "topology: mtu: expected the same for every trunk, because the hosts share one network"
             )
 
     @property
@@ -141,13 +141,13 @@ class Topology:
         return any(trunk.link.ecn_threshold_bytes is not None for trunk in self.trunks)
 
     @property
-    def machines(self) -> tuple[Host | Server, ...]:
+    def machines(self) -> tuple[LabHost | LabServer, ...]:
         """The hosts, and then the servers."""
         return (*self.hosts, *self.servers)
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The names of the hosts, servers and switches, each of which has a namespace."""
+        """The names of all hosts, servers and switches, each of which has a namespace."""
         return (*(machine.name for machine in self.machines), *(switch.name for switch in self.switches))
 
     @property
@@ -155,7 +155,7 @@ class Topology:
         """The numbers of the jobs that have hosts of their own, in order."""
         return tuple(sorted({host.job for host in self.hosts}))
 
-    def hosts_of(self, job: int) -> tuple[Host, ...]:
+    def hosts_of(self, job: int) -> tuple[LabHost, ...]:
         """The hosts of a job, in the order of their ranks."""
         return tuple(sorted((host for host in self.hosts if host.job == job), key=lambda host: host.rank))
 
@@ -171,9 +171,9 @@ class Topology:
         """The trunk that has ``server`` at its left end."""
         return next(trunk for trunk in self.trunks if trunk.left == server)
 
-    def ports_of(self, switch: str) -> dict[str, tuple[Host | Server, ...]]:
-        """For each port of ``switch``, named like the host or trunk on it, what is reached through it."""
-        ports: dict[str, tuple[Host | Server, ...]] = {
+    def ports_of(self, switch: str) -> dict[str, tuple[LabHost | LabServer, ...]]:
+        """The machines reached through each port of ``switch``; a port has the name of its host or trunk."""
+        ports: dict[str, tuple[LabHost | LabServer, ...]] = {
             host.name: (host,) for host in self.hosts if host.switch == switch
         }
         for direction in self.directions():
@@ -186,27 +186,25 @@ class Topology:
 
 
 def dumbbell(jobs: int, ranks: int, link: Link) -> Topology:
-    """Two switches with ``link`` between them, which every job crosses.
-
-    The first half of each job's ranks is on the left, the rest on the right.
+    """Two switches with ``link`` between them: the first half of each job's ranks is on the left, the rest right.
 
     Raises:
-        UsageError: ``jobs`` or ``ranks`` is outside what the addresses allow.
+        UsageError: ``jobs`` or ``ranks`` is out of range.
     """
     if not 1 <= jobs <= MAX_JOBS:
-        raise UsageError(f"dumbbell: jobs is {jobs}: 1 to {MAX_JOBS} are allowed")
+        raise UsageError(f"dumbbell: jobs: expected 1 to {MAX_JOBS}, got {jobs}")
     if not 2 <= ranks <= MAX_RANKS:
-        raise UsageError(f"dumbbell: ranks is {ranks}: 2 to {MAX_RANKS} are allowed")
+        raise UsageError(f"dumbbell: ranks: expected 2 to {MAX_RANKS}, got {ranks}")
     hosts = tuple(
-        Host(f"j{job}r{rank}", "left" if rank < ranks // 2 else "right", job, rank)
+        LabHost(f"j{job}r{rank}", "left" if rank < ranks // 2 else "right", job, rank)
         for job in range(jobs)
         for rank in range(ranks)
     )
-    return Topology(hosts, (Switch("left"), Switch("right")), (Trunk("trunk", "left", "right", link),))
+    return Topology(hosts, (LabSwitch("left"), LabSwitch("right")), (Trunk("trunk", "left", "right", link),))
 
 
-def _is_at(machine: Host | Server, places: set[str]) -> bool:
-    return (machine.switch if isinstance(machine, Host) else machine.name) in places
+def _is_at(machine: LabHost | LabServer, places: set[str]) -> bool:
+    return (machine.switch if isinstance(machine, LabHost) else machine.name) in places
 
 
 def _mac(address: str) -> str:
@@ -216,17 +214,17 @@ def _mac(address: str) -> str:
 def _check_names(names: list[str]) -> None:
     for name in names:
         if _NAME.fullmatch(name) is None:
-            raise UsageError(f"topology: name {name!r}: 1 to 15 of a-z and 0-9 are allowed, a letter first")
+            raise UsageError(f"topology: name: expected 1 to 15 of a-z and 0-9, a letter first, got {name!r}")
         if names.count(name) > 1:
-            raise UsageError(f"topology: the name {name!r} is there more than once")
+            raise UsageError(f"topology: the name {name!r} occurs more than once")
 
 
-def _check_places(hosts: tuple[Host, ...]) -> None:
+def _check_places(hosts: tuple[LabHost, ...]) -> None:
     taken: dict[tuple[int, int], str] = {}
     for host in hosts:
         if not (0 <= host.job < MAX_JOBS and 0 <= host.rank < MAX_RANKS):
             ranges = f"job 0 to {MAX_JOBS - 1} and rank 0 to {MAX_RANKS - 1}"
-            raise UsageError(f"topology: host {host.name}: {ranges} are allowed")
+            raise UsageError(f"topology: host {host.name}: expected {ranges}, got {host.job} and {host.rank}")
         other = taken.setdefault((host.job, host.rank), host.name)
         if other != host.name:
             raise UsageError(f"topology: {other} and {host.name} are both rank {host.rank} of job {host.job}")
@@ -241,7 +239,7 @@ def _check_references(topology: Topology) -> None:
     for name, switch in wanted:
         if switch not in known:
             raise UsageError(
-                f"topology: {name} is attached to {switch!r}: {', '.join(sorted(known))} are there"
+                f"topology: {name}: switch: expected one of {', '.join(sorted(known))}, got {switch!r}"
             )
 
 
@@ -250,26 +248,28 @@ def _check_servers(topology: Topology) -> None:
     for server in topology.servers:
         if not 0 <= server.number < MAX_SERVERS or server.slots < 1:
             ranges = f"number 0 to {MAX_SERVERS - 1} and 1 or more slots"
-            raise UsageError(f"topology: server {server.name}: {ranges} are allowed")
+            raise UsageError(
+                f"topology: server {server.name}: expected {ranges}, got {server.number} and {server.slots}"
+            )
         other = numbers.setdefault(server.number, server.name)
         if other != server.name:
             raise UsageError(f"topology: {other} and {server.name} both have the number {server.number}")
         nics = sum(trunk.left == server.name for trunk in topology.trunks)
         if nics != 1:
             raise UsageError(
-                f"topology: server {server.name} is at the left end of {nics} trunks: 1 is allowed"
+                f"topology: server {server.name}: expected one trunk with it at the left end, got {nics}"
             )
 
 
 def _check_tree(topology: Topology) -> None:
     if not topology.switches:
-        raise UsageError("topology: at least one switch is needed")
+        raise UsageError("topology: expected at least one switch, got none")
     reached = _reachable(topology.trunks, topology.switches[0].name)
     if not reached.issuperset(switch.name for switch in topology.switches):
         lost = sorted({switch.name for switch in topology.switches} - reached)
         raise UsageError(f"topology: no trunk leads from {topology.switches[0].name} to {', '.join(lost)}")
     if len(topology.trunks) >= len(topology.switches) + len(topology.servers):
-        raise UsageError("topology: the trunks form a loop: a tree has one trunk fewer than it has switches")
+        raise UsageError("topology: the trunks form a loop")
 
 
 def _reachable(trunks: Iterable[Trunk], start: str, without: Trunk | None = None) -> set[str]:

@@ -1,4 +1,4 @@
-"""Racks of servers under a core switch, their uplinks over-subscribed: Figure 4.10 of the Cassini thesis in small.
+"""A two-tier lab: racks of servers under a core switch with over-subscribed uplinks (Cassini thesis, Figure 4.10).
 
 The thesis' testbed has 24 servers of one GPU and one NIC each under 13 logical switches, over-subscribed 2:1 (section
 4.5.1). Here a rack is a switch with servers of several slots; each server's NIC and each rack's uplink is a trunk of
@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from bench.lab.link import Link
-from bench.lab.topology import Server, Switch, Topology, Trunk
+from bench.lab.topology import LabServer, LabSwitch, Topology, Trunk
 from mltcp.core.errors import UsageError
 from placement.model import cluster
 
 CORE = "core"
 NIC = Link(70_000_000, 150_000, 60_000, mtu=3000)
-"""That of a lab whose uplinks a machine with two processors can fill all at once; see docs/lab.md."""
+"""The default NIC: a machine with two processors can fill all uplinks of such a lab at once; see docs/lab.md."""
 
 _MOST_SERVERS = 64
 _MOST_SLOTS = 64
@@ -28,11 +28,11 @@ class TwoTier:
     """The shape of a two-tier lab.
 
     Attributes:
-        racks: how many racks hang on the core switch.
-        servers: how many servers a rack has.
-        slots: how many ranks a server takes at a time.
+        racks: the number of racks.
+        servers: the number of servers in a rack.
+        slots: the number of ranks that a server can run at a time.
         nic: the link from each server to its rack's switch.
-        oversubscription: the rate of all NICs of a rack together, over that of the rack's uplink.
+        oversubscription: the sum of the rates of a rack's NICs, divided by the rate of its uplink.
 
     Raises:
         UsageError: a value is outside its range, which the message names.
@@ -48,24 +48,24 @@ class TwoTier:
         for name, most in (("racks", _MOST_SERVERS), ("servers", _MOST_SERVERS), ("slots", _MOST_SLOTS)):
             value = getattr(self, name)
             if not 1 <= value <= most:
-                raise UsageError(f"two-tier lab: {name} is {value}: 1 to {most} are allowed")
+                raise UsageError(f"two-tier lab: {name}: expected 1 to {most}, got {value}")
         if self.racks * self.servers > _MOST_SERVERS:
             raise UsageError(
-                f"two-tier lab: {self.racks} racks of {self.servers} servers: {_MOST_SERVERS} servers are allowed"
+                f"two-tier lab: expected at most {_MOST_SERVERS} servers, got {self.racks} racks of {self.servers}"
             )
         if self.oversubscription <= 0:
             raise UsageError(
-                f"two-tier lab: oversubscription is {self.oversubscription}: more than 0 is allowed"
+                f"two-tier lab: oversubscription: expected more than 0, got {self.oversubscription}"
             )
 
     @property
     def uplink(self) -> Link:
-        """The link from each rack's switch to the core switch; it queues and marks as a NIC does."""
+        """The link from each rack's switch to the core switch, with the queue and the threshold of a NIC."""
         return replace(self.nic, rate_bps=int(self.servers * self.nic.rate_bps / self.oversubscription))
 
     @property
     def capacities_bps(self) -> dict[str, int]:
-        """What each link carries, by the names that it has both in the lab and in the cluster."""
+        """The rate of each link, by the name that it has in the lab and in the cluster."""
         return {trunk.name: trunk.link.rate_bps for trunk in two_tier(self).trunks}
 
 
@@ -80,22 +80,24 @@ def server_name(rack: int, server: int) -> str:
 
 
 def two_tier(shape: TwoTier) -> Topology:
-    """The lab: a NIC's trunk is named like its server, an uplink's like its rack."""
+    """The lab's topology; the trunk of a NIC has the name of its server, that of an uplink the name of its rack."""
     places = [(rack, server) for rack in range(shape.racks) for server in range(shape.servers)]
-    servers = tuple(Server(server_name(*place), number, shape.slots) for number, place in enumerate(places))
+    servers = tuple(
+        LabServer(server_name(*place), number, shape.slots) for number, place in enumerate(places)
+    )
     racks = [rack_name(rack) for rack in range(shape.racks)]
     nics = [
         Trunk(server_name(*place), server_name(*place), rack_name(place[0]), shape.nic) for place in places
     ]
     uplinks = [Trunk(rack, rack, CORE, shape.uplink) for rack in racks]
-    switches = (*(Switch(rack) for rack in racks), Switch(CORE))
+    switches = (*(LabSwitch(rack) for rack in racks), LabSwitch(CORE))
     return Topology((), switches, (*nics, *uplinks), servers)
 
 
 def two_tier_cluster(shape: TwoTier) -> cluster.Cluster:
-    """The same lab as policies see it: its links are those of :func:`two_tier`, by the same names and in that order.
+    """The same lab as a cluster for placement policies, with the names and the order of its links.
 
-    A slot is a GPU, and the speed of a link is that over a NIC's.
+    A slot is a GPU; the speed of a link is relative to a NIC's.
     """
     speed = Fraction(shape.uplink.rate_bps, shape.nic.rate_bps)
     return cluster.Cluster(

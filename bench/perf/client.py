@@ -13,8 +13,8 @@ from bench.perf import messages, side
 from bench.perf.intervals import Interval, Meter
 from bench.perf.job import registered
 from bench.perf.messages import GREETING, PeerError
-from bench.perf.plan import Plan
-from bench.perf.traffic import Direction
+from bench.perf.plan import PerfPlan
+from bench.perf.traffic import PerfDirection
 from mltcp.core.errors import MltcpError, UsageError
 
 CONNECT_S = 10.0
@@ -27,7 +27,7 @@ OnInterval = Callable[[list[Interval]], None]
 class Outcome:
     """What a test has come to; `interrupted` if a person ended it, and the server's side is then missing."""
 
-    plan: Plan
+    plan: PerfPlan
     server: str
     daemon: str = ""
     server_daemon: str = ""
@@ -38,7 +38,7 @@ class Outcome:
 
 
 def run(
-    plan: Plan,
+    plan: PerfPlan,
     host: str,
     port: int,
     every_s: float,
@@ -103,7 +103,7 @@ def _reports(control: socket.socket) -> list[dict[str, Any]]:
         raise _nonsense() from None
 
 
-def _move(moving: list[Direction], every_s: float, edge_s: float, on_interval: OnInterval) -> None:
+def _move(moving: list[PerfDirection], every_s: float, edge_s: float, on_interval: OnInterval) -> None:
     """Until all is moved; one interval ends at `edge_s` (if it is not 0), whatever `every_s` is."""
     meter = Meter(moving)
     for direction in moving:
@@ -131,7 +131,7 @@ def _raise_errors(outcome: Outcome) -> None:
 
 
 @contextmanager
-def _connected(plan: Plan, host: str, port: int) -> Iterator[tuple[socket.socket, side.Connections]]:
+def _connected(plan: PerfPlan, host: str, port: int) -> Iterator[tuple[socket.socket, side.Connections]]:
     """The control connection, and the data connections of every direction."""
     with socket.socket() as probe:
         side.set_control(probe, plan.control)  # what this host has not is said before the server is asked

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.perf.traffic import Direction, Flow, IterationTime, Reading, Sending
+from bench.perf.traffic import IterationTime, PerfDirection, PerfFlow, Reading, Sending
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Interval:
 class Meter:
     """Reads the flows of a side from time to time."""
 
-    def __init__(self, directions: Sequence[Direction]) -> None:
+    def __init__(self, directions: Sequence[PerfDirection]) -> None:
         self._directions = directions
         self._before = {flow: flow.read() for each in directions for flow in each.flows}
         self._iterations = {each.name: 0 for each in directions}
@@ -58,7 +58,7 @@ class Meter:
             self._iterations[direction.name] += len(ended)
         return found
 
-    def _flow(self, direction: Direction, flow: Flow, ended: Sequence[IterationTime]) -> Interval:
+    def _flow(self, direction: PerfDirection, flow: PerfFlow, ended: Sequence[IterationTime]) -> Interval:
         before, now = self._before[flow], flow.read()
         self._before[flow] = now
         sends = isinstance(direction, Sending)

@@ -31,7 +31,7 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PerfPlan:
     """A test.
 
     Attributes:

@@ -21,7 +21,7 @@ from typing import Any
 
 from bench.perf import messages
 from bench.perf.messages import GREETING, HEADER_BYTES, PeerError
-from bench.perf.plan import Plan
+from bench.perf.plan import PerfPlan
 from bench.perf.side import Connections, needs_ecn, notice_loss, set_control
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.pacing.tcp_info import congestion_control
@@ -47,7 +47,7 @@ class _Newcomer:
 class _Test:
     """A test whose data connections are coming."""
 
-    plan: Plan
+    plan: PerfPlan
     control: socket.socket
     address: str
     since_s: float
@@ -64,7 +64,7 @@ class _Test:
         }
 
 
-class Server:
+class PerfServer:
     """Listens at an address.
 
     Args:
@@ -162,11 +162,11 @@ class Server:
         newcomer.connection.settimeout(PATIENCE_S)
         notice_loss(newcomer.connection)
         if "plan" in message:
-            self._begin(newcomer, Plan.from_document(message["plan"]))
+            self._begin(newcomer, PerfPlan.from_document(message["plan"]))
         else:
             self._join(newcomer, message)
 
-    def _begin(self, newcomer: _Newcomer, plan: Plan) -> None:
+    def _begin(self, newcomer: _Newcomer, plan: PerfPlan) -> None:
         if len(self._running) + len(self._tests) >= MOST_TESTS:
             raise UsageError(f"the server has {MOST_TESTS} tests under way, which is the most: try later")
         set_control(newcomer.connection, plan.control)  # the client is told before it opens the rest
@@ -277,7 +277,7 @@ def _listener(address: str | None, port: int) -> socket.socket:
         raise MltcpError(f"cannot listen at {where}: {error.strerror or error}") from None
 
 
-def _described(plan: Plan) -> str:
+def _described(plan: PerfPlan) -> str:
     what = f"{len(plan.directions)} x {plan.flows} flows"
     if plan.buckets:
         what += f", {plan.iteration_bytes} bytes an iteration"

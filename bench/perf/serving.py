@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from bench.perf import messages, side
 from bench.perf.job import registered
-from bench.perf.plan import Plan
+from bench.perf.plan import PerfPlan
 from mltcp.core.errors import MltcpError
 
 
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the test that the server describes; returns the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends it
     given = json.loads(arguments[0])
-    plan = Plan.from_document(given["plan"])
+    plan = PerfPlan.from_document(given["plan"])
     control = socket.socket(fileno=given["control"])
     connections = {
         name: [socket.socket(fileno=each) for each in several] for name, several in given["data"].items()
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _serve(plan: Plan, control: socket.socket, connections: side.Connections) -> None:
+def _serve(plan: PerfPlan, control: socket.socket, connections: side.Connections) -> None:
     every = [each for several in connections.values() for each in several]
     with registered(plan.job, plan.control, every) as daemon:
         moving = side.directions(plan, connections, is_client=False)

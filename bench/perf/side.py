@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from bench.perf.plan import DOWN, UP, Plan
-from bench.perf.traffic import Direction, Receiving, Sending
+from bench.perf.plan import DOWN, UP, PerfPlan
+from bench.perf.traffic import PerfDirection, Receiving, Sending
 from mltcp.core.errors import UsageError
 from mltcp.ebpf.congestion_controls import available
 from mltcp.pacing.tcp_info import set_congestion_control
@@ -23,7 +23,7 @@ Connections = Mapping[str, Sequence[socket.socket]]
 """The data connections of each direction, in the order of their flows."""
 
 
-def directions(plan: Plan, connections: Connections, is_client: bool) -> list[Direction]:
+def directions(plan: PerfPlan, connections: Connections, is_client: bool) -> list[PerfDirection]:
     """What this side sends and receives."""
     sends = UP if is_client else DOWN
     return [
@@ -72,7 +72,7 @@ def notice_loss(connection: socket.socket) -> None:
     connection.setsockopt(tcp, socket.TCP_USER_TIMEOUT, LOST_S * 1000)
 
 
-def report(direction: Direction, omitted: int = 0) -> dict[str, Any]:
+def report(direction: PerfDirection, omitted: int = 0) -> dict[str, Any]:
     """What a direction has come to on this side, for the other side and the summary."""
     readings = [flow.read() for flow in direction.flows]
     marks = [each.marks for each in readings if each.marks is not None]

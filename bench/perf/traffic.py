@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from bench.perf.plan import Plan
+from bench.perf.plan import PerfPlan
 from mltcp.pacing.tcp_info import congestion_control, tcp_info
 
 BLOCK_BYTES = 128 << 10
@@ -44,7 +44,7 @@ class IterationTime:
         return self.end_s - self.start_s
 
 
-class Flow:
+class PerfFlow:
     """One data connection, and how many bytes of the test went over it."""
 
     def __init__(self, connection: socket.socket, number: int) -> None:
@@ -81,7 +81,7 @@ class Flow:
             self.connection.close()
 
 
-class Direction:
+class PerfDirection:
     """All flows of one direction on this side.
 
     Args:
@@ -90,10 +90,10 @@ class Direction:
         connections: in the order of the flows.
     """
 
-    def __init__(self, plan: Plan, name: str, connections: Sequence[socket.socket]) -> None:
+    def __init__(self, plan: PerfPlan, name: str, connections: Sequence[socket.socket]) -> None:
         self.plan = plan
         self.name = name
-        self.flows = [Flow(connection, number) for number, connection in enumerate(connections)]
+        self.flows = [PerfFlow(connection, number) for number, connection in enumerate(connections)]
         self.iterations: list[IterationTime] = []
         self.began_s = self.ended_s = 0.0
         self._threads: list[threading.Thread] = []
@@ -136,7 +136,7 @@ class Direction:
         moved = sum(flow.moved_bytes for flow in self.flows) - before
         return min(1.0, max(0.0, moved / self.plan.iteration_bytes))
 
-    def _run(self, flow: Flow) -> None:
+    def _run(self, flow: PerfFlow) -> None:
         try:
             self._move(flow)
         except OSError as error:
@@ -152,14 +152,14 @@ class Direction:
         self.iterations.append(IterationTime(self._iteration_start_s, now_s))
         self._iteration_start_s = now_s
 
-    def _move(self, flow: Flow) -> None:
+    def _move(self, flow: PerfFlow) -> None:
         raise NotImplementedError
 
 
-class Sending(Direction):
+class Sending(PerfDirection):
     """The side that sends: it drives the iterations."""
 
-    def __init__(self, plan: Plan, name: str, connections: Sequence[socket.socket]) -> None:
+    def __init__(self, plan: PerfPlan, name: str, connections: Sequence[socket.socket]) -> None:
         super().__init__(plan, name, connections)
         self._block = memoryview(bytes(BLOCK_BYTES))
         # The last flow of an iteration ends it, while the others wait.
@@ -171,7 +171,7 @@ class Sending(Direction):
         super().stop()
         self._barrier.abort()
 
-    def _move(self, flow: Flow) -> None:
+    def _move(self, flow: PerfFlow) -> None:
         try:
             if self.plan.buckets:
                 self._iterate(flow)
@@ -185,7 +185,7 @@ class Sending(Direction):
         while flow.connection.recv(1):
             pass
 
-    def _bulk(self, flow: Flow) -> None:
+    def _bulk(self, flow: PerfFlow) -> None:
         end_s = self.began_s + self.plan.seconds if self.plan.seconds else float("inf")
         left = self.plan.bulk_share(flow.number) if self.plan.total_bytes else 1 << 62
         while left > 0 and time.monotonic() < end_s and not self._stopping:
@@ -193,7 +193,7 @@ class Sending(Direction):
             flow.moved_bytes += sent
             left -= sent
 
-    def _iterate(self, flow: Flow) -> None:
+    def _iterate(self, flow: PerfFlow) -> None:
         buckets = self.plan.shares(flow.number)
         while not self._over:
             start_s = self._iteration_start_s
@@ -204,7 +204,7 @@ class Sending(Direction):
                 raise OSError("the receiver is gone")
             self._barrier.wait()
 
-    def _send(self, flow: Flow, size: int) -> None:
+    def _send(self, flow: PerfFlow, size: int) -> None:
         while size:
             sent = flow.connection.send(self._block[:size])
             flow.moved_bytes += sent
@@ -217,18 +217,18 @@ class Sending(Direction):
         self._over = bool(count_over or time_over)
 
 
-class Receiving(Direction):
+class Receiving(PerfDirection):
     """The side that receives: it tells the sender when it has all of an iteration.
 
     Its iteration times begin when it has received the one before; they are what a client shows while the server sends.
     """
 
-    def __init__(self, plan: Plan, name: str, connections: Sequence[socket.socket]) -> None:
+    def __init__(self, plan: PerfPlan, name: str, connections: Sequence[socket.socket]) -> None:
         super().__init__(plan, name, connections)
         self._lock = threading.Lock()
         self._flows_through = 0
 
-    def _move(self, flow: Flow) -> None:
+    def _move(self, flow: PerfFlow) -> None:
         buffer = bytearray(BLOCK_BYTES)
         share = sum(bucket.size_bytes for bucket in self.plan.shares(flow.number))
         missing = share

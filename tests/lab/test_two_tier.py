@@ -12,7 +12,7 @@ import pytest
 from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.network import namespaces
-from bench.lab.placing import label_of
+from bench.lab.placement import label_of
 from bench.lab.topology import dumbbell
 from bench.lab.two_tier import TwoTier, two_tier, two_tier_cluster
 from mltcp.core.errors import UsageError
@@ -145,11 +145,11 @@ class TestPlacing:
     @pytest.mark.parametrize(
         ("job", "servers", "message"),
         [
-            (16, ["r0s0"], "job 16: 0 to 15 are allowed"),
-            (-1, ["r0s0"], "job -1: 0 to 15"),
-            (0, [], "job 0: 0 ranks: 1 to 254"),
-            (0, ["r0s0", "r9s9"], "server 'r9s9' is unknown: there are r0s0, r0s1, r1s0, r1s1"),
-            (4, ["r0s0"], "job 4 is there already"),
+            (16, ["r0s0"], "job: expected 0 to 15, got 16"),
+            (-1, ["r0s0"], "job: expected 0 to 15, got -1"),
+            (0, [], "job 0: expected 1 to 254 ranks, got 0"),
+            (0, ["r0s0", "r9s9"], "server: expected one of r0s0, r0s1, r1s0, r1s1, got 'r9s9'"),
+            (4, ["r0s0"], "job 4 is placed already"),
         ],
     )
     def test_what_cannot_be_is_refused_and_nothing_is_given(self, lab, job, servers, message):
@@ -161,7 +161,7 @@ class TestPlacing:
 
     def test_a_job_that_is_not_there_cannot_be_taken_away(self, lab):
         lab.place(4, ["r1s0", "r1s1"])
-        with pytest.raises(UsageError, match="job 2 is not placed on the lab's servers: placed are 4"):
+        with pytest.raises(UsageError, match="expected a placed job \\(4\\), got 2"):
             lab.unplace(2)
 
     def test_jobs_come_and_go_from_several_threads(self, lab):
@@ -192,11 +192,11 @@ class TestPlacing:
 
 def test_a_lab_with_hosts_has_its_own_jobs_and_no_servers():
     with Lab(dumbbell(2, 2, Link(10**8, 10**5))) as lab:
-        with pytest.raises(UsageError, match="job 1 is there already"):
+        with pytest.raises(UsageError, match="job 1 is placed already"):
             lab.place(1, ["j0r0"])
-        with pytest.raises(UsageError, match="server 'j0r0' is unknown: there are none"):
+        with pytest.raises(UsageError, match="server: expected one of none, got 'j0r0'"):
             lab.place(2, ["j0r0"])
-    with pytest.raises(UsageError, match="the lab does not stand"):
+    with pytest.raises(UsageError, match="lab: not entered"):
         lab.place(2, ["j0r0"])
 
 

@@ -13,7 +13,7 @@ from bench.compare.coordination.gate import gated
 from bench.compare.coordination.service import served, slot_name, two_tier_network
 from bench.compare.trace.scale import TraceScale
 from bench.lab.lab import Lab
-from bench.lab.placing import label_of
+from bench.lab.placement import label_of
 from bench.lab.two_tier import TwoTier, two_tier_cluster
 from bench.workloads.job import JobSpec
 from bench.workloads.launch.launch import PlacedJob

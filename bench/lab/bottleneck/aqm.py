@@ -1,4 +1,4 @@
-"""Whether this kernel can mark by itself: found out by trying, because a list of options may be wrong."""
+"""Detects whether the kernel's own AQM can mark packets by a threshold, by trying it in a scratch namespace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TRIAL = Link(rate_bps=10**8, queue_bytes=10**5, ecn_threshold_bytes=10**4)
 
 
 def kernel_can_mark() -> bool:
-    """Whether the kernel has ``fq_codel`` with ``ce_threshold``; tried in a namespace that is then gone."""
+    """Whether the kernel has ``fq_codel`` with ``ce_threshold``."""
 
     def attempt(route: Any) -> bool:
         try:
@@ -33,7 +33,7 @@ def kernel_can_mark() -> bool:
 
 
 def require_kernel_marks() -> None:
-    """Make sure that the kernel can mark.
+    """Check that the kernel's AQM can mark.
 
     Raises:
         NotAvailableError: it cannot.
@@ -41,12 +41,12 @@ def require_kernel_marks() -> None:
     if not kernel_can_mark():
         raise NotAvailableError(
             "this kernel has no fq_codel with ce_threshold (CONFIG_NET_SCH_FQ_CODEL): "
-            f"let {VIRTUAL_QUEUE!r} mark"
+            f"use {VIRTUAL_QUEUE!r} instead"
         )
 
 
 def _marks(qdisc: Any) -> bool:
-    # A kernel that knows fq_codel but not the threshold ignores the attribute, and does not give it back.
+    # A kernel with fq_codel but without the threshold ignores the attribute and does not report it.
     options = qdisc.get_attr("TCA_OPTIONS")
     is_codel = qdisc.get_attr("TCA_KIND") == "fq_codel"
     return is_codel and options is not None and options.get_attr("TCA_FQ_CODEL_CE_THRESHOLD") is not None

@@ -1,4 +1,4 @@
-"""One direction of a trunk in the kernel: the shaper, and the classifier that marks and counts."""
+"""One direction of a trunk in the kernel: a shaper, and an eBPF classifier that marks and counts packets."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _INGRESS, _EGRESS = 0xFFFF_FFF2, 0xFFFF_FFF3  # TC_H_MIN_INGRESS and _EGRESS of 
 
 
 class Bottleneck:
-    """The bottleneck of one direction of a trunk; once installed, it stays until its namespaces go.
+    """The bottleneck of one direction of a trunk; once installed, it exists as long as its namespaces.
 
     Args:
-        direction: what it is the bottleneck of.
-        source_namespace: namespace of the switch or server that sends.
-        target_namespace: namespace of the switch or server that receives.
-        kernel_marks: whether the kernel's AQM marks, not the classifier.
+        direction: the direction of the trunk.
+        source_namespace: namespace of the sending switch or server.
+        target_namespace: namespace of the receiving switch or server.
+        kernel_marks: whether the kernel's AQM marks instead of the classifier.
 
     Raises:
         MltcpError: the kernel refuses the classifier.
-        NotAvailableError: libbpf is missing, or the classifier has to be compiled and clang is.
+        NotAvailableError: libbpf is missing, or clang is missing and the classifier has not been compiled.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class Bottleneck:
         self._source, self._target = source_namespace, target_namespace
         self._kernel_marks = kernel_marks
         self._before = QueueStatistics(0, 0)
-        # libbpf speaks through a callback, in which an interrupt of this thread would be lost.
+        # libbpf logs through a Python callback; a KeyboardInterrupt raised in it would be lost.
         self._object = namespaces.to_completion(_load)
         self._configure(epoch_ns=0)
         self._bins = mmap.mmap(self._object.map("bins").fd, _ALL_BINS_BYTES, mmap.MAP_SHARED)
 
     def install(self) -> None:
-        """Put the shaper and the classifier in place.
+        """Install the shaper and the classifier.
 
         Raises:
             MltcpError: the kernel refuses one of them.
@@ -68,21 +68,21 @@ class Bottleneck:
         namespaces.netlink(self._target, self._install_exit)
 
     def stop_and_clear(self) -> None:
-        """Stop counting, and forget what was counted."""
+        """Stop counting and reset the counters."""
         self._configure(epoch_ns=0)
         self._object.map("counters").update(_ONLY, bytes(_COUNTERS.size))
         self._bins[:] = bytes(_ALL_BINS_BYTES)
         self._before = self.queue_statistics()
 
     def start(self, epoch_ns: int) -> None:
-        """Count from ``epoch_ns`` (CLOCK_MONOTONIC) on."""
+        """Start counting; bins are relative to ``epoch_ns`` (CLOCK_MONOTONIC)."""
         self._configure(epoch_ns)
 
     def use(self, jobs: Iterable[int], bins: int, queue: QueueStatistics) -> DirectionUse:
-        """What was counted since :meth:`start`, in the first ``bins`` bins of each of ``jobs``.
+        """The counts since :meth:`start`, with the first ``bins`` bins of each of ``jobs``.
 
-        ``queue`` is what :meth:`queue_statistics` has just given: it takes long, and what is carried meanwhile would
-        be counted on some trunks and not on others.
+        ``queue`` is a fresh result of :meth:`queue_statistics`. Reading it takes long, so that the caller reads it for
+        all trunks before the counts of any: else packets carried meanwhile would count on some trunks only.
         """
         counted = self._object.map("counters").lookup(_ONLY) or bytes(_COUNTERS.size)
         packets, total_bytes, unbinned_bytes, marks = _COUNTERS.unpack(counted)
@@ -100,19 +100,19 @@ class Bottleneck:
         )
 
     def queue_statistics(self) -> QueueStatistics:
-        """What the shaper has counted since it was made."""
+        """The shaper's counters since it was installed."""
         return namespaces.netlink(
             self._source,
             lambda route: shaper.statistics(route, _index(route, self._direction.source_port)),
         )
 
     def close(self) -> None:
-        """Give back this process's hold on the classifier and its maps."""
+        """Release this process's references to the classifier and its maps."""
         self._bins.close()
         self._object.close()
 
     def _configure(self, epoch_ns: int) -> None:
-        # Packets may be under way: of a configuration in use only the epoch changes, one aligned word.
+        # Packets may be in flight: only the epoch, one aligned word, changes in a configuration that is in use.
         self._object.map("config").update(_ONLY, configuration(self._link, epoch_ns, self._kernel_marks))
 
     def _install_entry(self, route: Any) -> None:
@@ -152,7 +152,7 @@ def _index(route: Any, port: str) -> int:
 
 
 def _attach(route: Any, index: int, hook: int, program: int, name: str) -> None:
-    # Both directions of a trunk meet at each of its ends: the second finds the hooks there.
+    # The two directions of a trunk share an interface at each end: the first one adds clsact for both.
     if not any(qdisc.get_attr("TCA_KIND") == "clsact" for qdisc in route.get_qdiscs(index=index)):
         route.tc("add", "clsact", index=index)
     route.tc("add-filter", "bpf", index=index, parent=hook, fd=program, name=name, direct_action=True)

@@ -1,4 +1,4 @@
-"""What a measurement of the lab's trunks gives: who used them when, and what was marked and dropped."""
+"""The measured use of the lab's trunks: bytes of each job over time, marks and drops."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from mltcp.core.errors import UsageError
 
 @dataclass(frozen=True)
 class DirectionUse:
-    """One direction of a trunk while it was measured.
+    """The use of one direction of a trunk.
 
-    Bytes count Ethernet headers, and are of packets that the link has carried, not of those it dropped.
+    Bytes include Ethernet headers, and count packets that the link carried, not those that it dropped.
 
     Attributes:
         trunk: name of the trunk.
-        source: switch or server that sends.
-        target: switch or server that receives.
+        source: the sending switch or server.
+        target: the receiving switch or server.
         rate_bps: rate of the link.
         bytes_by_job: for each job of the topology or placed meanwhile, bytes carried in each bin of ``LinkUse.bin_ns``.
         packets: packets carried.
         bytes: bytes carried; the sum of all bins and ``unbinned_bytes``.
-        unbinned_bytes: bytes of no job (ARP), or carried after the last bin there is room for.
-        marks: packets marked (CE) at the sending end.
-        drops: packets that found the queue full.
+        unbinned_bytes: bytes that belong to no job (ARP), or were carried after the last bin.
+        marks: packets marked CE at the sending end.
+        drops: packets dropped because the queue was full.
     """
 
     trunk: str
@@ -45,8 +45,8 @@ class LinkUse:
     """Every direction of every trunk since the measurement was started.
 
     Attributes:
-        epoch_ns: when it was started and the first bin begins, CLOCK_MONOTONIC.
-        duration_ns: how long ago that was when it was read.
+        epoch_ns: start of the measurement and of the first bin, CLOCK_MONOTONIC.
+        duration_ns: time from the start to this reading.
         bin_ns: length of a bin.
         directions: the directions, in the order of ``Topology.directions``.
     """
@@ -76,7 +76,7 @@ class LinkUse:
             if (direction.source, direction.target) == (source, target):
                 return direction
         known = ", ".join(f"{direction.source}->{direction.target}" for direction in self.directions)
-        raise UsageError(f"no trunk leads from {source!r} to {target!r}: there are {known}")
+        raise UsageError(f"trunk: expected one of {known}, got {source}->{target}")
 
     def utilisation(self, direction: DirectionUse) -> float:
         """The share of what the link could have carried that it has carried."""

@@ -1,4 +1,4 @@
-"""The queueing discipline at a trunk's end, which gives the link its rate and its queue."""
+"""The qdisc at the sending end of a trunk, which limits its rate and holds its queue."""
 
 from __future__ import annotations
 
@@ -9,29 +9,27 @@ from pyroute2.netlink.rtnl.tcmsg import plugins, sched_pfifo
 
 from bench.lab.link import Link
 
-TBF_MAX_BYTES_PER_S = (
-    2**32 - 1
-)  # above, its message would need a 64-bit attribute that pyroute2 does not write
+# A faster TBF needs a 64-bit attribute that pyroute2 does not write.
+TBF_MAX_BYTES_PER_S = 2**32 - 1
 _ROOT, _ONLY_CLASS, _LEAF = 0x10000, 0x10001, 0x20000
-_HTB_QUANTUM_BYTES = (
-    60000  # with one class it decides nothing; given, the kernel does not complain of its own guess
-)
+# A quantum has no effect with a single class; setting it avoids the kernel's warning about its default.
+_HTB_QUANTUM_BYTES = 60000
 _NEVER_US = 10_000_000
 
-# A bfifo has the options of a pfifo, its limit in bytes.
+# pyroute2 has no bfifo: its options are those of a pfifo, with the limit in bytes.
 plugins.setdefault("bfifo", sched_pfifo)
 
 
 @dataclass(frozen=True)
 class QueueStatistics:
-    """What a shaper has counted since it was made: packets dropped, and marked by the kernel's own AQM."""
+    """Counters of a shaper: packets dropped, and packets marked by the kernel's own AQM."""
 
     drops: int
     marks: int
 
 
 def install(route: Any, index: int, link: Link, kernel_marks: bool) -> None:
-    """Give interface ``index`` of the namespace of ``route`` the rate and queue of ``link``.
+    """Shape interface ``index`` in the namespace of ``route`` to the rate and queue of ``link``.
 
     With ``kernel_marks``, the queue is an ``fq_codel`` that marks by its ``ce_threshold``.
     """
@@ -44,7 +42,7 @@ def install(route: Any, index: int, link: Link, kernel_marks: bool) -> None:
 
 
 def statistics(route: Any, index: int) -> QueueStatistics:
-    """The counts of the shaper on interface ``index``."""
+    """The counters of the shaper on interface ``index``."""
     drops = marks = 0
     for qdisc in route.get_qdiscs(index=index):
         counted = qdisc.get_attr("TCA_STATS2")
@@ -86,7 +84,7 @@ def _install_htb(route: Any, index: int, link: Link) -> int:
 
 
 def _install_fq_codel(route: Any, index: int, parent: int, link: Link) -> None:
-    """One queue for all flows, as a switch has; CoDel's own target is out of reach, so that it only marks."""
+    """Add one queue for all flows, as in a switch; CoDel's own target is never reached, so that it only marks."""
     threshold = link.ecn_threshold_bytes or 0
     route.tc(
         "replace",

@@ -1,7 +1,7 @@
-"""Network namespaces: to make, enter and remove them, and to act inside one without leaving one's own.
+"""Network namespaces: create, enter and remove them, and run a function inside one.
 
-It is threads that are in a network namespace, not processes. Whatever this module does inside one, it does on
-a thread made for it, which ends there: the calling thread never moves, whatever fails or is interrupted.
+A network namespace belongs to a thread, not to a process. This module runs whatever it does inside a namespace on a
+new thread that ends there, so that the calling thread never changes its namespace, even after an error or an interrupt.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DEATH_TIMEOUT_S = 5.0
 
 
 def require_privileges() -> None:
-    """Make sure that this process may make network namespaces.
+    """Check that this process may create network namespaces.
 
     Raises:
         NotAvailableError: it lacks CAP_NET_ADMIN or CAP_SYS_ADMIN.
@@ -46,7 +46,7 @@ def require_privileges() -> None:
 
 
 def create(name: str) -> None:
-    """Make the network namespace ``name``, as ``ip netns add`` does."""
+    """Create the network namespace ``name``, as ``ip netns add`` does."""
 
     def unshare_and_name() -> None:
         _unshare()
@@ -56,18 +56,18 @@ def create(name: str) -> None:
 
 
 def remove(name: str) -> None:
-    """Take the name away, if it is there; the namespace goes with its last process and socket."""
+    """Remove the name, if it exists; the namespace is freed with its last process and socket."""
     with suppress(FileNotFoundError):
         netns.remove(name)
 
 
 def names(prefix: str) -> list[str]:
-    """The namespaces whose names begin with ``prefix``, in order."""
+    """The namespaces whose names begin with ``prefix``, sorted."""
     return sorted(name for name in netns.listnetns() if name.startswith(prefix))
 
 
 def enter(name: str) -> None:
-    """Move the calling thread (so, with all it starts, a process of one thread) into the namespace ``name``.
+    """Move the calling thread into the namespace ``name``; processes and threads that it starts inherit it.
 
     Raises:
         UsageError: there is no such namespace.
@@ -75,11 +75,11 @@ def enter(name: str) -> None:
     try:
         netns.setns(name, flags=0)
     except FileNotFoundError:
-        raise UsageError(f"there is no network namespace {name!r}") from None
+        raise UsageError(f"network namespace {name!r} does not exist") from None
 
 
 def inside(name: str, action: Callable[[], T]) -> T:
-    """What ``action`` gives when run on a thread in the namespace ``name``; sockets it opens stay there."""
+    """Run ``action`` on a thread in the namespace ``name``; returns its result. Sockets that it opens stay there."""
 
     def enter_and_act() -> T:
         enter(name)
@@ -89,10 +89,10 @@ def inside(name: str, action: Callable[[], T]) -> T:
 
 
 def netlink(name: str, action: Callable[[Any], T]) -> T:
-    """What ``action`` gives, called in the namespace ``name`` with a pyroute2 ``IPRoute`` of that namespace.
+    """Run ``action`` in the namespace ``name`` with a pyroute2 ``IPRoute`` of that namespace; returns its result.
 
     Raises:
-        MltcpError: the kernel refused a request; the message holds its words.
+        MltcpError: the kernel refused a request; the message includes the kernel's.
     """
 
     def talk() -> T:
@@ -106,7 +106,7 @@ def netlink(name: str, action: Callable[[Any], T]) -> T:
 
 
 def in_scratch(action: Callable[[Any], T]) -> T:
-    """What ``action`` gives, called with an ``IPRoute`` of a nameless namespace that is gone afterwards."""
+    """Run ``action`` with an ``IPRoute`` of a new namespace without a name; returns its result."""
 
     def unshare_and_talk() -> T:
         _unshare()
@@ -117,10 +117,10 @@ def in_scratch(action: Callable[[Any], T]) -> T:
 
 
 def kill_processes(namespaces: Iterable[str]) -> None:
-    """Kill every process that lives in one of ``namespaces``, except this one, and wait for their end."""
+    """Kill every process in one of ``namespaces``, except this one, and wait until they have ended."""
     wanted = {_identity(NAMESPACES / name) for name in namespaces} - {None}
     deadline = time.monotonic() + _DEATH_TIMEOUT_S
-    # A process may fork while it is being killed: look again until none is left.
+    # A process may fork while it is being killed: repeat until none is found.
     while (found := list(_processes_in(wanted))) and time.monotonic() < deadline:
         for pid in found:
             _kill(pid, wanted, deadline)
@@ -138,7 +138,7 @@ def _kill(pid: int, wanted: set[tuple[int, int] | None], deadline: float) -> Non
     except ProcessLookupError:
         return
     try:
-        # The number may have been given to another process since it was found; the descriptor cannot be.
+        # The pid may have been reused since it was found; the pidfd refers to one process only: check again.
         if _identity(Path(f"/proc/{pid}/ns/net")) in wanted:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
@@ -162,9 +162,9 @@ def _unshare() -> None:
 
 
 def to_completion(action: Callable[[], T]) -> T:
-    """What ``action`` gives, run on a thread of its own, where no signal reaches it.
+    """Run ``action`` on a thread of its own, where no signal handler runs; returns its result.
 
-    If a signal raises in the caller meanwhile, ``action`` is finished first, or was not begun.
+    If a signal handler raises in the caller meanwhile, ``action`` either finishes first or is not begun.
     """
     results: list[T] = []
     errors: list[BaseException] = []
@@ -179,7 +179,7 @@ def to_completion(action: Callable[[], T]) -> T:
             errors.append(error)
         done.put(None)
 
-    # A signal may raise while the thread is being started: the gate then stays shut, and nothing is done.
+    # A signal handler may raise while the thread is being started: the thread then waits for ever, and does nothing.
     threading.Thread(target=act, name="lab", daemon=True).start()
     _finish(gate, done, lambda: bool(results or errors))
     if errors:
@@ -188,8 +188,8 @@ def to_completion(action: Callable[[], T]) -> T:
 
 
 def _finish(gate: SimpleQueue[None], done: SimpleQueue[None], finished: Callable[[], bool]) -> None:
-    # An interrupted step is finished first: clean-up must find what it made, and not race with it. This is no
-    # Thread.join, because Python 3.11 takes a thread for ended when joining it was interrupted.
+    # An interrupted action is finished first, so that clean-up does not race with it. Thread.join would not do: when it
+    # is interrupted, Python 3.11 considers the thread ended.
     interrupted: BaseException | None = None
     while not finished():
         try:

@@ -1,4 +1,4 @@
-"""Turning off what makes an interface carry frames larger than its MTU."""
+"""Segmentation and receive offloads, with which an interface carries frames larger than its MTU."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pyroute2.ethtool.ioctl import IoctlEthtool
 def turn_off(interface: str) -> None:
     """Turn every segmentation and receive offload off on an interface of the calling thread's namespace.
 
-    Frames of 64 KB would make nonsense of a queue of 40. Checksum offload stays: between namespaces it means
-    that nothing has to be computed, and it changes no frame's size.
+    A frame of 64 kB would exceed a queue of 40 kB. Checksum offload stays on: between namespaces no checksum has to be
+    computed then, and it does not change the size of a frame.
     """
     with closing(IoctlEthtool(interface)) as device:
         features = device.get_features()
@@ -22,13 +22,13 @@ def turn_off(interface: str) -> None:
 
 
 def active(interface: str) -> set[str]:
-    """Which of them are on, for an interface of the calling thread's namespace."""
+    """The offloads that are on, for an interface of the calling thread's namespace."""
     with closing(IoctlEthtool(interface)) as device:
         return _active(device.get_features())
 
 
 def _active(features: Any) -> set[str]:
-    # By pattern, because kernels add to them: segmentation for accurate ECN came with 6.18.
+    # By pattern, because new kernels add offloads: 6.18 added segmentation for accurate ECN.
     return {
         name
         for name, enabled, changeable, _, _ in features

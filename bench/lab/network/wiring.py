@@ -1,7 +1,7 @@
-"""Cables, bridges and addresses: what turns empty namespaces into the hosts and switches of a topology.
+"""Veth pairs, bridges, addresses and neighbours, which make empty namespaces the machines of a topology.
 
-Every interface is created in the namespace where it stays (both ends of a veth pair in one request), so that
-the caller's own namespace never sees one.
+Every interface is created in the namespace where it stays (both ends of a veth pair in one request), so that none is
+ever in the caller's namespace.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bench.lab.network import namespaces, offloads, steering, sysctls
-from bench.lab.topology import INTERFACE, NETWORK, Host, Server, Topology
+from bench.lab.topology import INTERFACE, NETWORK, LabHost, LabServer, Topology
 
 BRIDGE = "bridge"
 _LOOPBACK = 1  # the kernel gives it this index in every namespace
 _RTAX_RTO_MIN = 13
 _PERMANENT = 0x80  # NUD_PERMANENT
-_STATIC = 0x40  # NUD_NOARP: how a bridge calls an entry that does not age
-_OF_BRIDGE = 0x04  # NTF_MASTER: an entry of the port's bridge, not of the port
+_STATIC = 0x40  # NUD_NOARP: an fdb entry that does not age
+_OF_BRIDGE = 0x04  # NTF_MASTER: an fdb entry of the port's bridge, not of the port
 
 NameOf = Callable[[str], str]
-"""From the name of a host or switch to the name of its namespace."""
+"""Maps the name of a host, server or switch to the name of its namespace."""
 
 
 def wire(topology: Topology, name_of: NameOf, overrides: Mapping[str, str | int], rto_by_route: bool) -> None:
     """Connect and configure the namespaces of ``topology``, which exist and are empty.
 
     Raises:
-        UsageError: a setting in ``overrides`` does not exist or has a value that the kernel refuses.
+        UsageError: a sysctl in ``overrides`` does not exist or has a value that the kernel refuses.
         MltcpError: the kernel refuses a request.
     """
     settings = sysctls.for_host(topology.marks_ecn, overrides)
@@ -52,7 +52,7 @@ def _configure(namespace: str, settings: Mapping[str, str]) -> None:
 
 
 def _wire_switch(topology: Topology, switch: str, name_of: NameOf) -> None:
-    """Make the bridge, the cables to its hosts and servers, and its trunks (each by the switch on its left)."""
+    """Make the bridge, the veth pairs to its hosts and servers, and the trunks that have this switch on their left."""
     _configure(name_of(switch), sysctls.for_switch())
 
     def build(route: Any) -> None:
@@ -81,7 +81,7 @@ def _wire_switch(topology: Topology, switch: str, name_of: NameOf) -> None:
     namespaces.netlink(name_of(switch), build)
 
 
-def _machine_end(machine: Host | Server, mtu: int, name_of: NameOf) -> dict[str, Any]:
+def _machine_end(machine: LabHost | LabServer, mtu: int, name_of: NameOf) -> dict[str, Any]:
     return {"ifname": INTERFACE, "net_ns_fd": name_of(machine.name), "address": machine.mac, "mtu": mtu}
 
 
@@ -90,9 +90,9 @@ def _plug(route: Any, port: str, mtu: int, other_end: dict[str, Any]) -> None:
 
 
 def _finish_switch(topology: Topology, switch: str, name_of: NameOf) -> None:
-    """Put every port on the bridge, and tell the bridge for good which machines are behind it.
+    """Add every port to the bridge, with permanent fdb entries for the machines behind it.
 
-    Otherwise it would flood what it has not learned, and frames that nobody wants would count on the trunks.
+    A bridge floods frames to addresses that it has not learned, and these would count on the trunks.
     """
 
     def finish(route: Any) -> None:
@@ -107,7 +107,9 @@ def _finish_switch(topology: Topology, switch: str, name_of: NameOf) -> None:
     namespaces.netlink(name_of(switch), finish)
 
 
-def _finish_machine(topology: Topology, machine: Host | Server, name_of: NameOf, rto_by_route: bool) -> None:
+def _finish_machine(
+    topology: Topology, machine: LabHost | LabServer, name_of: NameOf, rto_by_route: bool
+) -> None:
     def finish(route: Any) -> None:
         offloads.turn_off(INTERFACE)
         index = route.link_lookup(ifname=INTERFACE)[0]
@@ -122,19 +124,19 @@ def _finish_machine(topology: Topology, machine: Host | Server, name_of: NameOf,
     namespaces.netlink(name_of(machine.name), finish)
 
 
-def _peers(topology: Topology, machine: Host | Server) -> tuple[Host | Server, ...]:
-    """Whom a machine knows beforehand: a host the other ranks of its job, a server every other server."""
-    group = topology.hosts_of(machine.job) if isinstance(machine, Host) else topology.servers
+def _peers(topology: Topology, machine: LabHost | LabServer) -> tuple[LabHost | LabServer, ...]:
+    """The permanent neighbours of a machine: for a host the other ranks of its job, for a server all other servers."""
+    group = topology.hosts_of(machine.job) if isinstance(machine, LabHost) else topology.servers
     return tuple(other for other in group if other != machine)
 
 
 def know_neighbour(route: Any, index: int, address: str, mac: str) -> None:
-    """Enter for good who has ``address``; to ask would queue behind the job's own data."""
+    """Add a permanent neighbour; an ARP request would wait in the queue behind the job's data."""
     route.neigh("replace", ifindex=index, dst=address, lladdr=mac, state=_PERMANENT)
 
 
 def limit_rto(route: Any, index: int, network: str, address: str) -> None:
-    """Let the least retransmission time-out towards ``network`` be that of the lab."""
-    # In milliseconds, and heeded by TCP only if locked.
+    """Set the minimum retransmission time-out towards ``network`` by a route."""
+    # In milliseconds; TCP ignores it unless it is locked.
     metrics = {"lock": 1 << _RTAX_RTO_MIN, "rto_min": sysctls.RTO_MIN_US // 1000}
     route.route("replace", dst=network, oif=index, scope="link", prefsrc=address, proto=2, metrics=metrics)

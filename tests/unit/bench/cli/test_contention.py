@@ -6,7 +6,7 @@ import pytest
 
 from bench.cli import contention as contention_command
 from bench.cli.main import main
-from bench.contention.contention import Measured, Round
+from bench.contention.contention import ContentionResult, ContentionRound
 
 
 def plan(*arguments):
@@ -79,14 +79,18 @@ def test_every_repeat_has_every_number_of_jobs_and_size_once():
 
 
 def test_a_measurement_is_the_mean_over_the_jobs():
-    measurement = Round(0, 4096, (100.0, 200.0, 600.0), 0.1, 1.0).measurement
+    measurement = ContentionRound(0, 4096, (100.0, 200.0, 600.0), 0.1, 1.0).measurement
     assert (measurement.jobs, measurement.size_bytes, measurement.latency_us) == (3, 4096, 300.0)
 
 
 def test_processor_time_is_of_the_rounds_with_so_many_jobs(monkeypatch):
     monkeypatch.setattr("bench.contention.contention.count", lambda: 2)
-    measured = Measured(
-        (Round(0, 4, (1.0,), 0.5, 1.0), Round(0, 4, (1.0, 1.0), 1.5, 1.0), Round(1, 4, (1.0,), 1.5, 3.0)),
+    measured = ContentionResult(
+        (
+            ContentionRound(0, 4, (1.0,), 0.5, 1.0),
+            ContentionRound(0, 4, (1.0, 1.0), 1.5, 1.0),
+            ContentionRound(1, 4, (1.0,), 1.5, 3.0),
+        ),
         0,
         0,
     )

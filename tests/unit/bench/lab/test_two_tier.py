@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.lab.link import Link
-from bench.lab.topology import Server, Switch, Topology, Trunk
+from bench.lab.topology import LabServer, LabSwitch, Topology, Trunk
 from bench.lab.two_tier import TwoTier, two_tier, two_tier_cluster
 from mltcp.core.errors import UsageError
 
@@ -63,10 +63,10 @@ def test_a_racks_nics_have_twice_the_rate_of_its_uplink(servers):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"racks": 0}, "racks is 0: 1 to 64"),
-        ({"slots": 65}, "slots is 65: 1 to 64"),
-        ({"racks": 9, "servers": 8}, "9 racks of 8 servers: 64 servers are allowed"),
-        ({"oversubscription": Fraction(0)}, "oversubscription is 0: more than 0"),
+        ({"racks": 0}, "racks: expected 1 to 64, got 0"),
+        ({"slots": 65}, "slots: expected 1 to 64, got 65"),
+        ({"racks": 9, "servers": 8}, "expected at most 64 servers, got 9 racks of 8"),
+        ({"oversubscription": Fraction(0)}, "oversubscription: expected more than 0, got 0"),
     ],
 )
 def test_shapes_that_cannot_be(changes, message):
@@ -86,38 +86,42 @@ def test_servers_are_known_at_every_port_that_leads_to_them():
 @pytest.mark.parametrize(
     ("servers", "trunks", "message"),
     [
-        ((Server("a", 0),), (), "server a is at the left end of 0 trunks: 1 is allowed"),
+        ((LabServer("a", 0),), (), "server a: expected one trunk with it at the left end, got 0"),
         (
-            (Server("a", 0),),
+            (LabServer("a", 0),),
             (Trunk("n1", "a", "s", LINK), Trunk("n2", "a", "s", LINK)),
-            "server a is at the left end of 2 trunks",
+            "server a: expected one trunk with it at the left end, got 2",
         ),
-        ((Server("a", 0),), (Trunk("n1", "s", "a", LINK),), "n1 is attached to 'a': s are there"),
+        ((LabServer("a", 0),), (Trunk("n1", "s", "a", LINK),), "n1: switch: expected one of s, got 'a'"),
         (
-            (Server("a", 3), Server("b", 3)),
+            (LabServer("a", 3), LabServer("b", 3)),
             (Trunk("n1", "a", "s", LINK), Trunk("n2", "b", "s", LINK)),
             "a and b both have the number 3",
         ),
-        ((Server("a", 254),), (Trunk("a", "a", "s", LINK),), "server a: number 0 to 253 and 1 or more slots"),
         (
-            (Server("a", 0, 0),),
+            (LabServer("a", 254),),
             (Trunk("a", "a", "s", LINK),),
-            "server a: number 0 to 253 and 1 or more slots",
+            "server a: expected number 0 to 253 and 1 or more slots, got 254 and 1",
         ),
         (
-            (Server("a", 0), Server("b", 1)),
+            (LabServer("a", 0, 0),),
+            (Trunk("a", "a", "s", LINK),),
+            "server a: expected number 0 to 253 and 1 or more slots, got 0 and 0",
+        ),
+        (
+            (LabServer("a", 0), LabServer("b", 1)),
             (Trunk("a", "b", "s", LINK), Trunk("x", "a", "s", LINK)),
-            "the name 'a' is there more than once",
+            "the name 'a' occurs more than once",
         ),
     ],
 )
 def test_topologies_with_servers_that_cannot_be(servers, trunks, message):
     with pytest.raises(UsageError, match=message):
-        Topology((), (Switch("s"),), trunks, servers)
+        Topology((), (LabSwitch("s"),), trunks, servers)
 
 
 def test_two_uplinks_of_one_name_are_refused():
-    switches = tuple(Switch(name) for name in ("a", "b", "c"))
+    switches = tuple(LabSwitch(name) for name in ("a", "b", "c"))
     trunks = (Trunk("b", "b", "a", LINK), Trunk("b", "b", "c", LINK))
-    with pytest.raises(UsageError, match="the name 'b' is there more than once"):
+    with pytest.raises(UsageError, match="the name 'b' occurs more than once"):
         Topology((), switches, trunks)

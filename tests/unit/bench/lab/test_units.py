@@ -18,7 +18,7 @@ from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.network import sysctls
 from bench.lab.network.namespaces import require_privileges
-from bench.lab.topology import Host, Switch, Topology, Trunk, dumbbell
+from bench.lab.topology import LabHost, LabSwitch, Topology, Trunk, dumbbell
 from mltcp.core.errors import NotAvailableError, UsageError
 
 LINK = Link(rate_bps=200_000_000, queue_bytes=100_000, ecn_threshold_bytes=30_000)
@@ -39,7 +39,7 @@ class TestLink:
     )
     def test_names_the_field_and_its_range(self, field, value, allowed):
         values = {"rate_bps": 200_000_000, "queue_bytes": 100_000, field: value}
-        with pytest.raises(UsageError, match=rf"link\.{field} is .*{allowed}"):
+        with pytest.raises(UsageError, match=rf"link\.{field}: expected .*{allowed}.*, got "):
             Link(**values)
 
     def test_lets_half_a_millisecond_through_at_once_but_never_less_than_two_frames(self):
@@ -73,10 +73,10 @@ class TestDumbbell:
     @pytest.mark.parametrize(
         ("jobs", "ranks", "message"),
         [
-            (0, 2, "jobs is 0: 1 to 16 are allowed"),
-            (17, 2, "jobs is 17: 1 to 16"),
-            (1, 1, "ranks is 1: 2 to 254"),
-            (1, 255, "ranks is 255: 2 to 254"),
+            (0, 2, "jobs: expected 1 to 16, got 0"),
+            (17, 2, "jobs: expected 1 to 16, got 17"),
+            (1, 1, "ranks: expected 2 to 254, got 1"),
+            (1, 255, "ranks: expected 2 to 254, got 255"),
         ],
     )
     def test_names_what_the_addresses_allow(self, jobs, ranks, message):
@@ -86,9 +86,9 @@ class TestDumbbell:
 
 def tree():
     """Two leaves under a spine, a host on each leaf and one on the spine."""
-    hosts = (Host("a", "leaf0", 0, 0), Host("b", "leaf1", 0, 1), Host("c", "spine", 0, 2))
+    hosts = (LabHost("a", "leaf0", 0, 0), LabHost("b", "leaf1", 0, 1), LabHost("c", "spine", 0, 2))
     trunks = (Trunk("up0", "leaf0", "spine", LINK), Trunk("up1", "leaf1", "spine", LINK))
-    return hosts, (Switch("leaf0"), Switch("leaf1"), Switch("spine")), trunks
+    return hosts, (LabSwitch("leaf0"), LabSwitch("leaf1"), LabSwitch("spine")), trunks
 
 
 class TestTopology:
@@ -110,30 +110,30 @@ class TestTopology:
 
     def test_refuses_a_loop_beside_an_island(self):
         # As many trunks as a tree has: counting them alone would let it pass.
-        switches = tuple(Switch(name) for name in "abcd")
+        switches = tuple(LabSwitch(name) for name in "abcd")
         ends = [("a", "b"), ("b", "c"), ("a", "c")]
         with pytest.raises(UsageError, match="no trunk leads from a to d"):
             Topology((), switches, tuple(Trunk(f"t{a}{b}", a, b, LINK) for a, b in ends))
 
     def test_refuses_an_unknown_switch_and_names_the_known_ones(self):
-        with pytest.raises(UsageError, match="a is attached to 'nowhere': left are there"):
-            Topology((Host("a", "nowhere", 0, 0),), (Switch("left"),))
+        with pytest.raises(UsageError, match="a: switch: expected one of left, got 'nowhere'"):
+            Topology((LabHost("a", "nowhere", 0, 0),), (LabSwitch("left"),))
 
     def test_refuses_two_hosts_of_one_rank_or_one_name(self):
         with pytest.raises(UsageError, match="a and b are both rank 0 of job 0"):
-            Topology((Host("a", "s", 0, 0), Host("b", "s", 0, 0)), (Switch("s"),))
-        with pytest.raises(UsageError, match="'a' is there more than once"):
-            Topology((Host("a", "s", 0, 0), Host("a", "s", 0, 1)), (Switch("s"),))
+            Topology((LabHost("a", "s", 0, 0), LabHost("b", "s", 0, 0)), (LabSwitch("s"),))
+        with pytest.raises(UsageError, match="'a' occurs more than once"):
+            Topology((LabHost("a", "s", 0, 0), LabHost("a", "s", 0, 1)), (LabSwitch("s"),))
 
     @pytest.mark.parametrize("name", ["", "A", "0a", "a-b", "a" * 16, "../x"])
     def test_refuses_names_that_are_no_interface_names(self, name):
-        with pytest.raises(UsageError, match="are allowed"):
-            Topology((), (Switch(name),))
+        with pytest.raises(UsageError, match="expected 1 to 15 of a-z and 0-9"):
+            Topology((), (LabSwitch(name),))
 
     def test_refuses_trunks_of_different_mtu(self):
         hosts, switches, trunks = tree()
         jumbo = Trunk("up1", "leaf1", "spine", Link(10**9, 10**5, mtu=9000))
-        with pytest.raises(UsageError, match="same mtu"):
+        with pytest.raises(UsageError, match="mtu: expected the same"):
             Topology(hosts, switches, (trunks[0], jumbo))
 
 
@@ -179,7 +179,7 @@ class TestSettings:
         "name", ["net.ipv4.no_such_thing", "kernel.hostname", "net...kernel", "net.ipv4/../x"]
     )
     def test_refuse_what_is_no_network_setting(self, name):
-        with pytest.raises(UsageError, match="no network setting of this kernel"):
+        with pytest.raises(UsageError, match="expected a network sysctl of this kernel"):
             sysctls.for_host(False, {name: 1})
 
 
@@ -230,7 +230,7 @@ class TestLinkUse:
 
 class TestLabArguments:
     def test_name_what_is_allowed(self):
-        with pytest.raises(UsageError, match="ecn_by 'red' is unknown: virtual_queue, kernel are allowed"):
+        with pytest.raises(UsageError, match="ecn_by: expected one of virtual_queue, kernel, got 'red'"):
             Lab(dumbbell(1, 2, LINK), ecn_by="red")
 
     def test_say_that_nothing_was_measured(self):

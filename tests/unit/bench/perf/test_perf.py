@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from bench.cli.main import main
 from bench.perf import messages
-from bench.perf.plan import DOWN, UP, Bucket, Plan
+from bench.perf.plan import DOWN, UP, Bucket, PerfPlan
 from bench.perf.report import iteration_summary
 from mltcp.core.errors import UsageError
 
@@ -349,9 +349,9 @@ def test_the_servers_lines_are_json_where_that_is_asked_for():
 
 
 def test_a_strangers_job_name_does_not_get_into_the_log():
-    document = Plan(job="bert").document() | {"job": "bert\nforged line"}
+    document = PerfPlan(job="bert").document() | {"job": "bert\nforged line"}
     with pytest.raises(UsageError, match="job name"):
-        Plan.from_document(document)
+        PerfPlan.from_document(document)
 
 
 @pytest.mark.parametrize("answer", [{"ok": True}, {"ok": True, "token": 7}, {"ok": False}, {}])
@@ -378,7 +378,7 @@ def test_an_answer_without_sense_is_one_line(answer):
 
 @given(st.integers(1, 128), st.lists(st.integers(128, 10**9), min_size=1, max_size=5))
 def test_flows_share_every_bucket_to_the_byte(flows, sizes):
-    plan = Plan(flows=flows, buckets=tuple(Bucket(0.1, size) for size in sizes))
+    plan = PerfPlan(flows=flows, buckets=tuple(Bucket(0.1, size) for size in sizes))
     shares = [plan.shares(flow) for flow in range(flows)]
     for at, size in enumerate(sizes):
         parts = [share[at].size_bytes for share in shares]
@@ -395,18 +395,18 @@ ANY_JSON = st.recursive(
 @given(ANY_JSON)
 def test_what_is_no_plan_is_refused(document):
     with pytest.raises(UsageError):
-        Plan.from_document(document)
+        PerfPlan.from_document(document)
 
 
 @given(st.integers(1, 128), st.integers(1, 10**9))
 def test_flows_share_bulk_to_the_byte(flows, size):
-    plan = Plan(flows=flows, total_bytes=size)
+    plan = PerfPlan(flows=flows, total_bytes=size)
     assert sum(plan.bulk_share(flow) for flow in range(flows)) == size
 
 
 def test_a_plan_comes_back_from_json_as_it_was():
-    plan = Plan((UP, DOWN), 3, (Bucket(0.1, 1000), Bucket(0.2, 3)), 7, 0.0, 0, "reno", "bert")
-    assert Plan.from_document(json.loads(json.dumps(plan.document()))) == plan
+    plan = PerfPlan((UP, DOWN), 3, (Bucket(0.1, 1000), Bucket(0.2, 3)), 7, 0.0, 0, "reno", "bert")
+    assert PerfPlan.from_document(json.loads(json.dumps(plan.document()))) == plan
 
 
 def test_a_message_longer_than_any_of_ours_is_refused_by_its_length():
