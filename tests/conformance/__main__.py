@@ -1,4 +1,4 @@
-"""``python -m tests.conformance``: the suite of the torch wheel on our backend, or on plain Gloo to compare."""
+"""``python -m tests.conformance``: runs the suite of the torch wheel on the mltcp backend, or on plain Gloo."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="script/conformance",
         description="Runs torch's own c10d suite (the one in the wheel) with 4 ranks on the mltcp backend. "
-        "Exit status 0: nothing failed and as many tests passed and were skipped as should.",
+        "Exit status 0: no test failed, and the numbers of passed and skipped tests are as expected.",
         epilog="Without --backend, mltcp runs under its own name and then in the place of gloo.",
     )
     parser.add_argument("--backend", choices=("mltcp", "gloo"), help="run the suite on this backend only")
@@ -43,7 +43,7 @@ def _variants(backend: str | None, wrap: bool) -> tuple[Variant, ...]:
 
 
 def _run(variant: Variant, pattern: str | None) -> Outcome:
-    """Runs the suite in a process of its own, since it reads its settings while it is imported."""
+    """Run the suite in a process of its own, since it reads its settings while it is imported."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("MLTCP_")}
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
         (Path(folder) / "barrier").mkdir()
@@ -74,7 +74,7 @@ def _print(variant: Variant, outcome: Outcome, good: bool) -> None:
 
 
 def main() -> None:
-    """Runs the chosen variants one after the other; exits with 1 unless all came to what they should."""
+    """Run the chosen variants one after the other; exits with 1 unless all outcomes are as expected."""
     arguments = _arguments()
     documents = []
     all_good = True

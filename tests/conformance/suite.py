@@ -1,8 +1,9 @@
 """Runs the c10d suite of the torch wheel on one backend: ``python -m tests.conformance.suite [PATTERN]``.
 
-The backend and everything else that the suite reads comes from the environment (``variants.Variant.environment``). The
-outcome is printed as JSON. It is upstream's spawn test (``test/distributed/test_distributed_spawn.py``) with two
-differences that change no outcome: ranks are forked, and several tests run at a time, since each mostly waits.
+The backend and the suite's other settings are read from the environment (``variants.Variant.environment``), and the
+outcome is printed as JSON. This is upstream's spawn test (``test/distributed/test_distributed_spawn.py``) with two
+differences that do not affect the outcome: ranks are forked, and several tests run concurrently, since each mostly
+waits.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ class _Result:
 
 
 def _suite() -> type[unittest.TestCase]:
-    """The suite as a test case. It looks the backend's name up while it is imported, so this comes first."""
+    """The suite as a test case; the environment must be set first, since the suite reads it while it is imported."""
     backend = os.environ["BACKEND"]
     if backend != "gloo" or "MLTCP_WRAP" in os.environ:
-        # Registers the backend also where entry points are not loaded; and here, not once in each of a thousand ranks,
-        # is loaded what a first group needs.
+        # Registers the backend where entry points are not loaded, and loads the modules of a first group once, not in
+        # each of a thousand ranks.
         import collectives.group.group_factory
         import collectives.group.inner_group  # noqa: F401
     for feature in ("gpu", "cuda", "ddp", "subgroup", "plugin"):
@@ -59,7 +60,7 @@ def _suite() -> type[unittest.TestCase]:
 
 @contextmanager
 def _output_into(file: IO[bytes]) -> Iterator[None]:
-    """Sends standard output and error, those of forked ranks too, into a file."""
+    """Redirect standard output and error, including those of forked ranks, to a file."""
     sys.stdout.flush()
     sys.stderr.flush()
     saved = [(descriptor, os.dup(descriptor)) for descriptor in (1, 2)]
@@ -81,7 +82,7 @@ def _tail(file: IO[bytes]) -> str:
 
 
 def _run(test: str) -> _Result:
-    """Runs one test, in whatever process of the pool calls this."""
+    """Run one test in the calling process of the pool."""
     result = unittest.TestResult()
     with tempfile.TemporaryFile() as output:
         with _output_into(output):
@@ -102,12 +103,12 @@ def _outcome(results: list[_Result], seconds: float) -> Outcome:
 
 
 def main(pattern: str) -> None:
-    """Runs the tests whose names match the pattern."""
+    """Run the tests whose names match the pattern."""
     tests = [
         test for test in unittest.TestLoader().getTestCaseNames(_SUITE) if fnmatch.fnmatch(test, pattern)
     ]
     started = time.monotonic()
-    # Not multiprocessing.Pool: its workers may have no children.
+    # Not multiprocessing.Pool, whose workers may not have children.
     fork = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(CONCURRENT_TESTS, mp_context=fork) as pool:
         results = list(pool.map(_run, tests))
@@ -115,6 +116,6 @@ def main(pattern: str) -> None:
 
 
 if __name__ == "__main__":
-    # A global, since a test case cannot be sent to the workers: they find it by being forked after this.
+    # A global, since a test case cannot be pickled: the workers inherit it by fork.
     _SUITE = _suite()
     main(sys.argv[1] if len(sys.argv) > 1 else "*")

@@ -1,4 +1,4 @@
-"""The process groups that the suite of the torch wheel runs on, and what it must come to on each."""
+"""The process groups that the suite of the torch wheel runs on, and the expected outcome on each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WORLD_SIZE = 4
 
 @dataclass(frozen=True)
 class Counts:
-    """How many tests ended how."""
+    """Numbers of tests by outcome."""
 
     passed: int
     failed: int
@@ -30,7 +30,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Variant:
-    """A backend as the suite asks for it; ``wrapped``: groups of that name are built by the mltcp backend."""
+    """A backend for the suite; if ``wrapped``, groups of that name are built by the mltcp backend."""
 
     backend: str
     wrapped: bool
@@ -41,7 +41,7 @@ class Variant:
         return f"mltcp as {self.backend}" if self.wrapped else self.backend
 
     def environment(self, temporary_folder: str) -> dict[str, str]:
-        """What the suite and the backend read; the folder must have a folder ``barrier``."""
+        """The environment of the suite and the backend; the folder must contain a folder ``barrier``."""
         chosen = {
             "BACKEND": self.backend,
             "WORLD_SIZE": str(WORLD_SIZE),
@@ -56,7 +56,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the suite came to on one variant."""
+    """The outcome of the suite on one variant."""
 
     counts: Counts
     seconds: float

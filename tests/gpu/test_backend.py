@@ -1,4 +1,4 @@
-"""The backend on CUDA: over NCCL with a GPU for each rank, over Gloo where ranks share one."""
+"""The backend on CUDA: over NCCL with one GPU per rank, over Gloo where ranks share a GPU."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 """A small ResNet-like training under DistributedDataParallel on CUDA, for torchrun: `train.py BACKEND`.
 
-Rank 0 prints one JSON document: the parameters' checksum, the losses, and what the group was made of.
+Rank 0 prints one JSON document: the parameters' checksum, the losses, and the inner backend.
 """
 
 import hashlib
@@ -66,7 +66,7 @@ def main():
 
 
 def exchange(device):
-    """Both directions at once, receive first: this deadlocks on NCCL unless it is grouped."""
+    """Send and receive at once, the receive first: this deadlocks on NCCL unless it is coalesced."""
     peer = 1 - dist.get_rank()
     received = torch.zeros(1 << 20, device=device)
     sent = torch.full_like(received, float(dist.get_rank()))

@@ -1,4 +1,4 @@
-"""Waits until something has become so, for things that tell nobody when they do."""
+"""Waits until a condition holds, by polling."""
 
 import time
 
@@ -6,7 +6,7 @@ LIMIT_S = 20.0
 
 
 def eventually(condition, limit_s=LIMIT_S):
-    """Return as soon as it holds; fail if it does not within the limit."""
+    """Return as soon as `condition` holds; fail after `limit_s`."""
     deadline_s = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline_s

@@ -1,4 +1,4 @@
-"""Runs a function as every rank of a group, in forked processes that meet in a file."""
+"""Runs a function on every rank of a group, in forked processes with a file store."""
 
 import multiprocessing
 import os
@@ -23,20 +23,20 @@ LIMIT_S = 120.0
 
 @dataclass(frozen=True)
 class Died:
-    """A rank that returned nothing: its exit code."""
+    """The exit code of a rank that ended without a return value."""
 
     exit_code: int | None
 
 
 def run_ranks(body, ranks=2, backend="mltcp", environment=None, timeout_s=60.0, *arguments) -> list[Any]:
-    """What `body(rank, ranks, *arguments)` returns on every rank; an exception's text fails the test."""
+    """The return values of `body(rank, ranks, *arguments)` on all ranks; an exception fails the test with its text."""
     with started(body, ranks, backend, environment, timeout_s, *arguments) as running:
         return running.results()
 
 
 @contextmanager
 def started(body, ranks=2, backend="mltcp", environment=None, timeout_s=60.0, *arguments):
-    """The ranks while they run; all are killed and reaped at the end."""
+    """Start the ranks; all are killed and reaped at the end of the ``with`` block."""
     with tempfile.TemporaryDirectory() as directory:
         running = Running()
         try:

@@ -1,4 +1,4 @@
-"""A small placement service of the tests' own, over gRPC: notes what agents say, decides what it is told to."""
+"""A small placement service for tests, over gRPC: records the agents' messages and sends given decisions."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol import placement_pb2_grpc
 
 AHEAD_NS = 10**15
-"""Its clock is that much ahead of this host's CLOCK_MONOTONIC."""
+"""How far its clock is ahead of this host's CLOCK_MONOTONIC."""
 
 WAIT_S = 60.0
 
@@ -55,17 +55,17 @@ class Service(placement_pb2_grpc.PlacementServicer):
         return [getattr(each, kind) for each in self.heard if each.WhichOneof("message") == kind]
 
     def since_hello(self, number):
-        """What was said after the hello of this number."""
+        """The messages after the hello of this number."""
         hellos = [at for at, each in enumerate(self.heard) if each.WhichOneof("message") == "hello"]
         return self.heard[hellos[number - 1] + 1 :] if len(hellos) >= number else []
 
     def await_that(self, condition):
-        """Return once it holds, after something was said."""
+        """Return once `condition` holds; it is checked after each message."""
         with self._changed:
             assert self._changed.wait_for(condition, WAIT_S), self.heard[-3:]
 
     def await_kind(self, kind, count=1):
-        """What was said of this kind, once it was said so many times."""
+        """The messages of this kind, once there are `count`."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.of_kind(kind)) >= count, WAIT_S), self.heard[-3:]
             return self.of_kind(kind)

@@ -35,7 +35,7 @@ def running(kind, directory, ranks=2, **environment):
 
 
 def stopped(processes, directory):
-    """What each rank found, and what it complained about."""
+    """The document and the standard error of each rank."""
     (directory / "stop").touch()
     ends = [process.communicate(timeout=WAIT_S) for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), ends

@@ -32,7 +32,7 @@ WAIT_S = 20.0
 MS = 1_000_000
 
 
-# -- delays ----------------------------------------------------------------------------------------------------------
+# -- delays ------------------------------------------------------------------------------------------------------------
 
 
 def delay_before(number, delay_ns, sequence=1):
@@ -115,7 +115,7 @@ def test_a_long_hold_ends_with_the_job():
 
 @given(st.lists(st.integers(1, 50), unique=True), st.lists(st.integers(1, 50), unique=True))
 def test_each_hold_has_one_outcome_whenever_it_is_heard_of(early, late):
-    """Those of `early` are known before anything happens, those of `late` when half of the operations have gone."""
+    """Delays `early` are added before the first operation, `late` after half of the operations."""
     found, outcomes = shifts()
     for number in early:
         found.add(delay_before(number, 0, sequence=number))
@@ -147,7 +147,7 @@ def test_a_hook_that_fails_harms_no_operation(caplog):
     assert caplog.text.count("could not be held back") == 1
 
 
-# -- announcements ---------------------------------------------------------------------------------------------------
+# -- announcements -----------------------------------------------------------------------------------------------------
 
 
 def tcp_store(tmp_path):
@@ -190,7 +190,7 @@ def test_the_only_rank_waits_for_nobody(tmp_path):
     assert announcer.late_ranks(1) == ()
 
 
-# -- the service's clock ---------------------------------------------------------------------------------------------
+# -- the service's clock -----------------------------------------------------------------------------------------------
 
 
 class Network:
@@ -239,7 +239,7 @@ def test_the_offset_is_measured_now_and_then_and_kept_when_nobody_answers():
     assert clock.at(0) == 77
 
 
-# -- iterations ------------------------------------------------------------------------------------------------------
+# -- iterations --------------------------------------------------------------------------------------------------------
 
 
 def iteration(
@@ -272,7 +272,7 @@ SILENT_MS, TAKES_MS = st.integers(1, 500), 20
 
 
 def three_iterations(operations, silent_ms, offset=0, held_ms=0):
-    """What follows them, of iterations that follow each other, the last of which was held; and when they ended."""
+    """The starts of three consecutive iterations, the last of which was held, and when it ended."""
     starts, at_ns = IterationStarts(2), 10**9
     for number in range(3):
         held = held_ms if number == 2 else 0
@@ -358,11 +358,11 @@ def test_where_iterations_differ_in_their_operations_there_is_no_timetable():
     assert IterationStarts(2).timetable(0, 100 * MS) is None
 
 
-# -- profiles --------------------------------------------------------------------------------------------------------
+# -- profiles ----------------------------------------------------------------------------------------------------------
 
 
 def learned(profile, iterations, **shape):
-    """The profiles that were sent during so many iterations, with the number of the iteration."""
+    """The profiles that were sent during these iterations, with the numbers of the iterations."""
     found = []
     for number in iterations:
         report = profile.add(iteration(number, **shape))
@@ -416,7 +416,7 @@ def test_iterations_that_send_nothing_have_no_profile():
     assert learned(LearnedProfile(), range(30), nbytes=0) == []
 
 
-# -- the agent -------------------------------------------------------------------------------------------------------
+# -- the agent ---------------------------------------------------------------------------------------------------------
 
 
 class LocalService:
@@ -497,7 +497,7 @@ def ranks(monkeypatch):
 
 
 def run_until(ranks, kind, among=(0, 1)):
-    """Run iterations until the service has a report of this kind; each waits until the one before was heard of."""
+    """Run iterations until the service has a report of this kind; each waits for the report of the previous one."""
     while True:
         ranks.run(1, among)
         report = ranks.service.reports.get(timeout=WAIT_S)
@@ -508,7 +508,7 @@ def run_until(ranks, kind, among=(0, 1)):
 
 
 def await_holds(ranks, which):
-    """These ranks know of a hold: iterations that take no time would be over before."""
+    """Wait until these ranks have a delay; the iterations of this test take no time and would be over before."""
     eventually(lambda: all(ranks.shifts[rank]._delays for rank in which))
 
 

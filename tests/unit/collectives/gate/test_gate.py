@@ -1,4 +1,4 @@
-"""Operations that ask at a gate of another process: who waits, what is the same as without, and what if it dies."""
+"""Operations behind a gate in another process: waiting, unchanged results, and a gate that dies or hangs."""
 
 import os
 import signal
@@ -62,11 +62,11 @@ def has_pass(operation):
 
 
 def waiting(peer, name):
-    """Whether an operation of this job waits, as the gate tells this peer."""
+    """Whether an operation of this job waits, by the gate's status."""
     return any(each["waiting"] for each in peer.status()["jobs"] if each["job"] == name)
 
 
-# -- one rank's way to the gate --------------------------------------------------------------------------------------
+# -- one client of the gate --------------------------------------------------------------------------------------------
 
 
 def test_only_large_operations_that_are_the_same_everywhere_ask(address):
@@ -96,7 +96,7 @@ def test_a_rank_waits_while_another_job_has_the_link(address):
 
 
 def test_what_has_completed_is_said_before_the_next_question(address):
-    """A bucket that is complete, though nobody has noticed, must not make the next one seem a part of it."""
+    """A bucket whose completion was not noticed yet must not make the next one part of its transfer."""
 
     class Complete:
         def wait(self):
@@ -193,7 +193,7 @@ def test_settings():
     assert GateSettings.from_environment({"MLTCP_GATE": "h:1"}) == GateSettings("h:1", 65536, 5.0, "")
 
 
-# -- jobs ------------------------------------------------------------------------------------------------------------
+# -- jobs --------------------------------------------------------------------------------------------------------------
 
 
 def without_a_gate(rank, ranks):
@@ -205,7 +205,7 @@ def test_nothing_is_there_where_nothing_is_configured():
 
 
 def one_of_each(ranks, asynchronous, large, out, half):
-    """Each kind of operation that asks, as a call."""
+    """A call of each kind of operation that needs a pass."""
     return (
         lambda: dist.all_reduce(large, async_op=asynchronous),
         lambda: dist.broadcast(large, 1, async_op=asynchronous),
@@ -216,7 +216,7 @@ def one_of_each(ranks, asynchronous, large, out, half):
 
 
 def all_operations(rank, ranks):
-    """What each kind of operation makes, synchronous and not, and how many are still said to be under way."""
+    """The results of each kind of operation, synchronous and not, and the number of passes not returned."""
     found = []
     for asynchronous in (False, True):
         large = torch.full((LARGE,), float(rank + 1))
@@ -268,7 +268,7 @@ def reduce_often(rank, ranks, count):
 
 
 def two_jobs(address, body, count):
-    """What the ranks of two jobs return that run at the same time."""
+    """The return values of the ranks of two concurrent jobs."""
     jobs = [
         started(body, 2, "mltcp", {"MLTCP_GATE": str(address), "MLTCP_JOB": name}, 60.0, count)
         for name in ("first", "second")

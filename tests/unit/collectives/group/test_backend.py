@@ -1,4 +1,4 @@
-"""How the backend comes to be known to torch, and the groups that it makes."""
+"""Registration of the backend with torch, and the groups that it makes."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ ONE_RANK = (
 
 
 def program(text, **environment):
-    """What a fresh interpreter prints, and what it says on standard error."""
+    """The output and the standard error of a program in a new interpreter."""
     done = subprocess.run(
         [sys.executable, "-c", text],
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "MLTCP_CC": "none", **environment},

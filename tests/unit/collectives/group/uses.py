@@ -67,7 +67,7 @@ def trained(model, rank, steps=3, optimizer=None, context=nullcontext, width=8):
     return checksum(model)
 
 
-# -- reductions ------------------------------------------------------------------------------------------------------
+# -- reductions --------------------------------------------------------------------------------------------------------
 
 for _op in ("SUM", "PRODUCT", "MIN", "MAX", "AVG"):
     uses(**{f"all_reduce_{_op.lower()}": lambda r, n, d, op=_op: reduced(r, getattr(dist.ReduceOp, op))})
@@ -141,7 +141,7 @@ def premultiplied_sum_is_refused_as_gloo_refuses_it(rank, ranks, directory):
     return reduced(rank, dist._make_nccl_premul_sum(2.0), group=dist.new_group(WORLD))
 
 
-# -- data movement ---------------------------------------------------------------------------------------------------
+# -- data movement -----------------------------------------------------------------------------------------------------
 
 
 @use
@@ -235,7 +235,7 @@ def all_to_all_single_of_uneven_splits(rank, ranks, directory):
     return tensor.tolist()
 
 
-# -- point to point --------------------------------------------------------------------------------------------------
+# -- point to point ----------------------------------------------------------------------------------------------------
 
 
 @use
@@ -280,7 +280,7 @@ def batch_isend_irecv(rank, ranks, directory):
     return received.tolist()
 
 
-# -- barriers, objects, groups ---------------------------------------------------------------------------------------
+# -- barriers, objects, groups -----------------------------------------------------------------------------------------
 
 
 @use
@@ -414,7 +414,7 @@ def an_empty_tensor(rank, ranks, directory):
     return tensor.tolist()
 
 
-# -- on top of it ----------------------------------------------------------------------------------------------------
+# -- on top of it ------------------------------------------------------------------------------------------------------
 
 
 @use

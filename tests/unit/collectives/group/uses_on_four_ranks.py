@@ -55,7 +55,7 @@ def locally_synchronised_group(rank, directory):
     return tensor.tolist()
 
 
-# -- asynchronous forms and what a work tells ------------------------------------------------------------------------
+# -- asynchronous forms and what a work tells --------------------------------------------------------------------------
 
 
 def _asynchronous(rank):
@@ -158,7 +158,7 @@ def what_a_receive_tells(rank, directory):
     return work.wait(), work.is_completed(), work._source_rank(), tensor.tolist()
 
 
-# -- coalescing ------------------------------------------------------------------------------------------------------
+# -- coalescing --------------------------------------------------------------------------------------------------------
 
 
 @use
@@ -197,7 +197,7 @@ def methods_of_the_group(rank, directory):
     return reduced.tolist(), lists(gathered[0]), shared.tolist()
 
 
-# -- parts of the world ----------------------------------------------------------------------------------------------
+# -- parts of the world ------------------------------------------------------------------------------------------------
 
 
 @use
@@ -314,7 +314,7 @@ def a_store_based_barrier(rank, directory):
     return c10d._store_based_barrier(rank, store, "conformance", RANKS, timedelta(seconds=20))
 
 
-# -- faults ----------------------------------------------------------------------------------------------------------
+# -- faults ------------------------------------------------------------------------------------------------------------
 
 
 @use
@@ -396,7 +396,7 @@ def an_operation_gloo_has_not(rank, directory):
     ]
 
 
-# -- training on meshes ----------------------------------------------------------------------------------------------
+# -- training on meshes ------------------------------------------------------------------------------------------------
 
 
 def mesh_of_two_by_two():
@@ -608,7 +608,7 @@ def events_of_every_operation(rank, directory):
     return sorted(key for key in keys if key.startswith(("c10d::", "gloo:", "record_param_comms")))
 
 
-# -- everything again ------------------------------------------------------------------------------------------------
+# -- everything again --------------------------------------------------------------------------------------------------
 
 
 @use

@@ -156,7 +156,7 @@ def test_the_smallest_repetition_that_lasts_long_enough():
     assert repetition("abc", needed) is None
 
 
-# -- operations ------------------------------------------------------------------------------------------------------
+# -- operations --------------------------------------------------------------------------------------------------------
 
 
 class Job:

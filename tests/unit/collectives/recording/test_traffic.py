@@ -1,4 +1,4 @@
-"""What ranks send, against what their connections say that was acknowledged."""
+"""Computed bytes of operations against the bytes acknowledged on their connections."""
 
 import fcntl
 import struct
@@ -24,7 +24,7 @@ ROOTED = ("broadcast", "reduce", "gather", "scatter")
 SIZES = st.integers(2, 64)
 
 
-# -- by the formula --------------------------------------------------------------------------------------------------
+# -- by the formula ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_alone_a_rank_sends_nothing(name):
     assert sent_bytes(name, 10**9, 0, 1) == 0
 
 
-# -- by the kernel ---------------------------------------------------------------------------------------------------
+# -- by the kernel -----------------------------------------------------------------------------------------------------
 
 
 def zeros(nbytes):

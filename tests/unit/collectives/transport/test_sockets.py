@@ -75,7 +75,7 @@ def seen(mesh):
 
 
 def counted(mesh):
-    """What the mesh counts, once nothing is on the way."""
+    """The acknowledged bytes, once nothing is in flight."""
     acknowledged([each.descriptor for each in mesh.sockets()])
     return mesh.acked_bytes()
 
@@ -157,7 +157,7 @@ def test_several_interfaces_make_several_connections_with_each_rank(tmp_path):
 
 
 def all_seen(mesh, store, name):
-    """What is seen once every rank has looked."""
+    """The sockets, once every rank has made a query."""
     mesh.sockets()
     meet(store, name, mesh.rank, mesh.size)
     return seen(mesh)
