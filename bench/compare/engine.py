@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.compare.approaches.approach import Approach
 from bench.compare.contest import Contest
-from bench.compare.coordination.coordination import LINK, Coordination, PlacedDemand, Together, from_epoch
-from bench.compare.coordination.gate import gated
-from bench.compare.coordination.service import dumbbell_network, served
+from bench.compare.coordination.coordination import Coordination, coordinated
+from bench.compare.coordination.coordinator import PlacedDemand
+from bench.compare.coordination.service import dumbbell_network
 from bench.compare.launch import loaded_controls, run_group
 from bench.compare.results.journal import Keep
 from bench.compare.results.runs import ApproachRun, JobRun, LinkExcerpt, LinkTotals, Measured
@@ -33,6 +33,7 @@ from mltcp.core.errors import MltcpError, UsageError
 from mltcp.ebpf.congestion_controls import Controls
 
 _PROFILE = "MLTCP_PROFILE"
+_LINK = "trunk"
 
 
 def run_contests(
@@ -107,7 +108,7 @@ class _Arena:
                 coordination.decisions_s,
                 sum(group.use.drops for group in groups),
                 () if approach.isolated else self._excerpts(groups[-1]),
-                from_epoch(coordination.shifts, epoch_s),
+                coordination.shifts(epoch_s),
                 _link_totals(groups),
             )
 
@@ -168,23 +169,17 @@ class _Arena:
     @contextmanager
     def _coordinated(self, approach: Approach, repeat: int) -> Iterator[Coordination]:
         """The gate and the placement service of the approach, with all jobs made known to them."""
-        contest, rate_bps = self.contest, self.contest.link.rate_bps
-        with ExitStack() as stack:
-            parts: list[Coordination] = []
-            demands = contest.demands
-            if approach.gate is not None:
-                parts.append(stack.enter_context(gated(approach.gate, rate_bps)))
-            if approach.cassini:
-                if contest.measured_profiles:
-                    demands = self._measured_demands(repeat)
-                hosts = [(host.name, host.switch) for host in self.lab.topology.hosts]
-                parts.append(stack.enter_context(served(dumbbell_network(hosts, rate_bps))))
-            together = Together(parts)
-            for index, (name, _) in enumerate(contest.jobs if parts else ()):
+        contest, demands = self.contest, self.contest.demands
+        if approach.cassini and contest.measured_profiles:
+            demands = self._measured_demands(repeat)
+        hosts = [(host.name, host.switch) for host in self.lab.topology.hosts]
+        network = dumbbell_network(hosts, contest.link.rate_bps)
+        with coordinated(approach, network, contest.link.rate_bps) as coordination:
+            for index, (name, _) in enumerate(contest.jobs if coordination.coordinators else ()):
                 slots = tuple(host.name for host in self.lab.topology.hosts_of(index))
                 iterations = contest.iterations_of(index)
-                together.placed(PlacedDemand(name, slots, (LINK,), demands[name], iterations))
-            yield together
+                coordination.placed(PlacedDemand(name, slots, (_LINK,), demands[name], iterations))
+            yield coordination
 
     def _profile(self, repeat: int, job: str) -> Path:
         """The file to which a job that runs alone writes its demand profile."""

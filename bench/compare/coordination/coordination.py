@@ -1,102 +1,70 @@
-"""What steers running jobs from outside: nothing, the placement service, a gate, or both.
-
-A coordination lasts for one run of one approach. Before the run it says what the ranks find in their environment,
-it is told of every job that is placed and that is gone, and after the run it says what it decided.
-"""
+"""The coordination of the jobs of one run: the placement service, a gate, both, or neither."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from fractions import Fraction
 
+from bench.compare.approaches.approach import Approach
+from bench.compare.coordination.coordinator import Coordinator, PlacedDemand
+from bench.compare.coordination.gate import gated
+from bench.compare.coordination.service import Network, served
 from bench.compare.results.runs import Shift
-from mltcp.core.demand import Demand
-
-LINK = "trunk"
 
 
-@dataclass(frozen=True)
-class PlacedDemand:
-    """A job that starts: the slot of each rank, the links that it uses, what it demands of them in the lab's own times
-    and rates, and for how many iterations."""
+class Coordination:
+    """The coordinators of a run, as one."""
 
-    name: str
-    slots: tuple[str, ...]
-    links: tuple[str, ...]
-    demand: Demand
-    iterations: int
-
-
-class Coordination(Protocol):
-    """What a run has to know of what steers it."""
+    def __init__(self, coordinators: Sequence[Coordinator]) -> None:
+        self.coordinators = tuple(coordinators)
 
     def placed(self, job: PlacedDemand) -> None:
-        """A job is about to start its ranks."""
+        """Tell the coordinators of a job before its ranks start."""
+        for each in self.coordinators:
+            each.placed(job)
 
     def released(self, job: str) -> None:
-        """A job's ranks are gone."""
+        """Tell the coordinators that the ranks of a job have ended."""
+        for each in self.coordinators:
+            each.released(job)
 
     @property
     def variables(self) -> tuple[tuple[str, str], ...]:
-        """What every rank finds in its environment."""
+        """Environment variables of every rank."""
+        return tuple(variable for each in self.coordinators for variable in each.variables)
 
     @property
     def decisions_s(self) -> tuple[float, ...]:
-        """What each decision has taken so far."""
+        """The duration of each decision so far."""
+        return tuple(taken_s for each in self.coordinators for taken_s in each.decisions_s)
 
-    @property
-    def shifts(self) -> tuple[Shift, ...]:
-        """By which jobs have been moved so far; times by CLOCK_MONOTONIC."""
-
-
-@dataclass
-class Uncoordinated:
-    """Jobs do what they do."""
-
-    variables: tuple[tuple[str, str], ...] = ()
-    decisions_s: tuple[float, ...] = ()
-    shifts: tuple[Shift, ...] = ()
-
-    def placed(self, job: PlacedDemand) -> None:
-        """See `Coordination`."""
-
-    def released(self, job: str) -> None:
-        """See `Coordination`."""
+    def shifts(self, epoch_s: float) -> tuple[Shift, ...]:
+        """The time shifts so far; times are from a moment of CLOCK_MONOTONIC on."""
+        found = [shift for each in self.coordinators for shift in each.shifts]
+        return tuple(replace(shift, at_s=max(0.0, shift.at_s - epoch_s)) for shift in found)
 
 
-class Together:
-    """Several coordinations at a time."""
+@contextmanager
+def coordinated(
+    approach: Approach, network: Network, rate_bps: int, speeds: Mapping[str, Fraction] | None = None
+) -> Iterator[Coordination]:
+    """Run the gate and the placement service that an approach needs, for as long as the block lasts.
 
-    def __init__(self, parts: Sequence[Coordination]) -> None:
-        self._parts = parts
+    Args:
+        approach: the approach.
+        network: of the placement service.
+        rate_bps: the rate of a link of speed 1.
+        speeds: of links that have another speed.
 
-    def placed(self, job: PlacedDemand) -> None:
-        """See `Coordination`."""
-        for part in self._parts:
-            part.placed(job)
-
-    def released(self, job: str) -> None:
-        """See `Coordination`."""
-        for part in self._parts:
-            part.released(job)
-
-    @property
-    def variables(self) -> tuple[tuple[str, str], ...]:
-        """See `Coordination`."""
-        return tuple(variable for part in self._parts for variable in part.variables)
-
-    @property
-    def decisions_s(self) -> tuple[float, ...]:
-        """See `Coordination`."""
-        return tuple(taken_s for part in self._parts for taken_s in part.decisions_s)
-
-    @property
-    def shifts(self) -> tuple[Shift, ...]:
-        """See `Coordination`."""
-        return tuple(shift for part in self._parts for shift in part.shifts)
-
-
-def from_epoch(shifts: Sequence[Shift], epoch_s: float) -> tuple[Shift, ...]:
-    """The same shifts with times from a moment of CLOCK_MONOTONIC on."""
-    return tuple(replace(shift, at_s=max(0.0, shift.at_s - epoch_s)) for shift in shifts)
+    Raises:
+        MltcpError: one of them did not start.
+    """
+    with ExitStack() as stack:
+        coordinators: list[Coordinator] = []
+        if approach.gate is not None:
+            coordinators.append(stack.enter_context(gated(approach.gate, rate_bps, speeds)))
+        if approach.cassini:
+            coordinators.append(stack.enter_context(served(network)))
+        yield Coordination(coordinators)

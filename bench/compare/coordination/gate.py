@@ -1,4 +1,4 @@
-"""A gate for the lab's jobs: a process of its own at a Unix socket, which works across network namespaces."""
+"""The all-reduce gate of a run: a process at a Unix socket, which ranks in any network namespace can reach."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fractions import Fraction
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from bench.compare.coordination.coordination import Coordination, PlacedDemand, Uncoordinated
-from bench.compare.coordination.process import serving
+from bench.compare.coordination.coordinator import Coordinator, PlacedDemand
+from bench.compare.coordination.server_process import server_process
 from bench.workloads.profile import HEADER_OVERHEAD
 from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError
@@ -25,30 +25,30 @@ _ANSWER_S = 10.0
 _CHUNK = 65536
 
 
-class Gated(Uncoordinated):
-    """Every rank asks at the gate, which is told of each job before it starts."""
+class Gated(Coordinator):
+    """Makes every rank ask the gate for admission, and describes each job to the gate before it starts."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(variables=((VARIABLE, f"unix:{path}"), (BYTES_VARIABLE, "4096")))
         self._path = path
 
     def placed(self, job: PlacedDemand) -> None:
-        """Tell the gate which links the job uses, and what it has to compute."""
+        """Describe the job to the gate: its links, its iterations and its compute time."""
         silent_ns = sum(phase.duration_ns for phase in job.demand.phases if not phase.bandwidth_bps)
         _describe(self._path, GateJob(job.name, job.links, job.iterations, silent_ns, len(job.slots)))
 
 
 @contextmanager
-def gated(policy: str, rate_bps: int, speeds: Mapping[str, Fraction] | None = None) -> Iterator[Coordination]:
-    """A gate with this policy, for as long as the block lasts.
+def gated(policy: str, rate_bps: int, speeds: Mapping[str, Fraction] | None = None) -> Iterator[Gated]:
+    """Run a gate with this policy, for as long as the block lasts.
 
-    The contention that it reckons with is that of the lab: a byte takes what it takes at `rate_bps`, and transfers that
-    share a link pay no penalty beyond their shares (docs/results.md).
+    Its contention model is that of the lab: the time of a byte is that at `rate_bps`, and transfers that share a link
+    pay no penalty beyond their shares (docs/results.md).
 
     Args:
         policy: srsf-N, ada-srsf or ada-srsf-k.
-        rate_bps: of a link of speed 1.
-        speeds: of the links that have another.
+        rate_bps: the rate of a link of speed 1.
+        speeds: of links that have another speed.
 
     Raises:
         MltcpError: the gate did not start.
@@ -57,12 +57,12 @@ def gated(policy: str, rate_bps: int, speeds: Mapping[str, Fraction] | None = No
     with tempfile.TemporaryDirectory(prefix="mltcp-gate-") as directory:
         path = Path(directory) / "gate"
         served_links = GateLinks(speeds=dict(speeds or {}))
-        with serving("the gate", _serve, path, policy, contention, served_links):
+        with server_process("the gate", _serve, path, policy, contention, served_links):
             yield Gated(path)
 
 
 def _serve(connection: Connection, path: Path, policy: str, contention: Contention, links: GateLinks) -> None:
-    """The life of the gate's process."""
+    """The main function of the gate's process."""
     from placement.gate.server import GateConfiguration, GateServer
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -76,7 +76,7 @@ def _serve(connection: Connection, path: Path, policy: str, contention: Contenti
 
 
 def _describe(path: Path, job: GateJob) -> None:
-    """Raises MltcpError: the gate refuses, or is gone."""
+    """Describe a job to the gate; raises MltcpError if the gate refuses it or has ended."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
             peer.settimeout(_ANSWER_S)
@@ -84,7 +84,7 @@ def _describe(path: Path, job: GateJob) -> None:
             peer.sendall(messages.json_message(messages.DESCRIBE, job_document(job)))
             kind, body = _answer(peer)
     except OSError as error:
-        raise MltcpError(f"the gate cannot be told of job {job.name}: {error}") from None
+        raise MltcpError(f"job {job.name} cannot be described to the gate: {error}") from None
     if kind != messages.WELCOME:
         raise MltcpError(f"the gate refuses job {job.name}: {body.decode(errors='replace')}")
 
@@ -94,7 +94,7 @@ def _answer(peer: socket.socket) -> tuple[int, bytes]:
     while True:
         chunk = peer.recv(_CHUNK)
         if not chunk:
-            raise OSError("it hung up")
+            raise OSError("the gate closed the connection")
         received += chunk
         for answer in messages.take_messages(received):
             return answer

@@ -1,7 +1,7 @@
-"""Cassini live: the placement service in a process of its own, to which the jobs of a run are made known.
+"""The placement service of a run, in a process of its own: Cassini shifts its jobs in time.
 
-The service hears from the jobs' agents (`collectives`) when iterations begin, and holds jobs back that are not where
-their time shifts have them. Which slots a job has is decided before it comes here: it asks for just those.
+The agents of the jobs (`collectives`) report to the service when iterations begin, and the service delays jobs that
+have drifted off their time shift. The slots of a job are chosen before it is registered: it asks for exactly those.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from bench.compare.coordination.coordination import Coordination, PlacedDemand, Uncoordinated
-from bench.compare.coordination.process import serving
+from bench.compare.coordination.coordinator import Coordinator, PlacedDemand
+from bench.compare.coordination.server_process import server_process
 from bench.compare.results.runs import Shift
 from bench.lab.two_tier import CORE, TwoTier, rack_name, server_name
 from mltcp.core.errors import MltcpError
@@ -29,35 +29,40 @@ VARIABLE = "MLTCP_PLACEMENT"
 POLICY = "first-fit+cassini"
 _STOP_S = 10.0
 _UNLIMITED_BPS = 10**12
-"""Of what is no link of the lab's."""
+"""The capacity of interfaces that are not a link of the lab."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """Slots, each as a server of its own, and the switches that they hang on, with the capacities of their uplinks."""
+    """The network that the service places jobs on.
+
+    Attributes:
+        slots: the name of each, a server of its own for the service, and of its switch.
+        uplinks: the switch below, the switch above, and the capacity of each link.
+    """
 
     slots: tuple[tuple[str, str], ...]
     uplinks: tuple[tuple[str, str, int], ...]
 
     def servers(self) -> list[pb.Server]:
-        """As the service knows them."""
+        """The slots, as messages to the service."""
         return [
             pb.Server(name=slot, cpu_slots=1, nic_bps=_UNLIMITED_BPS, switch=switch)
             for slot, switch in self.slots
         ]
 
     def links(self) -> list[pb.Link]:
-        """As the service knows them."""
+        """The links, as messages to the service."""
         return [pb.Link(switch=below, above=above, capacity_bps=rate) for below, above, rate in self.uplinks]
 
 
 def dumbbell_network(hosts: Sequence[tuple[str, str]], rate_bps: int) -> Network:
-    """Hosts with the switch of each, left or right of one link."""
+    """The network of hosts on both sides of one link; `hosts` has the name and the switch of each."""
     return Network(tuple(hosts), (("left", "right", rate_bps),))
 
 
 def two_tier_network(shape: TwoTier) -> Network:
-    """Servers as switches whose uplinks are the NICs, below racks as switches."""
+    """The network of a two-tier lab: servers are switches below the racks, and their uplinks are the NICs."""
     slots: list[tuple[str, str]] = []
     uplinks: list[tuple[str, str, int]] = []
     for rack in range(shape.racks):
@@ -70,12 +75,12 @@ def two_tier_network(shape: TwoTier) -> Network:
 
 
 def slot_name(server: str, slot: int) -> str:
-    """What the service calls a slot of a server."""
+    """The name of a slot of a server in the service."""
     return f"{server}.{slot}"
 
 
-class Served(Uncoordinated):
-    """Jobs are known to a service, and their ranks know it."""
+class Served(Coordinator):
+    """Registers jobs with a placement service, whose address their ranks are given."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(variables=((VARIABLE, client.address),))
@@ -83,9 +88,9 @@ class Served(Uncoordinated):
         self._known: set[str] = set()
 
     def placed(self, job: PlacedDemand) -> None:
-        """Have the job placed, and note who is to be shifted by how much now that it is there."""
+        """Have the job placed, and record the time shifts of all jobs from then on."""
         profile = profile_message(job.demand) if job.demand.bits else None
-        with _said("placing", job.name):
+        with _named_errors("placing", job.name):
             self._client.register_job(
                 pb.Job(
                     id=job.name,
@@ -97,7 +102,7 @@ class Served(Uncoordinated):
                 )
             )
             self._known.add(job.name)
-            # Not by Submit, which answers before the job has its place, and the others their time shifts.
+            # Not by Submit, which answers before the job is placed and the others have their time shifts.
             self._client.place(job.name)
             took_ns = self._client.explain(job.name).decision_ns
             shifts = self._client.time_shifts()
@@ -106,40 +111,40 @@ class Served(Uncoordinated):
         self.shifts = (*self.shifts, *(Shift(each.job_id, now_s, each.shift_ns / 1e9) for each in shifts))
 
     def released(self, job: str) -> None:
-        """Give the job's slots and time shift back."""
+        """Release the slots and the time shift of the job."""
         if job in self._known:
             self._known.discard(job)
-            with _said("releasing", job):
+            with _named_errors("releasing", job):
                 self._client.release(job, "finished")
 
 
 @contextmanager
-def served(network: Network) -> Iterator[Coordination]:
-    """A service for as long as the block lasts.
+def served(network: Network) -> Iterator[Served]:
+    """Run a placement service for as long as the block lasts.
 
     Raises:
-        MltcpError: it did not start, or refuses the network.
+        MltcpError: it did not start, or refused the network.
     """
     with tempfile.TemporaryDirectory(prefix="mltcp-placement-") as directory:
         socket, state = Path(directory) / "socket", Path(directory) / "state"
         with (
-            serving("the placement service", _serve, socket, state, stop_s=_STOP_S),
+            server_process("the placement service", _serve, socket, state, stop_s=_STOP_S),
             Client(f"unix:{socket}", token="") as client,
         ):
-            with _said("registering", "the network"):
-                # A server makes its switch known, and a link the switch above.
+            with _named_errors("registering", "the network"):
+                # Registering a server creates its switch; registering a link creates the switch above it.
                 client.register_servers(network.servers())
                 client.register_links(network.links())
             yield Served(client)
 
 
 def _serve(connection: Connection, socket: Path, state: Path) -> None:
-    """The life of the service's process."""
+    """The main function of the service's process."""
     from mltcp.core.address import Address
     from placement.service.context import ServiceRules
     from placement.service.server import ServiceConfiguration, serve
 
-    # Away from the terminal's Ctrl-C: whoever started it ends it.
+    # Its own session does not get the terminal's SIGINT: the process that started it ends it.
     os.setsid()
     configuration = ServiceConfiguration(Address(path=socket), state, ServiceRules(policy=POLICY))
     try:
@@ -151,7 +156,8 @@ def _serve(connection: Connection, socket: Path, state: Path) -> None:
 
 
 @contextmanager
-def _said(doing: str, what: str) -> Iterator[None]:
+def _named_errors(doing: str, what: str) -> Iterator[None]:
+    """Prefix errors with the request that failed."""
     try:
         yield
     except MltcpError as error:

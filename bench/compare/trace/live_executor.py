@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from bench.compare.approaches.approach import Approach
-from bench.compare.coordination.coordination import Coordination, from_epoch
+from bench.compare.coordination.coordination import Coordination, coordinated
+from bench.compare.coordination.service import two_tier_network
 from bench.compare.launch import check_control
 from bench.compare.results.runs import JobRun, Shift
-from bench.compare.trace.live_launch import LiveLauncher, LiveSettings, coordination_of
+from bench.compare.trace.live_launch import LiveLauncher, LiveSettings
+from bench.lab.two_tier import two_tier_cluster
 from bench.workloads.job import JobResult
 from bench.workloads.launch.open_run import Event, Iterated, OpenRun, open_run
 from placement.policies.schedulers.scheduling_policy import Decision
@@ -60,7 +62,10 @@ def live_executor(
         MltcpError: the gate or the placement service did not start.
     """
     with ExitStack() as stack:
-        coordination = stack.enter_context(coordination_of(settings.shape, approach))
+        shape = settings.shape
+        speeds = {link.name: link.speed for link in two_tier_cluster(shape).links}
+        network = two_tier_network(shape)
+        coordination = stack.enter_context(coordinated(approach, network, shape.nic.rate_bps, speeds))
         ranks = stack.enter_context(open_run())
         executor = LiveExecutor(settings, approach, coordination, ranks, on_iteration)
         stack.callback(executor.close)
@@ -101,7 +106,7 @@ class LiveExecutor:
     @property
     def shifts(self) -> tuple[Shift, ...]:
         """The time shifts that were applied, with times from the beginning of the run."""
-        return from_epoch(self._coordination.shifts, self._epoch_s)
+        return self._coordination.shifts(self._epoch_s)
 
     def run(self, until_ns: int | None) -> Sequence[JobEnd]:
         """See `Executor`.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
 
 from bench.compare.approaches.approach import Approach
-from bench.compare.coordination.coordination import Coordination, PlacedDemand, Together
-from bench.compare.coordination.gate import gated
-from bench.compare.coordination.service import served, slot_name, two_tier_network
+from bench.compare.coordination.coordination import Coordination
+from bench.compare.coordination.coordinator import PlacedDemand
+from bench.compare.coordination.service import slot_name
 from bench.compare.trace.scale import TraceScale
 from bench.lab.lab import Lab
 from bench.lab.placement import label_of
@@ -46,23 +46,6 @@ class LiveSettings:
     controls: Controls
     capacity_bps: int
     scale: TraceScale
-
-
-@contextmanager
-def coordination_of(shape: TwoTier, approach: Approach) -> Iterator[Coordination]:
-    """The gate and the placement service that an approach needs, for as long as the block lasts.
-
-    Raises:
-        MltcpError: one of them did not start.
-    """
-    with ExitStack() as stack:
-        parts: list[Coordination] = []
-        if approach.gate is not None:
-            speeds = {link.name: link.speed for link in two_tier_cluster(shape).links}
-            parts.append(stack.enter_context(gated(approach.gate, shape.nic.rate_bps, speeds)))
-        if approach.cassini:
-            parts.append(stack.enter_context(served(two_tier_network(shape))))
-        yield Together(parts)
 
 
 class LiveLauncher:

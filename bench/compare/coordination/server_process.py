@@ -1,4 +1,4 @@
-"""A server beside a comparison, in a process of its own that says when it is up."""
+"""A server in a process of its own, which reports when it is ready."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ _START_S = 120.0
 
 
 @contextmanager
-def serving(what: str, main: Callable[..., None], *arguments: Any, stop_s: float = 0.0) -> Iterator[None]:
-    """A process that runs `main` with a connection and the arguments, for as long as the block lasts.
+def server_process(
+    what: str, main: Callable[..., None], *arguments: Any, stop_s: float = 0.0
+) -> Iterator[None]:
+    """Run `main` with a connection and the arguments in a process, for as long as the block lasts.
 
-    It sends "" when it is up, or why it is not.
+    Over the connection, `main` sends "" when it is ready, or the reason for which it failed to start.
 
     Args:
-        what: for messages.
-        main: of the process.
-        arguments: for it.
-        stop_s: how long it has to end by itself, by SIGTERM; with 0 it is killed at once.
+        what: the name of the server in error messages.
+        main: the main function of the process.
+        arguments: further arguments of `main`.
+        stop_s: how long it may take to end after SIGTERM before it is killed; with 0 it is killed at once.
 
     Raises:
         MltcpError: it did not start.
@@ -51,6 +53,6 @@ def _await_start(what: str, connection: Connection) -> None:
     try:
         said = connection.recv()
     except EOFError:
-        said = "its process has gone"
+        said = "its process has ended"
     if said:
         raise MltcpError(f"{what} did not start: {said}")
