@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.cli.contend import add_link, add_measurement, check_counts, link_of, retry_busy_of
+from bench.cli.contend import add_link, add_measurement, add_runs, check_counts, link_of, retry_busy_of
 from bench.cli.progress import progress
 from bench.compare.approaches.approach import Approach, parse_approaches
 from bench.compare.contest import Contest, named_jobs
@@ -34,7 +34,7 @@ examples:
   mltcp-bench compare --set snapshot1                        two jobs that fit together, under four policies
   mltcp-bench compare --set snapshot1,snapshot5 --policies isolated,fair,mltcp_cubic,mltcp_dcqcn,cassini --repeat 3
   mltcp-bench compare --jobs vgg16,vgg16 --policies isolated,fair,mltcp_reno,srsf-1,ada-srsf
-  mltcp-bench compare --set snapshot1 --change VGG16:40:2    a batch is doubled in mid-run: who finds back how soon
+  mltcp-bench compare --set snapshot1 --change VGG16-1400:40:2   a compute time doubles in mid-run: time to settle
   mltcp-bench compare --trace poisson --policies isolated,themis,themis+cassini,lwf-1+ada-srsf
   mltcp-bench compare --set snapshot1 -o report              pictures, report.html and result.json in that directory
   mltcp-bench compare --from report/result.json -o again     the pictures and the report of an earlier run
@@ -48,8 +48,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _add_what(command)
-    _add_how(command)
+    _add_jobs(command)
+    _add_conditions(command)
     add_link(command)
     _add_cluster(command)
     add_measurement(command)
@@ -58,12 +58,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         dest="output",
         type=Path,
         metavar="DIR",
-        help="write pictures and report.html there, and result.json, which is kept up to date from run to run",
+        help="directory for pictures, report.html and result.json, which is rewritten after every run",
     )
     command.set_defaults(execute=execute)
 
 
-def _add_what(command: argparse.ArgumentParser) -> None:
+def _add_jobs(command: argparse.ArgumentParser) -> None:
     which = command.add_mutually_exclusive_group()
     which.add_argument(
         "--set", dest="sets", metavar="NAMES", help="sets of jobs on one link, by name or JSON file"
@@ -71,11 +71,15 @@ def _add_what(command: argparse.ArgumentParser) -> None:
     which.add_argument("--trace", metavar="NAME", help="a trace on a two-tier lab, by name or JSON file")
     which.add_argument("--jobs", metavar="NAMES", help="DNN profiles on one link, by name or JSON file")
     which.add_argument(
-        "--from", dest="document", type=Path, metavar="FILE", help="show an earlier --json result"
+        "--from",
+        dest="document",
+        type=Path,
+        metavar="FILE",
+        help="report on the result.json of an earlier comparison",
     )
 
 
-def _add_how(command: argparse.ArgumentParser) -> None:
+def _add_conditions(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--policies",
         default=_POLICIES,
@@ -83,63 +87,55 @@ def _add_how(command: argparse.ArgumentParser) -> None:
         help=f"isolated, fair, a congestion control, cassini, a scheduler or a gate (default {_POLICIES})",
     )
     command.add_argument(
-        "--control", default="cubic", metavar="NAME", help="congestion control of policies that name none"
+        "--control",
+        default="cubic",
+        metavar="NAME",
+        help="congestion control of policies whose name has none (default cubic)",
     )
-    command.add_argument(
-        "--iterations",
-        type=int,
-        default=60,
-        metavar="N",
-        help="of the slowest job; others run as long (default 60)",
-    )
-    command.add_argument(
-        "--repeat",
-        type=int,
-        default=2,
-        metavar="N",
-        help="how often everything runs, interleaved (default 2)",
-    )
-    command.add_argument(
-        "--ranks", type=int, default=2, metavar="N", help="processes of a job on one link (default 2)"
-    )
+    add_runs(command, iterations=60, repeat=2)
     command.add_argument(
         "--starts",
         choices=("together", "random"),
         default="together",
-        help="when jobs of a set start; random moments are the same for all policies of a repeat",
+        help="when jobs of a set start; random times are the same for all policies of a repeat (default together)",
     )
-    command.add_argument("--seed", type=int, default=0, help="of whatever is left to chance (default 0)")
+    command.add_argument(
+        "--seed", type=int, default=0, help="of random starts and random placement (default 0)"
+    )
     command.add_argument(
         "--profiles",
         choices=("measured", "set"),
         default="measured",
-        help="what Cassini is told: measured in the isolated runs, where there are any, or as in the set",
+        help="demand profiles for Cassini: measured in the isolated runs, if there are any, or those of the set "
+        "(default measured)",
     )
     command.add_argument(
         "--change",
         metavar="JOB:N:FACTOR",
-        help="from its iteration N on, this job computes FACTOR times as long; how long it takes to settle is reported",
+        help="multiply the compute time of a job by FACTOR from its iteration N on, and report the time to settle",
     )
 
 
 def _add_cluster(command: argparse.ArgumentParser) -> None:
-    trace = command.add_argument_group("of --trace")
+    trace = command.add_argument_group("options of --trace")
     trace.add_argument(
-        "--first", type=int, default=12, metavar="N", help="so many jobs of the trace (default 12)"
+        "--first", type=int, default=12, metavar="N", help="run the first N jobs of the trace (default 12)"
     )
     trace.add_argument(
         "--placement",
         default="first-fit",
         metavar="NAME",
-        help="of policies that name none (default first-fit)",
+        help="scheduler of policies whose name has none (default first-fit)",
     )
-    trace.add_argument("--racks", type=int, default=4, metavar="N", help="under one core switch (default 4)")
-    trace.add_argument("--servers", type=int, default=3, metavar="N", help="of a rack (default 3)")
-    trace.add_argument("--slots", type=int, default=2, metavar="N", help="of a server (default 2)")
+    trace.add_argument(
+        "--racks", type=int, default=4, metavar="N", help="racks under one core switch (default 4)"
+    )
+    trace.add_argument("--servers", type=int, default=3, metavar="N", help="servers of a rack (default 3)")
+    trace.add_argument("--slots", type=int, default=2, metavar="N", help="slots of a server (default 2)")
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run the comparison and show its result; returns the exit status."""
+    """Run the comparison and print its result; returns the exit status."""
     result = _earlier(options.document) if options.document is not None else _run(options)
     written = _written(result, options.output)
     if options.json:
@@ -225,13 +221,13 @@ def _check_one_link(approaches: Sequence[Approach]) -> None:
     for approach in approaches:
         if approach.only_places:
             raise UsageError(
-                f"--policies: {approach.name} only places jobs, and those of a set share one link as it is: "
-                "it needs --trace"
+                f"--policies: {approach.name} only places jobs, which makes no difference on one link: "
+                "expected it with --trace"
             )
 
 
 def snapshots_of(options: argparse.Namespace, link: Link) -> list[Snapshot]:
-    """The sets of jobs that the arguments ask for."""
+    """The sets of jobs that the arguments name."""
     if options.sets is not None:
         return [_set(name) for name in _names("--set", options.sets)]
     return [_of_profiles(_names("--jobs", options.jobs or "vgg16,vgg16"), link, options.ranks)]
@@ -240,7 +236,7 @@ def snapshots_of(options: argparse.Namespace, link: Link) -> list[Snapshot]:
 def _names(argument: str, text: str) -> list[str]:
     names = [name for name in text.split(",") if name]
     if not names:
-        raise UsageError(f"{argument}: at least one name is needed")
+        raise UsageError(f"{argument}: expected one or more names, separated by commas, got {text!r}")
     return names
 
 
@@ -256,7 +252,7 @@ def _set(name: str) -> Snapshot:
 
 
 def _of_profiles(names: Sequence[str], link: Link, ranks: int) -> Snapshot:
-    """Profiles fitted to the link as `contend` does: what they send, they send after they have computed."""
+    """Profiles fitted to the link as `contend` does: all communication follows the computation."""
     profiles = [load_profile(name).without_overlap() for name in names]
     scale = fit(profiles, link.rate_bps, ranks)
     scaled = [profile.scaled(scale.time, scale.bytes) for profile in profiles]

@@ -28,14 +28,14 @@ from mltcp.core.quantities import parse_rate_bps, parse_size_bytes
 
 _POLICIES = "isolated,reno,mltcp_reno,cubic,mltcp_cubic,dctcp,mltcp_dctcp"
 _TRAINING = "train"
-# Of an isolated iteration, by default: enough windows for F to act, and not so long that a comparison takes all day.
+# Communication time of an isolated iteration by default: F needs several windows to act, and runs should be short.
 _LINK_S = 0.166
 
 _EXAMPLES = """\
 examples:
   mltcp-bench contend --jobs vgg16,vgg16                     two jobs on one link, each policy against the job alone
   mltcp-bench contend --jobs vgg16,resnet50 --policies isolated,cubic,mltcp_cubic --plot plots
-  mltcp-bench contend --jobs vgg16,vgg16 --perturb 20:0.15   every 20 iterations one job is held back
+  mltcp-bench contend --jobs vgg16,vgg16 --perturb 20:0.15   every 20 iterations one job is delayed
   mltcp-bench contend --jobs my-model.json,train --json      a profile of your own beside a small real training
   mltcp-bench contend --policies isolated,mltcp_reno,mltcp_reno@quadratic,mltcp_reno@falling_linear
   mltcp-bench contend --policies isolated,dcqcn,mltcp_dcqcn   rates from a daemon on every host (docs/daemon.md)
@@ -54,12 +54,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument(
         "--stagger", type=float, default=0.0, metavar="S", help="start each job this much later"
     )
+    command.add_argument("--perturb", metavar="N:S", help="every N iterations delay a job by up to S seconds")
+    command.add_argument("--seed", type=int, default=0, help="seed of the perturbation (default 0)")
     command.add_argument(
-        "--perturb", metavar="N:S", help="every N iterations hold a job back by up to S seconds"
-    )
-    command.add_argument("--seed", type=int, default=0, help="of the perturbation (default 0)")
-    command.add_argument(
-        "--isolated-cc", default="cubic", metavar="NAME", help="control of isolated jobs (default cubic)"
+        "--isolated-cc",
+        default="cubic",
+        metavar="NAME",
+        help="congestion control of isolated jobs (default cubic)",
     )
     add_measurement(command)
     command.add_argument("--plot", type=Path, metavar="DIR", help="write pictures (PNG) there")
@@ -67,30 +68,16 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def add_jobs(command: argparse.ArgumentParser, policies: str, iterations: int, repeat: int) -> None:
-    """The arguments that say which jobs run, under which policies, and how often."""
+    """Add the arguments for the jobs, their policies, and the number of runs."""
     command.add_argument(
         "--jobs", default="vgg16,vgg16", help="DNN profiles by name or JSON file, or `train`"
     )
     command.add_argument(
-        "--policies", default=policies, help="congestion controls, and `isolated`, the yardstick"
+        "--policies",
+        default=policies,
+        help=f"congestion controls, and `isolated`, with which they are compared (default {policies})",
     )
-    command.add_argument(
-        "--iterations",
-        type=int,
-        default=iterations,
-        metavar="N",
-        help=f"of the slowest job; others run as long (default {iterations})",
-    )
-    command.add_argument(
-        "--repeat",
-        type=int,
-        default=repeat,
-        metavar="N",
-        help=f"how often everything runs (default {repeat})",
-    )
-    command.add_argument(
-        "--ranks", type=int, default=2, metavar="N", help="processes of a job, each on a host (default 2)"
-    )
+    add_runs(command, iterations, repeat)
     command.add_argument(
         "--scale", default="auto", metavar="B:T", help="factors for bytes and times (default: fit the link)"
     )
@@ -108,16 +95,39 @@ def add_jobs(command: argparse.ArgumentParser, policies: str, iterations: int, r
     )
 
 
+def add_runs(command: argparse.ArgumentParser, iterations: int, repeat: int) -> None:
+    """Add the arguments for the length and the number of runs."""
+    command.add_argument(
+        "--iterations",
+        type=int,
+        default=iterations,
+        metavar="N",
+        help=f"iterations of the slowest job; others run as long (default {iterations})",
+    )
+    command.add_argument(
+        "--repeat",
+        type=int,
+        default=repeat,
+        metavar="N",
+        help=f"how often each policy runs, interleaved (default {repeat})",
+    )
+    command.add_argument(
+        "--ranks", type=int, default=2, metavar="N", help="processes of a job, each on a host (default 2)"
+    )
+
+
 def add_link(command: argparse.ArgumentParser) -> None:
-    """The arguments that describe the bottleneck."""
-    command.add_argument("--rate", default="300mbit", help="of the bottleneck (default 300mbit)")
-    command.add_argument("--queue", default="300kb", help="the bottleneck's buffer (default 300kb)")
-    command.add_argument("--ecn", default="40kb", help="queue above which it marks, or `none` (default 40kb)")
-    command.add_argument("--mtu", type=int, default=1500, help="(default 1500)")
+    """Add the arguments that describe the bottleneck."""
+    command.add_argument("--rate", default="300mbit", help="rate of the bottleneck (default 300mbit)")
+    command.add_argument("--queue", default="300kb", help="queue limit of the bottleneck (default 300kb)")
+    command.add_argument(
+        "--ecn", default="40kb", help="queue above which packets are marked, or `none` (default 40kb)"
+    )
+    command.add_argument("--mtu", type=int, default=1500, help="in bytes (default 1500)")
 
 
 def add_measurement(command: argparse.ArgumentParser) -> None:
-    """The arguments of every comparison: marking, disturbed runs, and the form of the result."""
+    """Add the arguments of every comparison: marking, disturbed runs, and the form of the result."""
     command.add_argument(
         "--ecn-by",
         default=VIRTUAL_QUEUE,
@@ -142,7 +152,7 @@ def retry_busy_of(options: argparse.Namespace) -> int:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run the contest and show its result; returns the exit status."""
+    """Run the contest and print its result; returns the exit status."""
     contest, retry_busy = contest_of(options), retry_busy_of(options)
     with progress(contest.total_iterations, contest.repeat) as step:
         (measured,) = run_contests([contest], step, lambda so_far: None, retry_busy)
@@ -182,7 +192,7 @@ def contest_of(options: argparse.Namespace) -> Contest:
         starts_s=(tuple(options.stagger * index for index in range(len(names))),) * options.repeat,
         perturbation=perturbation,
         ecn_by=options.ecn_by,
-        setting=_setting(options, link, scale),
+        setting=_setting(options, scale),
     )
 
 
@@ -241,15 +251,8 @@ def _size(field: str, text: str) -> int:
     return parse_size_bytes(text, field=f"--{field}", highest=MAX_QUEUE_BYTES)
 
 
-def _setting(options: argparse.Namespace, link: Link, scale: Scale) -> dict[str, Scalar]:
+def _setting(options: argparse.Namespace, scale: Scale) -> dict[str, Scalar]:
     return {
-        "rate_bps": link.rate_bps,
-        "queue_bytes": link.queue_bytes,
-        "ecn_threshold_bytes": link.ecn_threshold_bytes,
-        "ecn_by": options.ecn_by,
-        "mtu": link.mtu,
-        "ranks": options.ranks,
-        "iterations": options.iterations,
         "stagger_s": options.stagger,
         "perturb": options.perturb,
         "seed": options.seed,

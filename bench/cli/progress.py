@@ -1,4 +1,4 @@
-"""The progress bar of a comparison: one step per unit of work of a policy in a repeat."""
+"""The progress bar of a comparison, which names the policy and the repeat."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from mltcp.core.progress import progress_bar
 
 Step = Callable[[str, int], None]
-"""Called with the policy and the repeat (from 0) that one unit of work belonged to."""
+"""Called after each step with the policy and the repeat (from 0) to which it belongs."""
 
 
 @contextmanager
 def progress(total: int, repeat: int) -> Iterator[Step]:
-    """A bar of ``total`` steps that names the policy and the repeat at hand."""
+    """Show a bar of ``total`` steps; the function advances it by one."""
     with progress_bar(total) as bar:
         yield lambda policy, number: bar.advance(f"{policy}, repeat {number + 1} of {repeat}")

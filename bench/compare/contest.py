@@ -30,7 +30,7 @@ class Contest:
         perturbation: delays of iterations, in all runs but isolated ones.
         ecn_by: the mechanism that marks.
         name: of the set of jobs.
-        setting: the conditions of the measurement, for the result.
+        setting: further conditions of the measurement, for the result.
         demands: of the jobs on this link, by name; needed by Cassini and gates.
         measured_profiles: whether Cassini works with the demands measured in the isolated runs instead.
         score: the compatibility score of the jobs.
@@ -80,8 +80,17 @@ class Contest:
         return self.starts_s[repeat][index] if self.starts_s else 0.0
 
     def measured(self) -> Measured:
-        """The contest before its first run."""
-        return Measured(self.name, self.setting, (), self.score, self.change)
+        """The contest before its first run, with the conditions of the measurement."""
+        conditions = {
+            "rate_bps": self.link.rate_bps,
+            "queue_bytes": self.link.queue_bytes,
+            "ecn_threshold_bytes": self.link.ecn_threshold_bytes,
+            "ecn_by": self.ecn_by,
+            "mtu": self.link.mtu,
+            "ranks": self.ranks,
+            "iterations": self.iterations,
+        }
+        return Measured(self.name, {**conditions, **self.setting}, (), self.score, self.change)
 
     def _expected_s(self, work: Work) -> float:
         if isinstance(work, TrainingOptions):

@@ -56,7 +56,6 @@ def contest_of(
         starts_s = tuple(
             _random_starts_s(demands, f"{seed}/{snapshot.name}/{repeat}") for repeat in range(template.repeat)
         )
-    link = template.link
     return replace(
         template,
         name=snapshot.name,
@@ -66,13 +65,6 @@ def contest_of(
         score=score_link([job.demand for job in snapshot.jobs], snapshot.capacity_bps).score,
         setting={
             "topology": "dumbbell",
-            "rate_bps": link.rate_bps,
-            "queue_bytes": link.queue_bytes,
-            "ecn_threshold_bytes": link.ecn_threshold_bytes,
-            "ecn_by": template.ecn_by,
-            "mtu": link.mtu,
-            "ranks": template.ranks,
-            "iterations": template.iterations,
             "repeat": template.repeat,
             "starts": "random" if random_starts else "together",
             "seed": seed,

@@ -1,0 +1,69 @@
+"""Contests: the conditions that both commands record, which jobs run together, and when they start."""
+
+import argparse
+
+import pytest
+
+from bench.cli import compare, contend
+from bench.compare.snapshot import contest_of
+from mltcp.core.errors import UsageError
+
+LINK = {"rate_bps", "queue_bytes", "ecn_threshold_bytes", "ecn_by", "mtu", "ranks", "iterations"}
+
+
+def options(command, *arguments):
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args([command.__name__.rpartition(".")[2], *arguments])
+
+
+def contended(*arguments):
+    return contend.contest_of(options(contend, *arguments))
+
+
+def compared(*arguments, **starts):
+    given = options(compare, "--set", "snapshot1", *arguments)
+    template = compare.template_of(given)
+    (snapshot,) = compare.snapshots_of(given, template.link)
+    return contest_of(snapshot, template, **starts)
+
+
+def test_contend_records_its_conditions():
+    setting = contended("--rate", "200mbit", "--perturb", "20:0.15").measured().setting
+    own = {"stagger_s", "perturb", "seed", "overlap", "bytes_scale", "time_scale", "isolated_cc"}
+    assert set(setting) == LINK | own
+    assert (setting["rate_bps"], setting["perturb"]) == (200_000_000, "20:0.15")
+
+
+def test_compare_records_its_conditions():
+    measured = compared("--repeat", "3").measured()
+    own = {"topology", "repeat", "starts", "seed", "capacity_bps", "time_scale", "profiles"}
+    assert set(measured.setting) == LINK | own
+    assert (measured.setting["repeat"], measured.setting["profiles"]) == (3, "measured")
+    assert (measured.name, measured.score) == ("snapshot1", 1.0)
+
+
+def test_isolated_runs_are_one_for_each_kind_of_job():
+    contest = contended("--jobs", "vgg16,resnet50,vgg16", "--policies", "isolated,cubic", "--repeat", "2")
+    assert [name for name, _ in contest.jobs] == ["vgg16-1", "resnet50", "vgg16-2"]
+    assert contest.groups(isolated=True) == [[0], [1]]
+    assert contest.groups(isolated=False) == [[0, 1, 2]]
+    assert contest.first_of_kind(2) == 0
+    alone = contest.iterations_of(0) + contest.iterations_of(1)
+    assert contest.total_iterations == 2 * (2 * alone + contest.iterations_of(2))
+
+
+def test_jobs_start_later_one_by_one_or_at_random_times_that_all_policies_share():
+    staggered = contended("--stagger", "0.5", "--repeat", "2")
+    assert [staggered.start_s(1, index) for index in (0, 1)] == [0.0, 0.5]
+    together, first, second = (compared(random_starts=random, seed=4) for random in (False, True, True))
+    assert [together.start_s(0, index) for index in (0, 1)] == [0.0, 0.0]
+    assert first.starts_s == second.starts_s
+    assert first.start_s(0, 0) != first.start_s(1, 0)
+
+
+def test_a_change_needs_its_job():
+    assert compared("--change", "VGG16-1400:3:2").change.job == "VGG16-1400"
+    assert not compared("--change", "VGG16-1400:3:2").measured_profiles
+    with pytest.raises(UsageError, match="no job 'nobody'"):
+        compared("--change", "nobody:3:2")
