@@ -1,4 +1,4 @@
-"""What all parts of the service work on: the registry, its store, the clock and the rules."""
+"""The shared context of the service's parts: registry, store, clock and rules."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from placement.service.state.store import Store
 
 @dataclass(frozen=True)
 class ServiceRules:
-    """How the service decides.
+    """Parameters of the service's decisions.
 
     Attributes:
-        policy: of jobs that ask for none.
-        lease_s: how long a job whose agent is gone keeps its slots and its time shift.
-        drift_threshold: of a job's period: by so much jobs may be off before they are held back.
+        policy: the policy of jobs that request none.
+        lease_s: how long a job keeps its slots and time shift after its agent's stream has ended.
+        drift_threshold: drift, as a fraction of the job's period, above which jobs are delayed.
     """
 
     policy: str = "lwf-1"
@@ -31,14 +31,14 @@ class ServiceRules:
 
 @dataclass(frozen=True)
 class ServiceContext:
-    """The state of a running service.
+    """The state that the service's parts share.
 
     Attributes:
-        registry: what there is.
-        store: where it is durable.
-        clock: the service's.
-        rules: how it decides.
-        decisions: why jobs are where they are, by their numbers.
+        registry: the state in memory.
+        store: the durable copy of the registry.
+        clock: the service's clock.
+        rules: parameters of its decisions.
+        decisions: explanations of placements, by job number.
     """
 
     registry: Registry
@@ -48,16 +48,16 @@ class ServiceContext:
     decisions: dict[int, pb.ExplainReply] = field(default_factory=dict)
 
     def save(self, jobs: Iterable[JobRecord]) -> None:
-        """Put what has become of jobs into the store."""
+        """Store the state of jobs."""
         for job in jobs:
             save_job(self.store, job, self.registry.places(job))
 
     def remember(self, job: JobRecord, decision: pb.ExplainReply) -> None:
-        """Put why a job is where it is into the store."""
+        """Keep and store the explanation of a job's placement."""
         self.decisions[job.number] = decision
         save_decision(self.store, job, decision)
 
     def status(self, job_id: str, attached: bool = False) -> pb.JobStatus:
-        """What there is to say of a job."""
+        """The status message of a job."""
         job = self.registry.jobs[job_id]
         return status_message(job, self.registry.places(job), attached)

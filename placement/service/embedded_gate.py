@@ -1,4 +1,4 @@
-"""The gate that the service runs beside itself, and what it is told of the jobs."""
+"""The all-reduce gate that the service runs in its own process."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ VARIABLE = "MLTCP_GATE"
 
 
 class EmbeddedGate:
-    """A gate on a thread of its own."""
+    """A gate server on a thread of its own, which the service informs about placed jobs."""
 
     def __init__(self, address: Address, policy: str) -> None:
         self._server = GateServer(GateConfiguration(address, policy))
 
     @property
     def address(self) -> Address:
-        """Where ranks ask."""
+        """The address at which ranks request admission."""
         return self._server.address
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start the gate's thread."""
         self._server.start()
 
     def placed(self, job: JobRecord) -> None:
-        """Tell which links a job uses, and what it has to compute: SRSF ranks by that."""
+        """Inform the gate about a job's links and its compute time, by which SRSF ranks jobs."""
         phases = job.demand.phases if job.demand else ()
         compute_ns = sum(phase.duration_ns for phase in phases if not phase.bandwidth_bps)
         self._server.describe(
@@ -34,5 +34,5 @@ class EmbeddedGate:
         )
 
     def close(self) -> None:
-        """Open all gates."""
+        """Stop the gate; jobs then run ungated."""
         self._server.close()

@@ -1,4 +1,4 @@
-"""Jobs that an engine runs: started when they are placed, stopped when they are released, watched in between."""
+"""The asynchronous interface between the service and the engine that runs its jobs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ POLL_S = 0.5
 
 
 class EngineRunner:
-    """An engine with a thread that listens to it.
+    """An engine with a thread that polls it for events.
 
     Args:
-        engine: to run jobs with.
-        environment: that every job gets, unless it has such a variable itself.
+        engine: runs the jobs.
+        environment: variables of every job; those of the job itself take precedence.
     """
 
     def __init__(self, engine: Engine, environment: Mapping[str, str]) -> None:
@@ -28,11 +28,11 @@ class EngineRunner:
         self._thread: threading.Thread | None = None
 
     def listen(self, known: Sequence[JobHandle], on_event: Callable[[EngineEvent], None]) -> None:
-        """Take up the jobs that an earlier service started, and tell what happens to all of them from now on.
+        """Recover the jobs that an earlier service started, and report the events of all jobs from now on.
 
         Args:
-            known: those that had no end yet.
-            on_event: called in the event loop.
+            known: the jobs that had not ended.
+            on_event: called in the event loop with each event.
         """
         self._engine.recover(known)
         loop = asyncio.get_running_loop()
@@ -42,10 +42,10 @@ class EngineRunner:
         self._thread.start()
 
     async def start(self, job: JobRecord, places: Sequence[pb.ServerSlots]) -> str:
-        """Start a job; what it is to be found by again.
+        """Start a job, and return the engine's reference to it.
 
         Raises:
-            MltcpError: the engine cannot.
+            MltcpError: the engine failed to start it.
         """
         environment = {**self._environment, "MLTCP_JOB": job.id, **job.spec.environment}
         started = EngineJob(job.id, tuple(job.spec.command), job.count, environment)
@@ -54,15 +54,15 @@ class EngineRunner:
         return handle.reference
 
     async def stop(self, job_id: str) -> None:
-        """Have a job end; the event follows.
+        """Request the end of a job; its end is reported as an event.
 
         Raises:
-            MltcpError: the engine cannot.
+            MltcpError: the engine does not run the job.
         """
         await asyncio.to_thread(self._engine.stop, job_id)
 
     def close(self) -> None:
-        """Stop listening, and end the engine."""
+        """Stop polling, and close the engine."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()

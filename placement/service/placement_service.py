@@ -1,6 +1,7 @@
-"""What the service does, whoever asks: jobs in, places and time shifts out, and everything durable before it is told.
+"""The operations of the placement service, independent of gRPC.
 
-All methods run in one event loop, and change the registry only between two waits, so that none sees another half done.
+Every change is durable before it is acknowledged. All methods run in one event loop, and each change of the registry
+is made without awaiting in between, so no method sees a partial change of another.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import check_job, demand_of, profile_message
 from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
 from placement.service.state.capacity import check_possible
-from placement.service.state.job_record import JobRecord
+from placement.service.state.job_record import JobRecord, wrong_state
 from placement.service.state.persistence import save_link, save_new_job, save_server
 
 
 class PlacementService:
-    """One service on one state.
+    """The operations on one service context.
 
     Args:
-        context: the state, recovered.
-        engine: the engine, if there is one.
-        gate: the gate, likewise.
+        context: the recovered state.
+        engine: runs the jobs that have a command, if given.
+        gate: the embedded gate, if given.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class PlacementService:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin to place what waits, and give agents that were there before the lease to come back."""
+        """Start placing waiting jobs, and start the lease of jobs whose agents were attached before a restart."""
         self.agents.resume()
         if self._gate is not None:
             self._gate.start()
@@ -76,7 +77,7 @@ class PlacementService:
         self.placer.more_room()
 
     async def close(self) -> None:
-        """Stop deciding; jobs, slots and time shifts stay as they are for the next service."""
+        """Stop all tasks; jobs, slots and time shifts stay as they are in the store."""
         self.agents.sessions.close()
         for task in self._tasks:
             task.cancel()
@@ -89,7 +90,7 @@ class PlacementService:
     # ------------------------------------------------------------------------------------------------ the cluster
 
     async def register_servers(self, servers: Sequence[pb.Server]) -> int:
-        """Make servers known; how many were not. Raises `RequestError`."""
+        """Register servers, and return the number of new ones. Raises `RequestError`."""
         added = self._registry.add_servers(servers)
         for number in added:
             save_server(self.context.store, number, self._registry.servers[number])
@@ -99,7 +100,7 @@ class PlacementService:
         return len(added)
 
     async def register_links(self, links: Sequence[pb.Link]) -> int:
-        """Make uplinks known; how many were not. Raises `RequestError`."""
+        """Register uplinks, and return the number of new ones. Raises `RequestError`."""
         added = self._registry.add_links(links)
         for number in added:
             save_link(self.context.store, number, self._registry.links[number])
@@ -111,14 +112,14 @@ class PlacementService:
     # --------------------------------------------------------------------------------------------------- the jobs
 
     async def register_job(self, spec: pb.Job) -> pb.JobStatus:
-        """Make a job known. Raises `RequestError`."""
+        """Register a job without queueing it. Raises `RequestError`."""
         if self._known(spec) is None:
             self._add(spec, pb.REGISTERED)
         await self.context.store.committed()
         return self.status(spec.id)
 
     async def submit(self, spec: pb.Job) -> pb.JobStatus:
-        """Make a job known and let it wait; durable when this returns. Raises `RequestError`."""
+        """Register and queue a job; durable when this returns. Raises `RequestError`."""
         known = self._known(spec)
         if known is None:
             self._add(spec, pb.QUEUED)
@@ -139,15 +140,13 @@ class PlacementService:
         if job.placed and asked in ("", job.policy):
             return self.status(job_id)
         if job.placed or job.over:
-            raise RequestError(
-                ErrorCode.STATE, "job_id", f"is {job_id!r}, which is {_name(job.state)} already"
-            )
+            raise wrong_state("job_id", job, "REGISTERED or QUEUED")
         await self.placer.place(job_id, asked)
         await self.context.store.committed()
         return self.status(job_id)
 
     async def release(self, job_id: str, reason: str, failed: bool) -> pb.JobStatus:
-        """End a job; one that an engine runs has its slots until its processes are gone. Raises `RequestError`."""
+        """End a job; one that an engine runs keeps its slots until its processes have ended. Raises `RequestError`."""
         job = self._registry.job(job_id)
         if job.placed and job.engine and self._engine is not None:
             self._registry.update(replace(job, reason=reason or "released"))
@@ -159,12 +158,12 @@ class PlacementService:
         return self.status(job_id)
 
     def status(self, job_id: str) -> pb.JobStatus:
-        """What there is to say of a job. Raises `RequestError`."""
+        """The status of a job. Raises `RequestError`."""
         self._registry.job(job_id)
         return self.context.status(job_id, job_id in self.agents.sessions)
 
     def explain(self, job_id: str) -> pb.ExplainReply:
-        """Why a job is where it is, or nowhere. Raises `RequestError`."""
+        """The explanation of a job's placement, or of its waiting. Raises `RequestError`."""
         job = self._registry.job(job_id)
         found = self.context.decisions.get(job.number)
         return found if found is not None else explain_unplaced(self._registry, job)
@@ -176,9 +175,7 @@ class PlacementService:
         job = self._registry.job(job_id)
         demand = demand_of(profile, field)
         if job.over:
-            raise RequestError(
-                ErrorCode.STATE, "job_id", f"is {job_id!r}, which is {_name(job.state)} already"
-            )
+            raise wrong_state("job_id", job, "REGISTERED, QUEUED or PLACED")
         if demand != job.demand:
             changed = replace(job, demand=demand)
             self._registry.new_demand(job, changed)
@@ -191,7 +188,7 @@ class PlacementService:
         return self.status(job_id)
 
     async def _profile_seen(self, job_id: str, profile: pb.Profile) -> None:
-        """A running job reports a profile: what it says of a known one, or else the profile. Raises `RequestError`."""
+        """Handle a profile observed by a running job: refine the known profile, or adopt it. Raises `RequestError`."""
         known = self._registry.job(job_id).demand
         if known is not None and known.bits:
             found = observed(demand_of(profile, "profile.profile"), known)
@@ -201,17 +198,17 @@ class PlacementService:
         await self.put_profile(job_id, profile, "profile.profile")
 
     async def score(self, request: pb.ScoreRequest) -> pb.ScoreReply:
-        """How well jobs would fit together on a link. Raises `RequestError`."""
+        """The compatibility score of jobs on a link. Raises `RequestError`."""
         demands = [
             self._demand(job_id, f"job_ids[{place}]") for place, job_id in enumerate(request.job_ids)
         ] + [demand_of(each, f"profiles[{place}]") for place, each in enumerate(request.profiles)]
         if not demands:
-            raise invalid("job_ids", "is empty, and profiles too: one job or more is allowed")
+            raise invalid("job_ids", "expected one or more job_ids or profiles, got none")
         capacity_bps = request.capacity_bps
         if request.link:
             capacity_bps = self._registry.capacity_bps(request.link, "link")
         elif capacity_bps <= 0:
-            raise invalid("capacity_bps", f"is {capacity_bps}: more than 0, or a link, is allowed")
+            raise invalid("capacity_bps", f"expected a capacity above 0, or a link, got {capacity_bps}")
         angles, found = await asyncio.to_thread(_score, demands, capacity_bps)
         return pb.ScoreReply(
             score=found.score,
@@ -222,7 +219,7 @@ class PlacementService:
         )
 
     def time_shifts(self, job_ids: Sequence[str]) -> list[pb.TimeShift]:
-        """The time shifts of these jobs, or of all that have one. Raises `RequestError`."""
+        """The time shifts of the given jobs, or of all jobs that have one. Raises `RequestError`."""
         jobs = [self._registry.job(each, f"job_ids[{place}]") for place, each in enumerate(job_ids)]
         return [
             pb.TimeShift(
@@ -237,12 +234,10 @@ class PlacementService:
         ]
 
     def report_drift(self, request: pb.ReportDriftRequest) -> pb.ReportDriftReply:
-        """Note when an iteration began of a job without an agent. Raises `RequestError`."""
+        """Record an iteration start of a job without an agent. Raises `RequestError`."""
         job = self._registry.job(request.job_id)
         if not job.placed:
-            raise RequestError(
-                ErrorCode.STATE, "job_id", f"is {job.id!r}, which is {_name(job.state)}: it must be PLACED"
-            )
+            raise wrong_state("job_id", job, "PLACED")
         report = IterationTiming(request.number, request.began_ns, request.duration_ns)
         delays = self.agents.report_alone(job.id, report)
         return pb.ReportDriftReply(delay=delays)
@@ -250,13 +245,13 @@ class PlacementService:
     # ----------------------------------------------------------------------------------------------------- agents
 
     async def agent_says(self, session: AgentSession, message: pb.AgentMessage) -> None:
-        """A message of an attached agent. Raises `RequestError`."""
+        """Handle a message of an attached agent. Raises `RequestError`."""
         if message.WhichOneof("message") == "profile":
             await self._profile_seen(session.job_id, message.profile.profile)
         else:
             self.agents.message(session, message)
 
-    # -------------------------------------------------------------------------------------------- what happens then
+    # ------------------------------------------------------------------------------------------------- the engine
 
     def _placed(self, job: JobRecord) -> None:
         if self._gate is not None:
@@ -315,10 +310,10 @@ class PlacementService:
         self.placer.unshift_alone(job.links)
         self.placer.more_room()
 
-    # ---------------------------------------------------------------------------------------------------- small parts
+    # ---------------------------------------------------------------------------------------------------- registration
 
     def _known(self, spec: pb.Job) -> JobRecord | None:
-        """The job of this id, if it is known with the same content."""
+        """The registered job of this id, if any; raises `RequestError` if its specification differs."""
         known = self._registry.jobs.get(spec.id)
         if known is not None and known.spec != spec:
             different = next(
@@ -329,7 +324,7 @@ class PlacementService:
             raise RequestError(
                 ErrorCode.EXISTS,
                 f"job.{different}",
-                f"differs from that of the job {spec.id!r}, which is known already",
+                f"expected the value of job {spec.id!r} as registered before, got another",
             )
         return known
 
@@ -349,7 +344,7 @@ class PlacementService:
     def _demand(self, job_id: str, field: str) -> Demand:
         job = self._registry.job(job_id, field)
         if job.demand is None:
-            raise RequestError(ErrorCode.STATE, field, f"is {job_id!r}, which has no profile")
+            raise RequestError(ErrorCode.STATE, field, f"expected a job with a profile, got {job_id!r}")
         return job.demand
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
@@ -359,16 +354,12 @@ class PlacementService:
 
 
 def _check_policy(asked: ServicePolicy, spec: pb.Job, field: str) -> None:
-    """Raises `RequestError` where a scheduler is asked for what it knows nothing of."""
+    """Raise `RequestError` if the policy is a scheduler that ignores a constraint of the job."""
     if asked.scheduler is not None and (spec.servers or spec.shares_gpus):
         what = "servers" if spec.servers else "shares_gpus"
-        raise invalid(field, f"is {asked.name!r}, which knows nothing of job.{what}")
+        raise invalid(field, f"expected a policy that supports job.{what}, got {asked.name!r}")
 
 
 def _score(demands: Sequence[Demand], capacity_bps: int) -> tuple[int, Compatibility]:
     circles = unified(demands)
     return circles.angles, compatibility(circles, capacity_bps)
-
-
-def _name(state: int) -> str:
-    return pb.JobState.Name(state)

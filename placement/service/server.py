@@ -1,4 +1,4 @@
-"""The placement service as a process: opened, recovered, listening, and closed in order."""
+"""Start and stop of the placement service: store, recovery, gRPC server, signals."""
 
 from __future__ import annotations
 
@@ -39,22 +39,23 @@ from placement.service.state.store import Store
 
 NAME = pb.DESCRIPTOR.services_by_name["Placement"].full_name
 GRACE_S = 2.0
-"""So long calls may take to end when the service is stopped."""
+"""How long calls in progress may take when the service is stopped."""
 
 
 @dataclass(frozen=True)
 class ServiceConfiguration:
-    """What a service is started with.
+    """The configuration of a placement service.
 
     Attributes:
-        address: where it listens.
-        state: the file of its database.
-        rules: how it decides.
-        security: who may talk to it.
-        socket_mode: the permissions of a Unix socket.
-        servers: registered at the start, as `links`.
-        engine: that runs the jobs; None: nobody does.
-        gate: that runs beside the service; None: there is none.
+        address: the address to listen at.
+        state: the database file.
+        rules: parameters of its decisions.
+        security: TLS and token settings.
+        socket_mode: permissions of a Unix socket.
+        servers: servers to register at the start.
+        links: uplinks to register at the start.
+        engine: runs the jobs that have a command; None: jobs are placed only.
+        gate: the embedded all-reduce gate; None: none.
     """
 
     address: Address
@@ -68,7 +69,7 @@ class ServiceConfiguration:
     gate: EmbeddedGate | None = None
 
     def check(self) -> None:
-        """Raises `MltcpError` for what cannot be, before anything is touched."""
+        """Raise `MltcpError` if a value is invalid; has no side effects."""
         self.security.check(self.address)
         self.security.digests()
         try:
@@ -81,11 +82,11 @@ async def serve(configuration: ServiceConfiguration, ready: Callable[[Address], 
     """Run a service until SIGTERM or SIGINT.
 
     Args:
-        configuration: of it.
-        ready: called with the address once it answers.
+        configuration: the service's configuration.
+        ready: called with the address once the service answers calls.
 
     Raises:
-        MltcpError: it cannot run, or its disk failed.
+        MltcpError: the service cannot start, or its store failed.
     """
     configuration.check()
     loop = asyncio.get_running_loop()
@@ -105,14 +106,14 @@ async def serve(configuration: ServiceConfiguration, ready: Callable[[Address], 
 async def running_service(
     configuration: ServiceConfiguration, stopped: asyncio.Future[None]
 ) -> AsyncIterator[Address]:
-    """A service that answers at the address that is given.
+    """Run a service within the context, and yield the address at which it answers.
 
     Args:
-        configuration: of it.
-        stopped: gets the error if the store fails.
+        configuration: the service's configuration.
+        stopped: receives the error if the store fails.
 
     Raises:
-        MltcpError: it cannot run.
+        MltcpError: the service cannot start.
     """
     loop = asyncio.get_running_loop()
 
@@ -140,7 +141,7 @@ async def running_service(
 
 
 def warm_up() -> None:
-    """Have the policies and Cassini's search compiled before the first job waits for them."""
+    """Compile the placement policies and Cassini's search before the first job needs them."""
     pool = SlotPool()
     pool.add([4, 4], [0, 0])
     for rule in range(4):
@@ -197,7 +198,7 @@ def _bind(server: grpc.aio.Server, configuration: ServiceConfiguration) -> Addre
     finally:
         os.umask(before)
     if not port:
-        raise MltcpError(f"cannot listen at {address}: it is taken, or not an address of this host")
+        raise MltcpError(f"cannot listen at {address}: the address is in use or not one of this host")
     return address if address.path is not None else Address(host=address.host, port=port)
 
 

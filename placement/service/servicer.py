@@ -1,4 +1,4 @@
-"""The gRPC side of the service: messages in and out, and refusals as statuses."""
+"""The gRPC servicer: maps calls of placement.proto to the service, and its errors to gRPC statuses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from placement.service.protocol.request_error import ErrorCode, RequestError, in
 from placement.service.state.job_record import JobRecord
 
 PAGE = 1000
-"""How many jobs a reply of Status holds at most."""
+"""The number of jobs in one reply of Status."""
 
 CODES = {
     ErrorCode.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
@@ -36,7 +36,7 @@ _Context = grpc.aio.ServicerContext
 
 
 async def abort(context: _Context, error: MltcpError) -> NoReturn:
-    """End a call with what was wrong."""
+    """End a call with the status of an error, and the offending field as trailing metadata."""
     if isinstance(error, RequestError):
         context.set_trailing_metadata((("field", error.field),))
         await context.abort(CODES[error.code], str(error))
@@ -46,7 +46,7 @@ async def abort(context: _Context, error: MltcpError) -> NoReturn:
 def answering(
     method: Callable[[Any, Any], Awaitable[_Reply]],
 ) -> Callable[[Any, Any, _Context], Awaitable[_Reply]]:
-    """A method of the servicer from one that takes only the request, and may refuse."""
+    """Decorator: turns a method of a request into a gRPC handler that reports `MltcpError` as a status."""
 
     async def answer(servicer: Any, request: Any, context: _Context) -> _Reply:
         try:
@@ -59,14 +59,14 @@ def answering(
 
 
 class PlacementServicer(pb_grpc.PlacementServicer):
-    """placement.proto, method by method; what each does stands there."""
+    """Implements the service of placement.proto, which documents the methods."""
 
     def __init__(self, service: PlacementService) -> None:
         self._service = service
 
     @answering
     async def RegisterServers(self, request: pb.RegisterServersRequest) -> pb.RegisterServersReply:
-        """See placement.proto, as for all methods here."""
+        """See placement.proto."""
         return pb.RegisterServersReply(added=await self._service.register_servers(request.servers))
 
     @answering
@@ -165,7 +165,7 @@ class PlacementServicer(pb_grpc.PlacementServicer):
     async def _hello(self, messages: AsyncIterator[pb.AgentMessage]) -> AgentSession:
         first = await anext(aiter(messages), None)
         if first is None or not first.HasField("hello"):
-            raise invalid("hello", "is missing: the first message must be one")
+            raise invalid("hello", "expected as the first message, got another or none")
         return self._service.agents.attach(first.hello)
 
     async def _read(self, session: AgentSession, messages: AsyncIterator[pb.AgentMessage]) -> None:
@@ -176,12 +176,12 @@ class PlacementServicer(pb_grpc.PlacementServicer):
             session.end()
 
     def _page(self, request: pb.StatusRequest) -> tuple[list[JobRecord], str]:
-        """The jobs that are asked for, and the token of the next page."""
+        """The jobs of the requested page, and the token of the next one."""
         registry = self._service.context.registry
         if request.job_ids:
             return [registry.job(each, f"job_ids[{place}]") for place, each in enumerate(request.job_ids)], ""
         if request.page_token and not request.page_token.isdecimal():
-            raise invalid("page_token", f"is {request.page_token[:40]!r}: it is none of this service's")
+            raise invalid("page_token", f"expected a token of this service, got {request.page_token[:40]!r}")
         first = int(request.page_token or 0)
         jobs = [
             job
@@ -216,7 +216,7 @@ class PlacementServicer(pb_grpc.PlacementServicer):
 
 
 async def _is_cancelled(context: _Context) -> bool:
-    """Whether the peer is gone. gRPC ends the messages of a peer first, and then tells whether it has vanished."""
+    """Whether the peer vanished; waits `_SETTLE_S`, because gRPC ends its message stream before it cancels the call."""
     deadline = time.monotonic() + _SETTLE_S
     while not context.cancelled() and time.monotonic() < deadline:
         await asyncio.sleep(_SETTLE_S / 10)

@@ -1,4 +1,4 @@
-"""Agents: who is there, where their jobs lie in time, and what to tell them."""
+"""Coordination of agents: sessions, reports of iteration starts, and corrective delays."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from placement.service.agents.drift import IterationTiming, JobTimelines
 from placement.service.agents.sessions import AgentSession, AgentSessions
 from placement.service.context import ServiceContext
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
-from placement.service.state.job_record import JobRecord
+from placement.service.protocol.request_error import invalid
+from placement.service.state.job_record import JobRecord, wrong_state
 
 SILENT_NS = 10_000_000_000
-"""A job without a report for so long, or for three of its iterations, is not waited for when others are compared."""
+"""A job without a report for this time and for three of its iterations is left out when its group is compared."""
 
 
 class AgentCoordinator:
-    """Keeps jobs that share links where their time shifts have them.
+    """Keeps jobs that share links aligned with their time shifts.
 
     Args:
-        context: the state.
-        on_gone: called with a job whose agent has been gone for longer than the lease, and whether it took its leave.
+        context: the service's state.
+        on_gone: called when the lease of a job expires, with the job's id and whether its agent closed the stream
+            in an orderly way.
     """
 
     def __init__(self, context: ServiceContext, on_gone: Callable[[str, bool], None]) -> None:
@@ -33,25 +34,22 @@ class AgentCoordinator:
         self._held: dict[str, pb.Delay] = {}
 
     def resume(self) -> None:
-        """After a restart: jobs that had an agent have the lease to come back."""
+        """After a restart, start the lease of every job that had an agent."""
         for job in self._context.registry.jobs.values():
             if job.placed and job.agent:
                 self.sessions.lease(job.id)
 
     def attach(self, hello: pb.Hello) -> AgentSession:
-        """A stream of an agent begins.
+        """Open the session of an agent.
 
         Raises:
-            RequestError: there is no such job, it has no place, or there are no ranks.
+            RequestError: the job is unknown or not placed, or the number of ranks is out of range.
         """
         job = self._context.registry.job(hello.job_id, "hello.job_id")
         if not job.placed:
-            state = pb.JobState.Name(job.state)
-            raise RequestError(
-                ErrorCode.STATE, "hello.job_id", f"is {job.id!r}, which is {state}: it must be PLACED"
-            )
+            raise wrong_state("hello.job_id", job, "PLACED")
         if not 1 <= hello.ranks <= 1_000_000:
-            raise invalid("hello.ranks", f"is {hello.ranks}: 1 to 1000000 is allowed")
+            raise invalid("hello.ranks", f"expected 1 to 1000000, got {hello.ranks}")
         session = AgentSession(job.id, hello.ranks)
         self.sessions.attach(session)
         self._timelines.forget(job.id)
@@ -62,7 +60,7 @@ class AgentCoordinator:
         return session
 
     def leave(self, session: AgentSession, orderly: bool) -> None:
-        """A stream has ended; its job has the lease to come back."""
+        """Close a session, and start the lease of its job."""
         if not self.sessions.leave(session):
             return
         job = self._context.registry.jobs[session.job_id]
@@ -72,10 +70,10 @@ class AgentCoordinator:
             self.sessions.lease(job.id)
 
     def message(self, session: AgentSession, message: pb.AgentMessage) -> None:
-        """What an agent says after its Hello.
+        """Handle a message that follows an agent's Hello.
 
         Raises:
-            RequestError: it cannot be.
+            RequestError: the message is invalid.
         """
         kind = message.WhichOneof("message")
         if kind == "iteration":
@@ -85,13 +83,15 @@ class AgentCoordinator:
         elif kind == "applied":
             self._timelines.applied(session.job_id, message.applied.sequence, message.applied.iteration)
         elif kind != "profile":
-            raise invalid(kind or "message", "is not allowed after the first message")
+            raise invalid(
+                kind or "message", "expected an iteration, applied or profile message after the first one"
+            )
 
     def reported(self, job_id: str, report: IterationTiming, prefix: str = "") -> dict[str, pb.Delay]:
-        """Note when an iteration began; what which jobs should wait, if anything.
+        """Record an iteration start, and return the delays that it calls for, by job.
 
         Raises:
-            RequestError: the report cannot be, or its clock jumped.
+            RequestError: the report is invalid, or its clock jumped.
         """
         context = self._context
         now_ns = context.clock.now_ns()
@@ -104,10 +104,10 @@ class AgentCoordinator:
         return self._timelines.delays([each.id for each in group], *_targets(group), now_ns)
 
     def report_alone(self, job_id: str, report: IterationTiming) -> pb.Delay | None:
-        """As `reported`, for a job without a stream: its own delay is the answer, and is taken as applied.
+        """`reported` for a job without a session: returns the job's own delay, which counts as applied.
 
         Raises:
-            RequestError: the report cannot be, or its clock jumped.
+            RequestError: the report is invalid, or its clock jumped.
         """
         self._send(self.reported(job_id, report))
         own = self._held.pop(job_id, None)
@@ -116,13 +116,13 @@ class AgentCoordinator:
         return own
 
     def _send(self, delays: Mapping[str, pb.Delay]) -> None:
-        """Send delays to agents; those of jobs without a stream wait for the next report."""
+        """Send delays to agents; those of jobs without a session are held until the job's next report."""
         for job_id, delay in delays.items():
             if not self.sessions.send(job_id, pb.Decision(delay=delay)):
                 self._held[job_id] = delay
 
     def drift_ns(self, job: JobRecord) -> int | None:
-        """By how much the last reports have a job ahead of where it should be; None where that is not known."""
+        """How far a job is ahead of its time shift by the last reports; None if unknown."""
         now_ns = self._context.clock.now_ns()
         group = self._reporting_group(job, now_ns) if job.turn else []
         if job not in group or len(group) < 2:
@@ -130,14 +130,14 @@ class AgentCoordinator:
         return self._timelines.ahead_ns(job.id, *_targets(group))
 
     def over(self, job: JobRecord, reason: str) -> None:
-        """A job is over."""
+        """Forget a job that has ended, and detach its agent."""
         self.sessions.detach(job.id, reason)
         self._timelines.drop(job.id)
         self._left.discard(job.id)
         self._held.pop(job.id, None)
 
     def _reporting_group(self, job: JobRecord, now_ns: int) -> list[JobRecord]:
-        """The jobs that this one takes turns with, itself included, as far as they report."""
+        """The jobs with the same turn as this one, itself included, that report."""
         registry = self._context.registry
         around = registry.traffic_around(job.links)
         names = dict.fromkeys(each for jobs in around.values() for each in jobs)
@@ -161,6 +161,9 @@ class AgentCoordinator:
 
 
 def _targets(group: Sequence[JobRecord]) -> tuple[dict[str, int], dict[str, int]]:
-    """When in the common turn each job should begin to send, and its period: reports tell of the former."""
+    """By job, when in the common turn it should begin to send, and its period.
+
+    Reports have the time at which sending began, so the silence at the start of the iteration is added to the shift.
+    """
     sends = {job.id: (job.shift_ns or 0) + (job.demand.silence_ns if job.demand else 0) for job in group}
     return sends, {job.id: job.iteration_ns for job in group}

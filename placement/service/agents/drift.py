@@ -1,8 +1,8 @@
-"""From reports of when iterations began to delays: jobs that no longer lie as their time shifts have them.
+"""Turns iteration-start reports into corrective delays for jobs that have drifted off their time shift.
 
-A delay is kept some iterations after the report that calls for it, and jobs that collide do not stand still meanwhile:
-who sends first gets more of the link, and so runs ahead. So each job of a group is told a time, and works out how long
-it has to wait when it is about to.
+A delay is applied some iterations after the report that calls for it, and the drift of colliding jobs changes
+meanwhile: the job that sends first gets more of the link and runs further ahead. Each job of a group is therefore told
+a time at which an iteration should begin, and computes its wait when it applies the delay.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.request_error import invalid
 
 AHEAD_NS = 1_000_000_000
-"""So far ahead of the service's clock a report may be: more is a clock that jumped."""
+"""A report further ahead of the service's clock than this means that the agent's clock jumped."""
 
 APPLY_WITHIN_NS = 60_000_000_000
-"""A delay that is not confirmed by then is taken as lost."""
+"""A delay that is not confirmed within this time counts as lost."""
 
 LEAD = 3
-"""So many iterations after the last report a delay is kept, as long as nothing is known of the job's agent."""
+"""Assumed iterations from the last report to the application of a delay, until the job's agent has confirmed one."""
 
 MARGIN = 0.25
-"""Of the longest wait: so much later all jobs are to begin, so that the latest of them can keep its time, too."""
+"""All jobs are scheduled later by this fraction of the longest wait, so that the latest one can keep its time too."""
 
 MOST_PATIENCE = 3
-"""No more looks pass between two delays than so many, however often they have been in vain."""
+"""Most comparisons skipped between two delays, however many delays have had no effect."""
 
 ALLOWANCE = 0.005
-"""Of a period: so much longer than they would take iterations are timed, so that who is late comes back."""
+"""Period padding as a fraction, so that a late job can catch up."""
 
 RETIMED = 0.01
-"""Who lies right, and was told a period longer than it needs by more than this, is told another."""
+"""Re-send the period to an aligned job whose period is too long by more than this fraction."""
 
 PACED_BY = 4
-"""The median of the last so many durations is how fast a job runs: a stall or two say nothing of the next ones."""
+"""A job's pace is the median of this many iteration times, so that single stalls do not count."""
 
 
 @dataclass(frozen=True)
 class IterationTiming:
-    """When an iteration began, on the service's clock."""
+    """A reported iteration: its number, its start on the service's clock, and its duration."""
 
     number: int
     began_ns: int
@@ -53,21 +53,21 @@ class IterationTiming:
 
 @dataclass(frozen=True)
 class JobTimeline:
-    """What is known of how a job runs.
+    """The reported iterations of a job, and the delays sent to it.
 
     Attributes:
-        report: the last.
-        heard_ns: when it came.
-        sequence: of the last delay; they rise by one.
-        sent_ns: when a delay was sent that is not applied yet; 0 if there is none.
-        from_iteration: reports of earlier iterations do not count: they began before a delay was applied.
-        fresh: whether the report is newer than the last look at the job's group.
-        durations_ns: of the last iterations that count, but for what they were held back.
-        lead: the iterations from the last report before a delay was sent to the one that kept it.
-        sent_after: the number of that report.
-        timed_ns: the period that came with the last delay.
-        unsettled: how many delays in a row have not put the job's group right.
-        patience: so many more looks at the group are to pass before the next delay.
+        report: the last report.
+        heard_ns: when the last report arrived.
+        sequence: sequence number of the last delay; consecutive.
+        sent_ns: when the delay that is not yet applied was sent; 0: none.
+        from_iteration: reports of earlier iterations are ignored, as they began before a delay was applied.
+        fresh: whether the last report is newer than the last comparison of the job's group.
+        durations_ns: durations of the last counted iterations, less the time they were held back.
+        lead: iterations from the last report before a delay was sent to the iteration that applied it.
+        sent_after: number of the last report before the last delay was sent.
+        timed_ns: the period sent with the last delay.
+        unsettled: number of consecutive delays after which the group was still misaligned.
+        patience: comparisons of the group to skip before the next delay.
     """
 
     report: IterationTiming | None = None
@@ -84,12 +84,12 @@ class JobTimeline:
     patience: int = 0
 
     def pace_ns(self, period_ns: int, threshold: float) -> int:
-        """How long an iteration takes now, of a job whose period this is; off by less than the threshold is noise."""
+        """The present iteration time; the given period if they differ by less than the threshold, which is noise."""
         taken_ns = self._taken_ns(period_ns)
         return taken_ns if abs(taken_ns - period_ns) > threshold * period_ns else period_ns
 
     def longer_by(self, period_ns: int) -> float:
-        """By which share of its period an iteration takes longer than it."""
+        """By which fraction of its period an iteration exceeds it; 0 if it does not."""
         return max(0.0, self._taken_ns(period_ns) / period_ns - 1)
 
     def _taken_ns(self, otherwise_ns: int) -> int:
@@ -104,23 +104,23 @@ class JobTimelines:
     _timelines: dict[str, JobTimeline] = field(default_factory=dict)
 
     def of(self, job_id: str) -> JobTimeline:
-        """The timeline of a job; an empty one if it never reported."""
+        """The timeline of a job; an empty one if it has not reported."""
         return self._timelines.get(job_id, JobTimeline())
 
     def forget(self, job_id: str) -> None:
-        """Start again, but for the sequence: the job's agent is another, or its clock."""
+        """Reset a timeline except its sequence number, because the job's agent or clock is a new one."""
         if job_id in self._timelines:
             self._timelines[job_id] = JobTimeline(sequence=self._timelines[job_id].sequence)
 
     def drop(self, job_id: str) -> None:
-        """The job is over."""
+        """Remove the timeline of a job that has ended."""
         self._timelines.pop(job_id, None)
 
     def note(self, job_id: str, report: IterationTiming, now_ns: int, prefix: str) -> bool:
-        """Note a report; whether it counts, or the job still has a delay before it.
+        """Record a report, and return whether it counts; it does not while a delay is pending.
 
         Raises:
-            RequestError: its numbers cannot be, or its clock jumped.
+            RequestError: the report is invalid, or its clock jumped.
         """
         timeline = self.of(job_id)
         _check(report, timeline.report, now_ns, prefix)
@@ -137,7 +137,7 @@ class JobTimelines:
         return counts
 
     def applied(self, job_id: str, sequence: int, iteration: int) -> None:
-        """A delay has been applied, from this iteration on. One that is not awaited changes nothing."""
+        """Record that a delay has been applied from this iteration on; ignored unless that delay is pending."""
         timeline = self.of(job_id)
         if timeline.sent_ns and sequence == timeline.sequence:
             lead = max(1, iteration - timeline.sent_after)
@@ -156,7 +156,7 @@ class JobTimelines:
     def delays(
         self, jobs: Sequence[str], shifts_ns: Mapping[str, int], periods_ns: Mapping[str, int], now_ns: int
     ) -> dict[str, pb.Delay]:
-        """What to send to which of some connected jobs, once all of them have reported anew."""
+        """The delays to send to a group of jobs, by job; none before all of them have reported anew."""
         timelines = {job: self.of(job) for job in jobs}
         if len(timelines) < 2 or not all(timeline.fresh for timeline in timelines.values()):
             return {}
@@ -186,7 +186,7 @@ class JobTimelines:
         timed_ns: Mapping[str, int],
         now_ns: int,
     ) -> dict[str, pb.Delay]:
-        """Tell each job when to begin, and how far apart; they can begin as foreseen."""
+        """A delay for each job, given when each could begin: the time to begin at, and the period."""
         waits = least_waits(foreseen, shifts_ns, timed_ns)
         margin_ns = round(MARGIN * max(waits.values()))
         return {
@@ -201,7 +201,7 @@ class JobTimelines:
     def ahead_ns(
         self, job_id: str, shifts_ns: Mapping[str, int], periods_ns: Mapping[str, int]
     ) -> int | None:
-        """How far a job is ahead of the others, as they last reported; None if it is not known."""
+        """How far a job is ahead of the others by their last reports; None if unknown."""
         timelines = {job: self.of(job) for job in shifts_ns if self.of(job).report is not None}
         if job_id not in timelines or len(timelines) < 2:
             return None
@@ -209,7 +209,7 @@ class JobTimelines:
         return corrections(_seen(timelines, on_circle), shifts_ns, on_circle, 0.0).get(job_id, 0)
 
     def _delay(self, job_id: str, could_ns: int, wait_ns: int, period_ns: int, now_ns: int) -> pb.Delay:
-        """Have a job begin so long after it could, which is the margin later than foreseen."""
+        """The delay that makes a job begin `wait_ns` after `could_ns`; records it in the job's timeline."""
         before = self.of(job_id)
         after = before.report.number if before.report else 0
         timeline = replace(
@@ -219,22 +219,22 @@ class JobTimelines:
         return pb.Delay(
             sequence=timeline.sequence,
             delay_ns=wait_ns,
-            reason=f"{wait_ns / 1e6:.3f} ms ahead of where its time shift has it",
+            reason=f"{wait_ns / 1e6:.3f} ms ahead of its time shift",
             at_ns=could_ns + wait_ns,
             period_ns=period_ns,
         )
 
 
 def _on_circle(jobs: Sequence[str], periods_ns: Mapping[str, int]) -> dict[str, int]:
-    """The periods that jobs have on the circle of all of them."""
+    """The period of each job on the unified circle of all of them."""
     found = periods_on_circle([periods_ns[job] for job in jobs], KEPT_TOLERANCE)
     return dict(zip(jobs, found, strict=True))
 
 
 def _timed(timelines: Mapping[str, JobTimeline], periods_ns: Mapping[str, int]) -> dict[str, int]:
-    """How far apart iterations are to begin: all longer than on the circle by what the slowest job takes longer.
+    """The period to send to each job: that of the circle, padded, and stretched as the slowest job exceeds its own.
 
-    More than circles tolerate says that jobs collide, but not what they take otherwise.
+    An excess beyond the circle's tolerance comes from collisions and does not tell how long iterations take without.
     """
     longer = max(timeline.longer_by(periods_ns[job]) for job, timeline in timelines.items())
     allowed = ALLOWANCE + (longer if longer <= TOLERANCE else ALLOWANCE)
@@ -242,9 +242,9 @@ def _timed(timelines: Mapping[str, JobTimeline], periods_ns: Mapping[str, int]) 
 
 
 def _timed_too_long(timelines: Mapping[str, JobTimeline], timed_ns: Mapping[str, int]) -> bool:
-    """Whether jobs were told more than they take by themselves, now that they have run in their places for a while.
+    """Whether a job's last period is too long, judged once all jobs have run aligned for `PACED_BY` iterations.
 
-    They were told in the middle of a collision, as a rule, when nobody could know.
+    Periods are usually sent during a collision, when the undisturbed iteration time is not known.
     """
     known = all(len(timeline.durations_ns) == PACED_BY for timeline in timelines.values())
     return known and any(
@@ -253,49 +253,50 @@ def _timed_too_long(timelines: Mapping[str, JobTimeline], timed_ns: Mapping[str,
 
 
 def _seen(timelines: Mapping[str, JobTimeline], paces_ns: Mapping[str, int]) -> dict[str, int]:
-    """When iterations begin at about the time of the latest report: some are older than others."""
+    """The iteration starts of all jobs, moved by whole iterations to about the time of the latest report."""
     return _nearest(timelines, paces_ns, max(_began_ns(timeline) for timeline in timelines.values()))
 
 
 def _foreseen(timelines: Mapping[str, JobTimeline], paces_ns: Mapping[str, int]) -> dict[str, int]:
-    """When iterations will begin at about the time when delays sent now have been kept."""
+    """The expected iteration starts at about the time when all jobs will have applied a delay sent now."""
     kept_ns = max(_began_ns(timeline) + timeline.lead * paces_ns[job] for job, timeline in timelines.items())
     return _nearest(timelines, paces_ns, kept_ns)
 
 
 def _nearest(timelines: Mapping[str, JobTimeline], paces_ns: Mapping[str, int], at_ns: int) -> dict[str, int]:
-    """When that iteration of each job begins that begins nearest to a moment."""
+    """The iteration start of each job that is nearest to a time."""
     began_ns = {job: _began_ns(timeline) for job, timeline in timelines.items()}
     return {job: at + round((at_ns - at) / paces_ns[job]) * paces_ns[job] for job, at in began_ns.items()}
 
 
 def _began_ns(timeline: JobTimeline) -> int:
-    """When the last iteration began that was reported; there must be one."""
+    """The start of the last reported iteration; there must be a report."""
     assert timeline.report is not None
     return timeline.report.began_ns
 
 
 def _check(report: IterationTiming, before: IterationTiming | None, now_ns: int, prefix: str) -> None:
     if report.number < 0:
-        raise invalid(f"{prefix}number", f"is {report.number}: 0 or more is allowed")
+        raise invalid(f"{prefix}number", f"expected 0 or more, got {report.number}")
     if report.duration_ns < 0:
-        raise invalid(f"{prefix}duration_ns", f"is {report.duration_ns}: 0 or more is allowed")
+        raise invalid(f"{prefix}duration_ns", f"expected 0 or more, got {report.duration_ns}")
     ahead_ns = report.began_ns - now_ns
     if report.began_ns <= 0 or ahead_ns > AHEAD_NS:
         raise invalid(
             f"{prefix}began_ns",
-            f"is {report.began_ns}: {ahead_ns / 1e9:.3f} s ahead of the service's clock; up to {AHEAD_NS / 1e9:.0f} s"
-            " is allowed",
+            f"expected at most {AHEAD_NS / 1e9:.0f} s ahead of the service's clock, got {report.began_ns},"
+            f" which is {ahead_ns / 1e9:.3f} s ahead",
         )
     if before is None:
         return
     if report.number <= before.number:
         raise invalid(
-            f"{prefix}number", f"is {report.number}: more than the last, {before.number}, is allowed"
+            f"{prefix}number", f"expected more than {before.number}, the last one, got {report.number}"
         )
     if report.began_ns <= before.began_ns:
         behind_s = (before.began_ns - report.began_ns) / 1e9
         raise invalid(
             f"{prefix}began_ns",
-            f"is {report.began_ns}: {behind_s:.3f} s before the last report; its clock went back",
+            f"expected a time after the last report, got {report.began_ns}, which is {behind_s:.3f} s before it:"
+            " the clock went back",
         )

@@ -1,4 +1,4 @@
-"""The streams to the agents of jobs, and the leases of those whose stream is gone."""
+"""Streams to the agents of jobs, and the leases of jobs whose stream has ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from placement.service.protocol import placement_pb2 as pb
 
 
 class AgentSession:
-    """The stream to one agent."""
+    """The queue of decisions to one agent."""
 
     def __init__(self, job_id: str, ranks: int) -> None:
         self.job_id = job_id
@@ -17,11 +17,11 @@ class AgentSession:
         self._decisions: asyncio.Queue[pb.Decision | None] = asyncio.Queue()
 
     def send(self, decision: pb.Decision) -> None:
-        """Have a decision sent."""
+        """Queue a decision."""
         self._decisions.put_nowait(decision)
 
     def end(self) -> None:
-        """Have the stream ended after what is to be sent."""
+        """End the stream after the queued decisions."""
         self._decisions.put_nowait(None)
 
     async def next(self) -> pb.Decision | None:
@@ -30,11 +30,11 @@ class AgentSession:
 
 
 class AgentSessions:
-    """At most one stream a job; a later one replaces it. A job without one that had one has a lease.
+    """At most one session per job; a new one replaces the old. A job that lost its session has a lease.
 
     Args:
-        lease_s: how long such a job keeps what it has.
-        on_end: called with the job's id when its lease is over.
+        lease_s: length of the lease.
+        on_end: called with the job's id when its lease expires.
     """
 
     def __init__(self, lease_s: float, on_end: Callable[[str], None]) -> None:
@@ -47,7 +47,7 @@ class AgentSessions:
         return job_id in self._sessions
 
     def attach(self, session: AgentSession) -> None:
-        """A new stream of an agent."""
+        """Add a session, detach the job's previous one, and end its lease."""
         before = self._sessions.get(session.job_id)
         if before is not None:
             before.send(pb.Decision(detach=pb.Detach(reason="another agent of this job has attached")))
@@ -56,27 +56,27 @@ class AgentSessions:
         self._end_lease(session.job_id)
 
     def leave(self, session: AgentSession) -> bool:
-        """A stream is gone; whether the job has none now."""
+        """Remove a session, and return whether it was the job's present one."""
         if self._sessions.get(session.job_id) is not session:
             return False
         del self._sessions[session.job_id]
         return True
 
     def lease(self, job_id: str) -> None:
-        """Give a job without a stream the lease to get one."""
+        """Start the lease of a job without a session."""
         self._end_lease(job_id)
         loop = asyncio.get_running_loop()
         self._leases[job_id] = loop.call_later(self.lease_s, self._over, job_id)
 
     def send(self, job_id: str, decision: pb.Decision) -> bool:
-        """Send a decision to a job's agent; whether there is one."""
+        """Send a decision to a job's agent, and return whether one is attached."""
         session = self._sessions.get(job_id)
         if session is not None:
             session.send(decision)
         return session is not None
 
     def detach(self, job_id: str, reason: str) -> None:
-        """End the stream of a job that is over, and its lease."""
+        """End the session and the lease of a job that has ended."""
         self._end_lease(job_id)
         session = self._sessions.pop(job_id, None)
         if session is not None:
@@ -84,7 +84,7 @@ class AgentSessions:
             session.end()
 
     def close(self) -> None:
-        """End all streams without a word: the jobs go on, and their agents come back to the next service."""
+        """End all sessions without a Detach: the agents reconnect to the next service."""
         for session in self._sessions.values():
             session.end()
         self._sessions.clear()

@@ -1,4 +1,4 @@
-"""Where a job could go: the placements that a policy holds for equally good."""
+"""Candidate placements of a job: those that a policy considers equally good."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Candidate:
     """A placement of one job.
 
     Attributes:
-        slots: their numbers in the pool, ascending.
-        links: that its traffic would use.
+        slots: numbers of its slots in the pool, ascending.
+        links: names of the links that its traffic would use.
     """
 
     slots: tuple[int, ...]
@@ -30,10 +30,10 @@ class Candidate:
 
 
 def candidates(registry: Registry, job: JobRecord, policy: ServicePolicy, now_ns: int) -> list[Candidate]:
-    """The placements to choose from, the policy's own first; none if the job does not fit.
+    """The candidates, the policy's own choice first; empty if the job does not fit.
 
-    A compiled policy has one answer. With Cassini it is asked again with the servers in another order, each time
-    beginning with another rack: among equals it takes the first, so these are the answers it holds for as good.
+    A compiled policy is deterministic and takes the first of equally good placements. With Cassini it therefore runs
+    again on rotated orders of the servers, each beginning with another rack, to yield the other equally good ones.
     """
     most = CANDIDATES if policy.cassini and job.demand is not None else 1
     found: dict[tuple[int, ...], None] = {}
@@ -61,7 +61,7 @@ def _by_compiled(
 
 
 def _beginnings(registry: Registry, job: JobRecord, most: int) -> list[int]:
-    """Servers to begin with: the first; then the first of other racks, and then any, evenly spread over the cluster."""
+    """Servers for rotated orders to begin with: server 0, the first ones of other racks, then others, evenly spread."""
     servers = registry.servers
     if most == 1 or not servers:
         return [0]
@@ -81,7 +81,7 @@ def _spread(numbers: list[int], most: int) -> list[int]:
 def _by_scheduler(
     registry: Registry, job: JobRecord, policy: ServicePolicy, now_ns: int, most: int
 ) -> Iterator[tuple[int, ...]]:
-    """Of a scheduler that sees whole clusters. The other jobs keep what they have: nothing is taken from a live job."""
+    """Placements by a scheduler, which sees the whole cluster; slots of running jobs are never reassigned."""
     if policy.scheduler is None or registry.pool(job).available(registry.slot_request(job)) < job.count:
         return
     cluster = _cluster(registry, job)
@@ -120,7 +120,7 @@ def _view(job: JobRecord, registry: Registry) -> JobView:
 
 
 def _cluster(registry: Registry, job: JobRecord) -> Cluster:
-    """The cluster as schedulers see it: its GPUs have the numbers of the pool's slots."""
+    """The cluster as schedulers see it; its GPUs are numbered like the pool's slots."""
     gpus = bool(job.spec.gpus)
     if gpus not in registry.views:
         registry.views[gpus] = _made(registry, job)

@@ -1,4 +1,4 @@
-"""Which of the candidate placements of a job is taken, and by how much which jobs are shifted in time for it."""
+"""Requests to Cassini: the choice among candidate placements, and the time shifts of jobs that share links."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from placement.service.state.job_record import JobRecord
 from placement.service.state.registry import Registry
 
 WHOLE_JOBS = 16
-"""With more connected jobs than this, candidates are compared by the links that they touch alone."""
+"""With more connected jobs than this, candidates are compared by the links that they use themselves only."""
 
 
 @dataclass(frozen=True)
 class CassiniRequest:
-    """What Cassini is asked: copies of what the registry had, so that it can be answered beside the event loop.
+    """The input of Cassini's search, copied from the registry so that another thread can solve it.
 
     Attributes:
-        traffic: of each candidate, the coordinated jobs of each link that it touches, and of those connected with them.
-        touched: the links that a candidate uses itself, under any of them.
-        demands: of all these jobs.
-        capacities_bps: of all these links.
+        traffic: for each candidate, the coordinated jobs of each link that the candidate uses or that is connected.
+        touched: the links that any candidate uses itself.
+        demands: the demand of each of these jobs.
+        capacities_bps: the capacity of each of these links.
     """
 
     traffic: Sequence[Mapping[str, Sequence[str]]]
@@ -33,10 +33,11 @@ class CassiniRequest:
     capacities_bps: Mapping[str, int]
 
     def solve(self) -> PlacementChoice:
-        """Algorithm 2.
+        """Choose a candidate and the time shifts by Algorithm 2 of Cassini.
 
-        Without loops the scores of links that no candidate touches are the same for all candidates. So where many jobs
-        are connected, the candidates are compared by the others, and time shifts worked out for the one that is taken.
+        Without loops in the affinity graph, links that no candidate touches have the same score under all candidates.
+        With many connected jobs, the candidates are therefore compared by the touched links only, and time shifts are
+        computed for the chosen candidate.
         """
         if len(self.traffic) == 1 or len(self.demands) <= WHOLE_JOBS:
             return self._choose(self.traffic)
@@ -53,10 +54,10 @@ class CassiniRequest:
 
 
 def request_for_job(registry: Registry, job: JobRecord, candidates: Sequence[Candidate]) -> CassiniRequest:
-    """What to ask for a job that has a profile and is to be placed with Cassini.
+    """The request for placing a job that has a profile.
 
-    All candidates are judged by the same links and jobs, so that their mean scores can be compared: by those that are
-    connected with any link that the job would use under any of them.
+    All candidates are scored on the same links, so that their mean scores are comparable: on those that are connected
+    with any link that the job would use under any candidate.
     """
     touched = frozenset(link for each in candidates for link in each.links)
     around = registry.traffic_around(touched)
@@ -69,7 +70,7 @@ def request_for_job(registry: Registry, job: JobRecord, candidates: Sequence[Can
 
 
 def request_for_links(registry: Registry, links: Sequence[str]) -> CassiniRequest | None:
-    """What to ask to work the time shifts out anew around these links; None if no jobs share any."""
+    """The request for recomputing the time shifts around these links; None if no jobs share any."""
     around = registry.traffic_around(links)
     if not any(len(jobs) > 1 for jobs in around.values()):
         return None

@@ -1,4 +1,4 @@
-"""One decision about one job: asked of the registry, answered by policy and Cassini, and carried out."""
+"""A placement decision: made by a policy and Cassini, then applied to the registry."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from placement.service.state.job_record import JobRecord
 from placement.service.state.registry import Registry
 
 INLINE_JOBS = 16
-"""With so many jobs to fit together the answer comes sooner than another thread would begin with it."""
+"""Up to this number of connected jobs Cassini runs in the event loop, as handing it to a thread would take longer."""
 
 
 @dataclass(frozen=True)
 class PlacementDecision:
-    """Where a job is to go.
+    """The placement chosen for a job.
 
     Attributes:
-        job_id: of the job.
-        policy: that decided.
-        slots: of its pool.
-        connected: the jobs whose time shifts were worked out anew, itself included.
-        choice: Cassini's; None without it.
-        explanation: of it.
+        job_id: the job's id.
+        policy: name of the policy that decided.
+        slots: numbers of the chosen slots in the job's pool.
+        explanation: the explanation for clients.
+        connected: the jobs whose time shifts were recomputed, itself included.
+        choice: Cassini's choice; None without Cassini.
     """
 
     job_id: str
@@ -46,16 +46,18 @@ class PlacementDecision:
 async def decide(
     registry: Registry, job: JobRecord, policy: ServicePolicy, now_ns: int
 ) -> PlacementDecision | None:
-    """Where a job would go now; None if it fits nowhere. Nothing is changed.
+    """Decide on a placement without changing the registry; None if the job does not fit.
 
     Raises:
-        RequestError: the policy cannot place such a job.
+        RequestError: the policy cannot place this job.
     """
     began_ns = time.perf_counter_ns()
     try:
         found = candidates(registry, job, policy, now_ns)
     except UsageError as error:
-        raise invalid("policy", f"is {policy.name!r}: {error}") from None
+        raise invalid(
+            "policy", f"expected one that can place the job, got {policy.name!r}: {error}"
+        ) from None
     if not found:
         return None
     choice: PlacementChoice | None = None
@@ -70,19 +72,17 @@ async def decide(
 
 
 def carry_out(registry: Registry, decision: PlacementDecision, now_ns: int) -> list[JobRecord]:
-    """Place the job and set the time shifts; all jobs that changed, the placed one first."""
+    """Place the job and set the time shifts; returns all jobs that changed, the placed one first."""
     job = replace(registry.jobs[decision.job_id], policy=decision.policy)
     placed = registry.place(job, decision.slots, registry.links_of(job, decision.slots), now_ns)
     changed = shift(registry, decision.connected, decision.choice, now_ns) if decision.choice else []
     return [registry.jobs[placed.id], *(each for each in changed if each.id != placed.id)]
 
 
-def shift(
-    registry: Registry, connected: Iterable[str], choice: PlacementChoice, now_ns: int
-) -> list[JobRecord]:
-    """Set the time shifts of connected jobs, and take those of jobs that need none any more; those that changed.
+def shift(registry: Registry, connected: Iterable[str], choice: PlacementChoice, now_ns: int) -> list[JobRecord]:
+    """Set or remove the time shifts of connected jobs; returns the jobs that changed.
 
-    Jobs that take turns with each other are marked by a name that no earlier decision has given.
+    Jobs that are shifted against each other get a common `turn`, which no earlier decision has used.
     """
     tied = {job: f"{turn[0]}@{now_ns}" for turn in choice.tied for job in turn}
     changed = []
@@ -97,7 +97,7 @@ def shift(
 
 
 def unshift_alone(registry: Registry, links: tuple[str, ...]) -> list[JobRecord]:
-    """Take the time shifts of jobs that share none of their links any more; those that changed."""
+    """Remove the time shifts of jobs that no longer share any link; returns the jobs that changed."""
     around = registry.traffic_around(links)
     sharing = {job for jobs in around.values() if len(jobs) > 1 for job in jobs}
     alone = {job for jobs in around.values() for job in jobs} - sharing
@@ -110,7 +110,7 @@ def unshift_alone(registry: Registry, links: tuple[str, ...]) -> list[JobRecord]
 
 
 async def solve(request: CassiniRequest) -> PlacementChoice:
-    """Cassini's answer, worked out beside the event loop if it takes long."""
+    """Solve a request, in another thread if it has many jobs."""
     if len(request.demands) <= INLINE_JOBS:
         return request.solve()
     return await asyncio.to_thread(request.solve)

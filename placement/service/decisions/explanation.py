@@ -1,4 +1,4 @@
-"""Why a job is where it is, in a message: the candidates, their scores, and what spoke for the one that was taken."""
+"""Explanations of placements for clients: the candidates, their scores and the reason of the choice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def explain_placement(
     choice: PlacementChoice | None,
     took_ns: int,
 ) -> pb.ExplainReply:
-    """Of a placement that was just chosen: with Cassini's choice, or the first of the candidates."""
+    """Explain a new placement: Cassini's choice, or without Cassini the first candidate."""
     listed = [pb.Candidate(places=registry.places(job, each.slots)) for each in candidates]
     chosen = choice.candidate if choice else 0
     if choice is not None:
@@ -41,9 +41,9 @@ def explain_placement(
 
 
 def explain_unplaced(registry: Registry, job: JobRecord) -> pb.ExplainReply:
-    """Of a job that has not been placed."""
+    """Explain why a job has not been placed."""
     if job.state == pb.QUEUED:
-        summary = f"waits: job.{'gpus' if job.spec.gpus else 'cpu_slots'} {shortage(registry, job)}"
+        summary = f"waits: job.{'gpus' if job.spec.gpus else 'cpu_slots'}: {shortage(registry, job)}"
         if registry.pool(job).available(registry.slot_request(job)) >= job.count:
             summary = "waits: its turn has not come yet"
     elif job.state == pb.REGISTERED:

@@ -1,4 +1,4 @@
-"""Places what waits, as soon as it fits; one job after the other, and one decision at a time."""
+"""Placement of waiting jobs, one decision at a time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from placement.service.decisions.cassini_request import request_for_links
 from placement.service.decisions.decision import carry_out, decide, shift, solve, unshift_alone
 from placement.service.decisions.policy import ServicePolicy, parse_policy
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.request_error import ErrorCode, RequestError
+from placement.service.protocol.request_error import RequestError
 from placement.service.state.capacity import no_room
-from placement.service.state.job_record import JobRecord, ResourceClass
+from placement.service.state.job_record import JobRecord, ResourceClass, wrong_state
 
 policy_named = lru_cache(maxsize=64)(parse_policy)
 
@@ -21,11 +21,11 @@ _WAITING = (pb.REGISTERED, pb.QUEUED)
 
 
 class Placer:
-    """The only one that gives slots to jobs.
+    """Assigns slots to jobs: to waiting ones whenever something changes, and to single ones on request.
 
     Args:
-        context: the state.
-        on_placed: called with each job that was placed.
+        context: the service's state.
+        on_placed: called with each placed job.
     """
 
     def __init__(self, context: ServiceContext, on_placed: Callable[[JobRecord], None]) -> None:
@@ -36,20 +36,20 @@ class Placer:
         self._full: set[ResourceClass] = set()
 
     def more_jobs(self) -> None:
-        """A job has come: look whether it fits."""
+        """Notify that a job was queued."""
         self._has_work.set()
 
     def more_room(self) -> None:
-        """Slots have become free, or known: look again for all that wait."""
+        """Notify that slots were freed or added: resource classes that did not fit are tried again."""
         self._full.clear()
         self._has_work.set()
 
     def policy_of(self, job: JobRecord, asked: str = "") -> ServicePolicy:
-        """The policy that a job is to be placed by: the one asked for now, its own, or the service's."""
+        """The policy for a job: the requested one if given, else the job's own, else the service's."""
         return policy_named(asked or job.spec.policy or self._context.rules.policy)
 
     async def place_waiting(self) -> None:
-        """Place jobs for ever."""
+        """Place waiting jobs whenever notified; never returns."""
         while True:
             await self._has_work.wait()
             self._has_work.clear()
@@ -59,7 +59,7 @@ class Placer:
         """Place a job now.
 
         Raises:
-            RequestError: there is no room for it, the policy cannot place it, or it does not wait any more.
+            RequestError: it does not fit, the policy cannot place it, or it was released meanwhile.
         """
         async with self._deciding:
             job = self._context.registry.jobs[job_id]
@@ -67,7 +67,7 @@ class Placer:
                 raise no_room(self._context.registry, job)
 
     async def shift_anew(self, links: tuple[str, ...]) -> None:
-        """Work out the time shifts of the jobs around these links again: one of them is not what it was."""
+        """Recompute the time shifts of all jobs connected with these links, after the profile of one changed."""
         async with self._deciding:
             request = request_for_links(self._context.registry, links)
             if request is not None:
@@ -77,7 +77,7 @@ class Placer:
             self.unshift_alone(links)
 
     def unshift_alone(self, links: tuple[str, ...]) -> None:
-        """Take the time shifts of jobs that are alone on these links now."""
+        """Remove the time shifts of jobs that no longer share any link."""
         self._context.save(unshift_alone(self._context.registry, links))
 
     async def _place_all(self) -> None:
@@ -100,7 +100,7 @@ class Placer:
         try:
             placed = await self._try(job, self.policy_of(job))
         except RequestError:
-            placed = False  # it waits until something changes; Explain tells what for
+            placed = False  # it waits until capacity changes; Explain reports what it needs
         if not placed:
             self._full.add(self._context.registry.resource_class(job))
 
@@ -111,7 +111,7 @@ class Placer:
             return False
         now = context.registry.jobs[job.id]
         if now.state not in _WAITING:
-            raise RequestError(ErrorCode.STATE, "job_id", f"is {job.id!r}, which was released meanwhile")
+            raise wrong_state("job_id", now, "REGISTERED or QUEUED")
         changed = carry_out(context.registry, decision, context.clock.now_ns())
         context.save(changed)
         context.remember(changed[0], decision.explanation)

@@ -1,4 +1,4 @@
-"""The policies that the service places by, by name."""
+"""Policies of the service, by name."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NAMES = Vocabulary("policy", ("random", "first-fit", "list-scheduling", "lwf-K",
 
 @dataclass(frozen=True)
 class ServicePolicy:
-    """How a job is placed.
+    """A placement policy or scheduler, with or without Cassini.
 
     Attributes:
-        name: as it is asked for.
-        cassini: whether the candidate whose traffic fits best is taken, and the job is shifted in time.
-        compiled: the placement policy that is compiled, or None ...
-        scheduler: ... for the scheduler that it is instead.
+        name: the name under which it is requested.
+        cassini: whether Cassini chooses among its placements and shifts jobs in time.
+        compiled: the compiled placement policy; None for a scheduler.
+        scheduler: the scheduler; None for a compiled policy.
     """
 
     name: str
@@ -30,15 +30,15 @@ class ServicePolicy:
 
 
 def parse_policy(name: str, field: str = "policy") -> ServicePolicy:
-    """The policy of this name: one of `NAMES`, alone or followed by ``+cassini``.
+    """Parse a policy name: one of `NAMES`, alone or followed by ``+cassini``.
 
     Raises:
-        RequestError: there is none.
+        RequestError: the name is unknown.
     """
     base, cassini = split_cassini(name)
     part = NAMES.find(base)
     if part is None:
-        raise invalid(field, f"is {name!r}: {NAMES.allowed}, each alone or with +cassini, are allowed")
+        raise invalid(field, f"expected {NAMES.allowed}, each alone or with +cassini, got {name!r}")
     if base in ("themis", "pollux"):
         from placement.policies.schedulers import scheduling_policy
 

@@ -1,4 +1,4 @@
-"""Messages as JSON documents, and clusters and jobs from JSON documents."""
+"""Conversion of messages to JSON documents, and of JSON files to clusters, jobs and profiles."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from placement.service.protocol.checks import profile_message
 
 
 def document(message: Message) -> dict[str, Any]:
-    """A message with the names of its fields as they are, whole numbers as numbers, and every field that has a value.
+    """The JSON document of a message: field names as in the proto file, integers as numbers, no unset optional fields.
 
-    (protobuf's own JSON has 64-bit numbers as text.)
+    protobuf's own JSON mapping is not used because it writes 64-bit integers as strings.
     """
     return {
         field.name: _value(field, getattr(message, field.name))
@@ -29,15 +29,15 @@ def document(message: Message) -> dict[str, Any]:
 
 
 def cluster_from_file(path: Path) -> tuple[tuple[pb.Server, ...], tuple[pb.Link, ...]]:
-    """Servers and links in a file: ``{"servers": [...], "links": [...]}`` with the fields of the messages.
+    """Read servers and links from ``{"servers": [...], "links": [...]}`` with the fields of the messages.
 
     Raises:
-        UsageError: the file cannot be read, or holds something else.
+        UsageError: the file cannot be read or is malformed.
     """
     read = _read(path)
     for name in read:
         if name not in ("servers", "links"):
-            raise UsageError(f"{path}: {name!r} is unknown: servers and links are allowed")
+            raise UsageError(f"{path}: expected the fields servers and links, got {name!r}")
     servers, links = _list(read, "servers", path), _list(read, "links", path)
     return (
         tuple(_parsed(each, pb.Server(), f"{path}: servers[{place}]") for place, each in enumerate(servers)),
@@ -46,12 +46,12 @@ def cluster_from_file(path: Path) -> tuple[tuple[pb.Server, ...], tuple[pb.Link,
 
 
 def jobs_from_file(path: Path) -> list[pb.Job]:
-    """Jobs in a file: one, or ``{"jobs": [...]}``, with the fields of the message.
+    """Read one job, or ``{"jobs": [...]}``, with the fields of the message.
 
-    A profile is one as the ``mltcp`` backend writes it, or ``{"phases": [{"duration_s", "bandwidth_bps"}]}``.
+    A profile is a document of the ``mltcp`` backend, or ``{"phases": [{"duration_s", "bandwidth_bps"}]}``.
 
     Raises:
-        UsageError: the file cannot be read, or holds something else.
+        UsageError: the file cannot be read or is malformed.
     """
     read = _read(path)
     listed = _list(read, "jobs", path) if "jobs" in read else [read]
@@ -59,17 +59,16 @@ def jobs_from_file(path: Path) -> list[pb.Job]:
 
 
 def profile_from_file(path: Path) -> pb.Profile:
-    """The profile in a file, as in `jobs_from_file`.
+    """Read a profile, in the format of `jobs_from_file`.
 
     Raises:
-        UsageError: the file cannot be read, or holds something else.
+        UsageError: the file cannot be read or is malformed.
     """
     return profile_message(demand_from_document(_read(path), str(path)))
 
 
 def _job(listed: Any, where: str) -> pb.Job:
-    if not isinstance(listed, Mapping):
-        raise UsageError(f"{where}: must be an object")
+    _check_object(listed, where)
     job = _parsed({name: value for name, value in listed.items() if name != "profile"}, pb.Job(), where)
     if "profile" in listed:
         job.profile.CopyFrom(profile_message(demand_from_document(listed["profile"], f"{where}.profile")))
@@ -77,8 +76,7 @@ def _job(listed: Any, where: str) -> pb.Job:
 
 
 def _parsed(listed: Any, message: Any, where: str) -> Any:
-    if not isinstance(listed, Mapping):
-        raise UsageError(f"{where}: must be an object")
+    _check_object(listed, where)
     try:
         return json_format.ParseDict(dict(listed), message)
     except json_format.ParseError as error:
@@ -87,18 +85,22 @@ def _parsed(listed: Any, message: Any, where: str) -> Any:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        read = json.loads(path.read_text())
+        read: Mapping[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: {error}") from None
-    if not isinstance(read, Mapping):
-        raise UsageError(f"{path}: must be an object")
+    _check_object(read, str(path))
     return read
+
+
+def _check_object(value: Any, where: str) -> None:
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{where}: expected an object, got {type(value).__name__}")
 
 
 def _list(read: Mapping[str, Any], name: str, path: Path) -> list[Any]:
     listed = read.get(name, [])
     if not isinstance(listed, list):
-        raise UsageError(f"{path}: {name} must be a list")
+        raise UsageError(f"{path}: {name}: expected a list, got {type(listed).__name__}")
     return listed
 
 

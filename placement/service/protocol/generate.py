@@ -1,4 +1,4 @@
-"""Generates the Python modules of placement.proto: python -m placement.service.protocol.generate."""
+"""Generator of the Python modules of placement.proto: ``python -m placement.service.protocol.generate``."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ MODULES = ("placement_pb2.py", "placement_pb2.pyi", "placement_pb2_grpc.py")
 
 
 def generate(directory: Path) -> None:
-    """Write the modules below `directory`, in placement/service/protocol.
+    """Write the modules to placement/service/protocol below `directory`.
 
     Raises:
-        RuntimeError: the compiler refused the file.
+        RuntimeError: protoc failed.
     """
     from grpc_tools import protoc
 
     root = Path(__file__).parents[3]
     arguments = [f"--{kind}_out={directory}" for kind in ("python", "pyi", "grpc_python")]
     if protoc.main(["protoc", f"-I{root}", *arguments, PROTO]):
-        raise RuntimeError(f"{PROTO}: the compiler refused it")
+        raise RuntimeError(f"{PROTO}: protoc failed")
 
 
 if __name__ == "__main__":

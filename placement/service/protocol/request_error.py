@@ -1,4 +1,4 @@
-"""What the service says no to: which kind of no, and the field it is about."""
+"""Request errors: a code and the offending field."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mltcp.core.errors import MltcpError
 
 
 class ErrorCode(Enum):
-    """Why something is refused; each is a gRPC status code (`server.CODES`)."""
+    """The reason of a request error; `servicer.CODES` has the gRPC status code of each."""
 
     INVALID = "invalid"
     UNKNOWN = "unknown"
@@ -18,19 +18,19 @@ class ErrorCode(Enum):
 
 
 class RequestError(MltcpError):
-    """A request that is refused, with nothing changed.
+    """A request was refused; no state has changed.
 
     Attributes:
-        code: why.
-        field: of the request, as in ``job.gpus`` or ``servers[3].nic_bps``; the message begins with it.
+        code: the reason.
+        field: the offending field, such as ``job.gpus`` or ``servers[3].nic_bps``; the message begins with it.
     """
 
     def __init__(self, code: ErrorCode, field: str, text: str) -> None:
-        super().__init__(f"{field} {text}")
+        super().__init__(f"{field}: {text}")
         self.code = code
         self.field = field
 
 
 def invalid(field: str, text: str) -> RequestError:
-    """A value that is never allowed."""
+    """The error for a value that is invalid in any state of the service."""
     return RequestError(ErrorCode.INVALID, field, text)

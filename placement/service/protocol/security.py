@@ -1,5 +1,4 @@
-"""Who may talk to the service: everybody on this host who can reach its socket, and, elsewhere, whoever TLS and tokens
-let in."""
+"""Access control: TLS, bearer tokens, and the rule that an unprotected service listens on local addresses only."""
 
 from __future__ import annotations
 
@@ -22,12 +21,12 @@ _OPEN = ("/grpc.health.v1.Health/",)
 
 @dataclass(frozen=True)
 class Security:
-    """How connections are protected.
+    """TLS and token settings.
 
     Attributes:
-        certificate: a file with the server's certificate chain, PEM; None: no TLS.
-        key: a file with its key.
-        tokens: a file with a token on each line; None: none are asked for.
+        certificate: a PEM file with the server's certificate chain; None: no TLS.
+        key: a PEM file with the certificate's private key.
+        tokens: a file with one accepted token a line; None: calls need no token.
     """
 
     certificate: Path | None = None
@@ -35,17 +34,16 @@ class Security:
     tokens: Path | None = None
 
     def check(self, address: Address) -> None:
-        """Raises `UsageError` if others than this host could reach the service without TLS, or half of TLS is given."""
+        """Raise `UsageError` if other hosts could connect without TLS, or only one of certificate and key is given."""
         if (self.certificate is None) != (self.key is None):
-            raise UsageError("--certificate and --key: both, or neither, are allowed")
+            raise UsageError("--certificate and --key: expected both or neither, got one")
         if self.certificate is None and not address.is_local:
             raise UsageError(
-                f"--address {address}: other hosts can reach it: --certificate and --key are needed; without them,"
-                " unix:/path and loopback addresses are allowed"
+                f"--address: expected unix:/path or a loopback address without --certificate and --key, got {address}"
             )
 
     def credentials(self) -> grpc.ServerCredentials | None:
-        """For TLS; None without it.
+        """The credentials for TLS; None without TLS.
 
         Raises:
             UsageError: a file cannot be read.
@@ -55,33 +53,34 @@ class Security:
         return grpc.ssl_server_credentials([(_read(self.key), _read(self.certificate))])
 
     def digests(self) -> frozenset[bytes] | None:
-        """Of the tokens that are accepted; None if none are asked for.
+        """The digests of the accepted tokens; None if calls need no token.
 
         Raises:
-            UsageError: the file cannot be read, others can read it, or there is no token in it.
+            UsageError: the file cannot be read, is accessible to all users, or has no token or a short one.
         """
         if self.tokens is None:
             return None
         text = _read(self.tokens).decode(errors="replace")
         if self.tokens.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
-            raise UsageError(f"--tokens {self.tokens}: all users can read it: chmod o-rw {self.tokens}")
+            raise UsageError(
+                f"--tokens {self.tokens}: all users have access to the file: chmod o-rw {self.tokens}"
+            )
         lines = [line.split("#")[0].strip() for line in text.splitlines()]
         tokens = [line for line in lines if line]
         if not tokens or min(map(len, tokens)) < _LEAST_TOKEN:
             raise UsageError(
-                f"--tokens {self.tokens}: one or more lines with a token of {_LEAST_TOKEN} characters or more are"
-                " allowed"
+                f"--tokens {self.tokens}: expected one or more tokens of {_LEAST_TOKEN} characters or more, one a line"
             )
         return frozenset(digest(token) for token in tokens)
 
 
 def digest(token: str) -> bytes:
-    """What is kept of a token."""
+    """The digest under which a token is stored and compared."""
     return hashlib.sha256(token.encode()).digest()
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):
-    """Lets only calls through that bring a token; asking for the service's health needs none."""
+    """Rejects calls without an accepted bearer token, except health checks."""
 
     def __init__(self, digests: frozenset[bytes]) -> None:
         self._digests = digests
@@ -108,12 +107,12 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _denied(handler: grpc.RpcMethodHandler) -> grpc.RpcMethodHandler:
-    """A handler of the same kind that refuses."""
+    """A handler with the same streaming types that ends every call as unauthenticated."""
 
     async def deny(_: Any, context: grpc.aio.ServicerContext) -> None:
         context.set_trailing_metadata((("field", "authorization"),))
         await context.abort(
-            grpc.StatusCode.UNAUTHENTICATED, "authorization is missing or unknown: 'Bearer TOKEN' is needed"
+            grpc.StatusCode.UNAUTHENTICATED, "authorization: expected 'Bearer TOKEN' with an accepted token"
         )
 
     kinds = {

@@ -1,4 +1,4 @@
-"""The service's clock: that of the day when the service began, and from then on one that never jumps."""
+"""The service's clock."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import time
 
 
 class Clock:
-    """Nanoseconds since the epoch that only go forward, whatever is done to the host's clock."""
+    """A monotonic clock in nanoseconds since the epoch.
+
+    It is set from the host's clock when it is created, and later changes of the host's clock do not affect it.
+    """
 
     def __init__(self) -> None:
         self._offset_ns = time.time_ns() - time.monotonic_ns()
 
     def now_ns(self) -> int:
-        """Now."""
+        """The present time."""
         return time.monotonic_ns() + self._offset_ns

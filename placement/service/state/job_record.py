@@ -1,4 +1,4 @@
-"""A job as the service knows it."""
+"""The service's record of a job."""
 
 from __future__ import annotations
 
@@ -6,33 +6,34 @@ from dataclasses import dataclass
 
 from mltcp.core.demand import Demand
 from placement.service.protocol import placement_pb2 as pb
+from placement.service.protocol.request_error import ErrorCode, RequestError
 from placement.service.state.slot_pool import SlotRequest
 
 UNPROFILED_NS = 1_000_000_000
-"""What an iteration of a job without a profile is taken to last when jobs and GPUs are ranked by work."""
+"""The assumed iteration time of a job without a profile, used to rank jobs and GPUs by work."""
 
 
 @dataclass(frozen=True)
 class JobRecord:
-    """A job with what became of it.
+    """The specification and the state of one job.
 
     Attributes:
-        number: in the order in which the jobs became known.
-        spec: as the client gave it.
-        demand: its present profile, which may be another than the spec's.
-        state: of `pb.JobState`.
-        policy: that placed it; before that, the one asked for, or none.
+        number: its position in the order of registration.
+        spec: the job as the client registered it.
+        demand: its present profile, which may have replaced the one in `spec`.
+        state: a `pb.JobState`.
+        policy: the policy that placed it; before placement, the requested one, or empty.
         reason: why it failed or ended.
-        submitted_ns: since the epoch, as the next two; 0 while it has not happened.
-        placed_ns: when it got its slots.
-        ended_ns: when it gave them back.
-        slots: their numbers in the pool.
-        links: that its traffic uses.
-        shift_ns: its time shift; None without one.
-        turn: which jobs it is shifted against: those with the same; empty without a time shift.
-        agent: whether an agent of it is, or was, attached, so that the lease applies.
-        engine: what the engine finds it by; empty if none runs it.
-        done: iterations that are known to be over.
+        submitted_ns: time of registration since the epoch.
+        placed_ns: time of placement since the epoch; 0: not placed yet.
+        ended_ns: time of its end since the epoch; 0: not ended yet.
+        slots: numbers of its slots in the pool.
+        links: names of the links that its traffic uses.
+        shift_ns: its time shift; None: none.
+        turn: names the group of jobs that are shifted against each other; empty without a time shift.
+        agent: whether an agent has attached, so that the lease applies.
+        engine: the engine's reference to the started job; empty if no engine runs it.
+        done: number of iterations known to be finished.
     """
 
     number: int
@@ -54,53 +55,67 @@ class JobRecord:
 
     @property
     def id(self) -> str:
-        """As the client chose it."""
+        """The id that the client chose."""
         return self.spec.id
 
     @property
+    def state_name(self) -> str:
+        """The name of its state, such as ``PLACED``."""
+        return pb.JobState.Name(self.state)
+
+    @property
     def placed(self) -> bool:
-        """Whether it has slots now."""
+        """Whether it holds slots."""
         return self.state == pb.PLACED
 
     @property
     def over(self) -> bool:
-        """Whether nothing will become of it any more."""
+        """Whether it has ended or failed; both states are final."""
         return self.state in (pb.ENDED, pb.FAILED)
 
     @property
     def count(self) -> int:
-        """How many slots it wants."""
+        """Number of slots it needs."""
         return self.spec.gpus or self.spec.cpu_slots
 
     @property
     def iteration_ns(self) -> int:
-        """By its profile."""
+        """The iteration time of its profile, or `UNPROFILED_NS`."""
         return self.demand.iteration_ns if self.demand else UNPROFILED_NS
 
     @property
     def work_ns(self) -> int:
-        """What is left to do on each of its slots."""
+        """The remaining time on each of its slots, at most 2**56."""
         return min(self.iteration_ns * max(0, self.spec.iterations - self.done), 1 << 56)
 
     @property
     def service_ns(self) -> int:
-        """What it takes of all slots, as a whole: jobs that wait are ranked by that (SRSF)."""
+        """The total time over all of its slots, by which SRSF ranks waiting jobs."""
         return self.iteration_ns * self.spec.iterations * self.count
 
 
 @dataclass(frozen=True)
 class ResourceClass:
-    """What decides whether a job fits: if one does not, no other of the same class does."""
+    """A class of jobs with equal resource requests: if one of them does not fit, none does."""
 
     gpus: bool
     request: SlotRequest
 
 
+def wrong_state(field: str, job: JobRecord, expected: str) -> RequestError:
+    """The error for a request that the state of a job does not permit; `expected` names the states that do."""
+    return RequestError(
+        ErrorCode.STATE,
+        field,
+        f"expected a job that is {expected}, got {job.id!r}, which is {job.state_name}",
+    )
+
+
 def status_message(job: JobRecord, places: list[pb.ServerSlots], attached: bool) -> pb.JobStatus:
-    """What the service says of a job."""
+    """The status message of a job."""
     return pb.JobStatus(
         id=job.id,
-        state=pb.JobState.Name(job.state),
+        state=job.state_name,
         places=places,
         links=job.links,
         shift_ns=job.shift_ns,

@@ -1,4 +1,4 @@
-"""The network of the cluster: each server's link to its switch, and the switches' uplinks, as trees."""
+"""The network of the cluster: trees of servers, switches and links."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TreeLink:
-    """A link by the name of the server or switch at its lower end.
+    """A link of the tree; it has the name of the server or switch at its lower end.
 
     Attributes:
         above: the switch at its upper end.
-        capacity_bps: in each direction.
+        capacity_bps: capacity in each direction.
     """
 
     above: str
@@ -20,7 +20,10 @@ class TreeLink:
 
 
 class NetworkTree:
-    """Servers and switches with their links. A switch without an uplink is a root; roots have no limit among them."""
+    """Servers and switches with their links.
+
+    A switch without an uplink is a root. The capacity between roots is unlimited.
+    """
 
     def __init__(self) -> None:
         self.links: dict[str, TreeLink] = {}
@@ -28,20 +31,17 @@ class NetworkTree:
         self._ways: dict[str, tuple[str, ...]] = {}
 
     def add(self, name: str, above: str, capacity_bps: int) -> None:
-        """Connect a server or a switch to the switch above."""
+        """Connect a server or switch to the switch above it."""
         self.links[name] = TreeLink(above, capacity_bps)
         self.switches.add(above)
         self._ways.clear()
 
     def lies_above(self, switch: str, other: str) -> bool:
-        """Whether a switch is the other one, or above it."""
+        """Whether a switch equals the other one or is above it."""
         return switch == other or switch in self._switches_above(other)
 
     def between(self, servers: Iterable[str]) -> tuple[str, ...]:
-        """The links that traffic among these servers uses; none for one of them.
-
-        These are the links that have some of the servers, but not all of them, below.
-        """
+        """The links that traffic among these servers uses: those with some, but not all, of the servers below them."""
         below: dict[str, int] = {}
         chosen = dict.fromkeys(servers)
         for server in chosen:
@@ -50,7 +50,7 @@ class NetworkTree:
         return tuple(link for link, count in below.items() if count < len(chosen))
 
     def _way(self, server: str) -> tuple[str, ...]:
-        """The links from a server up to its root."""
+        """The links on the path from a server to its root."""
         way = self._ways.get(server)
         if way is None:
             above = [switch for switch in self._switches_above(server) if switch in self.links]

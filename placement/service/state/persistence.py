@@ -1,4 +1,4 @@
-"""How servers, links, jobs and decisions lie in the store, and how they are read back."""
+"""Conversion of servers, links, jobs and decisions to rows of the store and back."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _JOB_AGAIN = (
 
 
 def save_server(store: Store, number: int, server: pb.Server) -> None:
-    """Put a server."""
+    """Insert a server."""
     store.put("INSERT INTO servers VALUES (?,?)", (number, server.SerializeToString()))
 
 
 def save_link(store: Store, number: int, link: pb.Link) -> None:
-    """Put an uplink."""
+    """Insert an uplink."""
     store.put("INSERT INTO links VALUES (?,?)", (number, link.SerializeToString()))
 
 
 def save_new_job(store: Store, job: JobRecord) -> None:
-    """Put a job that is not in the store yet; nothing has become of it."""
+    """Insert a newly registered job, which has no slots."""
     profile = profile_message(job.demand).SerializeToString() if job.demand else None
     store.put(
         _JOB,
@@ -51,7 +51,7 @@ def save_new_job(store: Store, job: JobRecord) -> None:
 
 
 def save_job(store: Store, job: JobRecord, places: list[pb.ServerSlots]) -> None:
-    """Put what has become of a job."""
+    """Update the state of a job."""
     profile = profile_message(job.demand).SerializeToString() if job.demand else None
     where = pb.JobStatus(places=places).SerializeToString()
     store.put(
@@ -64,24 +64,24 @@ def save_job(store: Store, job: JobRecord, places: list[pb.ServerSlots]) -> None
 
 
 def save_decision(store: Store, job: JobRecord, decision: pb.ExplainReply) -> None:
-    """Put why a job is where it is."""
+    """Insert or replace the explanation of a job's placement."""
     store.put("INSERT OR REPLACE INTO decisions VALUES (?,?)", (job.number, decision.SerializeToString()))
 
 
 def saved_servers(store: Store) -> list[pb.Server]:
-    """All servers, in the order in which they became known."""
+    """All servers in the order of registration."""
     rows = store.rows("SELECT message FROM servers ORDER BY number")
     return [pb.Server.FromString(message) for (message,) in rows]
 
 
 def saved_links(store: Store) -> list[pb.Link]:
-    """All uplinks, in the order in which they became known."""
+    """All uplinks in the order of registration."""
     rows = store.rows("SELECT message FROM links ORDER BY number")
     return [pb.Link.FromString(message) for (message,) in rows]
 
 
 def saved_jobs(store: Store) -> Iterator[tuple[JobRecord, list[pb.ServerSlots]]]:
-    """All jobs, with their places, in the order in which they became known; their slots and links are not filled in."""
+    """All jobs with their places, in the order of registration; `slots` and `links` of the records are empty."""
     for row in store.rows(
         "SELECT number, spec, profile, state, policy, reason, submitted_ns, placed_ns, ended_ns, places, shift_ns,"
         " turn, agent, engine FROM jobs ORDER BY number"
@@ -90,7 +90,7 @@ def saved_jobs(store: Store) -> Iterator[tuple[JobRecord, list[pb.ServerSlots]]]
 
 
 def saved_decisions(store: Store) -> dict[int, pb.ExplainReply]:
-    """The decisions by the number of their job."""
+    """The explanation of every placement, by the number of the job."""
     return {
         number: pb.ExplainReply.FromString(message)
         for number, message in store.rows("SELECT job, message FROM decisions")

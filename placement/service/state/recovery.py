@@ -1,4 +1,4 @@
-"""The registry as it was: rebuilt from the store when the service starts."""
+"""Recovery of the registry from the store when the service starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from placement.service.state.store import Store
 
 
 def recovered(store: Store) -> Registry:
-    """What was durable when the service before this one ended, however it did."""
+    """The registry with every server, link and job that an earlier service committed."""
     registry = Registry()
     registry.add_servers(saved_servers(store))
     registry.add_links(saved_links(store))

@@ -1,6 +1,6 @@
-"""All that the service knows, in memory: servers, links and jobs, who has which slots, and who uses which link.
+"""The in-memory state of the service: servers, links, jobs, and which job holds which slots and uses which links.
 
-Every method checks first and changes then: one that raises has changed nothing.
+Every method validates before it changes anything: one that raises has changed nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from placement.service.state.waiting_queue import WaitingQueue
 
 
 class Registry:
-    """The state of one service. Only its event loop may touch it."""
+    """The state of one service; it may be accessed by the service's event loop only."""
 
     def __init__(self) -> None:
         self.tree = NetworkTree()
@@ -37,10 +37,10 @@ class Registry:
     # ------------------------------------------------------------------------------------------------ the cluster
 
     def add_servers(self, servers: Sequence[pb.Server]) -> list[int]:
-        """Make servers known; the numbers of those that were not.
+        """Register servers, and return the numbers of the new ones.
 
         Raises:
-            RequestError: one of them cannot be, or is known with other content.
+            RequestError: a server is invalid, or registered with other content.
         """
         added: dict[str, pb.Server] = {}
         for position, server in enumerate(servers):
@@ -52,12 +52,16 @@ class Registry:
                 continue
             if server.name in self.tree.links or server.name in self.tree.switches:
                 raise RequestError(
-                    ErrorCode.EXISTS, f"{field}.name", f"is {server.name!r}: a switch has this name"
+                    ErrorCode.EXISTS,
+                    f"{field}.name",
+                    f"expected a new name, got that of a switch: {server.name!r}",
                 )
             added[server.name] = server
         for position, server in enumerate(servers):
             if server.switch in added or server.switch in self._numbers:
-                raise invalid(f"servers[{position}].switch", f"is {server.switch!r}: that is a server")
+                raise invalid(
+                    f"servers[{position}].switch", f"expected a switch, got the server {server.switch!r}"
+                )
         return self._add_servers(list(added.values()))
 
     def _add_servers(self, servers: Sequence[pb.Server]) -> list[int]:
@@ -74,11 +78,11 @@ class Registry:
         return list(range(first, len(self.servers)))
 
     def add_links(self, links: Sequence[pb.Link]) -> list[int]:
-        """Make uplinks known; the numbers of those that were not.
+        """Register uplinks, and return the numbers of the new ones.
 
         Raises:
-            RequestError: one of them cannot be, is known with other content, has an unknown switch at its lower end, or
-                would close a circle.
+            RequestError: an uplink is invalid, is registered with other content, has an unknown switch at its lower
+                end, or would close a loop.
         """
         known = {link.switch: link for link in self.links}
         switches = self.tree.switches | {link.above for link in links}
@@ -92,13 +96,16 @@ class Registry:
                 continue
             if link.switch not in switches or link.switch in self._numbers:
                 raise RequestError(
-                    ErrorCode.UNKNOWN, f"{field}.switch", f"is {link.switch!r}: there is no such switch"
+                    ErrorCode.UNKNOWN, f"{field}.switch", f"expected a known switch, got {link.switch!r}"
                 )
             if link.above in self._numbers:
-                raise invalid(f"{field}.above", f"is {link.above!r}: that is a server")
+                raise invalid(f"{field}.above", f"expected a switch, got the server {link.above!r}")
             added[link.switch] = link
-            if _circle(link.switch, {**known, **added}):
-                raise invalid(f"{field}.above", f"is {link.above!r}: {link.switch!r} would be above itself")
+            if _closes_loop(link.switch, {**known, **added}):
+                raise invalid(
+                    f"{field}.above",
+                    f"expected a switch that is not below {link.switch!r}, got {link.above!r}",
+                )
         return self._add_links(list(added.values()))
 
     def _add_links(self, links: Sequence[pb.Link]) -> list[int]:
@@ -110,41 +117,41 @@ class Registry:
         return list(range(first, len(self.links)))
 
     def server_number(self, name: str, field: str) -> int:
-        """The number of a server; `RequestError` if there is none of this name."""
+        """The number of a server; raises `RequestError` if the name is unknown."""
         if name not in self._numbers:
-            raise RequestError(ErrorCode.UNKNOWN, field, f"is {name!r}: there is no such server")
+            raise RequestError(ErrorCode.UNKNOWN, field, f"expected a known server, got {name!r}")
         return self._numbers[name]
 
     def capacity_bps(self, link: str, field: str) -> int:
-        """The capacity of a link; `RequestError` if there is none of this name."""
+        """The capacity of a link; raises `RequestError` if the name is unknown."""
         if link not in self.tree.links:
-            raise RequestError(ErrorCode.UNKNOWN, field, f"is {link!r}: there is no such link")
+            raise RequestError(ErrorCode.UNKNOWN, field, f"expected a known link, got {link!r}")
         return self.tree.links[link].capacity_bps
 
     # --------------------------------------------------------------------------------------------------- the jobs
 
     def job(self, job_id: str, field: str = "job_id") -> JobRecord:
-        """The job of this id; `RequestError` if there is none."""
+        """The record of a job; raises `RequestError` if the id is unknown."""
         if job_id not in self.jobs:
             check_name(job_id, field)
-            raise RequestError(ErrorCode.UNKNOWN, field, f"is {job_id!r}: there is no such job")
+            raise RequestError(ErrorCode.UNKNOWN, field, f"expected a known job, got {job_id!r}")
         return self.jobs[job_id]
 
     def add_job(self, job: JobRecord) -> None:
-        """Make a checked job known, and let it wait if it is queued."""
+        """Register a validated job, and add it to the waiting queue if it is QUEUED."""
         self.jobs[job.id] = job
         if job.state == pb.QUEUED:
             self.waiting.add(job, self.resource_class(job))
 
     def update(self, job: JobRecord) -> None:
-        """Replace what is known of a job, its slots and links excepted."""
+        """Replace the record of a job by one with the same slots and links."""
         if job.id in self.waiting and self.jobs[job.id].service_ns != job.service_ns:
             self.waiting.remove(job.id)
             self.waiting.add(job, self.resource_class(job))
         self.jobs[job.id] = job
 
     def place(self, job: JobRecord, slots: Sequence[int], links: Sequence[str], now_ns: int) -> JobRecord:
-        """Give a job its slots."""
+        """Assign slots and links to a job, and return its new record."""
         self.waiting.remove(job.id)
         self.pool(job).occupy(slots, self.slot_request(job), job.work_ns)
         placed = replace(
@@ -155,14 +162,14 @@ class Registry:
         return placed
 
     def place_again(self, job: JobRecord, slots: Sequence[int]) -> None:
-        """A job that had these slots before the service was started again."""
+        """Restore a placed job with the slots that it had before the service was restarted."""
         self.pool(job).occupy(slots, self.slot_request(job), job.work_ns)
         placed = replace(job, slots=tuple(slots), links=self.links_of(job, slots))
         self.jobs[job.id] = placed
         self._use(placed)
 
     def end(self, job: JobRecord, state: int, reason: str, now_ns: int) -> JobRecord:
-        """Take back what a job has; it is over."""
+        """End a job: free its slots and links, and return its final record."""
         self.waiting.remove(job.id)
         if job.placed:
             self.pool(job).give_back(job.slots, self.slot_request(job), job.work_ns)
@@ -173,20 +180,20 @@ class Registry:
         return ended
 
     def progress(self, job: JobRecord, done: int) -> JobRecord:
-        """Note that so many iterations of a placed job are over."""
+        """Record the number of finished iterations of a placed job, and return its new record."""
         further = replace(job, done=max(job.done, done))
         self.pool(job).worked(job.slots, job.work_ns - further.work_ns)
         self.jobs[job.id] = further
         return further
 
     def new_demand(self, job: JobRecord, changed: JobRecord) -> None:
-        """As `update`, where the profile of a placed job changes what is left of its work."""
+        """Replace the record of a job by one with another profile, which changes its remaining work."""
         if job.placed:
             self.pool(job).worked(job.slots, job.work_ns - changed.work_ns)
         self.update(changed)
 
     def relink(self) -> Iterator[JobRecord]:
-        """Work out anew which links the placed jobs use, after new uplinks; those for which it changed."""
+        """Recompute the links of all placed jobs after uplinks were added, and yield the jobs whose links changed."""
         for job in list(self.jobs.values()):
             if job.placed and (links := self.links_of(job, job.slots)) != job.links:
                 for link in job.links:
@@ -203,26 +210,26 @@ class Registry:
     # --------------------------------------------------------------------------------------------- slots and links
 
     def pool(self, job: JobRecord) -> SlotPool:
-        """The slots of the kind that a job asks for."""
+        """The pool of GPUs or of CPU slots, whichever the job needs."""
         return self.gpus if job.spec.gpus else self.cpu_slots
 
     def slot_request(self, job: JobRecord) -> SlotRequest:
-        """What a job asks of its pool."""
+        """The request of a job to its pool."""
         spec = job.spec
         servers = frozenset(self._numbers[name] for name in spec.servers) if spec.servers else None
         return SlotRequest(job.count, spec.memory_mb if spec.gpus else 0, spec.shares_gpus, servers)
 
     def resource_class(self, job: JobRecord) -> ResourceClass:
-        """What decides whether a job fits."""
+        """The resource class of a job."""
         return ResourceClass(bool(job.spec.gpus), self.slot_request(job))
 
     def links_of(self, job: JobRecord, slots: Sequence[int]) -> tuple[str, ...]:
-        """The links that a job's traffic uses if it has these slots."""
+        """The links that the traffic of a job with these slots uses."""
         numbers = dict.fromkeys(self.pool(job).gpus["server"][list(slots)].tolist())
         return self.tree.between(self.servers[number].name for number in numbers)
 
     def places(self, job: JobRecord, slots: Sequence[int] | None = None) -> list[pb.ServerSlots]:
-        """A job's slots by the names of their servers."""
+        """The slots of a job, or the given ones, grouped by server."""
         by_server = self.pool(job).by_server(job.slots if slots is None else slots)
         return [
             pb.ServerSlots(server=self.servers[number].name, slots=numbers)
@@ -230,19 +237,22 @@ class Registry:
         ]
 
     def slots(self, job: JobRecord, places: Iterable[pb.ServerSlots]) -> tuple[int, ...]:
-        """The numbers of slots that are given by the names of their servers."""
+        """The numbers of the slots of these places, the inverse of `places`."""
         pool = self.pool(job)
         return tuple(pool.number(self._numbers[each.server], slot) for each in places for slot in each.slots)
 
-    # ------------------------------------------------------------------------------------------- who meets whom
+    # --------------------------------------------------------------------------------------------- shared links
 
     def coordinated(self, job_id: str) -> bool:
-        """Whether a job is shifted in time: it was placed with Cassini and has a profile."""
+        """Whether a job takes part in time shifts: it was placed with Cassini and has a profile."""
         job = self.jobs[job_id]
         return job.placed and split_cassini(job.policy)[1] and job.demand is not None
 
     def traffic_around(self, links: Iterable[str]) -> dict[str, list[str]]:
-        """The coordinated jobs of these links, and of all links that these jobs use, and so on."""
+        """The coordinated jobs of each link that is connected with the given ones.
+
+        Two links are connected if a coordinated job uses both, or if a chain of such jobs leads from one to the other.
+        """
         found: dict[str, list[str]] = {}
         ahead = list(dict.fromkeys(links))
         while ahead:
@@ -254,7 +264,7 @@ class Registry:
         return found
 
     def capacities_bps(self, links: Iterable[str]) -> dict[str, int]:
-        """Of each of these links."""
+        """The capacity of each of these links."""
         return {link: self.tree.links[link].capacity_bps for link in links}
 
     def _known_server(self, name: str) -> pb.Server | None:
@@ -269,11 +279,11 @@ def _check_same(known: pb.Server | pb.Link, given: pb.Server | pb.Link, field: s
             raise RequestError(
                 ErrorCode.EXISTS,
                 f"{field}.{name}",
-                f"is {getattr(given, name)!r}: it is known already, with {getattr(known, name)!r}",
+                f"expected {getattr(known, name)!r}, as registered before, got {getattr(given, name)!r}",
             )
 
 
-def _circle(switch: str, links: Mapping[str, pb.Link]) -> bool:
+def _closes_loop(switch: str, links: Mapping[str, pb.Link]) -> bool:
     above = links[switch].above
     while above in links and above != switch:
         above = links[above].above

@@ -1,4 +1,4 @@
-"""The GPUs, or the CPU slots, of all servers, kept as the records that the compiled placement policies read."""
+"""Pools of GPUs or CPU slots, stored as the records that the compiled placement policies read."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _TAKEN = -1
 
 @dataclass(frozen=True)
 class SlotRequest:
-    """What a job asks of a pool.
+    """A request for slots of a pool.
 
     Attributes:
-        count: how many slots.
-        memory_mb: of each.
-        shares: whether other jobs that share may use them as well.
-        servers: the numbers of the servers that are allowed; None: all.
+        count: number of slots.
+        memory_mb: memory needed on each slot.
+        shares: whether other sharing jobs may use the slots at the same time.
+        servers: numbers of the servers to choose from; None: all.
     """
 
     count: int
@@ -34,7 +34,7 @@ class SlotRequest:
 
 
 class SlotPool:
-    """Slots of one kind; those of a server lie together, in the order in which the servers were added."""
+    """All slots of one kind, numbered by server in the order in which the servers were added."""
 
     def __init__(self) -> None:
         self.gpus: Records = np.zeros(0, GPU)
@@ -43,7 +43,7 @@ class SlotPool:
         self._shared = 0
 
     def add(self, counts: Sequence[int], memories_mb: Sequence[int]) -> None:
-        """Add servers with so many slots of so much memory each, or none of this kind."""
+        """Add servers: for each, its number of slots (0 for none of this kind) and the memory of a slot."""
         first, known = len(self.gpus), len(self.servers)
         servers = np.zeros(len(counts), SERVER)
         servers["gpus"] = counts
@@ -58,43 +58,43 @@ class SlotPool:
 
     @property
     def free(self) -> int:
-        """How many slots no job has."""
+        """Number of slots that no job holds."""
         return int(np.count_nonzero(self.gpus["workers"] == 0))
 
     def free_of(self, server: int) -> int:
-        """How many slots of a server no job has."""
+        """Number of slots of a server that no job holds."""
         record = self.servers[server]
         first = record["first_gpu"]
         return int(np.count_nonzero(self.gpus["workers"][first : first + record["gpus"]] == 0))
 
     def capable(self, request: SlotRequest) -> int:
-        """How many slots could ever serve this, if no other job were there."""
+        """Number of slots that satisfy the request in an empty cluster."""
         return int(np.count_nonzero(self._allowed(request) & (self.capacity_mb >= request.memory_mb)))
 
     def available(self, request: SlotRequest) -> int:
-        """How many slots can serve this now."""
+        """Number of slots that satisfy the request at present."""
         return int(np.count_nonzero(self._view(request)["memory_left"] >= request.memory_mb))
 
     def suits(self, slots: Sequence[int], request: SlotRequest) -> bool:
-        """Whether these slots can serve this now."""
+        """Whether these slots satisfy the request at present."""
         return bool((self._view(request)["memory_left"][list(slots)] >= request.memory_mb).all())
 
     def largest_mb(self, request: SlotRequest) -> int:
-        """The memory of the largest slot that is allowed; 0 if there is none."""
+        """The memory of the largest slot on the servers of the request; 0 if they have none."""
         allowed = self.capacity_mb[self._allowed(request)]
         return int(allowed.max()) if len(allowed) else 0
 
     def choose(
         self, rule: int, kappa: int, request: SlotRequest, first_server: int = 0
     ) -> tuple[int, ...] | None:
-        """The slots that a compiled policy takes; None if there are not enough.
+        """The slots that a compiled policy chooses; None if too few satisfy the request.
 
         Args:
-            rule: of the policy, a number of `policies.choice`.
-            kappa: of LWF.
-            request: by the job.
-            first_server: the servers are looked at from this one on, and then from the beginning: among equals the
-                policy takes the first.
+            rule: the policy's number in `policies.rule_numbers`.
+            kappa: K of LWF-K.
+            request: the slots needed.
+            first_server: the policy sees the servers in an order rotated to begin with this one; among equally good
+                servers it takes the first.
         """
         jobs = np.zeros(1, JOB)
         jobs["gpus"], jobs["memory"] = request.count, request.memory_mb
@@ -109,7 +109,7 @@ class SlotPool:
         return tuple(sorted(int(slot + begin) % len(gpus) for slot in chosen))
 
     def occupy(self, slots: Sequence[int], request: SlotRequest, work_ns: int) -> None:
-        """Give slots to a job, which will compute for so long on each."""
+        """Assign slots to a job with `work_ns` of work on each."""
         chosen = list(slots)
         self.gpus["workers"][chosen] += 1
         self.gpus["workload"][chosen] += work_ns
@@ -120,7 +120,7 @@ class SlotPool:
             self.gpus["memory_left"][chosen] = _TAKEN
 
     def give_back(self, slots: Sequence[int], request: SlotRequest, work_ns: int) -> None:
-        """Undo `occupy`, with what is left of the work."""
+        """Free slots of a job with `work_ns` of work left on each; the inverse of `occupy`."""
         chosen = list(slots)
         self.gpus["workers"][chosen] -= 1
         self.gpus["workload"][chosen] -= work_ns
@@ -131,11 +131,11 @@ class SlotPool:
             self.gpus["memory_left"][chosen] = self.capacity_mb[chosen]
 
     def worked(self, slots: Sequence[int], work_ns: int) -> None:
-        """Note that a job has done so much of its work on each of its slots."""
+        """Subtract finished work from each of a job's slots."""
         self.gpus["workload"][list(slots)] -= work_ns
 
     def by_server(self, slots: Sequence[int]) -> dict[int, list[int]]:
-        """The slots as numbers within their servers."""
+        """The slots by server, numbered within the server."""
         found: dict[int, list[int]] = {}
         for slot in slots:
             server = int(self.gpus["server"][slot])
@@ -143,7 +143,7 @@ class SlotPool:
         return found
 
     def number(self, server: int, slot: int) -> int:
-        """The number of a slot of a server."""
+        """The pool-wide number of a slot that is numbered within its server."""
         return int(self.servers["first_gpu"][server]) + slot
 
     def _allowed(self, request: SlotRequest) -> np.ndarray:
@@ -152,7 +152,7 @@ class SlotPool:
         return np.isin(self.gpus["server"], sorted(request.servers))
 
     def _view(self, request: SlotRequest) -> Records:
-        """The slots as a policy is to see them: what a job may not use has no memory left."""
+        """The records with unusable slots marked as having no memory left."""
         hidden = self._shared and not request.shares
         if not hidden and request.servers is None:
             return self.gpus
@@ -164,7 +164,7 @@ class SlotPool:
 
 
 def _turned(gpus: Records, servers: Records, first_server: int, begin: int) -> tuple[Records, Records]:
-    """The records in the order that begins with a certain server."""
+    """The records rotated so that `first_server`, whose first slot is `begin`, comes first."""
     turned_gpus = np.concatenate((gpus[begin:], gpus[:begin]))
     turned_gpus["server"] = (turned_gpus["server"] - first_server) % len(servers)
     turned = np.concatenate((servers[first_server:], servers[:first_server]))

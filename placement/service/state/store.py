@@ -1,7 +1,7 @@
-"""The service's memory on disk: an SQLite database with one writer, which commits together what came together.
+"""The durable store: an SQLite database with one writer thread, which batches pending writes into one commit.
 
-What has been put is durable when the future of `committed` is done. A commit that fails ends the service: what it has
-in memory would be ahead of what it would find after a restart.
+A write is durable when the future of a later `committed` is done. A failed commit ends the service, because its state
+in memory would be ahead of the state that it would recover.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Store:
     """The database of one service.
 
     Args:
-        path: of the file, which is made if it is not there.
-        on_failure: called by the writer, in its own thread, when a commit failed.
+        path: the database file, created if it does not exist.
+        on_failure: called with a message, in the writer thread, when a commit fails.
 
     Raises:
-        MltcpError: another service has it open, or it is not such a database.
+        MltcpError: another service has the file open, or it is not a database of the service.
     """
 
     def __init__(self, path: Path, on_failure: Callable[[str], None]) -> None:
@@ -75,26 +75,22 @@ class Store:
         self._writer = threading.Thread(target=self._write, name="store", daemon=True)
 
     def rows(self, query: str, values: Row = ()) -> list[Row]:
-        """Read what is there. Only before `start`: later the database belongs to the writer."""
+        """Run a query. Allowed before `start` only: afterwards the writer thread owns the database."""
         return self._database.execute(query, values).fetchall()
 
     def start(self, loop: AbstractEventLoop) -> None:
-        """Begin to write; futures are completed in this loop."""
+        """Start the writer; futures are completed in this loop."""
         self._loop = loop
         self._writer.start()
 
     def put(self, statement: str, values: Row) -> None:
-        """Have a statement executed in the next commit."""
+        """Queue a statement for the next commit."""
         with self._wake:
             self._writes.append((statement, values))
             self._wake.notify()
 
     def committed(self) -> Future[None]:
-        """Done when everything that has been put is durable.
-
-        Raises (when awaited):
-            MltcpError: the commit failed.
-        """
+        """A future that is done when everything put so far is durable; it raises `MltcpError` if the commit fails."""
         assert self._loop is not None
         future: Future[None] = self._loop.create_future()
         with self._wake:
@@ -106,7 +102,7 @@ class Store:
         return future
 
     def close(self) -> None:
-        """Write what is left, and close."""
+        """Commit pending writes, and close the database."""
         with self._wake:
             self._closing = True
             self._wake.notify()

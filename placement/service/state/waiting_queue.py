@@ -1,4 +1,4 @@
-"""The jobs that wait for a place, in the order of the service they need (SRSF), by what they ask for."""
+"""The queue of jobs that wait for placement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _Key = tuple[int, int, str]
 
 
 class WaitingQueue:
-    """A queue in which jobs of a class that does not fit are passed over together, however many they are."""
+    """A queue of jobs by remaining service (SRSF), grouped by resource class.
+
+    When the first job of a class does not fit, the whole class is skipped, at a cost independent of its length.
+    """
 
     def __init__(self) -> None:
         self._by_class: dict[ResourceClass, list[_Key]] = {}
@@ -24,13 +27,13 @@ class WaitingQueue:
         return job_id in self._places
 
     def add(self, job: JobRecord, resource_class: ResourceClass) -> None:
-        """Let a job wait."""
+        """Add a job."""
         key = (job.service_ns, job.number, job.id)
         self._places[job.id] = (resource_class, key)
         insort(self._by_class.setdefault(resource_class, []), key)
 
     def remove(self, job_id: str) -> None:
-        """A job waits no longer; nothing happens if it did not."""
+        """Remove a job if it is in the queue."""
         if job_id not in self._places:
             return
         resource_class, key = self._places.pop(job_id)
@@ -40,7 +43,7 @@ class WaitingQueue:
             del self._by_class[resource_class]
 
     def heads(self) -> Iterator[tuple[str, ResourceClass]]:
-        """The first job of each resource class, the least service first."""
+        """The first job of each resource class with the class, ordered by service."""
         heads = sorted(
             ((keys[0], resource_class) for resource_class, keys in self._by_class.items()),
             key=lambda head: head[0],

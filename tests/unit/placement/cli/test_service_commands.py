@@ -110,7 +110,7 @@ def test_release_ends_and_status_all_remembers(command):
         (
             "submit --id z --gpus 99 --iterations 1",
             2,
-            "job.gpus is 99: 83 more than the 16 GPUs of the cluster",
+            "job.gpus: expected at most 16, the GPUs of the cluster, got 99",
         ),
         ("submit --id z", 2, "job.gpus is 0 and cpu_slots 0: 1 or more of one of them is allowed"),
         ("submit", 2, "--file, or --id with --gpus and --iterations, are needed"),
