@@ -1,4 +1,4 @@
-"""One connection of a gate: what has arrived of a message, what a peer has not read yet, and who the peer is."""
+"""One connection of a gate: receive and send buffers, and the identity of the peer."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mltcp.core.errors import UsageError
 from placement.gate.messages import Hello, take_messages
 
 READ_BYTES = 4096
-"""So much of one peer is read before it is the next one's turn."""
+"""Most bytes read from one peer before the next one is served."""
 
 MOST_UNREAD = 65536
-"""So many bytes may wait for a peer that does not read; then it is dropped."""
+"""A peer with more unread bytes than this is disconnected."""
 
 _CREDENTIALS = Struct("=iII")
 
@@ -29,12 +29,12 @@ class RankIdentity:
 
     @classmethod
     def of(cls, hello: Hello) -> RankIdentity:
-        """The rank that says this."""
+        """The rank that a HELLO introduces."""
         return cls((hello.job, hello.instance), hello.rank)
 
 
 class GateConnection:
-    """A connection that was accepted; nothing of it blocks."""
+    """A non-blocking, accepted connection."""
 
     def __init__(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)
@@ -49,7 +49,7 @@ class GateConnection:
 
     @property
     def may_describe(self) -> bool:
-        """Whether the peer runs as the gate does, or as root, so far as the kernel says."""
+        """Whether the peer is on the Unix socket and runs as root or as the gate's own user (SO_PEERCRED)."""
         if self.socket.family != socket.AF_UNIX:
             return False
         found = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -57,14 +57,14 @@ class GateConnection:
 
     @property
     def must_write(self) -> bool:
-        """Whether something waits until the peer reads."""
+        """Whether bytes are waiting to be sent."""
         return bool(self._unread)
 
     def receive(self) -> Iterator[tuple[int, bytes]]:
-        """The messages that are complete now.
+        """Receive, and yield the messages that are complete.
 
         Raises:
-            ConnectionError: the peer has gone.
+            ConnectionError: the peer has disconnected.
             UsageError: a message is too long.
         """
         try:
@@ -77,19 +77,19 @@ class GateConnection:
         yield from take_messages(self._received)
 
     def send(self, message: bytes) -> None:
-        """Send it now, or as much as the peer takes, and the rest in `flush`.
+        """Send as much of the message as the socket accepts now; `flush` sends the rest.
 
         Raises:
-            ConnectionError: the peer has gone.
-            UsageError: it does not read.
+            ConnectionError: the peer has disconnected.
+            UsageError: the peer has too many unread bytes.
         """
         self._unread += message
         self.flush()
         if len(self._unread) > MOST_UNREAD:
-            raise UsageError("does not read what it is sent")
+            raise UsageError(f"expected at most {MOST_UNREAD} unread bytes, got {len(self._unread)}")
 
     def flush(self) -> None:
-        """Send what waits, as far as the peer takes it; ConnectionError if it has gone."""
+        """Send as much of the waiting bytes as the socket accepts; raises ConnectionError if the peer is gone."""
         while self._unread:
             try:
                 sent = self.socket.send(self._unread)

@@ -1,13 +1,14 @@
-"""Which operation of which job may go, and when: the gate without its sockets.
+"""Admission of operations by an admission policy: the logic of the gate, without its sockets.
 
-What an operation needs before it goes is decided for its job, when the first of its ranks asks, and holds for all of
-them. A job is one transfer: what a rank asks for while it is sending is let through with the rest, as the simulator
-sends the next bucket that is ready without asking again, and the transfer ends when all of its operations have. A rank
-that is done before the others asks anew; where there is no other job, it is not made to wait for them.
+An operation is admitted for its whole job when the first of its ranks asks, and the decision holds for all ranks. All
+operations of a job that are under way form one transfer: an operation that a rank asks for while it is sending joins
+the transfer without being decided on, as the simulator sends the next ready bucket without asking again. The transfer
+ends when all of its operations have ended. A rank that finishes before the others is decided on again for its next
+operation, unless no other job shares the links.
 
-No rank waits for one that waits itself. A job with an operation of which some ranks have not come yet is let through
-with whatever it asks for, since that may be what keeps them away; every other operation that was let through has all
-of its ranks and needs nobody's leave any more to end.
+There is no deadlock, because no rank waits for a rank that waits itself: while an admitted operation of a job lacks
+ranks, everything that the job asks for is admitted, since a missing rank may be waiting for it; an operation that has
+all of its ranks needs no further admission to end.
 """
 
 from __future__ import annotations
@@ -22,31 +23,31 @@ from placement.gate.messages import Ask
 from placement.gate.state import GateState
 
 PATIENCE_NS = 60_000_000_000
-"""Who has waited so long goes, whatever the policy says."""
+"""An operation that has waited this long is admitted, whatever the policy decides."""
 
 GRACE_NS = 1_000_000_000
-"""Of an operation that has ended on all ranks that asked, the others are waited for no longer than this."""
+"""How long an operation that has ended on all ranks that asked is kept for the remaining ranks."""
 
 UNKNOWN_SERVICE = 1 << 62
-"""Jobs of which it is not known what they have yet to compute come last."""
+"""The SRSF rank of jobs whose remaining compute time is unknown: last."""
 
 MOST_OPERATIONS = 10_000
-"""Of one run, at a time."""
+"""Most operations of one run at a time."""
 
 MOST_KNOWN = 10_000
-"""So many jobs are remembered of which something was said; then the first is forgotten."""
+"""Most job descriptions kept; the oldest is dropped."""
 
 Peer = TypeVar("Peer")
 RunId = tuple[str, str]
-"""The name of a job and of its run."""
+"""A run: the names of its job and its instance."""
 
 OperationKey = tuple[int, int]
-"""An operation: its group and number."""
+"""An operation: its process group and its number in that group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant(Generic[Peer]):
-    """Tell this peer that its operation may go."""
+    """The admission of an operation, to be sent to a waiting peer."""
 
     peer: Peer
     key: OperationKey
@@ -54,7 +55,7 @@ class Grant(Generic[Peer]):
 
 @dataclass(slots=True)
 class GateOperation(Generic[Peer]):
-    """One that at least one rank has asked for."""
+    """An operation that at least one rank has asked for."""
 
     nbytes: int
     size: int
@@ -68,13 +69,13 @@ class GateOperation(Generic[Peer]):
 
     @property
     def lacks_ranks(self) -> bool:
-        """Whether some ranks have yet to ask for it."""
+        """Whether some ranks have not asked for it yet."""
         return len(self.ranks) < self.size
 
 
 @dataclass(slots=True)
 class GateRun(Generic[Peer]):
-    """One run of a job, as long as any of its ranks is here."""
+    """A run of a job with at least one connected rank."""
 
     name: RunId
     number: int
@@ -83,22 +84,22 @@ class GateRun(Generic[Peer]):
     iterations: int = 0
     operations: dict[OperationKey, GateOperation[Peer]] = field(default_factory=dict)
 
-    def wanted(self) -> list[GateOperation[Peer]]:
-        """Its operations that wait."""
+    def waiting(self) -> list[GateOperation[Peer]]:
+        """Its operations that have not been admitted."""
         return [each for each in self.operations.values() if not each.granted]
 
     def must_not_wait(self) -> bool:
-        """Whether what it asks for now could be what an operation under way is waiting for."""
+        """Whether an admitted operation lacks ranks, which a further operation may be keeping away."""
         return any(each.granted and each.lacks_ranks for each in self.operations.values())
 
     def is_sending_on(self, rank: int) -> bool:
-        """Whether an operation of this rank's is under way."""
+        """Whether an admitted operation has not ended on this rank."""
         return any(each.granted and rank in each.unfinished for each in self.operations.values())
 
 
 @dataclass
 class GateCounts:
-    """What the gate has done so far, in operations of jobs (not of ranks)."""
+    """Counters of operations per job, not per rank: asked for, made to wait, admitted against the policy."""
 
     asked: int = 0
     waited: int = 0
@@ -106,7 +107,10 @@ class GateCounts:
 
 
 class Gatekeeper(Generic[Peer]):
-    """Decides for all jobs. A peer is whoever is to be told that it may go; times are ns of one monotonic clock."""
+    """Admits the operations of all jobs.
+
+    A peer is the connection to which an admission is sent. Times are nanoseconds of one monotonic clock.
+    """
 
     def __init__(self, state: GateState) -> None:
         self.counts = GateCounts()
@@ -117,13 +121,13 @@ class Gatekeeper(Generic[Peer]):
 
     @property
     def runs(self) -> tuple[GateRun[Peer], ...]:
-        """All runs of which a rank is here."""
+        """All runs with a connected rank."""
         return tuple(self._runs.values())
 
-    # -- who is here -------------------------------------------------------------------------------------------------
+    # -- connections -------------------------------------------------------------------------------------------------
 
     def describe(self, job: GateJob, now_ns: int) -> list[Grant[Peer]]:
-        """What is known of a job has changed."""
+        """Replace the description of a job, and return the admissions that follow."""
         self._known.pop(job.name, None)
         self._known[job.name] = job
         if len(self._known) > MOST_KNOWN:
@@ -135,7 +139,7 @@ class Gatekeeper(Generic[Peer]):
         return self._admit(now_ns)
 
     def enter(self, name: RunId, rank: int) -> None:
-        """A connection of this rank."""
+        """Add a connection of a rank."""
         run = self._runs.get(name)
         if run is None:
             numbers = {each.number for each in self._runs.values()}
@@ -145,7 +149,7 @@ class Gatekeeper(Generic[Peer]):
         run.connections[rank] = run.connections.get(rank, 0) + 1
 
     def leave(self, name: RunId, rank: int, now_ns: int) -> list[Grant[Peer]]:
-        """A connection of this rank's is gone; with the last one, the rank has left all of its operations."""
+        """Remove a connection of a rank, and with its last one the rank from all operations; returns admissions."""
         run = self._runs[name]
         run.connections[rank] -= 1
         if run.connections[rank]:
@@ -160,7 +164,7 @@ class Gatekeeper(Generic[Peer]):
         return self._admit(now_ns)
 
     def withdraw(self, name: RunId, rank: int, key: OperationKey, now_ns: int) -> list[Grant[Peer]]:
-        """A rank that waits does not wait any more."""
+        """Remove a waiting rank from an operation, and return the admissions that follow."""
         run = self._runs[name]
         if key not in run.operations:
             return []
@@ -182,10 +186,10 @@ class Gatekeeper(Generic[Peer]):
     # -- operations --------------------------------------------------------------------------------------------------
 
     def ask(self, name: RunId, rank: int, ask: Ask, peer: Peer, now_ns: int) -> list[Grant[Peer]]:
-        """A rank wants to pass an operation on. Returns who may go now, which need not be this one.
+        """Handle a rank that asks for admission of an operation; returns admissions, of this or other ranks.
 
         Raises:
-            UsageError: the run has too many operations already.
+            UsageError: the run has too many operations.
         """
         run, key = self._runs[name], (ask.group, ask.number)
         run.iterations = max(run.iterations, ask.iterations)
@@ -205,28 +209,28 @@ class Gatekeeper(Generic[Peer]):
 
     def _new(self, run: GateRun[Peer], key: OperationKey, ask: Ask, now_ns: int) -> GateOperation[Peer]:
         if len(run.operations) >= MOST_OPERATIONS:
-            raise UsageError(f"{MOST_OPERATIONS} operations are under way: no more are allowed")
+            raise UsageError(f"operations: expected at most {MOST_OPERATIONS} at a time, got one more")
         self.counts.asked += 1
         operation = run.operations[key] = GateOperation(ask.nbytes, ask.size, now_ns, next(self._orders))
         return operation
 
     def _may_join(self, run: GateRun[Peer], rank: int) -> bool:
-        """Whether what this rank asks for belongs to the transfer that is under way."""
+        """Whether an operation of this rank joins the job's running transfer without a decision."""
         return self._state.is_running(run.number) and (
             run.must_not_wait() or run.is_sending_on(rank) or self._is_alone(run)
         )
 
     def _is_alone(self, run: GateRun[Peer]) -> bool:
-        """Whether no other job sends, or waits to, on its links: it need not wait for its own ranks to be done."""
+        """Whether no other job sends or waits on the links of this one."""
         return not any(
             other is not run
-            and (self._state.is_running(other.number) or other.wanted())
+            and (self._state.is_running(other.number) or other.waiting())
             and self._state.share_a_link(run.number, other.number)
             for other in self._runs.values()
         )
 
     def done(self, name: RunId, rank: int, key: OperationKey, now_ns: int) -> list[Grant[Peer]]:
-        """An operation has ended on this rank. Returns who may go now."""
+        """Record that an operation has ended on a rank, and return the admissions that follow."""
         run = self._runs[name]
         if key not in run.operations or not run.operations[key].granted:
             return []
@@ -239,19 +243,19 @@ class Gatekeeper(Generic[Peer]):
         if operation.unfinished:
             return
         if operation.lacks_ranks and len(run.connections) >= operation.size:
-            operation.ended_ns = now_ns  # the others get some time
+            operation.ended_ns = now_ns  # kept for GRACE_NS
         else:
             del run.operations[key]
 
     def _end_transfer(self, run: GateRun[Peer], now_ns: int) -> bool:
-        """Whether the job's transfer has ended, which it has with its last operation."""
+        """End the job's transfer if its last operation has ended, and return whether it did."""
         if not self._state.is_running(run.number) or any(each.granted for each in run.operations.values()):
             return False
         self._state.stop(run.number, now_ns)
         return True
 
-    def look(self, now_ns: int) -> list[Grant[Peer]]:
-        """Some time has passed: see to those who wait too long, and to operations that not all ranks ask for."""
+    def expire(self, now_ns: int) -> list[Grant[Peer]]:
+        """Apply `GRACE_NS` and `PATIENCE_NS`, and return the admissions that follow; to be called periodically."""
         for run in self._runs.values():
             for key, operation in list(run.operations.items()):
                 if operation.ended_ns is not None and now_ns - operation.ended_ns > GRACE_NS:
@@ -259,7 +263,7 @@ class Gatekeeper(Generic[Peer]):
             self._end_transfer(run, now_ns)
         going = self._admit(now_ns)
         for run in self._runs.values():
-            if any(now_ns - each.asked_ns > PATIENCE_NS for each in run.wanted()):
+            if any(now_ns - each.asked_ns > PATIENCE_NS for each in run.waiting()):
                 self.counts.overruled += 1
                 going += self._join(run, now_ns)
         return going
@@ -267,37 +271,37 @@ class Gatekeeper(Generic[Peer]):
     # -- decisions ---------------------------------------------------------------------------------------------------
 
     def _admit(self, now_ns: int) -> list[Grant[Peer]]:
-        """Ask the policy for each job that waits, in the order of rank, until none may start any more.
+        """Ask the policy about each waiting job, in SRSF order, until it admits none.
 
-        One more running transfer can make AdaDUAL accept another, so that all are asked again after it.
+        One more running transfer can make AdaDUAL accept another one, so all are asked again after an admission.
         """
         going: list[Grant[Peer]] = []
         before = -1
         while len(going) != before:
             before = len(going)
             for run in self._waiting():
-                nbytes = sum(operation.nbytes for operation in run.wanted())
+                nbytes = sum(operation.nbytes for operation in run.waiting())
                 if self._state.may_start(run.number, nbytes, now_ns):
                     going += self._join(run, now_ns)
         return going
 
     def _waiting(self) -> list[GateRun[Peer]]:
-        """The runs that wait and are not sending, in the order of SRSF, then in that of their asking."""
+        """The runs that wait and have no running transfer, by SRSF rank, then by the order of asking."""
         waiting = [
-            run for run in self._runs.values() if run.wanted() and not self._state.is_running(run.number)
+            run for run in self._runs.values() if run.waiting() and not self._state.is_running(run.number)
         ]
         return sorted(waiting, key=_rank)
 
     def _join(self, run: GateRun[Peer], now_ns: int) -> list[Grant[Peer]]:
-        """Let all that this run waits for go."""
-        wanted = {key: each for key, each in run.operations.items() if not each.granted}
-        nbytes = sum(operation.nbytes for operation in wanted.values())
+        """Admit all waiting operations of a run into its transfer."""
+        waiting = {key: each for key, each in run.operations.items() if not each.granted}
+        nbytes = sum(operation.nbytes for operation in waiting.values())
         if self._state.is_running(run.number):
             self._state.extend(run.number, nbytes, now_ns)
         else:
             self._state.start(run.number, nbytes, now_ns)
         going = []
-        for key, operation in wanted.items():
+        for key, operation in waiting.items():
             operation.granted = True
             going += [Grant(peer, key) for peer in operation.waiting.values()]
             operation.waiting.clear()
@@ -311,5 +315,5 @@ class Gatekeeper(Generic[Peer]):
 
 def _rank(run: GateRun[Peer]) -> tuple[int, int]:
     service = run.job.service_left_ns(run.iterations)
-    first = min(operation.order for operation in run.wanted())
+    first = min(operation.order for operation in run.waiting())
     return (UNKNOWN_SERVICE if service is None else service, first)

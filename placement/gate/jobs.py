@@ -1,4 +1,4 @@
-"""What a gate is told of jobs: which links each uses, and what it has yet to compute."""
+"""Job descriptions for a gate: the links that a job uses, and its remaining compute time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import UsageError, shown
 from placement.gate.messages import LONGEST_NAME
 
 SHARED = "*"
-"""The link of all jobs of which nothing is known."""
+"""The link that all jobs without a description share."""
 
 _FIELDS = ("job", "links", "iterations", "compute_s", "gpus")
 _FASTEST = 1_000_000
@@ -22,14 +22,14 @@ _FASTEST = 1_000_000
 
 @dataclass(frozen=True)
 class GateJob:
-    """A job as the gate knows it.
+    """The description of a job.
 
     Attributes:
-        name: of the job.
-        links: that it uses; none: it shares with nobody, and never waits.
-        iterations: I_k, how many it has in all; None: unknown.
-        compute_ns: of one iteration.
-        gpus: |G(J_k)|, its workers.
+        name: the job's name.
+        links: the links that it uses; empty: it shares no link and never waits.
+        iterations: I_k, its total number of iterations; None: unknown.
+        compute_ns: compute time of one iteration.
+        gpus: |G(J_k)|, its number of workers.
     """
 
     name: str
@@ -39,7 +39,7 @@ class GateJob:
     gpus: int = 1
 
     def service_left_ns(self, finished: int) -> int | None:
-        """What its workers have yet to compute, together, after so many iterations: SRSF ranks by it (IV-A)."""
+        """The remaining compute time, summed over its workers, by which SRSF ranks jobs (IV-A); None: unknown."""
         if self.iterations is None:
             return None
         return max(0, self.iterations - finished) * self.compute_ns * self.gpus
@@ -47,7 +47,7 @@ class GateJob:
 
 @dataclass(frozen=True)
 class GateLinks:
-    """The jobs that are known at the start, and the speeds of links that are not 1."""
+    """The jobs described at the start, and the relative speeds of links whose speed is not 1."""
 
     jobs: tuple[GateJob, ...] = ()
     speeds: Mapping[str, Fraction] = field(default_factory=dict)
@@ -57,14 +57,14 @@ def load_links(path: Path) -> GateLinks:
     """Read ``{"jobs": {NAME: {"links": [...], ...}}, "links": {NAME: {"speed": 1.0}}}``.
 
     Raises:
-        UsageError: the file cannot be read, or has a field that cannot be; the message names it.
+        UsageError: the file cannot be read or has an invalid field, which the message names.
     """
     try:
         document = json.loads(path.read_bytes())
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     except (ValueError, RecursionError):
-        raise UsageError(f"{path}: is no JSON") from None
+        raise UsageError(f"{path}: expected a JSON document") from None
     try:
         return links_from(document)
     except UsageError as error:
@@ -72,10 +72,10 @@ def load_links(path: Path) -> GateLinks:
 
 
 def links_from(document: object) -> GateLinks:
-    """The jobs and links in a document.
+    """The jobs and links of a document.
 
     Raises:
-        UsageError: a field that cannot be; the message names it.
+        UsageError: a field is invalid; the message names it.
     """
     known = _object(document, "the document", ("jobs", "links"))
     jobs = _object(known.get("jobs", {}), "jobs")
@@ -90,10 +90,10 @@ def links_from(document: object) -> GateLinks:
 
 
 def job_from(document: object, where: str = "job") -> GateJob:
-    """One job: its name, and what is said of it of links, iterations, compute_s and gpus.
+    """One job of a document: its name and, optionally, links, iterations, compute_s and gpus.
 
     Raises:
-        UsageError: a field that cannot be; the message names it.
+        UsageError: a field is invalid; the message names it.
     """
     known = _object(document, where, _FIELDS)
     iterations = known.get("iterations")
@@ -107,7 +107,7 @@ def job_from(document: object, where: str = "job") -> GateJob:
 
 
 def job_document(job: GateJob) -> dict[str, Any]:
-    """The job as a document that `job_from` reads."""
+    """The document of a job, the inverse of `job_from`."""
     known = {} if job.iterations is None else {"iterations": job.iterations}
     return {
         "job": job.name, "links": list(job.links), "compute_s": job.compute_ns / 1e9, "gpus": job.gpus, **known
@@ -116,28 +116,28 @@ def job_document(job: GateJob) -> dict[str, Any]:
 
 def _object(document: object, where: str, allowed: tuple[str, ...] | None = None) -> Mapping[str, Any]:
     if not isinstance(document, Mapping):
-        raise UsageError(f"{where}: must be an object")
+        raise UsageError(f"{where}: expected an object, got {shown(document)}")
     for name in document:
         if allowed is not None and name not in allowed:
-            raise UsageError(f"{where}.{name}: unknown; {', '.join(allowed)} are allowed")
+            raise UsageError(f"{where}: expected the fields {', '.join(allowed)}, got {shown(name)}")
     return document
 
 
 def _name(value: object, where: str) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST_NAME:
-        raise UsageError(f"{where} is {value!r}: a name of 1 to {LONGEST_NAME} characters is allowed")
+        raise UsageError(f"{where}: expected a name of 1 to {LONGEST_NAME} characters, got {shown(value)}")
     return value
 
 
 def _links(value: object, where: str) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
-        raise UsageError(f"{where} must be a list of names")
+        raise UsageError(f"{where}: expected a list of names, got {shown(value)}")
     return tuple(dict.fromkeys(_name(each, f"{where}[{at}]") for at, each in enumerate(value)))
 
 
 def _whole(value: object, where: str, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 10**9:
-        raise UsageError(f"{where} is {value!r}: a whole number from {least} to {10**9} is allowed")
+        raise UsageError(f"{where}: expected a whole number from {least} to {10**9}, got {shown(value)}")
     return value
 
 
@@ -148,12 +148,12 @@ def _number(value: object, where: str) -> float:
         or not isfinite(value)
         or not 0 <= value <= 1e9
     ):
-        raise UsageError(f"{where} is {value!r}: a number from 0 to 1e9 is allowed")
+        raise UsageError(f"{where}: expected a number from 0 to 1e9, got {shown(value)}")
     return float(value)
 
 
 def _speed(document: object, where: str) -> Fraction:
     speed = _number(_object(document, where, ("speed",)).get("speed", 1), f"{where}.speed")
     if not 0 < speed <= _FASTEST:
-        raise UsageError(f"{where}.speed is {speed}: more than 0, and at most {_FASTEST}, is allowed")
+        raise UsageError(f"{where}.speed: expected more than 0 and at most {_FASTEST}, got {speed}")
     return Fraction(speed)

@@ -1,4 +1,4 @@
-"""The listening socket of a gate."""
+"""The listening socket of a gate server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The gate: tells each rank of each job when its large operation may go (Ada-SRSF, V-C).
+"""The gate server: admits the large operations of running jobs (Ada-SRSF, V-C).
 
-One thread does everything, and never waits for a peer. A peer that sends what is not allowed, or does not read, is told
-so and dropped; to the others nothing happens.
+One thread serves all connections with non-blocking sockets. A peer that sends an invalid message, or does not read, is
+sent the reason and disconnected; other connections are unaffected.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from placement.model.contention import PUBLISHED, Contention
 _log = logging.getLogger("placement.gate")
 
 HEARTBEAT_S = 1.0
-"""Ranks that wait hear this often that the gate lives."""
+"""The interval of the heartbeat to waiting ranks."""
 
 _RESERVED_DESCRIPTORS = 64
 _STOP_S = 5.0
@@ -40,15 +40,15 @@ _STOP_S = 5.0
 
 @dataclass(frozen=True)
 class GateConfiguration:
-    """How a gate decides, and for whom.
+    """The configuration of a gate.
 
     Attributes:
-        address: where it listens.
+        address: the address to listen at.
         policy: srsf-N, ada-srsf or ada-srsf-k.
         contention: a, b and eta of the links.
-        links: what is known of jobs and links at the start; all other jobs share one link.
-        token: that ranks must know; required where other hosts can reach the address.
-        open_to_all: whether all users of the host may use the Unix socket.
+        links: jobs and links described at the start; all other jobs share one link.
+        token: the token that ranks must present; required if other hosts can reach the address.
+        open_to_all: whether all users of the host may connect to the Unix socket.
     """
 
     address: Address
@@ -60,21 +60,21 @@ class GateConfiguration:
 
 
 class GateServer:
-    """A gate, listening from the beginning; `run` serves, or `start` does on a thread of its own.
+    """A gate that listens once it is constructed; `run` serves in this thread, `start` in a new one.
 
-    It lives best in a process of its own: a Python thread that computes beside it delays every answer.
+    It should have a process of its own, because other Python threads of the process delay its answers.
 
     Raises:
-        UsageError: no such policy, or other hosts could reach it and no token is set.
-        MltcpError: it cannot listen there.
+        UsageError: the policy is unknown, or other hosts can reach the address and no token is set.
+        MltcpError: the address cannot be bound.
     """
 
     def __init__(self, configuration: GateConfiguration) -> None:
         policy = gate_policy(configuration.policy)
         if not configuration.address.is_local and not configuration.token:
             raise UsageError(
-                f"address {configuration.address}: other hosts can reach it; a token is required, "
-                "or unix:/path or a loopback address"
+                "address: expected unix:/path or a loopback address without a token, "
+                f"got {configuration.address}"
             )
         self.configuration = configuration
         state = GateState(policy, configuration.contention, configuration.links.speeds)
@@ -103,7 +103,7 @@ class GateServer:
 
     @property
     def address(self) -> Address:
-        """Where it listens; the port is the one that the kernel chose, where 0 was asked for."""
+        """The address it listens at; for port 0, with the port that the kernel chose."""
         asked = self.configuration.address
         if asked.path is not None:
             return asked
@@ -112,24 +112,24 @@ class GateServer:
     # -- from any thread ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Serve on a thread of its own until `close`."""
+        """Serve on a new thread until `close`."""
         self._thread = threading.Thread(target=self.run, name="mltcp-gate", daemon=True)
         self._thread.start()
 
     def describe(self, job: GateJob) -> None:
-        """What is known of a job, from now on."""
+        """Replace the description of a job."""
         self._tasks.append(lambda: self._tell(self._keeper.describe(job, time.monotonic_ns())))
         self._rouse()
 
     def close(self) -> None:
-        """End all connections, whose jobs go on without a gate. A second time does nothing."""
+        """Stop serving, and close all connections; their jobs continue ungated. Idempotent."""
         self.stop()
         if self._thread is not None:
             self._thread.join(_STOP_S)
         self._close()
 
     def stop(self) -> None:
-        """Have `run` return; may be called by a signal handler."""
+        """Make `run` return; may be called from a signal handler."""
         self._stopping = True
         self._rouse()
 
@@ -145,7 +145,7 @@ class GateServer:
         try:
             while not self._stopping:
                 for descriptor, events in self._epoll.poll(max(0.0, beat_s - time.monotonic())):
-                    # It may be gone by what came before it in this turn.
+                    # An earlier event of this round may have closed the connection.
                     handler = self._handlers.get(descriptor)
                     if handler is not None:
                         handler(events)
@@ -176,7 +176,7 @@ class GateServer:
             self._tasks.popleft()()
 
     def _beat(self) -> None:
-        self._tell(self._keeper.look(time.monotonic_ns()))
+        self._tell(self._keeper.expire(time.monotonic_ns()))
         for connection in list(self._connections.values()):
             if connection.waits_for is not None:
                 self._send(connection, messages.message(messages.WAIT))
@@ -200,7 +200,7 @@ class GateServer:
         self._register(accepted, lambda events: self._serve(connection, events))
 
     def _serve(self, connection: GateConnection, events: int) -> None:
-        """What happens on one connection concerns no other one, however wrong it goes."""
+        """Handle events of one connection; an error closes this connection only."""
         try:
             if events & select.EPOLLOUT:
                 connection.flush()
@@ -209,7 +209,7 @@ class GateServer:
                 for kind, body in connection.receive():
                     self._handle(connection, kind, body)
                     if connection.socket.fileno() < 0:
-                        return  # it could not be answered, and is gone
+                        return  # closed, because the answer could not be sent
         except OSError:
             self._drop(connection)
         except MltcpError as error:
@@ -228,7 +228,7 @@ class GateServer:
             )
 
     def _send(self, connection: GateConnection, message: bytes) -> None:
-        """Send to a peer that may have nothing to do with what is being handled."""
+        """Send to any peer; an error closes that peer's connection instead of propagating."""
         try:
             connection.send(message)
             self._watch(connection)
@@ -272,29 +272,31 @@ class GateServer:
         elif kind == messages.STATUS:
             self._answer(connection, self._status())
         else:
-            raise UsageError(f"message kind {kind}: 1 to 5 are allowed")
+            raise UsageError(f"message kind: expected 1 to 5, got {kind}")
 
     def _ask(self, connection: GateConnection, body: bytes) -> None:
         member, ask = _member(connection), messages.read_ask(body)
         if connection.waits_for is not None:
-            raise UsageError("a question while another waits for its answer: one at a time is allowed")
+            raise UsageError("ASK: expected one at a time, got another before the answer")
         connection.waits_for = (ask.group, ask.number)
         now_ns = time.monotonic_ns()
         self._tell(self._keeper.ask(member.run, member.rank, ask, connection, now_ns))
 
     def _greet(self, connection: GateConnection, hello: messages.Hello) -> None:
         if connection.member is not None:
-            raise UsageError("a second HELLO: one is allowed")
+            raise UsageError("HELLO: expected once, got a second one")
         token = self.configuration.token
         if token and not hmac.compare_digest(hello.token.encode(), token.encode()):
-            raise UsageError("token is not the gate's")
+            raise UsageError("token: expected the gate's token, got another")
         connection.member = RankIdentity.of(hello)
         self._keeper.enter(connection.member.run, hello.rank)
         self._answer(connection, {"policy": self.configuration.policy})
 
     def _learn(self, connection: GateConnection, body: bytes) -> None:
         if not connection.may_describe:
-            raise UsageError("DESCRIBE: only root and the gate's own user, on its Unix socket, are allowed")
+            raise UsageError(
+                "DESCRIBE: expected root or the gate's own user on its Unix socket, got another peer"
+            )
         job = job_from(messages.read_object(body))
         self._tell(self._keeper.describe(job, time.monotonic_ns()))
         self._answer(connection, {"job": job.name})
@@ -331,17 +333,17 @@ def _run_status(run: GateRun[GateConnection]) -> dict[str, Any]:
 
 def _member(connection: GateConnection) -> RankIdentity:
     if connection.member is None:
-        raise UsageError("a message before HELLO: HELLO is allowed")
+        raise UsageError("message: expected HELLO first, got another kind")
     return connection.member
 
 
 def _who(connection: GateConnection) -> str:
     member = connection.member
-    return "a stranger" if member is None else f"rank {member.rank} of {member.run[0]}"
+    return "a peer without HELLO" if member is None else f"rank {member.rank} of {member.run[0]}"
 
 
 def _raise_descriptor_limit() -> int:
-    """As many connections as this process may ever have; returns how many descriptors that are."""
+    """Raise the limit of open descriptors to the hard limit, and return the number to use, at most 65536."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
         hard = max(soft, 1 << 20)

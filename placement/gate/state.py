@@ -1,8 +1,8 @@
-"""The transfers on the links of live jobs, as the records that the compiled admission policies read.
+"""The transfers of running jobs, as the records that the compiled admission policies read.
 
-It is kept up to date as the simulator keeps its own: a running transfer has less left as time goes by, at the pace that
-Eq. 5 gives for as many as share its most crowded link. A job is one transfer here, however many of its operations are
-under way. `left` is in bytes.
+As in the simulator, the bytes left of a running transfer decrease with time at the pace that Eq. 5 gives for the number
+of transfers on its most crowded link. Each job has one transfer, however many of its operations are under way. `left`
+is in bytes.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _MOST = 1 << 62
 
 
 def gate_policy(name: str) -> CommunicationPolicy:
-    """The communication policy of this name, if a gate can enforce it.
+    """The communication policy of this name.
 
     Raises:
-        UsageError: there is none, or it takes links back from those that have them, or looks at more than service.
+        UsageError: the policy is unknown, or a gate cannot enforce it: it preempts, or ranks by more than service.
     """
     return communication_policy(str(POLICIES.parse(name)))
 
 
 @dataclass(slots=True)
 class _Transfer:
-    """What a job's running transfer has left; `moving` once all ranks of one of its operations are there."""
+    """The rest of a job's running transfer; `moving` once one of its operations has all of its ranks."""
 
     left: float
     latency_left: float
@@ -43,12 +43,12 @@ class _Transfer:
 
 
 class GateState:
-    """Jobs by number, on links by name.
+    """The transfers of jobs, which have numbers, on links, which have names.
 
     Args:
-        policy: that decides.
+        policy: the admission policy.
         contention: a, b and eta, by which transfers progress and AdaDUAL decides.
-        speeds: of links, relative to that of `contention`; 1 where nothing is said.
+        speeds: speeds of links relative to that of `contention`; 1 if not given.
     """
 
     def __init__(
@@ -70,22 +70,22 @@ class GateState:
         self._compile()
 
     def _compile(self) -> None:
-        """Have the policy compiled now, not when the first job waits for it."""
+        """Compile the policy before the first job needs it."""
         self.put(0, ("",))
         self.may_start(0, 1, 0)
         self.remove(0)
 
-    # -- where jobs are ----------------------------------------------------------------------------------------------
+    # -- jobs and links ----------------------------------------------------------------------------------------------
 
     def put(self, job: int, links: Sequence[str]) -> None:
-        """The job uses these links from now on, and no other."""
+        """Add a job with these links, or replace its links."""
         for name in links:
             self._links.setdefault(name, len(self._links))
         self._on[job] = tuple(self._links[name] for name in links)
         self._rebuild()
 
     def remove(self, job: int) -> None:
-        """There is no such job any more."""
+        """Remove a job."""
         self._on.pop(job, None)
         self._transfers.pop(job, None)
         used = {link for links in self._on.values() for link in links}
@@ -96,13 +96,13 @@ class GateState:
         self._rebuild()
 
     def _rebuild(self) -> None:
-        """Make the records anew from what is known of jobs and links."""
+        """Rebuild the records from the jobs and links."""
         count = max(self._on, default=0) + 1
         self._jobs = np.zeros(count, JOB)
         self._link_records = np.zeros(max(1, len(self._links)), LINK)
         self._link_records["first_running"] = self._link_records["first_waiting"] = -1
         self._places = np.zeros(max(1, sum(map(len, self._on.values()))), PLACE)
-        # Views of single fields: to reach one through its record takes several times as long.
+        # Views of single fields: access through the record takes several times as long.
         self._left = self._jobs["left"]
         self._running, self._first_running = (
             self._link_records["running"],
@@ -132,20 +132,20 @@ class GateState:
     # -- transfers ---------------------------------------------------------------------------------------------------
 
     def is_running(self, job: int) -> bool:
-        """Whether the job's transfer has started and not ended."""
+        """Whether the job has a running transfer."""
         return job in self._transfers
 
     def share_a_link(self, job: int, other: int) -> bool:
-        """Whether two jobs use the same link."""
+        """Whether two jobs have a link in common."""
         return not set(self._on[job]).isdisjoint(self._on[other])
 
     def left_bytes(self, job: int, now_ns: int) -> float:
-        """What the job's transfer has yet to move, by the model."""
+        """The bytes left of the job's transfer, by the model."""
         self._settle(now_ns)
         return self._transfers[job].left
 
     def may_start(self, job: int, nbytes: int, now_ns: int) -> bool:
-        """Whether the policy lets the job start a transfer of so many bytes now."""
+        """Whether the policy admits a transfer of this size of the job now."""
         self._settle(now_ns)
         left = self._left
         for number, transfer in self._transfers.items():
@@ -162,23 +162,23 @@ class GateState:
         )  # fmt: skip
 
     def start(self, job: int, nbytes: int, now_ns: int) -> None:
-        """The job has the links; it moves nothing before `move`."""
+        """Start the job's transfer; its bytes do not decrease before `move`."""
         self._settle(now_ns)
         self._transfers[job] = _Transfer(float(nbytes), self._latency_ns, now_ns)
         self._push(job)
 
     def extend(self, job: int, nbytes: int, now_ns: int) -> None:
-        """So much more is part of the job's running transfer."""
+        """Add bytes to the job's running transfer."""
         self._settle(now_ns)
         self._transfers[job].left += nbytes
 
     def move(self, job: int, now_ns: int) -> None:
-        """All ranks of one of its operations are there: bytes go out from now on."""
+        """Let the bytes left of the transfer decrease: one of its operations has all of its ranks."""
         self._settle(now_ns)
         self._transfers[job].moving = True
 
     def stop(self, job: int, now_ns: int) -> None:
-        """The job's transfer has ended."""
+        """End the job's transfer."""
         self._settle(now_ns)
         del self._transfers[job]
         for place in self._places_of[job]:

@@ -163,7 +163,7 @@ def test_a_wrong_token_opens_the_gate_for_good(address, caplog, monkeypatch):
     with serving(address, token="secret"):
         gate = asking(address, token="guess")
         assert gate.is_open
-        assert "token is not the gate's" in caplog.text
+        assert "token: expected the gate's token, got another" in caplog.text
         assert not asking(address, token="secret").is_open
     assert "mltcp-gate" not in [thread.name for thread in threading.enumerate() if thread.is_alive()]
 

@@ -45,9 +45,9 @@ class Gate:
     def leave(self, job, rank):
         return self._go(self.keeper.leave((job, ""), rank, self.now_ns))
 
-    def look(self, later_ns):
+    def expire(self, later_ns):
         self.now_ns += later_ns
-        return self._go(self.keeper.look(self.now_ns))
+        return self._go(self.keeper.expire(self.now_ns))
 
     def describe(self, job, **known):
         return self._go(self.keeper.describe(GateJob(job, **known), self.now_ns))
@@ -216,8 +216,8 @@ def test_ranks_that_never_ask_are_waited_for_only_a_while():
     gate.ask("a", 0)
     gate.done("a", 0)
     gate.ask("b", 0)
-    assert gate.look(GRACE_NS) == set()
-    assert gate.look(1) == {("b", 0)}
+    assert gate.expire(GRACE_NS) == set()
+    assert gate.expire(1) == {("b", 0)}
 
 
 def test_ranks_that_are_not_here_are_not_waited_for():
@@ -231,8 +231,8 @@ def test_patience_ends():
     gate = Gate(a=2, b=2)
     gate.whole("a")
     gate.ask("b", 0)
-    assert gate.look(PATIENCE_NS) == set()
-    assert gate.look(1) == {("b", 0)}
+    assert gate.expire(PATIENCE_NS) == set()
+    assert gate.expire(1) == {("b", 0)}
     assert gate.keeper.counts.overruled == 1
 
 
@@ -241,7 +241,7 @@ def test_a_run_with_endless_operations_is_stopped(monkeypatch):
     gate = Gate(a=2)
     for number in range(3):
         gate.ask("a", 0, number)
-    with pytest.raises(UsageError, match="3 operations"):
+    with pytest.raises(UsageError, match="at most 3 at a time"):
         gate.ask("a", 0, 4)
 
 

@@ -169,23 +169,38 @@ def test_a_question_whose_connection_ends_is_withdrawn_though_the_rank_has_other
 @pytest.mark.parametrize(
     ("sent", "text"),
     [
-        (messages.message(messages.ASK, b"short"), "5 bytes: 32"),
-        (messages.message(messages.ASK, messages.ASK_BODY.pack(1, 1, 1, 0, 1)), "0 ranks"),
-        (messages.message(messages.DONE, b""), "0 bytes: 16"),
-        (messages.message(77), "kind 77"),
+        (messages.message(messages.ASK, b"short"), "expected 32 bytes, got 5"),
+        (messages.message(messages.ASK, messages.ASK_BODY.pack(1, 1, 1, 0, 1)), "1 or more ranks, got 0"),
+        (messages.message(messages.DONE, b""), "expected 16 bytes, got 0"),
+        (messages.message(77), "message kind: expected 1 to 5, got 77"),
         (messages.HEADER.pack(messages.ASK, 1 << 30), "at most 65536"),
-        (messages.message(messages.HELLO, b"\xff"), "no JSON"),
-        (messages.message(messages.HELLO, b"[1]"), "no JSON object"),
-        (messages.message(messages.HELLO, b"[" * 60000), "no JSON"),
-        (messages.json_message(messages.HELLO, {"version": 2}), "version 2"),
-        (messages.json_message(messages.HELLO, {"version": 1, "rank": -1}), "rank is -1"),
-        (messages.json_message(messages.HELLO, {"version": 1, "rank": True}), "rank is True"),
-        (messages.json_message(messages.HELLO, {"version": 1, "rank": 0}), "job is no text"),
-        (messages.json_message(messages.HELLO, {"version": 1, "rank": 0, "job": ""}), "job is empty"),
+        (messages.message(messages.HELLO, b"\xff"), "expected a JSON object, got other bytes"),
+        (messages.message(messages.HELLO, b"[1]"), "expected a JSON object, got [1]"),
+        (messages.message(messages.HELLO, b"[" * 60000), "expected a JSON object, got other bytes"),
+        (messages.json_message(messages.HELLO, {"version": 2}), "version: expected 1, got 2"),
+        (
+            messages.json_message(messages.HELLO, {"version": 1, "rank": -1}),
+            "whole number from 0 on, got -1",
+        ),
+        (
+            messages.json_message(messages.HELLO, {"version": 1, "rank": True}),
+            "number from 0 on, got True",
+        ),
+        (
+            messages.json_message(messages.HELLO, {"version": 1, "rank": 0}),
+            "job: expected a text of at most 200",
+        ),
+        (
+            messages.json_message(messages.HELLO, {"version": 1, "rank": 0, "job": ""}),
+            "job: expected a name, got ''",
+        ),
         (messages.json_message(messages.HELLO, {"version": 1, "rank": 0, "job": "x" * 201}), "200"),
-        (messages.json_message(messages.DESCRIBE, {"job": "a", "links": "l"}), "job.links must be a list"),
-        (messages.json_message(messages.DESCRIBE, {"job": "a", "speed": 1}), "job.speed: unknown"),
-        (struct.pack("<BxxxIQQ", messages.DONE, 16, 1, 1), "before HELLO"),
+        (
+            messages.json_message(messages.DESCRIBE, {"job": "a", "links": "l"}),
+            "links: expected a list of names",
+        ),
+        (messages.json_message(messages.DESCRIBE, {"job": "a", "speed": 1}), "gpus, got 'speed'"),
+        (struct.pack("<BxxxIQQ", messages.DONE, 16, 1, 1), "expected HELLO first"),
     ],
 )
 def test_what_is_not_allowed_is_said_and_disturbs_nobody(server, address, sent, text):
@@ -195,8 +210,12 @@ def test_what_is_not_allowed_is_said_and_disturbs_nobody(server, address, sent, 
     b.ask()
     stranger = Rank(address)
     stranger.socket.sendall(sent)
-    if text not in ("before HELLO",) and sent[0] in (messages.ASK, messages.DONE) and "at most" not in text:
-        assert "before HELLO" in stranger.refused()
+    if (
+        text not in ("expected HELLO first",)
+        and sent[0] in (messages.ASK, messages.DONE)
+        and "at most" not in text
+    ):
+        assert "expected HELLO first" in stranger.refused()
         stranger = Rank(address, "c")
         stranger.socket.sendall(sent)
     assert text in stranger.refused()
@@ -278,7 +297,7 @@ def test_the_socket_is_gone_afterwards_and_one_that_was_left_is_replaced(address
 
 
 def test_other_hosts_need_a_token():
-    with pytest.raises(UsageError, match="token is required"):
+    with pytest.raises(UsageError, match="expected unix:/path or a loopback address without a token"):
         GateServer(GateConfiguration(Address.parse("0.0.0.0:0")))
     with serving(Address.parse("0.0.0.0:0"), token="secret") as server:
         near = Address.parse(f"127.0.0.1:{server.address.port}")
@@ -332,15 +351,18 @@ def test_links_are_read_from_a_file(tmp_path, address):
 @pytest.mark.parametrize(
     ("document", "text"),
     [
-        ([], "must be an object"),
-        ({"job": {}}, "job: unknown"),
-        ({"jobs": {"a": {"links": "x"}}}, "jobs.a.links must be a list"),
+        ([], "expected an object, got []"),
+        ({"job": {}}, "jobs, links, got 'job'"),
+        ({"jobs": {"a": {"links": "x"}}}, "jobs.a.links: expected a list of names"),
         ({"jobs": {"a": {"links": [""]}}}, "jobs.a.links[0]"),
-        ({"jobs": {"a": {"iterations": -1}}}, "jobs.a.iterations is -1"),
+        (
+            {"jobs": {"a": {"iterations": -1}}},
+            "jobs.a.iterations: expected a whole number from 0 to",
+        ),
         ({"jobs": {"a": {"compute_s": float("nan")}}}, "jobs.a.compute_s"),
-        ({"jobs": {"a": {"gpus": 0}}}, "jobs.a.gpus is 0"),
-        ({"links": {"x": {"speed": 0}}}, "links.x.speed is 0"),
-        ({"links": {"x": {"spede": 1}}}, "links.x.spede: unknown"),
+        ({"jobs": {"a": {"gpus": 0}}}, "jobs.a.gpus: expected a whole number from 1 to 1000000000, got 0"),
+        ({"links": {"x": {"speed": 0}}}, "links.x.speed: expected more than 0 and at most 1000000, got 0"),
+        ({"links": {"x": {"spede": 1}}}, "links.x: expected the fields speed, got 'spede'"),
     ],
 )
 def test_bad_links_are_refused_by_field(document, text):

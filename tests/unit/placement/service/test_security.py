@@ -115,7 +115,7 @@ def test_tokens_that_others_can_read_or_guess_are_refused(tokens):
     with pytest.raises(UsageError, match="16 characters"):
         Security(tokens=tokens).digests()
     tokens.write_text("# none\n")
-    with pytest.raises(UsageError, match="one or more lines"):
+    with pytest.raises(UsageError, match="one or more tokens of 16 characters"):
         Security(tokens=tokens).digests()
 
 
