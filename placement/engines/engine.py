@@ -1,4 +1,4 @@
-"""What an engine is: it runs jobs where it is told to. Nothing here assumes that their processes are local."""
+"""The interface of engines, which start, watch and stop the ranks of placed jobs, on this or on other hosts."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from mltcp.core.errors import MltcpError, UsageError
 
 
 class EngineError(MltcpError):
-    """An engine cannot do what is asked now: a slot is taken, a job is not there."""
+    """A request that the engine's state does not permit, such as a slot that is taken or a job that is not running."""
 
 
 @dataclass(frozen=True)
 class EngineJob:
-    """What an engine needs to know of a job.
+    """The part of a job that an engine needs.
 
     Attributes:
         id: unique among the jobs of the service.
-        command: what every rank runs, with arguments; the engine adds what a rank reads from its environment (RANK,
+        command: program and arguments of every rank; the engine sets the environment variables of a rank (RANK,
             LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
-        ranks: how many.
+        ranks: number of ranks.
         environment: further variables of every rank.
 
     Raises:
-        UsageError: the id or the command is empty, or there are no ranks.
+        UsageError: the id or the command is empty, or `ranks` is less than 1.
     """
 
     id: str
@@ -36,16 +36,16 @@ class EngineJob:
 
     def __post_init__(self) -> None:
         if not self.id:
-            raise UsageError("job.id is empty: a name is needed")
+            raise UsageError("job.id: expected a name, got ''")
         if not self.command or not self.command[0]:
-            raise UsageError(f"job {self.id}: command is empty: a program with its arguments is needed")
+            raise UsageError(f"job {self.id}: command: expected a program with its arguments, got none")
         if self.ranks < 1:
-            raise UsageError(f"job {self.id}: ranks is {self.ranks}: 1 or more is allowed")
+            raise UsageError(f"job {self.id}: ranks: expected 1 or more, got {self.ranks}")
 
 
 @dataclass(frozen=True)
 class HostShare:
-    """The slots of a host that a job gets, one rank each; the ranks are numbered share by share."""
+    """The slots of one host that a job gets, one per rank; ranks are numbered share by share."""
 
     host: str
     slots: tuple[int, ...]
@@ -53,11 +53,11 @@ class HostShare:
 
 @dataclass(frozen=True)
 class JobHandle:
-    """A job that an engine has started, as it is to be remembered over a restart of the service.
+    """A started job, as the service stores it to recover the job after a restart.
 
     Attributes:
-        job_id: of the job.
-        reference: what the engine finds it by again; means nothing to anybody else.
+        job_id: the job's id.
+        reference: the engine's opaque reference to the job.
     """
 
     job_id: str
@@ -66,27 +66,27 @@ class JobHandle:
 
 @dataclass(frozen=True)
 class JobStarted:
-    """Every host has begun to start its ranks."""
+    """Every host of a job has started torchrun."""
 
     job_id: str
 
 
 @dataclass(frozen=True)
 class JobFinished:
-    """Every rank has ended well, and the job's slots are free."""
+    """Every rank has exited with status 0, and the job's slots are free."""
 
     job_id: str
 
 
 @dataclass(frozen=True)
 class JobFailed:
-    """A job has failed: every rank of it is gone, and its slots are free.
+    """A job has failed: all of its ranks have ended, and its slots are free.
 
     Attributes:
-        job_id: of the job.
-        why: in one line, with the rank and host where they are known.
-        rank: the rank that failed first; None where it was no rank, or is not known.
-        host: its host, likewise.
+        job_id: the job's id.
+        why: the reason in one line, with rank and host if known.
+        rank: the rank that failed first; None if unknown, or if something other than a rank failed.
+        host: the host that failed first; None if unknown.
     """
 
     job_id: str
@@ -97,50 +97,50 @@ class JobFailed:
 
 @dataclass(frozen=True)
 class JobStopped:
-    """A job that was to stop has done so: every rank of it is gone, and its slots are free."""
+    """A job has ended because it was asked to stop: all of its ranks have ended, and its slots are free."""
 
     job_id: str
 
 
 EngineEvent = JobStarted | JobFinished | JobFailed | JobStopped
-"""What becomes of a job: JobStarted at most once, and then one of the others, once."""
+"""An event of a job: JobStarted at most once, then exactly one of the others."""
 
 
 class Engine(Protocol):
-    """Runs jobs; a context manager, whose end gives back what the engine itself needs.
+    """Runs jobs; a context manager that closes the engine.
 
-    What then becomes of jobs is the engine's affair: a local one ends them, one of a cluster leaves them running.
+    Whether jobs survive `close` depends on the engine: a local one ends them, one of a cluster leaves them running.
     """
 
     def start(self, job: EngineJob, placement: Sequence[HostShare]) -> JobHandle:
-        """Start a job; whether it runs is told by :meth:`poll`.
+        """Start a job; :meth:`poll` reports its events.
 
         Raises:
-            UsageError: the placement has an unknown host or slot, or not one slot a rank.
-            EngineError: a slot is taken, or a job of this id is running.
+            UsageError: the placement has an unknown host or slot, or not one slot per rank.
+            EngineError: a slot is taken, or a job with this id is running.
         """
 
     def poll(self, timeout_s: float = 0.0) -> Sequence[EngineEvent]:
-        """What has happened since the last call, in order; waits for something for so long at the most.
+        """The events since the last call, in order; waits up to `timeout_s` for the first one.
 
-        One caller at a time: an event is given once.
+        Each event is returned once. Only one thread may call this at a time.
         """
 
     def stop(self, job_id: str, grace_s: float = 0.0) -> None:
-        """Have a job end: asked to at once, and made to after ``grace_s``; ``JobStopped`` follows, or another end.
+        """Stop a job with SIGTERM, and after ``grace_s`` with SIGKILL; ``JobStopped`` or another end follows.
 
         Raises:
-            EngineError: no such job is running.
+            EngineError: the job is not running.
         """
 
     def recover(self, known: Sequence[JobHandle]) -> None:
-        """Take up the jobs that an engine before this one started, each of which had no end yet.
+        """Take over the jobs that an earlier engine started and whose end it did not report.
 
-        Those that still run are watched on, or ended; what has become of the others comes as events.
+        Jobs that still run are watched, or ended, as the engine can; the ends of all others follow as events.
         """
 
     def close(self) -> None:
-        """Give back what the engine needs; no error if it was closed before."""
+        """Release the engine's resources; idempotent."""
 
     def __enter__(self) -> Self: ...
 

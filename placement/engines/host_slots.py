@@ -1,4 +1,4 @@
-"""Who has which slot of which host: no slot is ever given to two jobs."""
+"""Assignment of the hosts' slots to jobs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from placement.engines.hosts import Host
 
 
 class HostSlots:
-    """The slots of an engine's hosts. Not safe to use from several threads: the engine sees to that."""
+    """The slots of an engine's hosts, each held by at most one job. Not thread-safe."""
 
     def __init__(self, hosts: Mapping[str, Host]) -> None:
         self._hosts = hosts
         self._holders: dict[tuple[str, int], str] = {}
 
     def take(self, job: EngineJob, placement: Sequence[HostShare]) -> None:
-        """Give a job the slots of its placement, all or none.
+        """Assign the slots of a placement to a job, all or none.
 
         Raises:
-            UsageError: an unknown host or slot, one twice, or not one slot a rank.
-            EngineError: another job has one of them.
+            UsageError: a host or slot is unknown or listed twice, or there is not one slot per rank.
+            EngineError: another job holds one of the slots.
         """
         wanted = [(share.host, slot) for share in placement for slot in share.slots]
         self._check(job, placement, len(wanted))
@@ -32,11 +32,11 @@ class HostSlots:
         self._holders.update(dict.fromkeys(wanted, job.id))
 
     def release(self, job_id: str) -> None:
-        """Take back whatever a job has."""
+        """Free the slots of a job."""
         self._holders = {place: holder for place, holder in self._holders.items() if holder != job_id}
 
     def free(self, host: str) -> tuple[int, ...]:
-        """The slots of a host that nobody has, in order."""
+        """The free slots of a host in ascending order."""
         return tuple(slot for slot in range(self._hosts[host].slots) if (host, slot) not in self._holders)
 
     def _check(self, job: EngineJob, placement: Sequence[HostShare], count: int) -> None:
@@ -44,15 +44,17 @@ class HostSlots:
         for share in placement:
             where = f"job {job.id}: placement on host {share.host}"
             if share.host not in self._hosts:
-                raise UsageError(f"{where}: no such host: there are {', '.join(self._hosts)}")
+                raise UsageError(f"{where}: expected one of {', '.join(self._hosts)}")
             if names.count(share.host) > 1:
-                raise UsageError(f"{where}: it is there more than once: one share a host is allowed")
+                raise UsageError(f"{where}: expected one share per host, got {names.count(share.host)}")
             if not share.slots or len(set(share.slots)) != len(share.slots):
-                raise UsageError(f"{where}: slots {list(share.slots)}: one or more, each once, are allowed")
+                raise UsageError(
+                    f"{where}: slots: expected one or more distinct ones, got {list(share.slots)}"
+                )
             most = self._hosts[share.host].slots
             if not all(0 <= slot < most for slot in share.slots):
-                raise UsageError(f"{where}: slots {list(share.slots)}: 0 to {most - 1} are allowed")
+                raise UsageError(f"{where}: slots: expected 0 to {most - 1}, got {list(share.slots)}")
         if count != job.ranks:
             raise UsageError(
-                f"job {job.id}: placement: {count} slots for {job.ranks} ranks: one a rank is needed"
+                f"job {job.id}: placement: expected one slot per rank, got {count} slots for {job.ranks} ranks"
             )

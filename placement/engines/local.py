@@ -1,4 +1,4 @@
-"""The engine that enters hosts by itself and runs torchrun on them: on this machine, in a lab, or over ssh."""
+"""The local engine, which enters hosts and runs torchrun on them: on this machine, in a lab, or over ssh."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from placement.engines.ports import Ports
 from placement.engines.running_job import ANSWER_S, RunningJob
 
 SLOTS = "MLTCP_SLOTS"
-"""Tells ranks the slots of their job on their host, such as 0,2."""
+"""The variable with the slots of a rank's job on its host, such as 0,2."""
 
 _log = logging.getLogger("mltcp.placement")
 _MONITOR_S = 0.1
@@ -46,19 +46,19 @@ _LONGEST_NAME = 200
 
 
 class LocalEngine:
-    """Runs jobs on hosts that it enters: torchrun once a host, one rank a slot.
+    """Runs jobs on hosts that it enters, with one torchrun per host and one rank per slot.
 
-    A job's logs are in a directory of its own: ``rank-R.log``, and of torchrun ``node-N.log``. When one rank or host
-    fails, the whole job is ended. When the engine is closed, or its process is gone, so are all of its jobs.
+    Each job has a directory for its logs: ``rank-R.log`` of the ranks and ``node-N.log`` of torchrun. When a rank or
+    host fails, the whole job is ended. All jobs end when the engine is closed or its process ends.
 
     Args:
-        hosts: where jobs may run.
-        logs: directory for the jobs' directories; made if it is not there.
-        network: gives jobs their addresses; None: those of the hosts.
-        environment: of all ranks, weaker than what a job brings.
+        hosts: the hosts that jobs may run on.
+        logs: the directory for the jobs' directories; created if missing.
+        network: assigns addresses to jobs; None: jobs use the addresses of the hosts.
+        environment: variables of all ranks; those of the job take precedence.
 
     Raises:
-        UsageError: two hosts have one name.
+        UsageError: two hosts have the same name.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class LocalEngine:
         self.close()
 
     def free(self, host: str) -> tuple[int, ...]:
-        """The slots of a host that no job has."""
+        """The slots of a host that no job holds."""
         with self._lock:
             return self._slots.free(host)
 
@@ -126,7 +126,7 @@ class LocalEngine:
         return JobHandle(job.id, json.dumps({"directory": os.fspath(directory), "processes": pids}))
 
     def poll(self, timeout_s: float = 0.0) -> Sequence[EngineEvent]:
-        """What has happened since the last call; waits for something for so long at the most."""
+        """The events since the last call; see :class:`placement.engines.engine.Engine`."""
         events: list[EngineEvent] = []
         with suppress(queue.Empty):
             events.append(self._events.get(timeout=timeout_s) if timeout_s > 0 else self._events.get_nowait())
@@ -135,7 +135,7 @@ class LocalEngine:
         return events
 
     def stop(self, job_id: str, grace_s: float = 0.0) -> None:
-        """Have a job end; see :class:`placement.engines.engine.Engine`."""
+        """Stop a job; see :class:`placement.engines.engine.Engine`."""
         with self._lock:
             if job_id not in self._jobs:
                 raise EngineError(f"job {job_id} is not running")
@@ -143,21 +143,21 @@ class LocalEngine:
         self._wake()
 
     def recover(self, known: Sequence[JobHandle]) -> None:
-        """See to it that nothing is left of jobs of an engine before, and tell how they ended.
+        """Make sure that the processes of an earlier engine's jobs have ended, and report how they ended.
 
-        Their processes end when their engine does; whoever has not done so soon is killed. A job whose torchruns had
-        all ended well by then has finished, whether or not anybody was there to take note.
+        The processes end with their engine; those that have not within `ANSWER_S` are killed. A job has finished if all
+        of its torchruns exited with status 0, even if no engine was running at that time.
         """
         references = [(handle.job_id, json.loads(handle.reference)) for handle in known]
         deadline_s = time.monotonic() + ANSWER_S
         for _, reference in references:
             for pid, ticks in reference["processes"]:
-                _see_off(pid, ticks, deadline_s)
+                _await_end(pid, ticks, deadline_s)
         for job_id, reference in references:
             self._events.put(_outcome(job_id, Path(reference["directory"]), len(reference["processes"])))
 
     def close(self) -> None:
-        """End all jobs, and wait until they are gone; each of them fails, since nobody wanted it to stop."""
+        """End all jobs, and wait for their end, which is reported as a failure."""
         with self._lock:
             first = not self._closed
             self._closed = True
@@ -224,7 +224,7 @@ class LocalEngine:
         meeting: tuple[str, int],
         directory: Path,
     ) -> dict[str, Any]:
-        """What the host number ``number`` of a job is told; see :mod:`placement.engines.node`."""
+        """The instruction for the ``number``-th host of a job; see :mod:`placement.engines.node`."""
         share = placement[number]
         host = self.hosts[share.host]
         options = {
@@ -251,14 +251,14 @@ class LocalEngine:
                 **self._environment,
                 **endpoint.environment,
                 **job.environment,
-                # Last, because no job may take more than it was given.
+                # Last, so that a job cannot override them and use slots of others.
                 "CUDA_VISIBLE_DEVICES": ",".join(host.gpus[slot] for slot in share.slots if host.gpus),
                 SLOTS: ",".join(map(str, share.slots)),
             },
         }
 
     def _wake(self) -> None:
-        # A full pipe wakes as well.
+        # A full pipe is readable too.
         with suppress(BlockingIOError):
             os.write(self._wake_in, b"x")
 
@@ -288,7 +288,7 @@ class LocalEngine:
             if each.has_ended:
                 self._selector.unregister(output)
         if job.is_over:
-            # In this order: whoever is told of the end finds the network and the slots free.
+            # Before the event is queued, so that its receiver finds the network and the slots free.
             self._detach(job.job_id)
             with self._lock:
                 self._free(job.job_id)
@@ -296,21 +296,21 @@ class LocalEngine:
             self._events.put(event)
 
     def _detach(self, job_id: str) -> None:
-        # Whatever a network's owner may fail at, the other jobs must go on being watched.
+        # An error of the network must not end the thread that watches the other jobs.
         try:
             self._network.detach(job_id)
         except Exception:
-            _log.exception("job %s: its network was not given back", job_id)
+            _log.exception("job %s: its network was not released", job_id)
 
 
-def _see_off(pid: int, ticks: int | None, deadline_s: float) -> None:
-    """Wait for the end of a process, or bring it about."""
+def _await_end(pid: int, ticks: int | None, deadline_s: float) -> None:
+    """Wait until a process has ended, and kill it at the deadline."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
-        # The number may have been given to another process; the descriptor cannot be.
+        # The pid may have been reused by another process, which the start time tells; the descriptor is stable.
         if ticks is None or processes.start_ticks(pid) != ticks:
             return
         if not select.select([descriptor], [], [], max(0.0, deadline_s - time.monotonic()))[0]:

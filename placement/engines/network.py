@@ -1,4 +1,4 @@
-"""The network of a job on an engine's hosts: at which address each of them is reached, and what goes with it."""
+"""Networks of jobs on an engine's hosts: the addresses, interfaces and cgroups that the ranks use."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Endpoint:
     """A host in the network of one job.
 
     Attributes:
-        address: at which the job's other hosts reach it.
-        interface: the interface that Gloo and NCCL are to use.
+        address: the address at which the job's other hosts reach it.
+        interface: the interface for Gloo and NCCL.
         environment: further variables of the ranks there.
-        cgroup: a cgroup v2 directory on the host that the ranks are to be in, or None.
+        cgroup: the directory of the cgroup (v2) that the ranks join; None: they join none.
     """
 
     address: str
@@ -27,21 +27,21 @@ class Endpoint:
 
 
 class JobNetwork(Protocol):
-    """Gives jobs their network; an engine calls it from several threads."""
+    """Assigns networks to jobs; must be thread-safe."""
 
     def attach(self, job_id: str, hosts: Sequence[str]) -> Sequence[Endpoint]:
         """The endpoint of each rank of a job that is about to start; ``hosts`` has the host of each rank.
 
         Raises:
-            MltcpError: it cannot be given one.
+            MltcpError: no network is available.
         """
 
     def detach(self, job_id: str) -> None:
-        """The job, which has endpoints, is gone from its hosts."""
+        """Release the endpoints of a job that has ended."""
 
 
 class HostNetwork:
-    """The network that is there: every job uses the address and interface of its host."""
+    """The hosts' own network: every job uses the address and interface of its host."""
 
     def __init__(self, hosts: Sequence[Host]) -> None:
         self._endpoints = {host.name: Endpoint(host.address, host.interface) for host in hosts}
@@ -51,4 +51,4 @@ class HostNetwork:
         return [self._endpoints[name] for name in hosts]
 
     def detach(self, job_id: str) -> None:
-        """Nothing was given."""
+        """Do nothing, as nothing was allocated."""

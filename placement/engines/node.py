@@ -1,8 +1,9 @@
-"""One host's part of a job: starts torchrun there, tells the engine what happens, and leaves nothing behind.
+"""The launcher of a job on one host: runs torchrun, reports to the engine, and kills all descendants at the end.
 
-The engine starts it as ``python -m placement.engines.node``, through whatever enters the host. The first line
-of its input says what to run; later lines say to stop. When its input ends, the engine is gone, and so are the ranks:
-that holds over ssh too, where no signal of a dead parent would come through. Its output is one JSON document a line.
+The engine starts it as ``python -m placement.engines.node``, prefixed by the command that enters the host. The first
+line of its input is the instruction; later lines request a stop. When its input ends, the engine has ended, and the
+launcher kills the ranks; unlike a signal on the parent's death, this works over ssh too. Its output is one JSON
+document per line.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mltcp.core.atomic_files import write_whole
 from placement.engines import processes, rank
 
 _REPORT_BYTES = 4096
@@ -28,17 +30,17 @@ _LAST_BYTES = 4096
 
 
 def result_name(node: int) -> str:
-    """The file in the job's directory that says how torchrun ended on the host number ``node`` of the job."""
+    """The file in the job's directory with the exit status of torchrun on the ``node``-th host of the job."""
     return f"node-{node}.json"
 
 
 def log_name(node: int) -> str:
-    """The log of torchrun on that host."""
+    """The log file of torchrun on the ``node``-th host of the job."""
     return f"node-{node}.log"
 
 
 def last_line(path: Path) -> str:
-    """The last line of a log that says something, or nothing."""
+    """The last line of a log that is not blank; empty if there is none."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
@@ -49,10 +51,10 @@ def last_line(path: Path) -> str:
 
 
 def main() -> None:
-    """Run what the first line of the input says, until it ends or is to end."""
+    """Run the instruction in the first line of the input until its end or a stop request."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     processes.adopt_orphans()
-    # Unbuffered: what follows the line is for the selector.
+    # Unbuffered, so that the selector sees the bytes after the line.
     with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as instructions:
         line = instructions.readline()
     if line:
@@ -61,7 +63,7 @@ def main() -> None:
 
 
 class _Node:
-    """torchrun on this host, from its start to the end of its last descendant."""
+    """A torchrun process on this host, watched until its last descendant has ended."""
 
     def __init__(self, instruction: Mapping[str, Any], place: Path) -> None:
         self._number: int = instruction["node"]
@@ -76,7 +78,7 @@ class _Node:
         self._input = b""
 
     def run(self) -> None:
-        """Watch until torchrun has ended, or must be ended; then end whatever is left, and say so."""
+        """Watch until torchrun has ended or must be killed; then kill its descendants, and report the end."""
         _tell({"event": "started", "pid": self._torchrun.pid})
         exited = os.pidfd_open(self._torchrun.pid)
         with selectors.DefaultSelector() as selector:
@@ -123,7 +125,7 @@ class _Node:
             self._stop_within(float(json.loads(line)["stop_s"]))
 
     def _stop_within(self, grace_s: float) -> None:
-        # torchrun hands the signal on to its ranks.
+        # torchrun forwards the signal to its ranks.
         if grace_s > 0 and self._kill_at_s is None:
             self._torchrun.terminate()
         end_s = time.monotonic() + grace_s
@@ -140,18 +142,15 @@ class _Node:
         status = self._torchrun.poll()
         self._pass_reports_on()
         processes.kill_descendants()
-        self._torchrun.returncode = status  # reaped with the others
+        self._torchrun.returncode = status  # kill_descendants has reaped it
         said = last_line(self._directory / log_name(self._number))
         result = {"event": "ended", "status": -signal.SIGKILL if status is None else status, "said": said}
-        path = self._directory / result_name(self._number)
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(result))
-        partial.replace(path)
+        write_whole(self._directory / result_name(self._number), json.dumps(result).encode())
         _tell(result)
 
 
 def _tell(message: Mapping[str, Any]) -> None:
-    # The engine may be gone; then the end of the input says so.
+    # If the engine has ended, the end of the input tells.
     with suppress(BrokenPipeError):
         os.write(sys.stdout.fileno(), json.dumps(message).encode() + b"\n")
 

@@ -1,4 +1,4 @@
-"""A host's part of a job as the engine sees it: a process that it writes to and reads from."""
+"""The engine's end of a launcher process (:mod:`placement.engines.node`) on one host of a job."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _END_S = 5.0
 
 @dataclass(frozen=True)
 class NodeProcessExit:
-    """The process itself has ended: its status, negative for a signal, and the last that it complained of."""
+    """The end of a launcher process: its status, negative for a signal, and the last line of its standard error."""
 
     status: int
     said: str
 
 
 class NodeProcess:
-    """The process that enters a host and runs :mod:`placement.engines.node` there.
+    """A process that enters a host and runs :mod:`placement.engines.node` there.
 
     Raises:
         EngineError: the host cannot be entered.
@@ -44,7 +44,7 @@ class NodeProcess:
         command = [*host.enter, host.python, "-m", node.__name__]
         try:
             with open(complaints, "wb") as log:
-                # In a session of its own, no Ctrl-C at a terminal reaches it: the engine decides what ends.
+                # In its own session it gets no Ctrl-C from the terminal; the engine decides when it ends.
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
                 )
@@ -56,12 +56,12 @@ class NodeProcess:
 
     @property
     def output(self) -> int:
-        """The descriptor to be read by :meth:`messages` when there is something."""
+        """The descriptor of its output; call :meth:`messages` when it is readable."""
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
     def messages(self) -> list[Mapping[str, Any] | NodeProcessExit]:
-        """What the host has told; an ``NodeProcessExit`` is the last."""
+        """Read the messages that have arrived; the last one is a ``NodeProcessExit``."""
         data = os.read(self.output, _READ_BYTES)
         *lines, self._input = (self._input + data).split(b"\n")
         found: list[Mapping[str, Any] | NodeProcessExit] = [*filter(None, map(_message, lines))]
@@ -70,20 +70,20 @@ class NodeProcess:
         return found
 
     def stop(self, grace_s: float) -> None:
-        """Have the ranks there asked to end, and killed after ``grace_s``."""
+        """Request that the ranks there are stopped with SIGTERM, and after ``grace_s`` with SIGKILL."""
         self._write({"stop_s": grace_s})
 
     def end(self) -> None:
-        """End what it has started there, and it; wait for it."""
+        """End the process and everything that it has started, and wait for it."""
         self._close_streams()
         self._reap()
 
     def kill(self) -> None:
-        """Kill this process; what it started dies with it where that is on this machine."""
+        """Kill the process; its descendants on this machine are killed with it."""
         self._process.kill()
 
     def _write(self, message: Mapping[str, Any]) -> None:
-        # If it is gone, reading from it says so, and why.
+        # If it has ended, its output tells, and why.
         with suppress(BrokenPipeError):
             assert self._process.stdin is not None
             os.write(self._process.stdin.fileno(), json.dumps(message).encode() + b"\n")
@@ -106,7 +106,7 @@ class NodeProcess:
 
 
 def _message(line: bytes) -> Mapping[str, Any] | None:
-    """What a line says; None for what a host's login shell may have put in."""
+    """The message in a line; None for other output, such as that of a host's login shell."""
     try:
         document = json.loads(line)
     except ValueError:
@@ -115,7 +115,7 @@ def _message(line: bytes) -> Mapping[str, Any] | None:
 
 
 def exit_text(status: int) -> str:
-    """How a process ended."""
+    """A wait status in words, such as ``was killed by SIGKILL``."""
     if status >= 0:
         return f"ended with status {status}"
     try:

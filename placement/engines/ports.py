@@ -1,4 +1,4 @@
-"""The ports at which the ranks of jobs meet: one a job, below those that the kernel gives to connections."""
+"""Allocation of rendezvous ports to jobs, below the kernel's range of ephemeral ports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ FIRST, LAST = 20000, 29999
 
 
 class Ports:
-    """Ports in turn, so that one is not used again right away. Not safe to use from several threads."""
+    """Ports, handed out in turn so that one is not reused at once. Not thread-safe."""
 
     def __init__(self, first: int = FIRST, last: int = LAST) -> None:
         self._first, self._count = first, last - first + 1
@@ -16,13 +16,13 @@ class Ports:
         self._next = 0
 
     def take(self, job_id: str) -> int:
-        """A port that no other job has.
+        """Allocate a port to a job.
 
         Raises:
-            EngineError: there is none.
+            EngineError: all ports are taken.
         """
         if len(self._taken) == self._count:
-            raise EngineError(f"job {job_id}: no port is free: {self._count} jobs are the most")
+            raise EngineError(f"job {job_id}: no port is free: all {self._count} are taken")
         taken = set(self._taken.values())
         while (port := self._first + self._next) in taken:
             self._next = (self._next + 1) % self._count
@@ -31,5 +31,5 @@ class Ports:
         return port
 
     def release(self, job_id: str) -> None:
-        """Take back the port of a job."""
+        """Free the port of a job."""
         self._taken.pop(job_id, None)

@@ -1,6 +1,6 @@
-"""Processes in the kernel's eyes: whose they are, when they began, and how they end with their parent.
+"""Process control by prctl(2) and /proc: death signals, subreapers, start times, descendants.
 
-Standard library only: what runs on hosts and around ranks starts fast.
+It imports the standard library only, because the processes on hosts and around ranks must start fast.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ _STATE, _PARENT, _START_TIME = 0, 1, 19  # fields 3, 4 and 22 of /proc/PID/stat,
 
 
 def end_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent, which was ``parent``, is gone, however it went."""
+    """Have the kernel kill this process when its parent, with pid ``parent``, ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent is gone, so that none gets out of sight."""
+    """Become the subreaper, and so the parent of every descendant whose own parent has ended."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process began, in clock ticks since the machine did; None if it has ended. Numbers are used again."""
+    """The start time of a process in clock ticks since boot, which tells reused pids apart; None if it has ended."""
     fields = _stat(pid)
     return None if fields is None or fields[_STATE] in "ZX" else int(fields[_START_TIME])
 
 
 def kill_descendants() -> None:
-    """Kill and reap all descendants of this process, which adopts orphans."""
+    """Kill and reap all descendants of this process, which must be a subreaper."""
     while True:
         for pid in _descendants(os.getpid()):
             with suppress(ProcessLookupError):
@@ -61,7 +61,7 @@ def _descendants(ancestor: int) -> Iterator[int]:
 def _stat(pid: int) -> list[str] | None:
     try:
         with open(f"/proc/{pid}/stat") as file:
-            # The command's name stands in brackets and may itself hold brackets and blanks.
+            # The command name is in parentheses, and may contain parentheses and blanks itself.
             return file.read().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None

@@ -1,7 +1,7 @@
-"""The process around a rank: writes its log, tells how it ended, and takes it along when it goes itself.
+"""The wrapper process of a rank: redirects its output to a log, forwards signals, and reports its exit status.
 
-torchrun starts it as ``python -m placement.engines.rank COMMAND...``; it imports next to nothing, because it is
-there once a rank. The rank gets signals from it only, each of them once.
+torchrun starts it as ``python -m placement.engines.rank COMMAND...``. It imports next to nothing, because there is one
+per rank. The rank ends with its wrapper, and gets signals from the wrapper only, each of them once.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from types import FrameType
 from placement.engines import processes
 
 REPORTS = "MLTCP_ENGINE_REPORTS"
-"""Where a rank's end is told: the path of a datagram socket."""
+"""The variable with the path of the datagram socket to which the exit status of a rank is reported."""
+
 LOGS = "MLTCP_ENGINE_LOGS"
-"""The directory of the ranks' logs."""
+"""The variable with the directory of the ranks' logs."""
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _CANNOT_RUN = 127
 
 
 def main(command: Sequence[str]) -> None:
-    """Run the rank, and end as it ends."""
+    """Run the rank, and exit with its status or signal."""
     reports, logs = os.environ.pop(REPORTS), os.environ.pop(LOGS)
     number = int(os.environ["RANK"])
     _write_to(os.path.join(logs, log_name(number)))
@@ -44,7 +45,7 @@ def main(command: Sequence[str]) -> None:
 
 
 def log_name(rank: int) -> str:
-    """What the log of a rank is called in the directory of logs."""
+    """The name of a rank's log file."""
     return f"rank-{rank}.log"
 
 
@@ -56,7 +57,7 @@ def _write_to(path: str) -> None:
 
 
 def _become(command: Sequence[str], parent: int) -> None:
-    # In a process group of its own, signals for the group reach it through its parent only.
+    # In its own process group, it gets signals for the wrapper's group from the wrapper only.
     os.setpgid(0, 0)
     processes.end_with(parent)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
@@ -68,7 +69,7 @@ def _become(command: Sequence[str], parent: int) -> None:
 
 
 def _pass_signals_on(child: int) -> list[int]:
-    """Hand signals to the rank from now on; those that were are in the list."""
+    """Forward signals to the rank from now on; the list collects those that were forwarded."""
     told: list[int] = []
 
     def hand_on(number: int, _: FrameType | None) -> None:
@@ -83,7 +84,7 @@ def _pass_signals_on(child: int) -> list[int]:
 
 
 def _report(path: str, message: dict[str, int]) -> None:
-    # Whoever listened may be gone; then nobody needs to know.
+    # The launcher may have ended, and then needs no report.
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.sendto(json.dumps(message).encode(), path)
 

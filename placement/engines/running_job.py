@@ -1,4 +1,4 @@
-"""A job that a local engine has started: what its hosts tell, and what follows from it."""
+"""A running job of the local engine: a state machine over the messages of its hosts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any
 from placement.engines.engine import EngineEvent, HostShare, JobFailed, JobFinished, JobStarted, JobStopped
 from placement.engines.node_process import NodeProcess, NodeProcessExit, exit_text
 
-# The ranks of a job that lost a member fail too, some of them before the loss itself is seen.
 BLAME_GRACE_S = 0.3
-# A host that does not answer when it should have ended everything is left to itself after so long.
+"""How long failures are collected before the job is ended: other ranks fail too, some before the cause is reported."""
+
 ANSWER_S = 10.0
+"""How long to wait for a host to end its ranks after the grace period, before its launcher is killed."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,12 @@ class _Failure:
 
 
 class RunningJob:
-    """A job with a process for each of its hosts. Not safe to use from several threads.
+    """A job with one launcher process per host. Not thread-safe.
 
     Args:
-        job_id: of the job.
-        placement: its shares, in the order of its ranks.
-        nodes: the process of each share.
+        job_id: the job's id.
+        placement: its shares in the order of its ranks.
+        nodes: the launcher process of each share.
     """
 
     def __init__(self, job_id: str, placement: Sequence[HostShare], nodes: Sequence[NodeProcess]) -> None:
@@ -48,16 +49,16 @@ class RunningJob:
 
     @property
     def deadline_s(self) -> float:
-        """When :meth:`on_time` is to be called, CLOCK_MONOTONIC; infinite: not by itself."""
+        """When :meth:`on_time` must be called, by CLOCK_MONOTONIC; infinite: never."""
         return min(self._kill_at_s, self._abandon_at_s)
 
     @property
     def is_over(self) -> bool:
-        """Whether no host has anything of the job any more."""
+        """Whether all launcher processes have ended."""
         return not self._waiting
 
     def hear(self, node: NodeProcess, message: Mapping[str, Any] | NodeProcessExit) -> list[EngineEvent]:
-        """Take note of what a host has told."""
+        """Handle a message of a host, and return the events that follow."""
         if isinstance(message, NodeProcessExit):
             self._waiting.discard(node)
             self._note_end_of_process(node, message)
@@ -72,17 +73,17 @@ class RunningJob:
         return []
 
     def stop(self, grace_s: float) -> None:
-        """Have the job end on all hosts."""
+        """Stop the job on all hosts, as requested by the engine's user."""
         self._end_asked = True
         self._stop_all(grace_s)
 
     def close(self) -> None:
-        """Have it end because the engine does."""
+        """Stop the job because the engine is being closed."""
         self._closing = True
         self.stop(0.0)
 
     def on_time(self, now_s: float) -> None:
-        """Do what is due: end what is left of a job that failed, and give up on hosts that do not answer."""
+        """Apply expired deadlines: end the rest of a failed job, and kill launchers that do not answer."""
         if now_s >= self._kill_at_s:
             self._kill_at_s = math.inf
             self._stop_all(0.0)
@@ -133,5 +134,5 @@ class RunningJob:
         return JobFailed(self.job_id, "the engine was closed") if self._closing else JobStopped(self.job_id)
 
     def _blamed(self) -> _Failure:
-        """What caused the others: a rank or launcher that was killed, or else the first rank that failed."""
+        """The failure that caused the others: a killed rank or launcher, or else the first rank that failed."""
         return min(self._failures, key=lambda each: (not each.killed, each.rank is None))

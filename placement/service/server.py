@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from grpc_reflection.v1alpha import reflection
 from mltcp.core.address import Address
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import MltcpError, UsageError
+from mltcp.core.signals import stop_signals
 from placement.cassini.placement_selection import choose_placement
 from placement.engines.engine import Engine
 from placement.service.context import ServiceContext, ServiceRules
@@ -91,15 +91,10 @@ async def serve(configuration: ServiceConfiguration, ready: Callable[[Address], 
     configuration.check()
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[None] = loop.create_future()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _stop, stopped)
-    try:
+    with stop_signals(lambda _: _stop(stopped), loop):
         async with running_service(configuration, stopped) as address:
             ready(address)
             await stopped
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
 
 
 @asynccontextmanager

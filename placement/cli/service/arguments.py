@@ -1,4 +1,4 @@
-"""The arguments of all commands that talk to the placement service."""
+"""Arguments and output of the commands that call the placement service."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rich.box import HORIZONTALS
 from rich.console import Console
 from rich.table import Table
 
-from mltcp.core.errors import UsageError
+from placement.cli.service.listening import read_token
 from placement.client.client import Client
 
 
 def add_connection(command: argparse.ArgumentParser) -> None:
-    """Add where the service is, and how it is talked to."""
+    """Add the arguments that say where the service is and how to connect."""
     group = command.add_argument_group("service")
     group.add_argument(
         "--address",
@@ -25,36 +25,37 @@ def add_connection(command: argparse.ArgumentParser) -> None:
         help="unix:/path or host:port (default $MLTCP_PLACEMENT, or the user's own service)",
     )
     group.add_argument(
-        "--token-file", type=Path, metavar="FILE", help="with the token (default $MLTCP_PLACEMENT_TOKEN)"
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="file with the token (default: the token in $MLTCP_PLACEMENT_TOKEN)",
     )
     group.add_argument(
-        "--ca", type=Path, metavar="FILE", help="speak TLS, with these roots (default $MLTCP_PLACEMENT_CA)"
+        "--ca",
+        type=Path,
+        metavar="FILE",
+        help="use TLS with these root certificates (default $MLTCP_PLACEMENT_CA)",
     )
-    command.add_argument("--json", action="store_true", help="one JSON document")
+    command.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def client_of(options: argparse.Namespace) -> Client:
     """The client that the arguments describe.
 
     Raises:
-        UsageError: what is wrong with them.
+        UsageError: an argument is invalid, or a file that it names cannot be read.
     """
-    token = None
-    if options.token_file is not None:
-        try:
-            token = options.token_file.read_text().split("#")[0].strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"--token-file {options.token_file}: {error}") from None
+    token = None if options.token_file is None else read_token(options.token_file).split("#")[0].strip()
     return Client(options.address, token=token, certificate=options.ca)
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document with the version of its schema."""
     print(json.dumps({"schema": 1, **document}, allow_nan=False))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
-    """A table: with rules on a terminal, elsewhere as plain text that is never cut to a width."""
+    """Print a table: with rules on a terminal, elsewhere as plain text that is not cut to a width."""
     console = Console(highlight=False)
     box = HORIZONTALS if console.is_terminal else None
     if not console.is_terminal:
@@ -66,10 +67,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
 
 
 def milliseconds(value_ns: int) -> str:
-    """A time for people."""
+    """A duration as text."""
     return f"{value_ns / 1e6:.3f} ms"
 
 
 def places_text(places: Iterable[Any]) -> str:
-    """Slots for people, such as ``s1:0,2 s2:1``."""
+    """Slots as text, such as ``s1:0,2 s2:1``."""
     return " ".join(f"{each.server}:{','.join(map(str, each.slots))}" for each in places)

@@ -1,4 +1,4 @@
-"""``mltcp-placement explain`` as a command: why a job is where it is."""
+"""``mltcp-placement explain``: why a job was placed where it is, or why it waits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from placement.cli.service.arguments import add_connection, client_of, places_te
 
 _EXAMPLES = """\
 examples:
-  mltcp-placement explain bert-7             the placements that were considered, their scores, and what spoke for one
+  mltcp-placement explain bert-7             the candidate placements, their scores, and the reason of the choice
   mltcp-placement explain bert-7 --json
 """
 
@@ -26,7 +26,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Explain; returns the exit status."""
+    """Print the explanation; returns the exit status."""
     from placement.service.protocol.documents import document
 
     with client_of(options) as client:

@@ -1,28 +1,27 @@
-"""``mltcp-placement gate`` as a command: a gate in a process of its own."""
+"""``mltcp-placement gate``: a gate for all-reduces in a process of its own."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import signal
 from pathlib import Path
-from types import FrameType
 
 from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
+from mltcp.core.signals import stop_signals
+from placement.cli.service.listening import print_listening, read_token
 from placement.cli.simulation.arguments import add_contention, contention_of
 
 _EXAMPLES = """\
 examples:
   mltcp-placement gate --listen unix:/run/mltcp/gate.sock                     Ada-SRSF; all jobs share one link
   mltcp-placement gate --listen unix:/tmp/gate --policy srsf-1 --links links.json
-  mltcp-placement gate --listen 127.0.0.1:7411 --contention fit.json         a, b and eta as measured
-  MLTCP_GATE=unix:/tmp/gate torchrun ...                                      a job that asks there
+  mltcp-placement gate --listen 127.0.0.1:7411 --contention fit.json         measured a, b and eta
+  MLTCP_GATE=unix:/tmp/gate torchrun ...                                      a job that uses the gate
 
-links.json says which links jobs use, and what is left of them, for the order of SRSF:
+links.json has the links that jobs use, and their compute time, by which SRSF ranks them:
   {"jobs": {"vgg": {"links": ["rack0"], "iterations": 1000, "compute_s": 0.12, "gpus": 4}},
    "links": {"rack0": {"speed": 2.5}}}
-Jobs that are not named share one link. Where the order is not known, who asks first comes first.
+Jobs that are not listed share one link. Jobs of unknown compute time are admitted last, in the order of asking.
 """
 
 
@@ -38,24 +37,27 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--policy", default="ada-srsf", help="srsf-N, ada-srsf or ada-srsf-k (default ada-srsf)"
     )
     command.add_argument(
-        "--links", type=Path, metavar="FILE", help="what is known of jobs and links, as JSON"
+        "--links", type=Path, metavar="FILE", help="descriptions of jobs and links, JSON (see below)"
     )
     command.add_argument(
-        "--token-file", type=Path, metavar="FILE", help="jobs must have the same in MLTCP_GATE_TOKEN"
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="file with the token that jobs need in MLTCP_GATE_TOKEN",
     )
     command.add_argument(
         "--everyone",
         action="store_true",
-        help="all users of this host may use the Unix socket, not only this one",
+        help="let all users of this host connect to the Unix socket, not only this one",
     )
-    command.add_argument("--json", action="store_true", help="say where it listens as a line of JSON")
+    command.add_argument("--json", action="store_true", help="print the address as a line of JSON")
     add_contention(command)
     command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status."""
-    # Numba takes a second to import, which --help need not wait for.
+    # Imported here, because numba takes a second to import, and --help does not need it.
     from placement.gate.jobs import GateLinks, load_links
     from placement.gate.server import GateConfiguration, GateServer
 
@@ -69,34 +71,19 @@ def execute(options: argparse.Namespace) -> int:
     )
     server = GateServer(configuration)
 
-    def stop(number: int, _: FrameType | None) -> None:
-        server.stop()
-
-    former = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        _say(server.address, options)
-        server.run()
+        with stop_signals(lambda _: server.stop()):
+            print_listening("gate", server.address, options.policy, options.json)
+            server.run()
     finally:
         server.close()
-        for number, handler in former.items():
-            signal.signal(number, handler)
     return 0
-
-
-def _say(address: object, options: argparse.Namespace) -> None:
-    if options.json:
-        print(json.dumps({"schema": 1, "address": str(address), "policy": options.policy}), flush=True)
-    else:
-        print(f"gate: {options.policy}, at {address}", flush=True)
 
 
 def _token(path: Path | None) -> str:
     if path is None:
         return ""
-    try:
-        token = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--token-file {path}: {error}") from None
+    token = read_token(path)
     if not token:
-        raise UsageError(f"--token-file {path}: is empty; a token is required")
+        raise UsageError(f"--token-file {path}: expected a token, got an empty file")
     return token

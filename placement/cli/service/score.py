@@ -1,4 +1,4 @@
-"""``mltcp-placement score`` as a command: how well jobs would fit together on a link."""
+"""``mltcp-placement score``: the compatibility score of jobs on a link."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from placement.cli.service.arguments import add_connection, client_of, milliseco
 
 _EXAMPLES = """\
 examples:
-  mltcp-placement score bert-7 vgg-2 --link rack0              jobs that the service knows, on one of its links
-  mltcp-placement score bert-7 new.json --capacity-gbps 10     and a profile that it does not know
+  mltcp-placement score bert-7 vgg-2 --link rack0              jobs of the service on one of its links
+  mltcp-placement score bert-7 new.json --capacity-gbps 10     a job of the service and a profile in a file
 """
 
 
@@ -24,20 +24,22 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument(
-        "jobs", nargs="+", metavar="JOB", help="ids, or files that end in .json with profiles"
+        "jobs", nargs="+", metavar="JOB", help="a job's id, or a profile in a file that ends in .json"
     )
-    command.add_argument("--link", default="", metavar="NAME", help="of the service, or ...")
-    command.add_argument("--capacity-gbps", type=float, metavar="X", help="... one of this capacity")
+    command.add_argument("--link", default="", metavar="NAME", help="a link of the service")
+    command.add_argument(
+        "--capacity-gbps", type=float, metavar="X", help="capacity of a link, instead of --link"
+    )
     add_connection(command)
     command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Score; returns the exit status."""
+    """Print the score; returns the exit status."""
     from placement.service.protocol.documents import document, profile_from_file
 
     if bool(options.link) == (options.capacity_gbps is not None):
-        raise UsageError("--link, or --capacity-gbps, is needed")
+        raise UsageError("expected either --link or --capacity-gbps")
     files = [each for each in options.jobs if each.endswith(".json")]
     ids = [each for each in options.jobs if not each.endswith(".json")]
     profiles = [profile_from_file(Path(each)) for each in files]
@@ -46,7 +48,7 @@ def execute(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"jobs": [*ids, *files], **document(reply)})
         return 0
-    bound = "the best there is" if reply.proven else f"none is better than {reply.bound:.4f}"
+    bound = "the optimum" if reply.proven else f"the optimum is at most {reply.bound:.4f}"
     print(f"score {reply.score:.4f} ({bound})")
     print_table(
         ("job", "rotation", "time shift"),
@@ -62,5 +64,5 @@ def _bps(gbps: float | None) -> int:
     if gbps is None:
         return 0
     if not 0 < gbps <= 1_000_000:
-        raise UsageError(f"--capacity-gbps {gbps:g}: more than 0, up to 1000000, is allowed")
+        raise UsageError(f"--capacity-gbps: expected more than 0 and at most 1000000, got {gbps:g}")
     return round(gbps * 1e9)

@@ -1,9 +1,8 @@
-"""``mltcp-placement serve`` as a command: the placement service in a process of its own."""
+"""``mltcp-placement serve``: the placement service in a process of its own."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from contextlib import ExitStack
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
 from placement.cassini.drift import THRESHOLD
+from placement.cli.service.listening import print_listening
 
 if TYPE_CHECKING:
     from placement.engines.engine import Engine
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 examples:
-  mltcp-placement serve --cluster cluster.json                     at the user's own socket; jobs are placed by lwf-1
+  mltcp-placement serve --cluster cluster.json                     on the user's own socket, with policy lwf-1
   mltcp-placement serve --cluster cluster.json --policy themis+cassini --lease 60
   mltcp-placement serve --address 10.0.0.1:7410 --certificate cert.pem --key key.pem --tokens tokens.txt
-  mltcp-placement serve --cluster cluster.json --engine local --hosts hosts.json        runs the jobs as well
-  mltcp-placement serve --cluster cluster.json --gate unix:/run/mltcp/gate.sock,srsf-1  and decides when they may send
+  mltcp-placement serve --cluster cluster.json --engine local --hosts hosts.json        also runs the jobs
+  mltcp-placement serve --cluster cluster.json --gate unix:/run/mltcp/gate.sock,srsf-1  also gates their all-reduces
 
 cluster.json:
   {"servers": [{"name": "s0", "gpus": 4, "gpu_memory_mb": 32768, "nic_bps": 50000000000, "switch": "rack0"}, ...],
    "links": [{"switch": "rack0", "above": "core", "capacity_bps": 100000000000}, ...]}
-More can be registered while the service runs; all of it, and every job, is there again after a restart.
+More servers and links can be registered while the service runs. They and all jobs survive a restart.
 """
 
 
@@ -50,7 +50,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument(
         "--cluster", type=Path, metavar="FILE", help="servers and links to register at the start"
     )
-    command.add_argument("--json", action="store_true", help="say where it listens as a line of JSON")
+    command.add_argument("--json", action="store_true", help="print the address as a line of JSON")
     rules = command.add_argument_group("decisions")
     rules.add_argument(
         "--policy",
@@ -70,11 +70,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=float,
         default=THRESHOLD,
         metavar="SHARE",
-        help=f"of an iteration: farther from their time shifts jobs are held back (default {THRESHOLD})",
+        help=f"delay jobs that drift by more than this fraction of an iteration (default {THRESHOLD})",
     )
     security = command.add_argument_group("security")
-    security.add_argument("--certificate", type=Path, metavar="FILE", help="of the service, PEM: speak TLS")
-    security.add_argument("--key", type=Path, metavar="FILE", help="of the certificate")
+    security.add_argument(
+        "--certificate", type=Path, metavar="FILE", help="use TLS with this certificate, PEM"
+    )
+    security.add_argument("--key", type=Path, metavar="FILE", help="private key of the certificate, PEM")
     security.add_argument(
         "--tokens", type=Path, metavar="FILE", help="accept only calls with one of these tokens"
     )
@@ -84,13 +86,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument(
         "--gate",
         metavar="ADDRESS[,POLICY]",
-        help="run a gate for all-reduces, too: srsf-N, ada-srsf or ada-srsf-k (default ada-srsf)",
+        help="run a gate for all-reduces too: srsf-N, ada-srsf or ada-srsf-k (default ada-srsf)",
     )
     engine = command.add_argument_group("engine")
     engine.add_argument("--engine", choices=("local",), help="run the jobs that have a command")
     engine.add_argument("--hosts", type=Path, metavar="FILE", help="the servers' hosts, for --engine local")
     engine.add_argument(
-        "--logs", type=Path, metavar="DIRECTORY", help="of the jobs (default beside the state)"
+        "--logs", type=Path, metavar="DIRECTORY", help="logs of the jobs (default: jobs, beside the state)"
     )
     command.set_defaults(execute=execute)
 
@@ -103,11 +105,7 @@ def execute(options: argparse.Namespace) -> int:
     from placement.service.server import serve
 
     def ready(address: Address) -> None:
-        if options.json:
-            line = json.dumps({"schema": 1, "address": str(address), "policy": options.policy})
-        else:
-            line = f"placement service: {options.policy}, at {address}"
-        print(line, flush=True)
+        print_listening("placement service", address, options.policy, options.json)
 
     with ExitStack() as stack:
         configuration = _configuration(options, stack)
@@ -126,9 +124,9 @@ def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConf
     from placement.service.server import ServiceConfiguration
 
     if not 0 < options.lease <= 86_400:
-        raise UsageError(f"--lease {options.lease:g}: more than 0, up to 86400 s, is allowed")
+        raise UsageError(f"--lease: expected more than 0 and at most 86400 s, got {options.lease:g}")
     if not 0 < options.drift <= 0.5:
-        raise UsageError(f"--drift {options.drift:g}: more than 0, up to 0.5, is allowed")
+        raise UsageError(f"--drift: expected more than 0 and at most 0.5, got {options.drift:g}")
     servers, links = cluster_from_file(options.cluster) if options.cluster else ((), ())
     state = options.state or _default_state()
     configuration = ServiceConfiguration(
@@ -162,7 +160,7 @@ def _engine(options: argparse.Namespace, state: Path, stack: ExitStack) -> Engin
     from placement.engines.local import LocalEngine
 
     if options.hosts is None:
-        raise UsageError("--engine local: --hosts is needed")
+        raise UsageError("--engine local: expected --hosts FILE, got none")
     logs = options.logs or state.parent / "jobs"
     return stack.enter_context(LocalEngine(load_hosts(options.hosts), logs))
 
@@ -173,7 +171,7 @@ def _mode(text: str) -> int:
     except ValueError:
         mode = -1
     if not 0o600 <= mode <= 0o777:
-        raise UsageError(f"--socket-mode {text}: 600 to 777, in octal, is allowed")
+        raise UsageError(f"--socket-mode: expected 600 to 777 in octal, got {text}")
     return mode
 
 

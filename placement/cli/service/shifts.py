@@ -1,4 +1,4 @@
-"""``mltcp-placement shifts`` as a command: the time shifts that running jobs are held to."""
+"""``mltcp-placement shifts``: the time shifts of running jobs, and their drift."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from placement.cli.service.arguments import add_connection, client_of, milliseco
 
 _EXAMPLES = """\
 examples:
-  mltcp-placement shifts                     of all jobs that have one
+  mltcp-placement shifts                     all jobs that have a time shift
   mltcp-placement shifts bert-7 --json
 """
 
@@ -20,13 +20,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("jobs", nargs="*", metavar="JOB", help="only these")
+    command.add_argument("jobs", nargs="*", metavar="JOB", help="a job's id (default: all)")
     add_connection(command)
     command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Show; returns the exit status."""
+    """Print the time shifts; returns the exit status."""
     from placement.service.protocol.documents import document
 
     with client_of(options) as client:

@@ -1,4 +1,4 @@
-"""``mltcp-placement status`` as a command: jobs, servers and links of the placement service."""
+"""``mltcp-placement status``: jobs, servers and links of the placement service."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 examples:
-  mltcp-placement status                     all that runs or waits, the servers and the links that are used
+  mltcp-placement status                     running and waiting jobs, the servers, and the links in use
   mltcp-placement status bert-7 --json
-  mltcp-placement status --all               jobs that are over, too
+  mltcp-placement status --all               ended and failed jobs too
 """
 
 
@@ -32,14 +32,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("jobs", nargs="*", metavar="JOB", help="only these")
-    command.add_argument("--all", action="store_true", help="jobs that are over, too")
+    command.add_argument("jobs", nargs="*", metavar="JOB", help="a job's id (default: all)")
+    command.add_argument("--all", action="store_true", help="show ended and failed jobs too")
     add_connection(command)
     command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Show; returns the exit status."""
+    """Print the status; returns the exit status."""
     from placement.service.protocol.documents import document
 
     with client_of(options) as client:

@@ -1,4 +1,4 @@
-"""``mltcp-placement submit`` and ``release`` as commands: jobs into the placement service, and out of it."""
+"""``mltcp-placement submit`` and ``release``: submit jobs to the placement service, and end them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ examples:
   mltcp-placement submit --id bert-7 --gpus 4 --iterations 20000 --wait ended -- train.py --lr 0.1
   mltcp-placement submit --file jobs.json --json
 
-The id is the client's choice: a job that was submitted already is not submitted twice, so that a command whose answer
-was lost can be given again. When it returns, the job is durable.
+The client chooses the id. Submitting the same job again has no effect, so a command whose answer was lost can be
+repeated. When it returns, the job is durable.
 """
 _POLL_S = 0.2
 _WAITS = ("placed", "ended")
@@ -34,32 +34,40 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    submit.add_argument("--file", type=Path, metavar="FILE", help='a job, or several: {"jobs": [...]}')
+    submit.add_argument("--file", type=Path, metavar="FILE", help='JSON of one job, or {"jobs": [...]}')
     job = submit.add_argument_group("job")
-    job.add_argument("--id", metavar="NAME", help="unique")
-    job.add_argument("--gpus", type=int, default=0, metavar="N", help="how many GPUs, or ...")
-    job.add_argument("--cpu-slots", type=int, default=0, metavar="N", help="... CPU slots")
-    job.add_argument("--memory-mb", type=int, default=0, metavar="N", help="of each GPU")
+    job.add_argument("--id", metavar="NAME", help="unique name of the job")
+    job.add_argument("--gpus", type=int, default=0, metavar="N", help="number of GPUs")
     job.add_argument(
-        "--share", action="store_true", help="GPUs with other jobs that share, as the memory allows"
+        "--cpu-slots", type=int, default=0, metavar="N", help="number of CPU slots instead of GPUs"
     )
-    job.add_argument("--iterations", type=int, default=0, metavar="N", help="how long it trains")
-    job.add_argument("--profile", type=Path, metavar="FILE", help="its demand in an iteration, JSON")
-    job.add_argument("--policy", default="", metavar="NAME", help="to place it by (default the service's)")
-    job.add_argument("--servers", default="", metavar="NAMES", help="only on these, separated by commas")
-    job.add_argument("--wait", choices=_WAITS, help="until it is so far; Ctrl-C ends only the waiting")
-    job.add_argument("program", nargs="*", metavar="COMMAND", help="for the service's engine, after --")
+    job.add_argument("--memory-mb", type=int, default=0, metavar="N", help="memory that it needs on each GPU")
+    job.add_argument(
+        "--share", action="store_true", help="share GPUs with other sharing jobs, as the memory permits"
+    )
+    job.add_argument("--iterations", type=int, default=0, metavar="N", help="number of iterations to train")
+    job.add_argument("--profile", type=Path, metavar="FILE", help="demand profile of an iteration, JSON")
+    job.add_argument("--policy", default="", metavar="NAME", help="placement policy (default: the service's)")
+    job.add_argument(
+        "--servers", default="", metavar="NAMES", help="place it on these servers only, separated by commas"
+    )
+    job.add_argument(
+        "--wait", choices=_WAITS, help="wait for this state; Ctrl-C ends the waiting, not the job"
+    )
+    job.add_argument(
+        "program", nargs="*", metavar="COMMAND", help="command for the service's engine, after --"
+    )
     add_connection(submit)
     submit.set_defaults(execute=execute)
     release = commands.add_parser("release")
     release.add_argument("jobs", nargs="+", metavar="JOB")
-    release.add_argument("--reason", default="", help="to be told by status")
+    release.add_argument("--reason", default="", help="shown by status")
     add_connection(release)
     release.set_defaults(execute=_release)
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Submit; returns the exit status."""
+    """Submit the jobs; returns the exit status."""
     jobs = _jobs(options)
     with client_of(options) as client:
         found = [client.submit(job) for job in jobs]
@@ -81,7 +89,7 @@ def _jobs(options: argparse.Namespace) -> list[pb.Job]:
     from placement.service.protocol.documents import jobs_from_file, profile_from_file
 
     if (options.file is None) == (options.id is None):
-        raise UsageError("--file, or --id with --gpus and --iterations, are needed")
+        raise UsageError("expected either --file or --id with --gpus and --iterations")
     if options.file is not None:
         return jobs_from_file(options.file)
     job = pb.Job(
@@ -101,8 +109,8 @@ def _jobs(options: argparse.Namespace) -> list[pb.Job]:
 
 
 def _wait(client: Client, status: pb.JobStatus, until: str) -> pb.JobStatus:
-    far = ("ENDED", "FAILED") if until == "ended" else ("PLACED", "ENDED", "FAILED")
-    while _state(status) not in far:
+    awaited = ("ENDED", "FAILED") if until == "ended" else ("PLACED", "ENDED", "FAILED")
+    while _state(status) not in awaited:
         time.sleep(_POLL_S)
         status = client.job(status.id)
     return status

@@ -31,18 +31,27 @@ class TestHosts:
     @pytest.mark.parametrize(
         ("document", "message"),
         [
-            ([], r'hosts: \{"hosts": \[...\]\}'),
-            ({"hosts": []}, "at least one host is needed"),
-            ({"hosts": [7]}, r"hosts\[0\] is 7: an object is needed"),
-            ({"hosts": [{"name": "a"}]}, r"hosts\[0\]: address is missing"),
-            ({"hosts": [{**HOST, "slot": 3}]}, r"hosts\[0\]: 'slot' is unknown: name, address"),
-            ({"hosts": [{**HOST, "name": ""}]}, "name is '': a text is needed"),
-            ({"hosts": [{**HOST, "slots": 0}]}, "host 'a': slots is 0: 1 to 1024"),
-            ({"hosts": [{**HOST, "slots": True}]}, "host 'a': slots is True"),
-            ({"hosts": [{**HOST, "slots": 3, "gpus": 2}]}, "host 'a': 2 gpus for 3 slots"),
-            ({"hosts": [{**HOST, "gpus": ["0", "0"]}]}, "gpus has one more than once"),
-            ({"hosts": [{**HOST, "enter": "ssh a"}]}, r"hosts\[0\].enter is 'ssh a': a list of texts"),
-            ({"hosts": [HOST, HOST]}, "the name 'a' is used more than once"),
+            ([], r'hosts: expected \{"hosts": \[...\]\}'),
+            ({"hosts": []}, "with at least one host, got"),
+            ({"hosts": [7]}, r"hosts\[0\]: expected an object, got 7"),
+            ({"hosts": [{"name": "a"}]}, r"hosts\[0\].address: expected a text, got none"),
+            (
+                {"hosts": [{**HOST, "slot": 3}]},
+                r"hosts\[0\]: expected the fields name, address, .*, got 'slot'",
+            ),
+            ({"hosts": [{**HOST, "name": ""}]}, "name: expected a text, got ''"),
+            ({"hosts": [{**HOST, "slots": 0}]}, "host 'a': slots: expected 1 to 1024, got 0"),
+            ({"hosts": [{**HOST, "slots": True}]}, "host 'a': slots: expected 1 to 1024, got True"),
+            (
+                {"hosts": [{**HOST, "slots": 3, "gpus": 2}]},
+                "host 'a': gpus: expected one per slot, got 2 for 3 slots",
+            ),
+            ({"hosts": [{**HOST, "gpus": ["0", "0"]}]}, "gpus: expected distinct ones, got 0, 0"),
+            (
+                {"hosts": [{**HOST, "enter": "ssh a"}]},
+                r"hosts\[0\].enter: expected a list of texts, got 'ssh a'",
+            ),
+            ({"hosts": [HOST, HOST]}, "expected distinct names, got 'a' more than once"),
         ],
     )
     def test_that_cannot_be_are_refused_with_the_field(self, document, message):
@@ -80,13 +89,16 @@ class TestSlots:
     @pytest.mark.parametrize(
         ("placement", "message"),
         [
-            ([HostShare("c", (0, 1))], "on host c: no such host: there are a, b"),
-            ([HostShare("a", (0,)), HostShare("a", (1,))], "on host a: it is there more than once"),
-            ([HostShare("a", (1, 2))], r"on host a: slots \[1, 2\]: 0 to 1 are allowed"),
-            ([HostShare("a", (-1, 0))], r"slots \[-1, 0\]: 0 to 1 are allowed"),
-            ([HostShare("a", (0, 0))], r"slots \[0, 0\]: one or more, each once"),
-            ([HostShare("a", (0, 1)), HostShare("b", ())], r"on host b: slots \[\]: one or more"),
-            ([HostShare("a", (0,))], "1 slots for 2 ranks: one a rank is needed"),
+            ([HostShare("c", (0, 1))], "on host c: expected one of a, b"),
+            ([HostShare("a", (0,)), HostShare("a", (1,))], "on host a: expected one share per host, got 2"),
+            ([HostShare("a", (1, 2))], r"on host a: slots: expected 0 to 1, got \[1, 2\]"),
+            ([HostShare("a", (-1, 0))], r"slots: expected 0 to 1, got \[-1, 0\]"),
+            ([HostShare("a", (0, 0))], r"slots: expected one or more distinct ones, got \[0, 0\]"),
+            (
+                [HostShare("a", (0, 1)), HostShare("b", ())],
+                r"on host b: slots: expected one or more distinct ones, got \[\]",
+            ),
+            ([HostShare("a", (0,))], "expected one slot per rank, got 1 slots for 2 ranks"),
             ([], "0 slots for 2 ranks"),
         ],
     )
@@ -119,7 +131,7 @@ class TestSlots:
 def test_ports_are_given_in_turn_and_never_twice():
     ports = Ports(20, 22)
     assert [ports.take("a"), ports.take("b"), ports.take("c")] == [20, 21, 22]
-    with pytest.raises(EngineError, match="job d: no port is free: 3 jobs are the most"):
+    with pytest.raises(EngineError, match="job d: no port is free: all 3 are taken"):
         ports.take("d")
     ports.release("b")
     assert ports.take("d") == 21
@@ -131,10 +143,10 @@ def test_ports_are_given_in_turn_and_never_twice():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (("", ("true",), 1), "job.id is empty"),
-        (("a", (), 1), "job a: command is empty"),
-        (("a", ("",), 1), "job a: command is empty"),
-        (("a", ("true",), 0), "job a: ranks is 0: 1 or more"),
+        (("", ("true",), 1), "job.id: expected a name"),
+        (("a", (), 1), "job a: command: expected a program"),
+        (("a", ("",), 1), "job a: command: expected a program"),
+        (("a", ("true",), 0), "job a: ranks: expected 1 or more, got 0"),
     ],
 )
 def test_jobs_that_cannot_be(values, message):
