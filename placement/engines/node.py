@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mltcp.core.atomic_files import write_whole
+from mltcp.core.atomic_files import write_atomically
 from placement.engines import processes, rank
 
 _REPORT_BYTES = 4096
@@ -145,7 +145,7 @@ class _Node:
         self._torchrun.returncode = status  # kill_descendants has reaped it
         said = last_line(self._directory / log_name(self._number))
         result = {"event": "ended", "status": -signal.SIGKILL if status is None else status, "said": said}
-        write_whole(self._directory / result_name(self._number), json.dumps(result).encode())
+        write_atomically(self._directory / result_name(self._number), json.dumps(result).encode())
         _tell(result)
 
 

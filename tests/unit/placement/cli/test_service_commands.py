@@ -87,7 +87,7 @@ def test_status_shows_jobs_servers_and_links(shared, command):
 def test_score_and_explain_tell_scores(shared, command, directory):
     _, out, _ = command("score", "a", str(directory / "half.json"), "--capacity-gbps", "10", "--json")
     assert json.loads(out)["score"] == 1
-    assert "score 1.0000 (the best there is)" in command("score", "a", "b", "--link", "s1")[1]
+    assert "score 1.0000 (the optimum)" in command("score", "a", "b", "--link", "s1")[1]
     _, out, _ = command("explain", "b", "--json")
     found = json.loads(out)
     assert [each["score"] for each in found["candidates"] if each["chosen"]] == [1]

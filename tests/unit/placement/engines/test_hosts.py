@@ -96,7 +96,7 @@ class TestSlots:
             ([HostShare("a", (0, 0))], r"slots: expected one or more distinct ones, got \[0, 0\]"),
             (
                 [HostShare("a", (0, 1)), HostShare("b", ())],
-                r"on host b: slots: expected one or more distinct ones, got \[\]",
+                r"on host b: slots: expected one or more distinct",
             ),
             ([HostShare("a", (0,))], "expected one slot per rank, got 1 slots for 2 ranks"),
             ([], "0 slots for 2 ranks"),

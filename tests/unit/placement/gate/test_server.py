@@ -423,7 +423,7 @@ def test_the_command_serves_until_it_is_told_to_stop(address):
         (["--listen", "nowhere"], 2, "unix:/path or host:port"),
         (["--listen", "unix:/proc/gate"], 1, "cannot listen at unix:/proc/gate"),
         (["--links", "/nonexistent"], 2, "/nonexistent: No such file"),
-        (["--token-file", "/dev/null"], 2, "/dev/null: is empty"),
+        (["--token-file", "/dev/null"], 2, "/dev/null: expected a token, got an empty file"),
         (["--b", "x"], 2, "--b 'x'"),
     ],
 )
