@@ -110,42 +110,42 @@ class PlacementServicer:
     """Missing associated documentation comment in .proto file."""
 
     def RegisterServers(self, request, context):
-        """Makes servers and the switches they hang on known. Again with the same content: nothing happens.
+        """Registers servers and the switches they are connected to. Registering the same content again has no effect.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RegisterLinks(self, request, context):
-        """Makes the uplinks of switches known; a switch without one is a root.
+        """Registers uplinks of switches; a switch without an uplink is a root.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RegisterJob(self, request, context):
-        """Makes a job known without asking for a place: Place does.
+        """Registers a job without queueing it for placement; see Place.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Submit(self, request, context):
-        """Makes a job known and queues it; the service places it as soon as it fits. The reply comes once it is durable.
+        """Registers and queues a job; the service places it as soon as it fits. The job is durable before the reply.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Place(self, request, context):
-        """Places a job that is registered or queued now, or says what is missing.
+        """Places a registered or queued job now; the error names the resource that is missing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Release(self, request, context):
-        """Ends a job: its slots, links and time shift are given back.
+        """Ends a job, and frees its slots, links and time shift.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -158,50 +158,51 @@ class PlacementServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request, context):
-        """The compatibility score of jobs on one link, and the rotation at which it is reached.
+        """Computes the compatibility score of jobs on one link, and the rotations that reach it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TimeShifts(self, request, context):
-        """The time shifts that running jobs are held to.
+        """Returns the time shifts of running jobs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Explain(self, request, context):
-        """Why a job is where it is, or why it is nowhere.
+        """Explains why a job was placed where it is, or why it has not been placed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutProfile(self, request, context):
-        """Replaces a job's demand profile; the shifts of the jobs that share links with it are worked out again.
+        """Replaces a job's demand profile, and recomputes the time shifts of the jobs that share links with it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportDrift(self, request, context):
-        """One report of when an iteration began to send, for a job without an agent of its own.
+        """Reports when an iteration began to send, for a job without an agent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Attach(self, request_iterator, context):
-        """The stream of a job's agent (its rank 0): what happened in, what to do out. The first message is a Hello.
+        """The stream of a job's agent (its rank 0): reports to the service, decisions to the agent. The first message is a
+        Hello.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Clock(self, request, context):
-        """The service's clock, to which all reports refer. It never goes back while the service runs; another start of the
-        service is another clock, so an agent asks again whenever it attaches.
+        """Reads the service's clock, to which all reports refer. It is monotonic while the service runs and changes when the
+        service is restarted, so an agent reads it again whenever it attaches.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
