@@ -79,7 +79,9 @@ def carry_out(registry: Registry, decision: PlacementDecision, now_ns: int) -> l
     return [registry.jobs[placed.id], *(each for each in changed if each.id != placed.id)]
 
 
-def shift(registry: Registry, connected: Iterable[str], choice: PlacementChoice, now_ns: int) -> list[JobRecord]:
+def shift(
+    registry: Registry, connected: Iterable[str], choice: PlacementChoice, now_ns: int
+) -> list[JobRecord]:
     """Set or remove the time shifts of connected jobs; returns the jobs that changed.
 
     Jobs that are shifted against each other get a common `turn`, which no earlier decision has used.
