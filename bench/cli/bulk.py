@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.bulk.bulk import BulkResult, alone, beside, summarise
-from bench.cli.contend import add_jobs, add_link, contest_of, link_of
+from bench.cli.contest_arguments import add_jobs, add_link, contest_of, link_of
 from bench.cli.progress import progress
 from bench.compare.approaches.policy import Policy, parse_policy
 from bench.lab.bottleneck.aqm import VIRTUAL_QUEUE

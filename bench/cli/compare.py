@@ -7,7 +7,14 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.cli.contend import add_link, add_measurement, add_runs, check_counts, link_of, retry_busy_of
+from bench.cli.contest_arguments import (
+    add_link,
+    add_measurement,
+    add_runs,
+    check_counts,
+    link_of,
+    retry_busy_of,
+)
 from bench.cli.progress import progress
 from bench.compare.approaches.approach import Approach, parse_approaches
 from bench.compare.contest import Contest, named_jobs

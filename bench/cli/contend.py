@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
+from bench.cli.contest_arguments import add_jobs, add_link, add_measurement, contest_of, retry_busy_of
 from bench.cli.progress import progress
-from bench.compare.approaches.approach import Approach
-from bench.compare.approaches.policy import parse_policy
-from bench.compare.contest import Contest, named_jobs
 from bench.compare.engine import run_contests
 from bench.compare.report.text import CONTEND, print_report
 from bench.compare.results.document import contend_document
 from bench.compare.results.figures import pooled_yardsticks
 from bench.compare.results.results import CompareResult, SetResult, set_result
-from bench.compare.results.runs import Scalar
-from bench.lab.bottleneck.aqm import MARKERS, VIRTUAL_QUEUE
-from bench.lab.link import MAX_QUEUE_BYTES, MAX_RATE_BPS, MIN_RATE_BPS, Link
-from bench.workloads.job import TrainingOptions, Work
-from bench.workloads.perturbation import parse_perturbation
-from bench.workloads.profile import Profile, Scale, default_fraction, fit, load
-from mltcp.core.errors import UsageError
-from mltcp.core.policy_names import parse_names
-from mltcp.core.quantities import parse_rate_bps, parse_size_bytes
 
 _POLICIES = "isolated,reno,mltcp_reno,cubic,mltcp_cubic,dctcp,mltcp_dctcp"
-_TRAINING = "train"
-# Communication time of an isolated iteration by default: F needs several windows to act, and runs should be short.
-_LINK_S = 0.166
-
 _EXAMPLES = """\
 examples:
   mltcp-bench contend --jobs vgg16,vgg16                     two jobs on one link, each policy against the job alone
@@ -67,90 +51,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.set_defaults(execute=execute)
 
 
-def add_jobs(command: argparse.ArgumentParser, policies: str, iterations: int, repeat: int) -> None:
-    """Add the arguments for the jobs, their policies, and the number of runs."""
-    command.add_argument(
-        "--jobs", default="vgg16,vgg16", help="DNN profiles by name or JSON file, or `train`"
-    )
-    command.add_argument(
-        "--policies",
-        default=policies,
-        help=f"congestion controls, and `isolated`, with which they are compared (default {policies})",
-    )
-    add_runs(command, iterations, repeat)
-    command.add_argument(
-        "--scale", default="auto", metavar="B:T", help="factors for bytes and times (default: fit the link)"
-    )
-    command.add_argument(
-        "--fraction", type=float, help="link share of the largest job's iteration (default 0.86 / jobs)"
-    )
-    command.add_argument(
-        "--compute", type=float, metavar="S", help="longest compute phase (default: 0.22 s for two jobs)"
-    )
-    command.add_argument(
-        "--overlap",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="send buckets during the backward phase (default: after it, see docs/lab.md)",
-    )
-
-
-def add_runs(command: argparse.ArgumentParser, iterations: int, repeat: int) -> None:
-    """Add the arguments for the length and the number of runs."""
-    command.add_argument(
-        "--iterations",
-        type=int,
-        default=iterations,
-        metavar="N",
-        help=f"iterations of the slowest job; others run as long (default {iterations})",
-    )
-    command.add_argument(
-        "--repeat",
-        type=int,
-        default=repeat,
-        metavar="N",
-        help=f"how often each policy runs, interleaved (default {repeat})",
-    )
-    command.add_argument(
-        "--ranks", type=int, default=2, metavar="N", help="processes of a job, each on a host (default 2)"
-    )
-
-
-def add_link(command: argparse.ArgumentParser) -> None:
-    """Add the arguments that describe the bottleneck."""
-    command.add_argument("--rate", default="300mbit", help="rate of the bottleneck (default 300mbit)")
-    command.add_argument("--queue", default="300kb", help="queue limit of the bottleneck (default 300kb)")
-    command.add_argument(
-        "--ecn", default="40kb", help="queue above which packets are marked, or `none` (default 40kb)"
-    )
-    command.add_argument("--mtu", type=int, default=1500, help="in bytes (default 1500)")
-
-
-def add_measurement(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of every comparison: marking, disturbed runs, and the form of the result."""
-    command.add_argument(
-        "--ecn-by",
-        default=VIRTUAL_QUEUE,
-        choices=MARKERS,
-        help="the mechanism that marks (default virtual_queue)",
-    )
-    command.add_argument(
-        "--retry-busy",
-        type=int,
-        default=0,
-        metavar="N",
-        help="repeat a run up to N times while other programs use more than 5 %% of the processors (default 0)",
-    )
-    command.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
-
-
-def retry_busy_of(options: argparse.Namespace) -> int:
-    """How often a disturbed run is repeated; UsageError if that is negative."""
-    if options.retry_busy < 0:
-        raise UsageError(f"--retry-busy: expected 0 or more, got {options.retry_busy}")
-    return int(options.retry_busy)
-
-
 def execute(options: argparse.Namespace) -> int:
     """Run the contest and print its result; returns the exit status."""
     contest, retry_busy = contest_of(options), retry_busy_of(options)
@@ -163,104 +63,6 @@ def execute(options: argparse.Namespace) -> int:
     else:
         print_report(CompareResult((result,)), CONTEND, files=plots)
     return 0
-
-
-def contest_of(options: argparse.Namespace) -> Contest:
-    """The contest that the arguments describe.
-
-    Raises:
-        UsageError: an argument is out of range or unknown.
-    """
-    link = link_of(options)
-    check_counts(options, "iterations", "repeat")
-    if not 0 <= options.stagger < 3600:
-        raise UsageError(f"--stagger: expected 0 to 3600 seconds, got {options.stagger}")
-    names = [name for name in options.jobs.split(",") if name]
-    if not names:
-        raise UsageError("--jobs: expected one or more profiles, such as vgg16,vgg16, got none")
-    works, scale = _works(names, link, options)
-    perturbation = parse_perturbation(options.perturb, options.seed) if options.perturb else None
-    return Contest(
-        jobs=named_jobs(works, [Path(name).stem for name in names]),
-        approaches=parse_names(
-            options.policies, lambda name: Approach(name, parse_policy(name, options.isolated_cc))
-        ),
-        link=link,
-        iterations=options.iterations,
-        repeat=options.repeat,
-        ranks=options.ranks,
-        starts_s=(tuple(options.stagger * index for index in range(len(names))),) * options.repeat,
-        perturbation=perturbation,
-        ecn_by=options.ecn_by,
-        setting=_setting(options, scale),
-    )
-
-
-def check_counts(options: argparse.Namespace, *fields: str) -> None:
-    """Raise UsageError unless each of these options is at least 1."""
-    for field in fields:
-        if getattr(options, field) < 1:
-            raise UsageError(f"--{field}: expected 1 or more, got {getattr(options, field)}")
-
-
-def link_of(options: argparse.Namespace) -> Link:
-    """The bottleneck that the arguments describe."""
-    ecn = None if options.ecn == "none" else _size("ecn", options.ecn)
-    rate_bps = parse_rate_bps(options.rate, field="--rate", lowest=MIN_RATE_BPS, highest=MAX_RATE_BPS)
-    return Link(rate_bps, _size("queue", options.queue), ecn, options.mtu)
-
-
-def _works(names: Sequence[str], link: Link, options: argparse.Namespace) -> tuple[list[Work], Scale]:
-    profiles = {name: load(name) for name in names if name != _TRAINING}
-    if not options.overlap:
-        profiles = {name: profile.without_overlap() for name, profile in profiles.items()}
-    scale = _scale([profiles[name] for name in names if name in profiles], link, options, len(names))
-    scaled = {name: profile.scaled(scale.time, scale.bytes) for name, profile in profiles.items()}
-    training = TrainingOptions(compute_s=_compute_s(options, len(names)))
-    return [scaled.get(name, training) for name in names], scale
-
-
-def _fraction(options: argparse.Namespace, jobs: int) -> float:
-    return default_fraction(jobs) if options.fraction is None else float(options.fraction)
-
-
-def _compute_s(options: argparse.Namespace, jobs: int) -> float:
-    if options.compute is not None:
-        return float(options.compute)
-    fraction = _fraction(options, jobs)
-    return _LINK_S * (1 - fraction) / fraction if 0 < fraction < 1 else _LINK_S
-
-
-def _scale(profiles: Sequence[Profile], link: Link, options: argparse.Namespace, jobs: int) -> Scale:
-    if not profiles:
-        return Scale(1.0, 1.0)
-    if options.scale == "auto":
-        return fit(
-            profiles, link.rate_bps, options.ranks, _fraction(options, jobs), _compute_s(options, jobs)
-        )
-    size, colon, time = options.scale.partition(":")
-    try:
-        return Scale(time=float(time) if colon else 1.0, bytes=float(size))
-    except ValueError:
-        raise UsageError(
-            f"--scale: expected `auto` or B:T, two positive numbers, got {options.scale!r}"
-        ) from None
-
-
-def _size(field: str, text: str) -> int:
-    return parse_size_bytes(text, field=f"--{field}", highest=MAX_QUEUE_BYTES)
-
-
-def _setting(options: argparse.Namespace, scale: Scale) -> dict[str, Scalar]:
-    return {
-        "stagger_s": options.stagger,
-        "perturb": options.perturb,
-        "seed": options.seed,
-        "overlap": options.overlap,
-        "bytes_scale": scale.bytes,
-        "time_scale": scale.time,
-        "isolated_cc": options.isolated_cc,
-    }
 
 
 def _plots(result: SetResult, directory: Path | None) -> list[str]:

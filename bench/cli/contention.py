@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.cli.contend import add_link, link_of
+from bench.cli.contest_arguments import add_link, link_of
 from bench.cli.progress import progress
 from bench.compare.approaches.policy import PACED, Policy, parse_policy
 from bench.contention.contention import RANKS, ContentionPlan, ContentionResult, ContentionRound, measure

@@ -10,8 +10,10 @@ from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import CASSINI, Vocabulary, parse_names, split_name
 from placement.policies.catalogue import communication_policy
 
-SCHEDULERS = Vocabulary("scheduler", ("themis", "pollux", "random", "first-fit", "list-scheduling", "lwf-K"))
-GATES = Vocabulary("gate", ("srsf-N", "ada-srsf", "ada-srsf-k"))
+SCHEDULER_NAMES = Vocabulary(
+    "scheduler", ("themis", "pollux", "random", "first-fit", "list-scheduling", "lwf[-K]")
+)
+GATE_NAMES = Vocabulary("gate", ("srsf-N", "ada-srsf", "ada-srsf-k"))
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,9 @@ def parse_approach(text: str, control: str) -> Approach:
     for part in parts:
         if part == CASSINI and not cassini:
             cassini = True
-        elif SCHEDULERS.find(part) and placement is None:
+        elif SCHEDULER_NAMES.find(part) and placement is None:
             placement = part
-        elif GATES.find(part) and gate is None:
+        elif GATE_NAMES.find(part) and gate is None:
             gate = communication_policy(part).name
         elif not _is_combined(part) and part not in (ISOLATED, FAIR) and policy is None:
             policy = _control(part, control)
@@ -88,12 +90,12 @@ def parse_approaches(text: str, control: str) -> tuple[Approach, ...]:
 
 def _is_combined(part: str) -> bool:
     """Whether the part of a name stands for something else than a congestion control."""
-    return part == CASSINI or SCHEDULERS.find(part) is not None or GATES.find(part) is not None
+    return part == CASSINI or SCHEDULER_NAMES.find(part) is not None or GATE_NAMES.find(part) is not None
 
 
 def _control(text: str, control: str) -> Policy:
     if text == FAIR:
         return parse_policy(control, control)
-    known = (FAIR, *allowed_policies(), CASSINI, *SCHEDULERS.names, *GATES.names)
+    known = (FAIR, *allowed_policies(), CASSINI, *SCHEDULER_NAMES.names, *GATE_NAMES.names)
     Vocabulary("policy", known, modified=True).parse(text)
     return parse_policy(text, control)

@@ -58,8 +58,7 @@ def html_report(result: CompareResult) -> str:
     colours = colours_of(result)
     parts = ["<h1>The same jobs on the same links, under every approach</h1>"]
     parts += [f"<p>{html.escape(gain_sentence(one, COMPARE))}</p>" for one in result.sets]
-    if _worth_a_gain_figure(result):
-        parts.append(_figure(Picture("gain", GAIN_CAPTION, lambda: gain_figure(result, colours))))
+    parts += [_figure(picture) for picture in _gain_pictures(result, colours)]
     for one in result.sets:
         parts += _section(one, colours)
     body = "\n".join(parts)
@@ -70,8 +69,11 @@ def html_report(result: CompareResult) -> str:
     )
 
 
-def _worth_a_gain_figure(result: CompareResult) -> bool:
-    return any(len(points) > 1 for points in gains(result).values())
+def _gain_pictures(result: CompareResult, colours: Colours) -> list[Picture]:
+    """The picture of gains by compatibility, if an approach was run on two or more sets."""
+    if all(len(points) < 2 for points in gains(result).values()):
+        return []
+    return [Picture("gain", GAIN_CAPTION, lambda: gain_figure(result, colours))]
 
 
 def _all_pictures(result: CompareResult) -> list[Picture]:
@@ -82,9 +84,7 @@ def _all_pictures(result: CompareResult) -> list[Picture]:
         found += [
             Picture(f"{stem}-{each.name}", each.caption, each.draw) for each in pictures_of(one, colours)
         ]
-    if _worth_a_gain_figure(result):
-        found.append(Picture("gain", GAIN_CAPTION, lambda: gain_figure(result, colours)))
-    return found
+    return found + _gain_pictures(result, colours)
 
 
 def _section(one: SetResult, colours: Colours) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mltcp.core.policy_names import Vocabulary
+from bench.compare.approaches.approach import SCHEDULER_NAMES
 from placement.model.cluster import Cluster
 from placement.policies.catalogue import PlacementPolicy, placement_policy
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Scheduler
@@ -16,8 +16,6 @@ from placement.policies.schedulers.scheduling_policy import (
     scheduling_policy,
 )
 from placement.service.state.slot_pool import SlotPool, SlotRequest
-
-NAMES = Vocabulary("scheduler", (*SCHEDULERS, "first-fit", "list-scheduling", "lwf[-K]"))
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def scheduler(name: str, cassini: bool, seed: int) -> SchedulingPolicy:
     Raises:
         UsageError: there is no such scheduler.
     """
-    part = NAMES.parse(name)
+    part = SCHEDULER_NAMES.parse(name)
     if part.base in SCHEDULERS:
         return scheduling_policy(name + (AUGMENTED if cassini else ""), seed=seed)
     return SchedulingPolicy(GreedyScheduler(placement_policy(part.base, part.number or 1)), cassini)

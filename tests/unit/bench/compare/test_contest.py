@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from bench.cli import compare, contend
+from bench.cli import compare, contend, contest_arguments
 from bench.compare.snapshot import contest_of
 from mltcp.core.errors import UsageError
 
@@ -18,7 +18,7 @@ def options(command, *arguments):
 
 
 def contended(*arguments):
-    return contend.contest_of(options(contend, *arguments))
+    return contest_arguments.contest_of(options(contend, *arguments))
 
 
 def compared(*arguments, **starts):
