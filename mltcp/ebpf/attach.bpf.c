@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * Attached to a job's cgroup: every TCP socket that a process in it opens or accepts gets the job's identity and its
- * congestion control. One copy is loaded per job, with the two filled in before loading.
+ * A sockops program on a job's cgroup: tags every TCP socket that a process in it opens or accepts with the job, and sets
+ * its congestion control, mark and priority. One copy is loaded per job; `attachment` is set before loading.
  */
 #include "mltcp.bpf.h"
 
@@ -16,7 +16,7 @@ char _license[] SEC("license") = "Dual BSD/GPL";
 
 struct attachment {
 	__u32 job;
-	__u32 mark; /* and priority: the class of a paced job, 0 if it is not */
+	__u32 mark; /* mark and priority, which select the HTB class of a paced job; 0: none */
 	char control[CONTROL_NAME_BYTES];
 };
 
@@ -34,7 +34,7 @@ static __always_inline void tag(struct bpf_sock_ops *context)
 		flow->job = attachment.job;
 }
 
-/* Without a filter for priorities, with one for marks: see mltcp/pacing/htb.py. */
+/* HTB selects the class by priority; a classifier selects it by mark: see mltcp/pacing/htb_qdisc.py. */
 static __always_inline void classify(struct bpf_sock_ops *context)
 {
 	__u32 class = attachment.mark;
@@ -55,11 +55,11 @@ SEC("sockops")
 int mltcp_attach(struct bpf_sock_ops *context)
 {
 	switch (context->op) {
-	case BPF_SOCK_OPS_TCP_LISTEN_CB: /* before the SYN-ACK: whether to agree to ECN hangs on the control */
+	case BPF_SOCK_OPS_TCP_LISTEN_CB: /* before the SYN-ACK: the control decides whether ECN is accepted */
 		control(context);
 		break;
 	case BPF_SOCK_OPS_TCP_CONNECT_CB:         /* before the SYN, for the same reason */
-	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:  /* again, in case the program chose a control of its own in between */
+	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:  /* again, if the program chose another control in between */
 	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
 		tag(context);
 		classify(context);

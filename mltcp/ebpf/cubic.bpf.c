@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
  * MLTCP-CUBIC: the step towards the cubic target is multiplied by F(bytes_ratio). The base is the kernel's own CUBIC,
- * called through its kfuncs: with F = 1 this is CUBIC, whatever the kernel's version of it does. CUBIC keeps its state at
- * the head of icsk_ca_priv; ours is in socket storage, so the two never meet.
+ * called through its kfuncs, so that with F = 1 this is the CUBIC of the running kernel. CUBIC keeps its state at the
+ * beginning of icsk_ca_priv, ours is at its end and in socket storage.
  */
 #include "mltcp.bpf.h"
 

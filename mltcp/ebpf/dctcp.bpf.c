@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * DCTCP (RFC 8257) and MLTCP-DCTCP. Few kernels have DCTCP built in, and its functions cannot be called from here when
- * it is not, so this file carries its own: registered as bpf_dctcp it is the base, and mltcp_dctcp is the same with Reno's
- * increase step multiplied by F(bytes_ratio). The ECN-proportional decrease is DCTCP's in both.
+ * DCTCP (RFC 8257) and MLTCP-DCTCP. Few kernels have DCTCP built in, and its functions cannot be called from here if they
+ * have not, so this file implements it: bpf_dctcp is the base, and mltcp_dctcp is the same with Reno's increase step
+ * multiplied by F(bytes_ratio). Both have DCTCP's ECN-proportional decrease.
  */
 #include "mltcp.bpf.h"
 
@@ -19,15 +19,15 @@ struct dctcp {
 	__u32 window_end;       /* the observation window ends when this is acknowledged */
 	__u32 delivered;        /* at the start of the window */
 	__u32 delivered_ce;
-	__u32 rcv_nxt;          /* up to where the last ACK state was told to the sender */
+	__u32 rcv_nxt;          /* everything before it was acknowledged with the last CE state */
 	__u32 ce_state;
 	__u32 cwnd_before_loss;
 	__u32 good_cwnd;
 };
 
 /*
- * Without ECN, RFC 8257 falls back to Reno. Asked for each time and not once in init: a control that is set before the SYN
- * is initialised before ECN has been negotiated.
+ * Whether ECN was negotiated; without it, RFC 8257 falls back to Reno. Checked at every use: a control that is set before
+ * the SYN is initialised before the negotiation.
  */
 static __always_inline bool has_ecn(const struct sock *sk)
 {
@@ -60,14 +60,14 @@ static __always_inline void dctcp_update_alpha(struct sock *sk)
 	struct dctcp *ca = ca_priv(sk);
 	__u32 marked, delivered, alpha = ca->alpha, fade;
 
-	/* A control set before the SYN was initialised before there were sequence numbers to hold a window against. */
+	/* A control that was set before the SYN was initialised before the sequence numbers were chosen. */
 	if (sk->__sk_common.skc_state == TCP_SYN_SENT) {
 		dctcp_begin(sk);
 		return;
 	}
 	if (before(tp->snd_una, ca->window_end))
 		return;
-	/* alpha would get stuck below 1/g if the subtraction rounded to nothing */
+	/* If the subtraction rounded to 0, alpha would get stuck below 1/g. */
 	fade = alpha >> G_SHIFT ? alpha >> G_SHIFT : alpha;
 	alpha -= fade;
 	marked = tp->delivered_ce - ca->delivered_ce;
@@ -82,8 +82,8 @@ static __always_inline void dctcp_update_alpha(struct sock *sk)
 }
 
 /*
- * RFC 8257 section 3.2: the receiver tells the sender at once when the CE state changes, and first acknowledges, with the
- * old state, what a delayed ACK still holds back.
+ * RFC 8257 section 3.2: when the CE state changes, the receiver sends an ACK at once, and before it, with the old state,
+ * an ACK for the segments that a delayed ACK still covers.
  */
 static __always_inline void dctcp_echo(struct sock *sk, __u32 ce)
 {
@@ -205,7 +205,7 @@ void BPF_PROG(mltcp_dctcp_avoid, struct sock *sk, __u32 ack, __u32 acked)
 SEC("struct_ops/dctcp_state")
 void BPF_PROG(dctcp_state, struct sock *sk, __u8 new_state)
 {
-	/* entering recovery has already reduced by alpha; a loss asks for a half, RFC 8257 section 3.5 */
+	/* Entering recovery has reduced the window by alpha; a loss halves it, RFC 8257 section 3.5. */
 	if (new_state == TCP_CA_Recovery && has_ecn(sk))
 		dctcp_loss(sk);
 }

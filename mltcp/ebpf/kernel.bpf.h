@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * The few kernel types that the congestion controls read or write, declared for CO-RE: only the fields named here have
- * to exist, and libbpf finds where they lie in the running kernel from its BTF. No generated vmlinux.h is needed.
+ * The kernel types that the congestion controls use, declared for CO-RE: only the fields named here have to exist, and
+ * libbpf relocates them to their offsets in the running kernel by its BTF. No generated vmlinux.h is needed.
  */
 #pragma once
 
@@ -24,10 +24,10 @@ enum tcp_ca_event { CA_EVENT_TX_START, CA_EVENT_CWND_RESTART, CA_EVENT_COMPLETE_
 
 enum { TCP_CONG_NEEDS_ECN = 0x2 };
 
-/* tcp_sock.ecn_flags: RFC 3168 ECN was negotiated; the receiver is to echo congestion. */
+/* tcp_sock.ecn_flags: RFC 3168 ECN was negotiated; the receiver must echo congestion. */
 enum { ECN_OK = 0x1, ECN_DEMAND_CWR = 0x4 };
 
-/* inet_connection_sock.icsk_ack.pending: a delayed ACK waits for its timer; the ACK must go now. */
+/* inet_connection_sock.icsk_ack.pending: a delayed ACK waits for its timer; an ACK must be sent now. */
 enum { ACK_TIMER = 0x2, ACK_NOW = 0x10 };
 
 struct in6_addr {
@@ -75,7 +75,7 @@ struct tcp_sock {
 	__u32 delivered_ce;
 	__u32 total_retrans;
 	__u64 bytes_acked;
-	__u64 tcp_mstamp; /* CLOCK_MONOTONIC in microseconds, as of the packet at hand */
+	__u64 tcp_mstamp; /* CLOCK_MONOTONIC in microseconds, at the current packet */
 	__u8 ecn_flags;
 } CORE;
 
@@ -109,7 +109,7 @@ static __always_inline void *ca_priv(const struct sock *sk)
 	return (void *)((struct inet_connection_sock *)sk)->icsk_ca_priv;
 }
 
-/* Sequence numbers wrap. */
+/* Whether a sequence number is before another; they wrap. */
 static __always_inline bool before(__u32 first, __u32 second)
 {
 	return (__s32)(first - second) < 0;
@@ -121,10 +121,10 @@ static __always_inline bool in_slow_start(const struct tcp_sock *tp)
 }
 
 /*
- * On the kernel that this was developed on (6.18, in a virtual machine), one call in some ten thousand of a struct_ops
- * program does not run it, and the caller takes what is on the stack for its answer: ssthresh() has answered with the
- * lower half of a kernel address, and the window then grew without bound. So a value that no connection can have is put
- * back to the last good one. See docs/ebpf.md, "Calls that do not happen".
+ * On the kernel that this was developed on (6.18, in a virtual machine), about one call in ten thousand of a struct_ops
+ * program does not run it, and the caller takes an uninitialised value as its result: ssthresh() has returned the lower
+ * half of a kernel address, and the window then grew without bound. So this replaces a window or threshold that no
+ * connection can have by the last good one. See docs/ebpf.md, "Calls that do not happen".
  */
 #define LARGEST_WINDOW (1U << 24)
 #define INFINITE_SSTHRESH 0x7fffffffU

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * MLTCP, shared by every congestion control of this directory: what a job and a flow are, the iteration tracker,
- * F(bytes_ratio), and the hooks that a base algorithm calls.
+ * MLTCP, shared by every congestion control of this directory: jobs and flows, the iteration tracker, F(bytes_ratio), and
+ * the hooks that a base algorithm calls. All functions begin with mltcp_.
  *
- * A flow that belongs to a job (its socket was tagged by attach.bpf.c) counts its acknowledged bytes into the job, so that
- * all flows of a job on this host share one bytes_ratio: an iteration is as slow as its slowest flow, and flows of one job
- * gain nothing from competing with each other. A flow without a job tracks its own iterations.
+ * A flow that belongs to a job (attach.bpf.c has tagged its socket) counts its acknowledged bytes into the job, so that all
+ * flows of a job on this host share one bytes_ratio: an iteration is as slow as its slowest flow, and flows of one job gain
+ * nothing from competing with each other. A flow without a job tracks its own iterations.
  *
- * The tracker is the twin of mltcp/control/iteration.py, F that of mltcp/control/aggressiveness.py: change both together.
+ * The tracker is the twin of mltcp/control/iteration.py, F that of mltcp/control/aggressiveness.py, and the tests compare
+ * them: change both together. Source: MLTCP, arXiv 2402.09589.
  */
 #pragma once
 
 #include "kernel.bpf.h"
 
 #define Q16_ONE 65536ULL
-/* Of mltcp/control/iteration.py, where the reasons are. */
+/* As in mltcp/control/iteration.py, which has the reasons. */
 #define PAUSE_FLOOR_NS 5000000ULL
 #define RUNGS 14
 #define ALIKE_SHIFT 4
@@ -30,7 +31,7 @@
 enum shape { SHAPE_ONE, SHAPE_LINEAR, SHAPE_QUADRATIC, SHAPE_RECIPROCAL, SHAPE_CONCAVE, SHAPE_FALLING_LINEAR,
 	     SHAPE_FALLING_QUADRATIC };
 
-/* What happens at an iteration's first bytes; see docs/ebpf.md for the measurements behind the default. */
+/* The window of an iteration's first bytes; docs/ebpf.md has the measurements behind the default. */
 enum start { START_KERNEL, START_AVOID, START_KEEP };
 
 struct law {
@@ -38,11 +39,11 @@ struct law {
 	__u32 slope_q16;
 	__u32 intercept_q16;
 	__u32 start;
-	__u32 decrease_q16; /* how much of F also divides the decrease; 0: the base's decrease */
+	__u32 decrease_q16; /* d of mltcp_decreased(), 0 to 1; 0: the base's decrease */
 	__u32 reserved;
 };
 
-/* Bytes between pauses of at least a certain length. */
+/* Counts the bytes between pauses of at least a certain length. */
 struct rung {
 	__u64 mark;
 	__u64 previous_bytes;
@@ -71,23 +72,23 @@ struct job {
 	struct law law;
 	struct tracker tracker;
 	char name[32];
-	__u64 owner; /* for user space: the process that made this job */
+	__u64 owner; /* for user space: the process that created the entry */
 };
 
 struct flow {
 	__u32 job;     /* 0: none */
-	__u32 counted; /* this flow is in its job's count of flows */
+	__u32 counted; /* whether this flow is included in its job's `flows` */
 	__u64 acked_seen;
-	__u64 iteration; /* the job's iteration that this flow last took part in */
+	__u64 iteration; /* the last iteration of the job in which this flow sent */
 	__u64 bytes;     /* acknowledged in that iteration */
 	__u32 factor_q16;
 	__u32 kept_cwnd;
 	__u32 ratio_q16;
 	__u32 good_cwnd;
-	struct tracker tracker; /* in use only without a job */
+	struct tracker tracker; /* only used without a job */
 };
 
-/* One finished iteration, as it leaves through the ring buffer. */
+/* One finished iteration, as written to the ring buffer. */
 struct record {
 	__u32 job;
 	__u32 flows;
@@ -120,7 +121,8 @@ struct {
 
 /* ---- F(bytes_ratio) ------------------------------------------------------------------------------------------- */
 
-static __always_inline __u64 ratio_q16(__u64 acked, __u64 total)
+/* bytes_ratio = min(1, acked / total) in Q16; 0 while the total is unknown. */
+static __always_inline __u64 mltcp_bytes_ratio(__u64 acked, __u64 total)
 {
 	if (!total)
 		return 0;
@@ -129,8 +131,11 @@ static __always_inline __u64 ratio_q16(__u64 acked, __u64 total)
 	return (acked << 16) / total;
 }
 
-/* F of the spec, in Q16; `x` is bytes_ratio in Q16. Equation 1.2 of the thesis multiplies the increase by it. */
-static __always_inline __u64 factor_q16(const struct law *law, __u64 x)
+/*
+ * F(bytes_ratio) in Q16, with x = bytes_ratio in Q16. MLTCP, arXiv 2402.09589: F = slope * bytes_ratio + intercept; equation
+ * 1.2 of the thesis multiplies the increase step by it. The other shapes are those of mltcp/control/aggressiveness.py.
+ */
+static __always_inline __u64 mltcp_factor(const struct law *law, __u64 x)
 {
 	__u64 s = law->slope_q16, i = law->intercept_q16, square = (x * x) >> 16;
 
@@ -157,19 +162,22 @@ static __always_inline __u64 factor_q16(const struct law *law, __u64 x)
 
 /* ---- iterations ----------------------------------------------------------------------------------------------- */
 
-static __always_inline bool are_alike(__u64 first, __u64 second, __u32 shift)
+/* |first - second| <= max(first, second) / 2^shift */
+static __always_inline bool mltcp_are_alike(__u64 first, __u64 second, __u32 shift)
 {
 	__u64 larger = first > second ? first : second, smaller = first > second ? second : first;
 
 	return larger - smaller <= larger >> shift;
 }
 
-static __always_inline bool recognised(const struct tracker *t)
+/* Whether total_bytes is known and the gap is more than a guess; F is 1 until then. */
+static __always_inline bool mltcp_is_recognised(const struct tracker *t)
 {
 	return t->total_bytes && (t->gap_settled || t->given & GIVEN_GAP);
 }
 
-static __always_inline void forget(struct tracker *t)
+/* Return to learning everything that was not given; the rungs keep their counts. */
+static __always_inline void mltcp_forget(struct tracker *t)
 {
 	t->misses = 0;
 	if (!(t->given & GIVEN_TOTAL))
@@ -181,7 +189,8 @@ static __always_inline void forget(struct tracker *t)
 	}
 }
 
-static __always_inline void follow(struct tracker *t, __u64 pause)
+/* Let the gap follow slow changes of the compute time, by 1/8 of the difference; a single long pause is ignored. */
+static __always_inline void mltcp_follow(struct tracker *t, __u64 pause)
 {
 	if (pause < t->longest_pause_ns)
 		t->longest_pause_ns -= (t->longest_pause_ns - pause) >> 3;
@@ -190,57 +199,61 @@ static __always_inline void follow(struct tracker *t, __u64 pause)
 	t->gap_ns = t->longest_pause_ns >> 1;
 }
 
-static __always_inline void check(struct tracker *t, __u64 pause)
+/* Compare the iteration that this pause ends with total_bytes; forget after MISSES_TO_FORGET misses in a row. */
+static __always_inline void mltcp_check(struct tracker *t, __u64 pause)
 {
-	if (!are_alike(t->bytes, t->total_bytes, ALIKE_SHIFT)) {
+	if (!mltcp_are_alike(t->bytes, t->total_bytes, ALIKE_SHIFT)) {
 		if (++t->misses >= MISSES_TO_FORGET)
-			forget(t);
+			mltcp_forget(t);
 		return;
 	}
 	t->misses = 0;
 	if (!(t->given & GIVEN_TOTAL))
 		t->total_bytes = t->bytes;
 	if (!(t->given & GIVEN_GAP))
-		follow(t, pause);
+		mltcp_follow(t, pause);
 }
 
-static __always_inline void count_on(struct rung *rung, __u64 seen)
+/* Close the count of a rung at a pause of its length, after `seen` bytes in all. */
+static __always_inline void mltcp_count_rung(struct rung *rung, __u64 seen)
 {
 	__u64 enclosed = seen - rung->mark;
 
 	if (!enclosed)
 		return;
-	rung->alike = are_alike(enclosed, rung->previous_bytes, LEARN_SHIFT) ? rung->alike + 1 : 1;
+	rung->alike = mltcp_are_alike(enclosed, rung->previous_bytes, LEARN_SHIFT) ? rung->alike + 1 : 1;
 	rung->previous_bytes = enclosed;
 	rung->mark = seen;
 }
 
-static __always_inline bool teaches(const struct tracker *t, __u64 alike, __u64 bytes, __u64 pause)
+/* Whether the counts of a rung show iterations that are not known yet. */
+static __always_inline bool mltcp_teaches(const struct tracker *t, __u64 alike, __u64 bytes, __u64 pause)
 {
 	if (t->given & GIVEN_TOTAL)
-		return !(t->gap_settled || t->given & GIVEN_GAP) && are_alike(bytes, t->total_bytes, ALIKE_SHIFT);
+		return !(t->gap_settled || t->given & GIVEN_GAP) && mltcp_are_alike(bytes, t->total_bytes, ALIKE_SHIFT);
 	if (alike < LEARN_ALIKE)
 		return false;
 	if (!t->total_bytes)
 		return true;
 	return !(t->given & GIVEN_GAP) && pause > 2 * t->longest_pause_ns &&
-	       !are_alike(bytes, t->total_bytes, ALIKE_SHIFT) && bytes <= LARGEST_REGROUPING * t->total_bytes;
+	       !mltcp_are_alike(bytes, t->total_bytes, ALIKE_SHIFT) && bytes <= LARGEST_REGROUPING * t->total_bytes;
 }
 
-static __always_inline void learn(struct tracker *t, __u64 pause)
+/* Count a pause on the rungs, and learn total_bytes and the gap from the highest one that counts it. */
+static __always_inline void mltcp_learn(struct tracker *t, __u64 pause)
 {
 	__u64 alike = 0, bytes = 0;
 
-	/* Every rung that counts a pause of this length; the last one passed is the highest. */
+	/* Visit every rung that counts a pause of this length; the last one visited is the highest. */
 #pragma unroll
 	for (int k = 0; k < RUNGS; k++) {
 		if (k && (t->given & GIVEN_GAP || pause < PAUSE_FLOOR_NS << k))
 			break;
-		count_on(&t->rungs[k], t->seen_bytes);
+		mltcp_count_rung(&t->rungs[k], t->seen_bytes);
 		alike = t->rungs[k].alike;
 		bytes = t->rungs[k].previous_bytes;
 	}
-	if (teaches(t, alike, bytes, pause)) {
+	if (mltcp_teaches(t, alike, bytes, pause)) {
 		if (!(t->given & GIVEN_TOTAL))
 			t->total_bytes = bytes;
 		if (!(t->given & GIVEN_GAP)) {
@@ -257,8 +270,8 @@ static __always_inline void learn(struct tracker *t, __u64 pause)
 	}
 }
 
-/* End the iteration at hand; false if nothing was sent in it. */
-static __always_inline bool close_iteration(struct tracker *t, __u64 now, struct record *record)
+/* End the current iteration and describe it in `record`; false if nothing was sent in it. */
+static __always_inline bool mltcp_close_iteration(struct tracker *t, __u64 now, struct record *record)
 {
 	bool finished = t->bytes != 0;
 
@@ -276,18 +289,19 @@ static __always_inline bool close_iteration(struct tracker *t, __u64 now, struct
 	return finished;
 }
 
-static __always_inline bool after_pause(struct tracker *t, __u64 pause, __u64 now, struct record *record)
+/* Handle a pause before an acknowledgement at `now`; returns whether it ends an iteration. */
+static __always_inline bool mltcp_after_pause(struct tracker *t, __u64 pause, __u64 now, struct record *record)
 {
 	if (t->given & GIVEN_GAP ? pause <= t->gap_ns : pause < PAUSE_FLOOR_NS)
 		return false;
-	if (recognised(t) && t->bytes && pause > t->gap_ns)
-		check(t, pause);
-	learn(t, pause);
-	return pause > t->gap_ns && close_iteration(t, now, record);
+	if (mltcp_is_recognised(t) && t->bytes && pause > t->gap_ns)
+		mltcp_check(t, pause);
+	mltcp_learn(t, pause);
+	return pause > t->gap_ns && mltcp_close_iteration(t, now, record);
 }
 
-/* Count `acked` bytes at `now`. Returns whether this finished an iteration, then described in `record`. */
-static __always_inline bool observe(struct tracker *t, __u64 now, __u64 acked, struct record *record)
+/* Count `acked` bytes at `now`. Returns whether this finished an iteration, which `record` then describes. */
+static __always_inline bool mltcp_observe(struct tracker *t, __u64 now, __u64 acked, struct record *record)
 {
 	bool finished = false;
 
@@ -295,46 +309,48 @@ static __always_inline bool observe(struct tracker *t, __u64 now, __u64 acked, s
 		t->start_ns = now;
 		t->last_ns = now;
 	} else if (now > t->last_ns) {
-		finished = after_pause(t, now - t->last_ns, now, record);
+		finished = mltcp_after_pause(t, now - t->last_ns, now, record);
 		t->last_ns = now;
 	}
 	t->bytes += acked;
 	t->seen_bytes += acked;
-	if (recognised(t) && t->bytes > 2 * t->total_bytes)
-		forget(t);
+	if (mltcp_is_recognised(t) && t->bytes > 2 * t->total_bytes)
+		mltcp_forget(t);
 	return finished;
 }
 
-/* ---- what a base algorithm calls ------------------------------------------------------------------------------ */
+/* ---- hooks of a base algorithm -------------------------------------------------------------------------------- */
 
 /*
- * What the increase step needs is kept at the end of icsk_ca_priv, which is at hand without a lookup; the bases use its
- * beginning only (CUBIC, the largest, 60 bytes of 104).
+ * The state of the increase step, at the end of icsk_ca_priv, which needs no map lookup. The bases use its beginning only
+ * (CUBIC, the largest, 60 bytes of 104).
  */
 struct increase {
 	__u32 factor_q16;
 	__u32 carry;
 };
 
-static __always_inline struct increase *increase_of(const struct sock *sk)
+static __always_inline struct increase *mltcp_increase_of(const struct sock *sk)
 {
 	return ca_priv(sk) + 96;
 }
 
-static __always_inline struct flow *flow_of(struct sock *sk)
+/* The flow of a socket, or NULL. */
+static __always_inline struct flow *mltcp_flow_of(struct sock *sk)
 {
 	return bpf_sk_storage_get(&mltcp_flows, sk, 0, 0);
 }
 
-static __always_inline void emit(struct record *record, __u32 job, __u32 flows)
+/* Write the record of a finished iteration to the ring buffer. */
+static __always_inline void mltcp_emit(struct record *record, __u32 job, __u32 flows)
 {
 	record->job = job;
 	record->flows = flows;
 	bpf_ringbuf_output(&mltcp_records, record, sizeof(*record), 0);
 }
 
-/* SYN and FIN take one sequence number each, which bytes_acked counts and the application never sent. */
-static __always_inline __u64 payload_acked(const struct tcp_sock *tp)
+/* bytes_acked without SYN and FIN, which take one sequence number each. */
+static __always_inline __u64 mltcp_payload_acked(const struct tcp_sock *tp)
 {
 	unsigned char state = tp->inet_conn.icsk_inet.sk.__sk_common.skc_state;
 	bool closing = state == TCP_FIN_WAIT1 || state == TCP_FIN_WAIT2 || state == TCP_CLOSING || state == TCP_LAST_ACK ||
@@ -343,10 +359,10 @@ static __always_inline __u64 payload_acked(const struct tcp_sock *tp)
 	return tp->bytes_acked - (closing && tp->bytes_acked && tp->snd_una == tp->write_seq);
 }
 
-/* Count what was acknowledged since the last call, and set the flow's F. Returns the law in force, or none. */
+/* Count the bytes acknowledged since the last call, and set the flow's F. */
 static __always_inline void mltcp_count(struct sock *sk, struct flow *flow)
 {
-	__u64 now = tcp_sk(sk)->tcp_mstamp * 1000, acked_now = payload_acked(tcp_sk(sk)), acked, x;
+	__u64 now = tcp_sk(sk)->tcp_mstamp * 1000, acked_now = mltcp_payload_acked(tcp_sk(sk)), acked, x;
 	struct record record = {};
 	bool finished;
 	struct job *job;
@@ -361,22 +377,22 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow)
 	job = flow->job ? bpf_map_lookup_elem(&mltcp_jobs, &flow->job) : NULL;
 	if (job) {
 		bpf_spin_lock(&job->lock);
-		finished = observe(&job->tracker, now, acked, &record);
-		x = ratio_q16(job->tracker.bytes, job->tracker.total_bytes);
+		finished = mltcp_observe(&job->tracker, now, acked, &record);
+		x = mltcp_bytes_ratio(job->tracker.bytes, job->tracker.total_bytes);
 		iteration = job->tracker.iteration;
-		flow->factor_q16 = recognised(&job->tracker) ? factor_q16(&job->law, x) : Q16_ONE;
+		flow->factor_q16 = mltcp_is_recognised(&job->tracker) ? mltcp_factor(&job->law, x) : Q16_ONE;
 		bpf_spin_unlock(&job->lock);
 		if (finished)
-			emit(&record, flow->job, job->flows);
+			mltcp_emit(&record, flow->job, job->flows);
 	} else {
 		const struct law paper = { SHAPE_LINEAR, 7 * Q16_ONE / 4, Q16_ONE / 4 };
 
-		finished = observe(&flow->tracker, now, acked, &record);
-		x = ratio_q16(flow->tracker.bytes, flow->tracker.total_bytes);
+		finished = mltcp_observe(&flow->tracker, now, acked, &record);
+		x = mltcp_bytes_ratio(flow->tracker.bytes, flow->tracker.total_bytes);
 		iteration = flow->tracker.iteration;
-		flow->factor_q16 = recognised(&flow->tracker) ? factor_q16(&paper, x) : Q16_ONE;
+		flow->factor_q16 = mltcp_is_recognised(&flow->tracker) ? mltcp_factor(&paper, x) : Q16_ONE;
 		if (finished)
-			emit(&record, 0, 1);
+			mltcp_emit(&record, 0, 1);
 	}
 	flow->ratio_q16 = x;
 	if (flow->iteration != iteration) {
@@ -384,9 +400,10 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow)
 		flow->bytes = 0;
 	}
 	flow->bytes += acked;
-	increase_of(sk)->factor_q16 = flow->factor_q16;
+	mltcp_increase_of(sk)->factor_q16 = flow->factor_q16;
 }
 
+/* To be called when a socket gets the congestion control: create its flow, and count it into its job. */
 static __always_inline void mltcp_init(struct sock *sk)
 {
 	struct flow *flow = bpf_sk_storage_get(&mltcp_flows, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
@@ -396,7 +413,7 @@ static __always_inline void mltcp_init(struct sock *sk)
 		return;
 	flow->acked_seen = tcp_sk(sk)->bytes_acked;
 	flow->factor_q16 = Q16_ONE;
-	increase_of(sk)->factor_q16 = Q16_ONE;
+	mltcp_increase_of(sk)->factor_q16 = Q16_ONE;
 	if (flow->counted || !flow->job)
 		return;
 	job = bpf_map_lookup_elem(&mltcp_jobs, &flow->job);
@@ -406,10 +423,13 @@ static __always_inline void mltcp_init(struct sock *sk)
 	}
 }
 
-/* The last flow of a job closes the job's last iteration: no later acknowledgement will. */
+/*
+ * To be called when a socket loses the congestion control. The last flow of a job ends the job's last iteration, since no
+ * later acknowledgement will.
+ */
 static __always_inline void mltcp_release(struct sock *sk)
 {
-	struct flow *flow = flow_of(sk);
+	struct flow *flow = mltcp_flow_of(sk);
 	struct record record = {};
 	bool finished = false;
 	struct job *job;
@@ -422,23 +442,24 @@ static __always_inline void mltcp_release(struct sock *sk)
 	job = flow->counted ? bpf_map_lookup_elem(&mltcp_jobs, &flow->job) : NULL;
 	flow->counted = 0;
 	if (!job) {
-		if (!flow->job && close_iteration(&flow->tracker, bpf_ktime_get_ns(), &record))
-			emit(&record, 0, 1);
+		if (!flow->job && mltcp_close_iteration(&flow->tracker, bpf_ktime_get_ns(), &record))
+			mltcp_emit(&record, 0, 1);
 		return;
 	}
 	bpf_spin_lock(&job->lock);
 	if (job->flows)
 		job->flows--;
 	if (!job->flows)
-		finished = close_iteration(&job->tracker, now, &record);
+		finished = mltcp_close_iteration(&job->tracker, now, &record);
 	bpf_spin_unlock(&job->lock);
 	if (finished)
-		emit(&record, flow->job, 0);
+		mltcp_emit(&record, flow->job, 0);
 }
 
+/* To be called on every acknowledgement. */
 static __always_inline void mltcp_acked(struct sock *sk)
 {
-	struct flow *flow = flow_of(sk);
+	struct flow *flow = mltcp_flow_of(sk);
 
 	if (!flow)
 		return;
@@ -446,10 +467,13 @@ static __always_inline void mltcp_acked(struct sock *sk)
 	mltcp_count(sk, flow);
 }
 
-/* How many of `acked` packets the increase step is to see: F times as many, the remainder carried to the next. */
+/*
+ * F * acked, rounded down, with the fraction carried to the next call. Passed to the base's increase step in place of
+ * `acked`, it multiplies that step by F (equation 1.2 of the thesis: cwnd += F * acked / cwnd for Reno).
+ */
 static __always_inline __u32 mltcp_scaled(struct sock *sk, __u32 acked)
 {
-	struct increase *increase = increase_of(sk);
+	struct increase *increase = mltcp_increase_of(sk);
 	__u64 scaled;
 
 	if (increase->factor_q16 == Q16_ONE || !increase->factor_q16)
@@ -460,12 +484,13 @@ static __always_inline __u32 mltcp_scaled(struct sock *sk, __u32 acked)
 }
 
 /*
- * The spec allows F to act on the decrease too: with decrease d in [0, 1] the window lost to a congestion signal is divided
- * by 1 - d + d * F, so that a flow late in its iteration gives way less. d = 0 leaves the base's decrease as it is.
+ * The base's ssthresh, with the decrease scaled by F (an option of the thesis; the form is ours): with d in [0, 1], the
+ * window lost to a congestion signal is divided by 1 - d + d * F, so that a flow late in its iteration yields less. d = 0
+ * leaves the base's decrease unchanged.
  */
 static __always_inline __u32 mltcp_decreased(struct sock *sk, __u32 ssthresh)
 {
-	struct flow *flow = flow_of(sk);
+	struct flow *flow = mltcp_flow_of(sk);
 	struct job *job = flow && flow->job ? bpf_map_lookup_elem(&mltcp_jobs, &flow->job) : NULL;
 	__u64 divisor, lost, cwnd = tcp_sk(sk)->snd_cwnd, d = job ? job->law.decrease_q16 : 0;
 
@@ -476,13 +501,18 @@ static __always_inline __u32 mltcp_decreased(struct sock *sk, __u32 ssthresh)
 	return lost + 2 > cwnd ? 2 : cwnd - lost;
 }
 
-static __always_inline __u32 start_of(const struct flow *flow)
+/* The `start` of a flow's job; START_KERNEL without a job. */
+static __always_inline __u32 mltcp_start_of(const struct flow *flow)
 {
 	struct job *job = flow->job ? bpf_map_lookup_elem(&mltcp_jobs, &flow->job) : NULL;
 
 	return job ? job->law.start : START_KERNEL;
 }
 
+/*
+ * To be called on every congestion window event: at the first transmission after an idle period, set the window by the
+ * `start` of the job.
+ */
 static __always_inline void mltcp_event(struct sock *sk, enum tcp_ca_event event)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
@@ -492,7 +522,7 @@ static __always_inline void mltcp_event(struct sock *sk, enum tcp_ca_event event
 
 	if (event != CA_EVENT_TX_START && event != CA_EVENT_CWND_RESTART)
 		return;
-	flow = flow_of(sk);
+	flow = mltcp_flow_of(sk);
 	if (!flow)
 		return;
 	if (event == CA_EVENT_CWND_RESTART) {
@@ -503,7 +533,7 @@ static __always_inline void mltcp_event(struct sock *sk, enum tcp_ca_event event
 	mltcp_count(sk, flow);
 	if (flow->iteration == before_event || flow->factor_q16 == Q16_ONE)
 		return;
-	start = start_of(flow);
+	start = mltcp_start_of(flow);
 	if (start == START_KEEP && flow->kept_cwnd > tp->snd_cwnd)
 		tp->snd_cwnd = flow->kept_cwnd;
 	if (start != START_KERNEL && tp->snd_ssthresh > tp->snd_cwnd)

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
-/* MLTCP-Reno: cwnd += F(bytes_ratio) * acked / cwnd in congestion avoidance; all else is the kernel's own Reno. */
+/*
+ * MLTCP-Reno: cwnd += F(bytes_ratio) * acked / cwnd in congestion avoidance (equation 1.2 of the thesis). Everything else is
+ * the kernel's own Reno, called through its kfuncs.
+ */
 #include "mltcp.bpf.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
-/* An iterator over all flows that a control of this project has seen, in every network namespace: `mltcp status`. */
+/* An iterator over the flows of all controls of this project, in every network namespace, for `mltcp status`. */
 #include "mltcp.bpf.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";
