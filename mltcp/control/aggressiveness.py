@@ -1,20 +1,20 @@
 """The family of functions F(bytes_ratio) by which MLTCP scales a congestion control's increase step.
 
-Each function exists twice: in floating point, for models and for people, and in the unsigned fixed-point
-form (Q16: the value times 65536) in which the eBPF congestion controls compute it. `Shape`'s codes, and the
-order of the operations in `Aggressiveness.fixed`, `ratio_q16` and `scale_acked`, are a contract with
-`mltcp/ebpf/`: change both sides or neither.
+Each function exists twice: in floating point, for models, and in the unsigned fixed-point form (Q16: the value
+times 65536) of the eBPF congestion controls. The codes of `Shape` and the order of the operations in
+`Aggressiveness.fixed`, `ratio_q16` and `scale_acked` are the same in `mltcp/ebpf/mltcp.bpf.h`: change both
+together.
 
 Source: MLTCP, arXiv 2402.09589, the aggressiveness function and its requirements.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Self
 
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import UsageError, shown
+from mltcp.core.quantities import check_number
 
 ONE_Q16 = 1 << 16
 """The number 1 in Q16."""
@@ -23,16 +23,16 @@ DEFAULT_SLOPE = 1.75
 DEFAULT_INTERCEPT = 0.25
 
 LARGEST_FACTOR = 64.0
-"""The largest F allowed: far above any sensible one, and small enough that no product leaves 64 bits."""
+"""The largest F: far above any useful one, and small enough that no product overflows 64 bits."""
 
 SMALLEST_INTERCEPT = 1 / ONE_Q16
-"""The smallest intercept that is not 0 in Q16: with 0 a flow would never grow."""
+"""The smallest intercept that is not 0 in Q16; with 0 a window would never grow."""
 
 
 class Shape(IntEnum):
-    """Which function F is; the codes are shared with the eBPF code.
+    """The shape of F, by the codes of the eBPF programs.
 
-    With slope s, intercept i and x = bytes_ratio. The increasing ones go from i to s + i, the falling ones
+    With slope s, intercept i and x = bytes_ratio. The increasing shapes go from i to s + i, the falling ones
     from s + i to i.
     """
 
@@ -47,23 +47,23 @@ class Shape(IntEnum):
     CONCAVE = 4
     """-s x^2 + 2 s x + i"""
     FALLING_LINEAR = 5
-    """(s + i) - s x: drives jobs together; for the ablation."""
+    """(s + i) - s x: does not let jobs interleave; for the ablation."""
     FALLING_QUADRATIC = 6
-    """(s + i) - s x^2: drives jobs together; for the ablation."""
+    """(s + i) - s x^2: does not let jobs interleave; for the ablation."""
 
     @property
     def label(self) -> str:
-        """The name by which a person asks for this shape: `linear`, `falling_quadratic`, ..."""
+        """The name of this shape on the command line: `linear`, `falling_quadratic`, ..."""
         return self.name.lower()
 
     @classmethod
     def from_name(cls, name: str) -> "Shape":
-        """The shape with this label; raises UsageError, which lists the labels, if there is none."""
+        """The shape with this label; raises UsageError if there is none."""
         for shape in cls:
             if shape.label == name:
                 return shape
         allowed = ", ".join(shape.label for shape in cls)
-        raise UsageError(f"unknown function {name!r}: allowed are {allowed}")
+        raise UsageError(f"function: expected one of {allowed}, got {shown(name)}")
 
 
 _REAL: dict[Shape, Callable[[float, float, float], float]] = {
@@ -99,25 +99,20 @@ class Aggressiveness:
     intercept: float = DEFAULT_INTERCEPT
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.slope) and 0 <= self.slope <= LARGEST_FACTOR):
-            raise UsageError(f"slope {self.slope} is out of range: allowed is 0 to {LARGEST_FACTOR:g}")
-        if not (math.isfinite(self.intercept) and SMALLEST_INTERCEPT <= self.intercept <= LARGEST_FACTOR):
-            raise UsageError(
-                f"intercept {self.intercept} is out of range: allowed is 1/65536 to {LARGEST_FACTOR:g}"
-            )
+        check_number(self.slope, field="slope", lowest=0, highest=LARGEST_FACTOR)
+        check_number(self.intercept, field="intercept", lowest=SMALLEST_INTERCEPT, highest=LARGEST_FACTOR)
         if self.slope + self.intercept > LARGEST_FACTOR:
             raise UsageError(
-                f"slope + intercept = {self.slope + self.intercept} is out of range:"
-                f" allowed is at most {LARGEST_FACTOR:g}"
+                f"slope + intercept: expected at most {LARGEST_FACTOR:g}, got {self.slope + self.intercept:g}"
             )
 
     @classmethod
     def from_name(cls, name: str, slope: float = DEFAULT_SLOPE, intercept: float = DEFAULT_INTERCEPT) -> Self:
-        """The F whose shape has this label; raises UsageError, which lists the labels, if there is none."""
+        """The F whose shape has this label; raises UsageError if there is none."""
         return cls(Shape.from_name(name), slope, intercept)
 
     def __call__(self, bytes_ratio: float) -> float:
-        """F(bytes_ratio); a ratio outside [0, 1] counts as the nearer end."""
+        """F(bytes_ratio), with the ratio clamped to [0, 1]."""
         return _REAL[self.shape](min(1.0, max(0.0, bytes_ratio)), self.slope, self.intercept)
 
     def fixed(self, ratio_q16: int) -> int:
@@ -140,7 +135,7 @@ class Aggressiveness:
 
     @property
     def increasing(self) -> bool:
-        """Whether F grows with bytes_ratio, which is what makes jobs interleave."""
+        """Whether F grows with bytes_ratio, the condition for jobs to interleave."""
         return self(1.0) > self(0.0)
 
 
@@ -155,10 +150,10 @@ def ratio_q16(acked_bytes: int, total_bytes: int) -> int:
 
 
 def scale_acked(acked: int, f_q16: int, carry: int) -> tuple[int, int]:
-    """What `acked` counts for under F, and the fraction (Q16, below 65536) to carry into the next call.
+    """F * acked, rounded down, and the fraction (Q16, below 65536) to carry into the next call.
 
     Start with carry 0. Because the fraction is carried, the sum over many calls loses less than 1; with F = 1
-    every call returns `acked` itself, so the base congestion control is met exactly.
+    every call returns `acked` itself, so the base congestion control is reproduced exactly.
     """
     scaled_q16 = carry + acked * f_q16
     return scaled_q16 >> 16, scaled_q16 & (ONE_Q16 - 1)

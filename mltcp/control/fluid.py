@@ -1,13 +1,13 @@
-"""A fluid model of training jobs on one link: what MLTCP does when every window follows F at once.
+"""A fluid model of training jobs that share one link under MLTCP, with windows that follow F without delay.
 
 The link's capacity is 1 and is shared at each instant among the jobs that are sending, in proportion to F of
 their bytes_ratio r:
 
     dr_i/dt = F_i(r_i) / (communication_i * sum of F_k(r_k) over the jobs that are sending)
 
-Measured in *virtual time* v, with dv = dt / sum of F, the jobs do not see each other: dr_i/dv = F_i(r_i) /
-communication_i. That has a closed form for every shape, so there is no numerical integration: which job
-ends next, and after how much virtual time, follows from the closed forms, and real time from what was sent.
+In *virtual time* v, with dv = dt / sum of F, the jobs are independent: dr_i/dv = F_i(r_i) / communication_i.
+This has a closed form for every shape, so there is no numerical integration: the closed forms give the job that
+ends next and its virtual time, and the bytes sent until then give the real time.
 
 Source: MLTCP, arXiv 2402.09589, the analysis of two jobs (shift, noise); the virtual time is ours.
 """
@@ -19,15 +19,16 @@ from dataclasses import dataclass, field
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import check_number
 
 
 @dataclass(frozen=True)
 class FluidJob:
     """A job that alternately communicates and computes.
 
-    `communication_s` is how long its communication takes when it is alone on the link, `compute_s` the pause
-    until the next one, `start_s` when its first communication begins. Raises UsageError for a negative or
-    infinite one, or if `communication_s` is 0.
+    `communication_s` is the time of its communication when it is alone on the link, `compute_s` the pause until
+    the next communication, `start_s` the time at which its first communication begins. Raises UsageError for a
+    negative or infinite value, or if `communication_s` is 0.
     """
 
     compute_s: float
@@ -37,20 +38,19 @@ class FluidJob:
 
     def __post_init__(self) -> None:
         for name, value in (("compute_s", self.compute_s), ("start_s", self.start_s)):
-            if not (math.isfinite(value) and value >= 0):
-                raise UsageError(f"{name} {value} is out of range: allowed is 0 or more")
+            check_number(value, field=name, lowest=0)
         if not (math.isfinite(self.communication_s) and self.communication_s > 0):
-            raise UsageError(f"communication_s {self.communication_s} is out of range: allowed is above 0")
+            raise UsageError(f"communication_s: expected a number above 0, got {self.communication_s}")
 
     @property
     def isolated_s(self) -> float:
-        """Its iteration time when it is alone on the link."""
+        """The iteration time of the job alone on the link."""
         return self.compute_s + self.communication_s
 
 
 @dataclass(frozen=True)
 class FluidIteration:
-    """When the communication of one iteration began and ended."""
+    """The times at which the communication of one iteration began and ended."""
 
     start_s: float
     end_s: float
@@ -61,15 +61,13 @@ def simulate(
 ) -> list[list[FluidIteration]]:
     """The first `iterations` iterations of each job, in the order of `jobs`.
 
-    A job that has done its share goes on until all have, so that the link stays as contended for the last as
-    for the first. `noise_s` is the standard deviation of a Gaussian that is added to each compute phase
-    (which never falls below 0), reproducibly from `seed`. Raises UsageError for a negative number of
-    iterations or noise.
+    Every job continues until all have run so many iterations, so that the link is contended to the end.
+    `noise_s` is the standard deviation of a Gaussian that is added to each compute phase (which never falls
+    below 0), reproducibly from `seed`. Raises UsageError for a negative number of iterations or noise.
     """
     if iterations < 0:
-        raise UsageError(f"iterations {iterations} is out of range: allowed is 0 or more")
-    if not (math.isfinite(noise_s) and noise_s >= 0):
-        raise UsageError(f"noise_s {noise_s} is out of range: allowed is 0 or more")
+        raise UsageError(f"iterations: expected a number of at least 0, got {iterations}")
+    check_number(noise_s, field="noise_s", lowest=0)
     link = _Link([_Sender(job) for job in jobs], noise_s, random.Random(seed))
     while any(len(sender.finished) < iterations for sender in link.senders):
         link.step()
@@ -80,8 +78,8 @@ def closed_form_shift(offset_s: float, communication_s: float, slope: float, int
     """The shift in seconds by which the offset of two equal jobs grows in one iteration, under a linear F.
 
     It is the same for the quadratic and the concave F of the family; with `-slope` and `slope + intercept` it
-    is that of the two falling ones. `offset_s` is how much later one starts than the other, `communication_s`
-    (the paper's aT) how long either communicates when alone; 0 if they do not overlap.
+    is that of the two falling ones. `offset_s` is the time between their starts, `communication_s` (the paper's
+    aT) the communication time of either alone. The shift is 0 if they do not overlap.
     """
     if not 0 < offset_s < communication_s:
         return 0.0
@@ -90,18 +88,18 @@ def closed_form_shift(offset_s: float, communication_s: float, slope: float, int
 
 
 def noise_bound(noise_s: float, slope: float, intercept: float) -> float:
-    """How far from interleaved, in seconds, two jobs stay on average when each start has Gaussian noise.
+    """The bound on the mean distance from interleaving, in seconds, of two jobs whose starts have Gaussian noise.
 
     `noise_s` is the noise's standard deviation; the bound is 2 * noise_s * (1 + intercept / slope). Without a
-    slope nothing pulls the jobs apart and there is no bound (infinity).
+    slope there is no bound (infinity), since the jobs do not move apart.
     """
     return 2 * noise_s * (1 + intercept / slope) if slope > 0 else math.inf
 
 
 class _Sender:
-    """A job on the link: either sending, since `begun_s`, or computing until `next_s`.
+    """A job on the link, which is either sending, since `begun_s`, or computing until `next_s`.
 
-    `integral` is the integral of dr / F(r) from 0 to the present `ratio`: virtual time, per second of
+    `integral` is the integral of dr / F(r) from 0 to the current `ratio`: virtual time, per second of
     communication.
     """
 
@@ -122,7 +120,7 @@ class _Sender:
         return max(0.0, self.whole - self.integral) * self.job.communication_s
 
     def ratio_after(self, virtual: float) -> float:
-        """Its bytes_ratio after so much more virtual time."""
+        """Its bytes_ratio after `virtual` more virtual time."""
         return min(1.0, self.ratio_at(self.integral + virtual / self.job.communication_s))
 
     def begin(self) -> None:
@@ -131,7 +129,7 @@ class _Sender:
         self.integral = self.ratio = 0.0
 
     def advance(self, virtual: float) -> None:
-        """Send for so much virtual time."""
+        """Send for `virtual` time."""
         self.ratio = self.ratio_after(virtual)
         self.integral += virtual / self.job.communication_s
 
@@ -142,7 +140,7 @@ class _Sender:
 
 
 class _Link:
-    """The link and the clock: `step` goes on to the next begin or end of a communication."""
+    """The link and the clock. `step` advances to the next begin or end of a communication."""
 
     def __init__(self, senders: list[_Sender], noise_s: float, dice: random.Random) -> None:
         self.senders = senders
@@ -151,7 +149,7 @@ class _Link:
         self.now_s = 0.0
 
     def step(self) -> None:
-        """Go on to the next event and let it happen."""
+        """Advance to the next event and apply it."""
         sending = [sender for sender in self.senders if sender.sending]
         begins_s = min((sender.next_s for sender in self.senders if not sender.sending), default=math.inf)
         if sending:
@@ -179,14 +177,14 @@ class _Link:
 
 
 def _work_s(sending: Sequence[_Sender], virtual: float) -> float:
-    """The real time that the next `virtual` takes: what is sent in it, as the link's capacity is 1."""
+    """The real time of the next `virtual` time: the amount sent in it, as the link's capacity is 1."""
     return sum(
         sender.job.communication_s * (sender.ratio_after(virtual) - sender.ratio) for sender in sending
     )
 
 
 def _virtual_for(sending: Sequence[_Sender], work_s: float, at_most: float) -> float:
-    """The virtual time (0 to `at_most`) that takes `work_s` of real time; Newton's method in a bracket."""
+    """The virtual time (0 to `at_most`) of `work_s` of real time, by a bracketed Newton's method."""
     low, high = 0.0, at_most
     tolerance = 1e-15 * sum(sender.job.communication_s for sender in sending)
     virtual = 0.0
@@ -212,7 +210,7 @@ def _closed_form(aggressiveness: Aggressiveness) -> tuple[_Real, _Real]:
     if shape is Shape.ONE:
         return (lambda x: x), (lambda v: v)
     if s < 1e-14 * i:
-        # F is constant to within rounding, and what follows would divide by next to nothing.
+        # F is constant to within rounding, and the formulas below would divide by almost 0.
         return (lambda x: x / i), (lambda v: v * i)
     if shape is Shape.LINEAR:
         return (lambda x: math.log1p(s * x / i) / s), (lambda v: i * math.expm1(s * v) / s)
@@ -222,7 +220,7 @@ def _closed_form(aggressiveness: Aggressiveness) -> tuple[_Real, _Real]:
         rate, scale = math.sqrt(s * i), math.sqrt(s / i)
         return (lambda x: math.atan(x * scale) / rate), (lambda v: math.tan(v * rate) / scale)
     if shape is Shape.RECIPROCAL:
-        # F = i top / (top - s x); the root of the quadratic equation is written so that nothing cancels.
+        # F = i top / (top - s x); the root of the quadratic equation is written without cancellation.
         return (
             lambda x: x * (top - s * x / 2) / (i * top),
             lambda v: 2 * i * top * v / (top + math.sqrt(max(0.0, top * top - 2 * s * i * top * v))),
@@ -230,7 +228,7 @@ def _closed_form(aggressiveness: Aggressiveness) -> tuple[_Real, _Real]:
     rate, scale = math.sqrt(s * top), math.sqrt(s / top)
     if shape is Shape.FALLING_QUADRATIC:
         return (lambda x: math.atanh(x * scale) / rate), (lambda v: math.tanh(v * rate) / scale)
-    # Concave: F = top - s (1 - x)^2, the falling quadratic run backwards.
+    # Concave: F = top - s (1 - x)^2, the falling quadratic in reverse.
     whole = math.atanh(scale) / rate
     return (
         lambda x: whole - math.atanh((1 - x) * scale) / rate,

@@ -1,14 +1,14 @@
-"""Iterations as a flow itself shows them: where one ends, how many bytes it has, and bytes_ratio within it.
+"""Recognises the iterations of a flow from its acknowledgements: their ends, their bytes, and bytes_ratio.
 
-This is the reference in Python of what the eBPF congestion controls do (`mltcp/ebpf/`), in integer
-nanoseconds and bytes only, so that both can be held against each other: change both sides or neither.
+This is the Python reference of the tracker in the eBPF congestion controls (`mltcp/ebpf/mltcp.bpf.h`). It uses
+integer nanoseconds and bytes only, so that the tests can compare both exactly: change both together.
 
-An acknowledgement that comes more than `gap_ns` after the previous one begins a new iteration. What a caller
-does not give is learned. The difficulty is the gap: a job also pauses while it starts up or writes a
-checkpoint (longer than it computes) and between the buckets of one iteration (shorter). What sets the pause
-of the compute phase apart is that it encloses the same number of bytes time after time. So the tracker counts
-bytes between pauses on a ladder of pause lengths, each rung twice the one below, and takes a rung as soon as
-two counts in a row on it agree.
+An acknowledgement more than `gap_ns` after the previous one begins a new iteration. Values that the caller does
+not give are learned. The difficulty is the gap: a job also pauses while it starts up or writes a checkpoint
+(longer than it computes) and between the buckets of one iteration (shorter). The pauses of the compute phase
+differ from these in that they enclose the same number of bytes each time. So the tracker counts bytes between
+pauses on a ladder of pause lengths, each rung twice the one below, and learns from a rung as soon as two
+consecutive counts on it agree.
 
 Source: MLTCP, arXiv 2402.09589, on finding boundaries and learning total_bytes; the ladder is ours.
 """
@@ -19,31 +19,31 @@ from mltcp.control.aggressiveness import ONE_Q16, Aggressiveness, ratio_q16
 from mltcp.core.errors import UsageError
 
 PAUSE_FLOOR_NS = 5_000_000
-"""The shortest pause that a learned gap may take for the end of an iteration."""
+"""The shortest pause that can end an iteration while the gap is learned."""
 
 RUNGS = 14
 """Rung k of the ladder counts the bytes between pauses of at least PAUSE_FLOOR_NS << k (5 ms to 41 s)."""
 
 ALIKE_SHIFT = 4
-"""An iteration is like total_bytes when they differ by at most 1/16 of the larger."""
+"""An iteration matches total_bytes if they differ by at most 1/16 of the larger."""
 
 LEARN_SHIFT = 6
 """Counts on the ladder agree when they differ by at most 1/64 of the larger.
 
-Closer than ALIKE_SHIFT, because it must not happen by chance: of the counts between random pauses, one in 127
-agrees with the one before it, but one in 31 is within 1/16 of it.
+Closer than ALIKE_SHIFT, so that it rarely happens by chance: of the counts between random pauses, one in 127
+agrees with the one before it, while one in 31 is within 1/16 of it.
 """
 
 LEARN_ALIKE = 2
-"""So many counts in a row that agree make total_bytes known."""
+"""The number of consecutive counts that must agree to learn total_bytes."""
 
 MISSES_TO_FORGET = 4
-"""So many iterations in a row that are not alike total_bytes make it unknown again."""
+"""The number of consecutive iterations that do not match total_bytes after which it is forgotten."""
 
 LARGEST_REGROUPING = 16
-"""Learned iterations are joined into a longer one if at most so many make it up.
+"""The largest number of learned iterations that may be joined into a longer one.
 
-More than that is not buckets between compute phases, but iterations between checkpoints or validations.
+More than that are not buckets between compute phases, but iterations between checkpoints or validations.
 """
 
 
@@ -51,8 +51,8 @@ More than that is not buckets between compute phases, but iterations between che
 class IterationRecord:
     """One finished iteration of a flow.
 
-    `start_ns` and `end_ns` are its first and its last acknowledgement, `bytes` what was acknowledged;
-    `total_bytes` (0: unknown) and `gap_ns` are what the tracker held right after it.
+    `start_ns` and `end_ns` are the times of its first and last acknowledgement, `bytes` the bytes acknowledged;
+    `total_bytes` (0: unknown) and `gap_ns` are the tracker's values right after it.
     """
 
     iteration: int
@@ -65,10 +65,10 @@ class IterationRecord:
 
 @dataclass(slots=True)
 class _Rung:
-    """Bytes between pauses of at least a certain length.
+    """Counts the bytes between pauses of at least a certain length.
 
-    `mark` is what the flow had acknowledged at the last such pause, `previous_bytes` the last count, `alike`
-    how many counts in a row agreed up to that one.
+    `mark` is the number of bytes acknowledged up to the last such pause, `previous_bytes` the last count, `alike`
+    the number of consecutive counts up to that one that agree.
     """
 
     mark: int = 0
@@ -76,7 +76,7 @@ class _Rung:
     alike: int = 0
 
     def count(self, seen_bytes: int) -> None:
-        """Take note of such a pause after `seen_bytes` in all."""
+        """Close the count at such a pause, after `seen_bytes` in all."""
         enclosed = seen_bytes - self.mark
         if enclosed == 0:
             return
@@ -86,16 +86,16 @@ class _Rung:
 
 
 class IterationTracker:
-    """Follows one flow: call `observe` for each acknowledgement.
+    """Tracks the iterations of one flow; call `observe` for each acknowledgement.
 
-    `total_bytes` and `gap_ns` are those of the job; 0 means to learn it, and a given one is never changed.
-    Raises UsageError for a negative one.
+    `total_bytes` and `gap_ns` are those of the job; 0 means to learn the value, and a given value never changes.
+    Raises UsageError for a negative value.
     """
 
     def __init__(self, total_bytes: int = 0, gap_ns: int = 0) -> None:
         for name, value in (("total_bytes", total_bytes), ("gap_ns", gap_ns)):
             if value < 0:
-                raise UsageError(f"{name} {value} is out of range: allowed is 0 (learn it) or more")
+                raise UsageError(f"{name}: expected a number of at least 0 (0: learn it), got {value}")
         self.total_bytes = total_bytes
         self.gap_ns = gap_ns
         self.total_given = total_bytes > 0
@@ -112,7 +112,7 @@ class IterationTracker:
 
     @property
     def recognised(self) -> bool:
-        """Whether total_bytes is known, and the gap at which to begin counting anew."""
+        """Whether both total_bytes and the gap are known."""
         return self.total_bytes > 0 and self.gap_settled
 
     def ratio_q16(self) -> int:
@@ -120,14 +120,14 @@ class IterationTracker:
         return ratio_q16(self.bytes, self.total_bytes)
 
     def factor(self, aggressiveness: Aggressiveness) -> int:
-        """F in Q16 as of now; 1 (the base algorithm) while no iteration is recognised."""
+        """F in Q16 now; 1 (the base algorithm) while iterations are not recognised."""
         return aggressiveness.fixed(self.ratio_q16()) if self.recognised else ONE_Q16
 
     def observe(self, now_ns: int, acked_bytes: int) -> IterationRecord | None:
-        """Take note that `acked_bytes` were acknowledged at `now_ns` (above 0, any monotonic clock).
+        """Count `acked_bytes` that were acknowledged at `now_ns` (above 0, any monotonic clock).
 
-        Returns the record of the iteration before, if this acknowledgement begins a new one. A time earlier
-        than the last counts as the same time.
+        Returns the record of the previous iteration, if this acknowledgement begins a new one. A time before that
+        of the last call counts as the same time.
         """
         record = None
         if self.last_ns == 0:
@@ -142,9 +142,9 @@ class IterationTracker:
         return record
 
     def observe_interval(self, from_ns: int, to_ns: int, acked: int) -> IterationRecord | None:
-        """Count what was acknowledged at times unknown between two readings of a counter.
+        """Count bytes that were acknowledged at unknown times between two readings of a counter.
 
-        A pause is only what lies between intervals in which something was; without `acked` nothing is noted.
+        A pause is the time between two intervals with acknowledgements; an interval without is ignored.
         """
         if acked == 0:
             return None
@@ -175,7 +175,7 @@ class IterationTracker:
         return record
 
     def _check(self, pause_ns: int) -> None:
-        """Hold the iteration that ends with this pause against what is known."""
+        """Compare the iteration that this pause ends with total_bytes."""
         if not _alike(self.bytes, self.total_bytes, ALIKE_SHIFT):
             self.misses += 1
             if self.misses >= MISSES_TO_FORGET:
@@ -188,8 +188,8 @@ class IterationTracker:
             self._follow(pause_ns)
 
     def _follow(self, pause_ns: int) -> None:
-        """Let the gap follow a slow change of the compute time; a single long pause says nothing about it."""
-        # Two branches, so that the C side needs no signed division (which would round differently).
+        """Let the gap follow slow changes of the compute time; a single long pause is ignored."""
+        # Two branches, because C has unsigned integers only here, and a signed shift would round differently.
         if pause_ns < self.longest_pause_ns:
             self.longest_pause_ns -= (self.longest_pause_ns - pause_ns) >> 3
         elif pause_ns <= 2 * self.longest_pause_ns:
@@ -197,7 +197,7 @@ class IterationTracker:
         self.gap_ns = self.longest_pause_ns >> 1
 
     def _learn(self, pause_ns: int) -> None:
-        """Count this pause on the ladder and learn from its highest rung there."""
+        """Count this pause on the ladder and learn from the highest rung that counts it."""
         top = 0 if self.gap_given else _highest_rung(pause_ns)
         for rung in self._rungs[: top + 1]:
             rung.count(self.seen_bytes)
@@ -211,19 +211,19 @@ class IterationTracker:
             self.gap_settled = True
             self.misses = 0
         elif not self.gap_settled:
-            # A guess, by which records are cut until more is known. F is 1 meanwhile.
+            # A guess, which separates records until the gap is learned; F is 1 meanwhile.
             self.longest_pause_ns = max(pause_ns, self.longest_pause_ns - (self.longest_pause_ns >> 2))
             self.gap_ns = self.longest_pause_ns >> 1
 
     def _teaches(self, rung: _Rung, pause_ns: int) -> bool:
-        """Whether what this rung counted shows iterations that are not known yet."""
+        """Whether the counts of this rung show iterations that are not known yet."""
         if self.total_given:
             return not self.gap_settled and _alike(rung.previous_bytes, self.total_bytes, ALIKE_SHIFT)
         if rung.alike < LEARN_ALIKE:
             return False
         if self.total_bytes == 0:
             return True
-        # What was learned may have been equal buckets, before the first compute phase was seen.
+        # Equal buckets may have been learned as iterations before the first compute phase was seen.
         return (
             not self.gap_given
             and pause_ns > 2 * self.longest_pause_ns
@@ -232,7 +232,7 @@ class IterationTracker:
         )
 
     def _forget(self) -> None:
-        """Return to learning whatever was not given; the ladder keeps what it counted."""
+        """Return to learning every value that was not given; the ladder keeps its counts."""
         self.misses = 0
         if not self.total_given:
             self.total_bytes = 0

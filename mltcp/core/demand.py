@@ -1,4 +1,4 @@
-"""What a job demands of the network in one iteration: phases, each of a duration and a bandwidth (4.3)."""
+"""Demand profiles: the phases of a job's iteration, each with a duration and a bandwidth (thesis, section 4.3)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import check_number
 
 LONGEST_NS = 10**13
-"""Of an iteration: not quite three hours."""
+"""The longest iteration: not quite three hours."""
 
 LARGEST_BPS = 10**15
 MOST_PHASES = 100_000
@@ -25,7 +25,7 @@ class Phase:
     """An Up or a Down phase.
 
     Raises:
-        UsageError: the duration is not more than 0, or the bandwidth is negative, or one of them beyond all reason.
+        UsageError: the duration or the bandwidth is out of range.
     """
 
     duration_ns: int
@@ -33,9 +33,9 @@ class Phase:
 
     def __post_init__(self) -> None:
         if not 0 < self.duration_ns <= LONGEST_NS:
-            raise UsageError(f"duration_ns is {self.duration_ns}: 1 to {LONGEST_NS} is allowed")
+            raise UsageError(f"duration_ns: expected 1 to {LONGEST_NS}, got {self.duration_ns}")
         if not 0 <= self.bandwidth_bps <= LARGEST_BPS:
-            raise UsageError(f"bandwidth_bps is {self.bandwidth_bps}: 0 to {LARGEST_BPS} is allowed")
+            raise UsageError(f"bandwidth_bps: expected 0 to {LARGEST_BPS}, got {self.bandwidth_bps}")
 
 
 @dataclass(frozen=True)
@@ -50,26 +50,26 @@ class Demand:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.phases) <= MOST_PHASES:
-            raise UsageError(f"{len(self.phases)} phases: 1 to {MOST_PHASES} are allowed")
+            raise UsageError(f"phases: expected 1 to {MOST_PHASES}, got {len(self.phases)}")
         if self.iteration_ns > LONGEST_NS:
-            raise UsageError(f"the phases last {self.iteration_ns} ns: {LONGEST_NS} are allowed")
+            raise UsageError(f"phases: expected at most {LONGEST_NS} ns in all, got {self.iteration_ns} ns")
 
     def __hash__(self) -> int:
         return self._hash
 
     @cached_property
     def _hash(self) -> int:
-        # demands are looked up often, and a tuple works its hash out anew every time
+        # Demands are dictionary keys, and a tuple computes its hash anew every time.
         return hash(self.phases)
 
     @cached_property
     def iteration_ns(self) -> int:
-        """The perimeter of the job's own circle."""
+        """The duration of the iteration, which is the perimeter of the job's own circle."""
         return sum(phase.duration_ns for phase in self.phases)
 
     @cached_property
     def silence_ns(self) -> int:
-        """From the beginning of an iteration until its first phase with bandwidth; all of it if there is none."""
+        """The time from the start of an iteration to its first phase with bandwidth; all of it if there is none."""
         silence = 0
         for phase in self.phases:
             if phase.bandwidth_bps:
@@ -79,12 +79,12 @@ class Demand:
 
     @cached_property
     def bits(self) -> float:
-        """What an iteration sends."""
+        """The bits that an iteration sends."""
         return sum(phase.duration_ns * phase.bandwidth_bps for phase in self.phases) / 1e9
 
     @cached_property
     def ends_ns(self) -> tuple[int, ...]:
-        """When each phase ends, from the beginning of the iteration."""
+        """The end of each phase, from the start of the iteration."""
         return tuple(accumulate(phase.duration_ns for phase in self.phases))
 
 
@@ -92,7 +92,7 @@ def load(path: Path) -> tuple[str, Demand]:
     """The job's name and demand in a file: its ``job`` or ``name``, or else the file's own name.
 
     Raises:
-        UsageError: the file cannot be read, or holds no demand; the message names the field.
+        UsageError: the file cannot be read, or does not contain a demand; the message names the field.
     """
     try:
         document = json.loads(path.read_text())
@@ -106,15 +106,15 @@ def load(path: Path) -> tuple[str, Demand]:
 def demand_from_document(document: object, where: str = "profile") -> Demand:
     """The demand in a JSON document: a profile as the ``mltcp`` backend writes it, or ``{"phases": [...]}``.
 
-    Of the backend's profile it is the typical iteration, or the last where there is none yet. A phase is
-    ``{"duration_s", "bandwidth_bps"}``; with a ``start_s`` of its own, too, it may leave silence before it, but not
-    begin before the last has ended.
+    From a profile of the backend, this is the typical iteration, or the last one if there is no typical one yet. A
+    phase is ``{"duration_s", "bandwidth_bps"}``. With a ``start_s``, it may begin later than the previous phase ends,
+    with silence between them, but not earlier.
 
     Raises:
-        UsageError: it is neither, has no finished iteration, or a field that cannot be; the message names it.
+        UsageError: it is neither, has no finished iteration, or a malformed field; the message names the field.
     """
     if not isinstance(document, Mapping):
-        raise UsageError(f"{where}: must be an object with 'phases'")
+        raise UsageError(f"{where}: expected an object with 'phases'")
     if "schema" in document and "typical" in document:
         field = "last" if document["typical"] is None else "typical"
         if document.get(field) is None:
@@ -122,7 +122,7 @@ def demand_from_document(document: object, where: str = "profile") -> Demand:
         return demand_from_document(document[field], f"{where}: {field}")
     listed = document.get("phases")
     if not isinstance(listed, Sequence) or isinstance(listed, str):
-        raise UsageError(f"{where}: phases must be a list")
+        raise UsageError(f"{where}: phases: expected a list")
     phases: list[Phase] = []
     for position, each in enumerate(listed):
         phases += _phases(each, sum(phase.duration_ns for phase in phases), f"{where}: phases[{position}]")
@@ -133,7 +133,7 @@ def demand_from_document(document: object, where: str = "profile") -> Demand:
 
 
 def demand_document(demand: Demand) -> dict[str, Any]:
-    """The demand as a document that `demand_from_document` reads."""
+    """The demand as a JSON document, as `demand_from_document` reads it."""
     return {
         "phases": [
             {"duration_s": phase.duration_ns / 1e9, "bandwidth_bps": phase.bandwidth_bps}
@@ -143,35 +143,32 @@ def demand_document(demand: Demand) -> dict[str, Any]:
 
 
 def _phases(document: object, at_ns: int, where: str) -> list[Phase]:
-    """The phase that a document describes, and the silence before it, if it says when it begins."""
+    """The phase that a document describes, after a silent one if its `start_s` is later than `at_ns`."""
     if not isinstance(document, Mapping):
-        raise UsageError(f"{where}: must be an object with duration_s and bandwidth_bps")
+        raise UsageError(f"{where}: expected an object with duration_s and bandwidth_bps")
     for field in document:
         if field not in ("start_s", "duration_s", "bandwidth_bps"):
             raise UsageError(
-                f"{where}.{field}: unknown; duration_s, bandwidth_bps, and perhaps start_s are allowed"
+                f"{where}.{field}: unknown field, expected duration_s, bandwidth_bps and optionally start_s"
             )
     before = []
     if "start_s" in document:
         start_ns = round(_number(document, "start_s", where) * 1e9)
         if start_ns < at_ns:
             raise UsageError(
-                f"{where}.start_s is {document['start_s']}: overlaps the phase before, which ends at {at_ns / 1e9} s"
+                f"{where}.start_s: expected at least the end of the previous phase, {at_ns / 1e9}, "
+                f"got {document['start_s']}"
             )
         before = [Phase(start_ns - at_ns, 0)] if start_ns > at_ns else []
     duration_ns = round(_number(document, "duration_s", where) * 1e9)
     if duration_ns == 0:
-        raise UsageError(
-            f"{where}.duration_s is {document['duration_s']}: an empty phase; more than 0 is allowed"
-        )
+        raise UsageError(f"{where}.duration_s: expected a number above 0, got {document['duration_s']}")
+    bandwidth_bps = round(_number(document, "bandwidth_bps", where))
     try:
-        return [*before, Phase(duration_ns, round(_number(document, "bandwidth_bps", where)))]
+        return [*before, Phase(duration_ns, bandwidth_bps)]
     except UsageError as error:
         raise UsageError(f"{where}.{error}") from None
 
 
 def _number(document: Mapping[str, Any], field: str, where: str) -> float:
-    value = document.get(field)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
-        raise UsageError(f"{where}.{field} is {value!r}: a number from 0 on is allowed")
-    return float(value)
+    return check_number(document.get(field), field=f"{where}.{field}", lowest=0)

@@ -1,9 +1,9 @@
 """Load, register, pin and unload the congestion controls.
 
-A control is registered kernel-wide, for every network namespace, under its name. What keeps it findable is a pin of its
-struct_ops map under ``/sys/fs/bpf/mltcp/controls``; the maps that all controls share (jobs, flows, records) are pinned
-beside it. The pin is made *before* the control is registered, so that no crash can leave a registered control that
-nobody can find: what a crash leaves is at most a pin of an unregistered one, and the next load replaces it.
+A control is registered kernel-wide, for every network namespace, under its name. Its struct_ops map is pinned under
+``/sys/fs/bpf/mltcp/controls``, so that any process can find it; the maps that all controls share (jobs, flows, records)
+are pinned beside it. The pin is made *before* the control is registered, so that a crash cannot leave a registered
+control without a pin. It can leave a pin of an unregistered control, which the next load replaces.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from mltcp.ebpf.mounts import BPFFS, ensure_bpffs
 
 SOURCES = Path(__file__).resolve().parent
 CONTROLS = {"mltcp_reno": "reno", "mltcp_cubic": "cubic", "mltcp_dctcp": "dctcp", "bpf_dctcp": "dctcp"}
-"""Every control and the source it is in; ``bpf_dctcp`` is plain DCTCP, for kernels that have none built in."""
+"""Every control and its source; ``bpf_dctcp`` is plain DCTCP, for kernels that do not have it built in."""
 
 MLTCP_CONTROLS = tuple(name for name in CONTROLS if name.startswith("mltcp_"))
 DEFAULT_CONTROL = "mltcp_cubic"
-"""What a job runs under where nobody says otherwise: ``mltcp run``, and the torch backend."""
+"""The default control of ``mltcp run``, the daemon and the torch backend."""
 
 ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 LOCK = Path("/run/mltcp-controls.lock")
@@ -38,7 +38,7 @@ _REGISTERED = 1  # BPF_STRUCT_OPS_STATE_INUSE
 
 @dataclass(frozen=True)
 class Registration:
-    """A control as it stands in the kernel: ``loaded`` by us, ``foreign`` (another program's), or ``absent``."""
+    """The state of a control in the kernel: ``loaded`` by us, ``foreign`` (another program's), or ``absent``."""
 
     name: str
     state: str
@@ -51,12 +51,12 @@ def available() -> list[str]:
 
 
 def allowed() -> list[str]:
-    """The congestion controls that every user may choose for his sockets."""
+    """The congestion controls that every user may choose for their sockets."""
     return ALLOWED.read_text().split()
 
 
 def require_root(what: str) -> None:
-    """Say plainly that something needs root, before the kernel says EPERM."""
+    """Raise NotAvailableError, which names the capabilities, unless this process is root."""
     if os.geteuid() != 0:
         raise NotAvailableError(
             f"{what} needs root (CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN): run it with sudo"
@@ -64,7 +64,7 @@ def require_root(what: str) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process."""
+    """Whether a process with this id exists."""
     return Path(f"/proc/{pid}").exists()
 
 
@@ -72,8 +72,8 @@ class Controls:
     """The controls of one pin directory; the default one is the host's.
 
     Args:
-        root: where to pin.
-        rename: names to give to controls instead of their own, of the same length (tests run beside a host's own load).
+        root: directory of the pins, on a bpffs.
+        rename: other names for controls, of the same length (so that tests run beside the host's own controls).
     """
 
     def __init__(self, root: Path = BPFFS / "mltcp", rename: dict[str, str] | None = None) -> None:
@@ -83,7 +83,7 @@ class Controls:
 
     @property
     def names(self) -> list[str]:
-        """The names this directory's controls go by."""
+        """The names of this directory's controls."""
         return [self._rename.get(name, name) for name in CONTROLS]
 
     def takes_jobs(self, name: str) -> bool:
@@ -91,7 +91,7 @@ class Controls:
         return self._original.get(name, name) in MLTCP_CONTROLS and self._pinned_id(name) is not None
 
     def pin_path(self, name: str) -> Path:
-        """Where the struct_ops map of a control is pinned."""
+        """The path at which the struct_ops map of a control is pinned."""
         return self.root / "controls" / name
 
     # -- load --------------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class Controls:
         return opened
 
     def allow_users(self, names: Sequence[str]) -> None:
-        """Let every user choose these controls for his sockets; the kernel forgets it when they are unloaded.
+        """Let every user choose these controls for their sockets; the kernel forgets it when they are unloaded.
 
         Raises:
             NotAvailableError: not root, or a control is not loaded, or this is not the host's own network namespace.
@@ -157,10 +157,10 @@ class Controls:
                 what = f"{ALLOWED} does not take {', '.join(names)}"
                 raise NotAvailableError(f"{what}: {error.strerror}") from None
 
-    # -- what is there -----------------------------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------------------------
 
     def registration(self, name: str) -> Registration:
-        """Whether a control is loaded by us, by somebody else, or not at all."""
+        """The state of a control in the kernel."""
         ours = self._pinned_id(name)
         if ours is not None:
             return Registration(name, "loaded", ours)
@@ -201,7 +201,7 @@ class Controls:
         return {number: KernelJob.unpack(value) for number, value in values.items() if value is not None}
 
     def flows(self) -> list[Flow]:
-        """Every living TCP connection that one of our controls has seen, in all network namespaces."""
+        """Every open TCP connection that one of our controls has seen, in all network namespaces."""
         with BpfObject.open(build.compiled(SOURCES / "watch.bpf.c")) as watch:
             with self.shared_map("mltcp_flows") as flows:
                 watch.reuse("mltcp_flows", flows)
@@ -212,10 +212,10 @@ class Controls:
     # -- unload ------------------------------------------------------------------------------------------------------
 
     def unload(self, names: Sequence[str] | None = None, force: bool = False) -> list[str]:
-        """Unregister controls (all, when none is named); the shared maps go with the last one.
+        """Unregister controls (all, when none is named), and with the last one remove the shared maps.
 
-        Flows that use a control keep it until they close: the kernel holds it for them. So this refuses while there are
-        any, unless ``force`` says to let them run out.
+        Flows that use a control keep it until they close: the kernel holds it for them. So this fails while there are
+        any, unless ``force`` is set.
 
         Raises:
             MltcpError: a job is running, or flows are using a control, and ``force`` is not set.
@@ -254,7 +254,7 @@ class Controls:
         self.pin_path(name).unlink()
 
     def _remove_leftovers(self) -> None:
-        """Pins of controls that were never registered, and the shared maps once no control is left."""
+        """Remove pins of controls that were never registered, and the shared maps once no control is left."""
         if self.loaded() or not self.root.exists():
             return
         for path in [*(self.root / "controls").glob("*"), *(self.root / name for name in SHARED_MAPS)]:
@@ -265,7 +265,7 @@ class Controls:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """One load or unload at a time on a host."""
+        """Exclude other loads and unloads on this host."""
         with open(LOCK, "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

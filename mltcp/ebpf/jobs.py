@@ -1,4 +1,4 @@
-"""Jobs on this host: their entry in the kernel's map, and the cgroup whose TCP sockets belong to them."""
+"""Jobs in the kernel: their map entries, and the cgroups whose new TCP sockets become their flows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mltcp.core.errors import MltcpError, UsageError
+from mltcp.core.errors import MltcpError, UsageError, shown
 from mltcp.ebpf import build
 from mltcp.ebpf.congestion_controls import CONTROLS, SOURCES, Controls, available, is_alive
 from mltcp.ebpf.layout import KernelJob
@@ -27,7 +27,7 @@ CGROUP = "mltcp"
 
 @dataclass(frozen=True)
 class Attached:
-    """A job whose cgroup is live: a process joins by writing its pid to ``cgroup / "cgroup.procs"``."""
+    """A job with a cgroup: a process joins it by writing its pid to ``cgroup / "cgroup.procs"``."""
 
     number: int
     name: str
@@ -36,7 +36,7 @@ class Attached:
 
 @dataclass(frozen=True)
 class SocketSettings:
-    """What a cgroup's sockets get: the job's number in the kernel, its control, and its mark (0 or empty: none)."""
+    """The settings of new sockets in a cgroup: the job's map entry, its control, and its mark (0 or empty: none)."""
 
     number: int
     control: str
@@ -44,10 +44,10 @@ class SocketSettings:
 
 
 def check_name(name: str) -> str:
-    """A job name, or a UsageError that says what is allowed."""
+    """Return the name of a job. Raises UsageError if it is malformed."""
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"job name {name!r}: 1 to 31 letters, digits or ._@- are allowed, the first a letter or digit"
+            f"job name: expected 1 to 31 letters, digits or ._@-, the first a letter or digit, got {shown(name)}"
         )
     return name
 
@@ -56,11 +56,11 @@ def check_name(name: str) -> str:
 def attached(job: KernelJob, control: str, controls: Controls | None = None) -> Iterator[Attached]:
     """A cgroup whose new TCP sockets run under ``control`` as flows of ``job``, until the context ends.
 
-    The program that does this is held by this process: if the process dies, the kernel detaches it, and sockets that
-    are open go on under what they have. A control that is not ours (``cubic``) gets the cgroup but no job entry.
+    This process holds the program that does so: if it dies, the kernel detaches the program, and open sockets keep
+    their control. With a control that is not ours (``cubic``) there is a cgroup but no map entry.
 
     Raises:
-        UsageError: the control is not available; the message lists those that are.
+        UsageError: the control is not available.
     """
     controls = controls or Controls()
     if control not in available():
@@ -79,10 +79,10 @@ def attached(job: KernelJob, control: str, controls: Controls | None = None) -> 
 
 
 def enter_job(job: KernelJob, controls: Controls) -> int:
-    """Put a job, owned by this process, into the kernel's map; returns its number there.
+    """Add a map entry for a job, owned by this process; returns its number.
 
     Raises:
-        MltcpError: there is no room, or what is loaded is of another version.
+        MltcpError: the map is full, or the loaded controls are of another version.
     """
     value = replace(job, owner=os.getpid()).pack()
     with controls.shared_map("mltcp_jobs") as jobs:
@@ -93,7 +93,7 @@ def enter_job(job: KernelJob, controls: Controls) -> int:
             except BpfError:
                 continue
             return number
-    raise MltcpError("there are 1024 jobs on this host already, which is the most")
+    raise MltcpError("this host already has 1024 jobs in the kernel, the limit")
 
 
 def _check_layout(jobs: BpfMap) -> None:
@@ -104,7 +104,7 @@ def _check_layout(jobs: BpfMap) -> None:
 
 
 def _leave_job(number: int, controls: Controls) -> None:
-    """Remove the entry once the job's flows have closed; a flow that outlives it goes on with what it has learned."""
+    """Remove the entry once the job's flows have closed; a flow that outlives it continues on its own."""
     deadline = time.monotonic() + 2
     with controls.shared_map("mltcp_jobs") as jobs:
         while time.monotonic() < deadline:
@@ -116,25 +116,25 @@ def _leave_job(number: int, controls: Controls) -> None:
 
 
 def make_parent_cgroup() -> None:
-    """The cgroup in which those of jobs are: making it takes more privilege than making one in it."""
+    """Create the parent of the jobs' cgroups, which takes more privileges than creating those."""
     (cgroup_root() / CGROUP).mkdir(exist_ok=True)
 
 
 def remove_parent_cgroup() -> None:
-    """Remove it, if no job is in it."""
+    """Remove the parent cgroup, if no job has a cgroup in it."""
     with suppress(OSError):
         (cgroup_root() / CGROUP).rmdir()
 
 
 def make_cgroup(name: str) -> Path:
-    """A cgroup for a job of this process."""
+    """Create a cgroup for a job of this process."""
     path = cgroup_root() / CGROUP / f"{name}:{os.getpid()}:{time.monotonic_ns()}"
     path.mkdir(parents=True)
     return path
 
 
 def _remove_cgroup(path: Path) -> None:
-    """Remove the cgroup; processes that the job left behind go back to the root and live on."""
+    """Remove the cgroup; processes that are still in it move to the root cgroup."""
     deadline = time.monotonic() + 2
     while path.exists():
         for pid in (path / "cgroup.procs").read_text().split():
@@ -145,12 +145,12 @@ def _remove_cgroup(path: Path) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
-    with suppress(OSError):  # other jobs are still in it
+    with suppress(OSError):  # other jobs still have cgroups in it
         path.parent.rmdir()
 
 
 def try_to_remove_cgroup(path: Path) -> bool:
-    """Remove the cgroup of a job that is over, unless processes are still leaving it; whether it is gone."""
+    """Remove the cgroup of an ended job; returns False if processes are still leaving it."""
     try:
         for pid in (path / "cgroup.procs").read_text().split():
             _move_to_root(pid)
@@ -166,14 +166,14 @@ def _move_to_root(pid: str) -> None:
     try:
         (cgroup_root() / "cgroup.procs").write_text(pid)
     except ProcessLookupError:
-        pass  # it ended by itself
+        pass  # the process has ended
     except OSError:
-        time.sleep(0.005)  # it is ending: the kernel refuses to move it
+        time.sleep(0.005)  # the process is ending: the kernel refuses to move it
 
 
 @contextmanager
 def attached_program(settings: SocketSettings, cgroup: Path, controls: Controls) -> Iterator[None]:
-    """While the context lasts, every TCP socket that is opened in the cgroup becomes a flow of the job."""
+    """While the context lasts, every TCP socket that is opened in the cgroup gets these settings."""
     with BpfObject.open(build.compiled(SOURCES / "attach.bpf.c")) as program:
         values = (settings.number, settings.mark, settings.control.encode())
         program.set_initial(".rodata", _ATTACHMENT.pack(*values))
@@ -190,7 +190,7 @@ def attached_program(settings: SocketSettings, cgroup: Path, controls: Controls)
 
 
 def remove_stale(controls: Controls) -> None:
-    """Remove what dead owners left: empty cgroups, and jobs without flows."""
+    """Remove the cgroups and the map entries without flows whose owner has died."""
     for path in (cgroup_root() / CGROUP).glob("*:*:*"):
         if not is_alive(int(path.name.split(":")[1])):
             _remove_cgroup(path)
@@ -203,10 +203,10 @@ def remove_stale(controls: Controls) -> None:
 
 
 def control_for(policy: str) -> str:
-    """The control that runs a policy on this kernel: its own, or for ``dctcp`` ours where the kernel has none.
+    """The congestion control of a policy: that of its name, but ``bpf_dctcp`` for ``dctcp`` if the kernel lacks it.
 
     Raises:
-        UsageError: the policy is no congestion control of this kernel or of this project.
+        UsageError: neither this kernel nor this project has it.
     """
     if policy == "dctcp" and "dctcp" not in available():
         return "bpf_dctcp"

@@ -1,6 +1,6 @@
-"""The C structures of ``mltcp.bpf.h`` and ``watch.bpf.c`` as Python dataclasses, and back.
+"""Converts the C structures of ``mltcp.bpf.h`` and ``watch.bpf.c`` to Python dataclasses and back.
 
-Sizes are checked against the kernel's maps when they are opened, so that the two sides cannot drift apart unseen.
+The sizes are compared with those of the kernel's maps when they are opened, to detect different versions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import IntEnum
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 
 Raw = bytes
-"""By another name, because some structures have a field called bytes."""
+"""An alias of `bytes`, because some structures have a field of that name."""
 
 Q16_ONE = 1 << 16
 
@@ -27,12 +27,12 @@ _NO_RUNGS = bytes(336)
 
 
 class Start(IntEnum):
-    """What a control does with an iteration's first bytes after the idle period (see docs/ebpf.md)."""
+    """The window of an iteration's first bytes, after the idle period (see docs/ebpf.md)."""
 
     KERNEL = 0
-    """Leave it to the kernel: a small window, then slow start up to three quarters of the former one."""
+    """The kernel's own: a small window, then slow start up to three quarters of the former one."""
     AVOID = 1
-    """No slow start: the window that the kernel leaves grows by F from the first byte."""
+    """The kernel's small window, which grows by F from the first byte, without slow start."""
     KEEP = 2
     """The window from before the idle period, and congestion avoidance from the first byte."""
 
@@ -57,7 +57,7 @@ class Tracker:
 
     @classmethod
     def given_values(cls, total_bytes: int | None, gap_ns: int | None) -> Tracker:
-        """A fresh tracker in which what the caller knows is fixed and the rest will be learned."""
+        """A new tracker with these values fixed; those that are None are learned."""
         given = (_GIVEN_TOTAL if total_bytes else 0) | (_GIVEN_GAP if gap_ns else 0)
         return cls(total_bytes=total_bytes or 0, gap_ns=gap_ns or 0, given=given)
 
@@ -72,13 +72,13 @@ class Tracker:
         return min(1.0, self.bytes / self.total_bytes) if self.total_bytes else 0.0
 
     def pack(self) -> Raw:
-        """As the kernel stores it."""
+        """The structure as bytes, as the map holds it."""
         return _TRACKER.pack(*(getattr(self, name) for name in self.__dataclass_fields__))
 
 
 @dataclass(frozen=True)
 class KernelJob:
-    """A job on this host: its law (what F is and where it acts), what was learned, and how many flows it has."""
+    """A job's entry in the kernel's map: F and where it acts, the iteration tracker, and the number of flows."""
 
     name: str
     aggressiveness: Aggressiveness
@@ -91,7 +91,7 @@ class KernelJob:
     SIZE = _JOB.size
 
     def pack(self) -> Raw:
-        """As the kernel stores it (the lock is free)."""
+        """The structure as bytes, as the map holds it, with a free lock."""
         law = _LAW.pack(
             int(self.aggressiveness.shape),
             self.aggressiveness.slope_q16,
@@ -104,7 +104,7 @@ class KernelJob:
 
     @classmethod
     def unpack(cls, raw: Raw) -> KernelJob:
-        """From the value in the kernel's map."""
+        """Parse a value of the kernel's map."""
         _, flows, law, tracker, name, owner = _JOB.unpack(raw)
         shape, slope, intercept, start, decrease, _ = _LAW.unpack(law)
         return cls(
@@ -120,10 +120,10 @@ class KernelJob:
 
 @dataclass(frozen=True)
 class Record:
-    """One finished iteration of a job, as the kernel saw it in the acknowledgements.
+    """One finished iteration of a job, as observed from its acknowledgements.
 
     ``start_ns`` is the first transmission or acknowledgement, ``end_ns`` the last acknowledgement (CLOCK_MONOTONIC);
-    ``total_bytes`` and ``gap_ns`` what was known after it (0: not yet learned).
+    ``total_bytes`` and ``gap_ns`` are the values after it (0: not yet learned).
     """
 
     job: int
@@ -137,7 +137,7 @@ class Record:
 
     @classmethod
     def unpack(cls, raw: Raw) -> Record:
-        """From a sample of the ring buffer."""
+        """Parse a sample of the ring buffer."""
         return cls(*_RECORD.unpack(raw[: _RECORD.size]))
 
 
@@ -163,7 +163,7 @@ class Flow:
 
     @classmethod
     def unpack(cls, raw: Raw) -> Flow:
-        """From one line of the iterator in ``watch.bpf.c``."""
+        """Parse one record of the iterator in ``watch.bpf.c``."""
         (
             job,
             state,

@@ -1,4 +1,4 @@
-"""A typed binding, by ctypes, of the few calls of the system's libbpf (1.0 or newer) that this project makes."""
+"""A typed ctypes binding of the libbpf functions (1.0 or newer) that this project uses."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class _MapInfo(ctypes.Structure):
 
 
 class _Messages:
-    """What libbpf printed since it was last cleared: the verifier's words, for error messages."""
+    """Collects what libbpf prints, such as the verifier's log, for error messages."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -99,7 +99,7 @@ class _Messages:
         return 0
 
     def take(self) -> str:
-        """All lines since the last call, and forget them."""
+        """Return all lines since the last call."""
         text, self.lines = "\n".join(self.lines), []
         return text
 
@@ -112,7 +112,7 @@ def library() -> ctypes.CDLL:
     """The system's libbpf.
 
     Raises:
-        NotAvailableError: there is none, or it is older than 1.0.
+        NotAvailableError: it is not installed, or older than 1.0.
     """
     name = ctypes.util.find_library("bpf") or "libbpf.so.1"
     try:
@@ -141,7 +141,7 @@ def _checked(result: int, what: str) -> int:
 
 
 class BpfMap:
-    """A map of the kernel by its descriptor; keys and values are raw bytes."""
+    """A BPF map by its descriptor; keys and values are raw bytes."""
 
     def __init__(self, fd: int, owned: bool = False) -> None:
         self.fd = fd
@@ -163,11 +163,11 @@ class BpfMap:
 
     @classmethod
     def by_id(cls, number: int) -> BpfMap:
-        """The map with this id, as the kernel counts them."""
+        """The map with this kernel-wide id."""
         return cls(_checked(library().bpf_map_get_fd_by_id(number), f"cannot open map {number}"), owned=True)
 
     def close(self) -> None:
-        """Give the descriptor back, if it is this object's own."""
+        """Close the descriptor, if this object owns it."""
         if self._owned and self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -179,7 +179,7 @@ class BpfMap:
         self.close()
 
     def lookup(self, key: bytes) -> bytes | None:
-        """The value under ``key``, or None."""
+        """The value of ``key``, or None."""
         value = ctypes.create_string_buffer(self.value_size)
         if library().bpf_map_lookup_elem(self.fd, key, value) < 0:
             if ctypes.get_errno() == errno.ENOENT:
@@ -188,11 +188,11 @@ class BpfMap:
         return value.raw
 
     def update(self, key: bytes, value: bytes, flags: int = 0) -> None:
-        """Put ``value`` under ``key`` (flags: 1 only if new, 2 only if there)."""
+        """Set the value of ``key`` (flags: 1 BPF_NOEXIST, 2 BPF_EXIST)."""
         _checked(library().bpf_map_update_elem(self.fd, key, value, flags), f"cannot write map {self.name}")
 
     def delete(self, key: bytes) -> bool:
-        """Remove ``key``; False when it was not there."""
+        """Remove ``key``; returns False if the map does not have it."""
         if library().bpf_map_delete_elem(self.fd, key) < 0:
             if ctypes.get_errno() == errno.ENOENT:
                 return False
@@ -200,19 +200,19 @@ class BpfMap:
         return True
 
     def all_keys(self) -> Iterator[bytes]:
-        """Every key; safe only while nobody deletes."""
+        """Every key; reliable only while no key is deleted."""
         key, following = None, ctypes.create_string_buffer(self.key_size)
         while library().bpf_map_get_next_key(self.fd, key, following) == 0:
             key = following.raw
             yield key
 
     def pin(self, path: Path) -> None:
-        """Make the map outlive this process, at ``path`` of a bpffs."""
+        """Pin the map at ``path`` of a bpffs, so that it outlives this process."""
         _checked(library().bpf_obj_pin(self.fd, str(path).encode()), f"cannot pin map {self.name} at {path}")
 
 
 def map_info(fd: int) -> _MapInfo:
-    """What the kernel says of the map behind ``fd``."""
+    """The kernel's description of the map behind ``fd``."""
     info, size = _MapInfo(), ctypes.c_uint32(ctypes.sizeof(_MapInfo))
     _checked(
         library().bpf_obj_get_info_by_fd(fd, ctypes.byref(info), ctypes.byref(size)), "cannot describe a map"
@@ -221,14 +221,14 @@ def map_info(fd: int) -> _MapInfo:
 
 
 def all_maps() -> Iterator[BpfMap]:
-    """Every map of the kernel, open while the caller looks at it."""
+    """Every map of the kernel; each is closed when the next one is taken."""
     number, following = 0, ctypes.c_uint32()
     while library().bpf_map_get_next_id(number, ctypes.byref(following)) == 0:
         number = following.value
         try:
             found = BpfMap.by_id(number)
         except BpfError:
-            continue  # gone since it was listed
+            continue  # removed since it was listed
         with found:
             yield found
 
@@ -251,7 +251,7 @@ class BpfLink:
             self._handle = None
 
     def leave_attached(self) -> None:
-        """Forget the link without detaching (struct_ops: it stays registered until its map's element is deleted)."""
+        """Release the link without detaching (struct_ops: it stays registered until its map's element is deleted)."""
         library().bpf_link__disconnect(self._handle)
         self.close()
 
@@ -263,7 +263,7 @@ class BpfLink:
 
 
 class BpfObject:
-    """An eBPF object file, opened; its maps and programs exist in the kernel after :meth:`load`."""
+    """An opened eBPF object file; its maps and programs exist in the kernel after :meth:`load`."""
 
     def __init__(self, handle: int, name: str, image: ctypes.Array[ctypes.c_char]) -> None:
         self._handle: int | None = handle
@@ -272,7 +272,7 @@ class BpfObject:
 
     @classmethod
     def open(cls, path: Path, rename: dict[str, str] | None = None) -> BpfObject:
-        """Read an object file; nothing is in the kernel yet.
+        """Open an object file, without loading it.
 
         Args:
             path: the compiled object.
@@ -301,25 +301,25 @@ class BpfObject:
         self.close()
 
     def close(self) -> None:
-        """Free what libbpf holds; what is pinned, attached or registered stays."""
+        """Free the object; pinned maps, attached programs and registered controls stay."""
         if self._handle is not None:
             library().bpf_object__close(self._handle)
             self._handle = None
 
     def pin_at_load(self, map_name: str, path: Path) -> None:
-        """At :meth:`load`, take the map pinned at ``path``, or make it and pin it there."""
+        """At :meth:`load`, use the map pinned at ``path``, or create it and pin it there."""
         _checked(
             library().bpf_map__set_pin_path(self._map(map_name), str(path).encode()), f"cannot pin {map_name}"
         )
 
     def reuse(self, map_name: str, existing: BpfMap) -> None:
-        """At :meth:`load`, take an existing map instead of a new one."""
+        """At :meth:`load`, use an existing map instead of a new one."""
         _checked(
             library().bpf_map__reuse_fd(self._map(map_name), existing.fd), f"cannot share the map {map_name}"
         )
 
     def set_initial(self, map_name: str, value: bytes) -> None:
-        """Set the head of a global data section (such as ``.rodata``) before :meth:`load`."""
+        """Set the beginning of a global data section (such as ``.rodata``) before :meth:`load`."""
         size = ctypes.c_size_t()
         address = library().bpf_map__initial_value(self._map(map_name), ctypes.byref(size))
         if not address or size.value < len(value):
@@ -330,12 +330,12 @@ class BpfObject:
         """Verify and load all programs and maps.
 
         Raises:
-            BpfError: with the verifier's last words.
+            BpfError: the kernel rejects it; with the end of the verifier's log.
         """
         _messages.take()
         result = library().bpf_object__load(self._handle)
         if result < 0:
-            raise BpfError(f"the kernel refuses {self.name}", ctypes.get_errno() or -result, _messages.take())
+            raise BpfError(f"the kernel rejects {self.name}", ctypes.get_errno() or -result, _messages.take())
         self._image = ctypes.create_string_buffer(1)
 
     def map_names(self) -> list[str]:
@@ -355,7 +355,7 @@ class BpfObject:
         return _checked(library().bpf_program__fd(self._program(name)), f"{self.name}: program {name}")
 
     def register_struct_ops(self, name: str) -> BpfLink:
-        """Register a struct_ops map with its subsystem (for us: a congestion control with TCP)."""
+        """Register a struct_ops map with its subsystem (a congestion control with TCP)."""
         return self._link(library().bpf_map__attach_struct_ops(self._map(name)), f"cannot register {name}")
 
     def attach_cgroup(self, program: str, cgroup_fd: int) -> BpfLink:
@@ -364,7 +364,7 @@ class BpfObject:
         return self._link(handle, f"cannot attach {program} to the cgroup")
 
     def read_iterator(self, program: str, over: BpfMap) -> bytes:
-        """Run an iterator program over the elements of a map and return what it wrote."""
+        """Run an iterator program over the elements of a map; returns its output."""
         target = (ctypes.c_uint32 * 4)(over.fd, 0, 0, 0)  # union bpf_iter_link_info
         options = _IterOptions(ctypes.sizeof(_IterOptions), ctypes.addressof(target), ctypes.sizeof(target))
         with self._link(
@@ -400,7 +400,7 @@ class _IterOptions(ctypes.Structure):
 
 
 class RingBuffer:
-    """A reader of a BPF ring buffer; every sample is given to ``receive`` as bytes."""
+    """A reader of a BPF ring buffer, which passes every sample to ``receive`` as bytes."""
 
     def __init__(self, over: BpfMap, receive: Callable[[bytes], None]) -> None:
         def sample(_: int, address: int, size: int) -> int:
@@ -420,7 +420,7 @@ class RingBuffer:
         return max(count, 0)
 
     def consume(self) -> int:
-        """Receive what is there without waiting."""
+        """Receive the samples that are available, without waiting."""
         return int(library().ring_buffer__consume(self._handle))
 
     def close(self) -> None:

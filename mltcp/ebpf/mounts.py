@@ -1,4 +1,4 @@
-"""Where the host has its bpffs and its cgroup v2 hierarchy."""
+"""The mount points of the bpffs and the cgroup v2 hierarchy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cgroup_root() -> Path:
     """The root of the cgroup v2 hierarchy, wherever it is mounted.
 
     Raises:
-        NotAvailableError: there is none.
+        NotAvailableError: it is not mounted.
     """
     found = mounted("cgroup2")
     if not found:
@@ -32,7 +32,7 @@ def cgroup_root() -> Path:
 
 
 def ensure_bpffs() -> Path:
-    """The bpffs at /sys/fs/bpf, mounted first where it is not (containers, minimal systems).
+    """The bpffs at /sys/fs/bpf, which is mounted first if it is not (in containers and minimal systems).
 
     Raises:
         NotAvailableError: it cannot be mounted.

@@ -1,4 +1,4 @@
-"""``mltcp probe``: what this host needs to have, whether it has it, and what to do where it has not."""
+"""Checks whether this host meets the requirements of the kernel mode; each failed check has a remedy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CLONE_NEWNET = 0x40000000
 
 @dataclass(frozen=True)
 class Finding:
-    """One need: whether it is there, what was seen, what to do, and whether the kernel mode cannot run without it."""
+    """The result of a check: the requirement, whether it is met, the observation, the remedy, if it is mandatory."""
 
     need: str
     present: bool
@@ -39,7 +39,7 @@ class Finding:
 
 
 def probe() -> list[Finding]:
-    """Look at everything; never raises for something that is missing."""
+    """Run all checks; a missing requirement does not raise."""
     checks: list[Callable[[], Finding]] = [
         _kernel, _capabilities, _libbpf, _btf, _struct_ops, _kfuncs, _bpffs, _cgroup, _cgroup_bpf,
     ]  # fmt: skip
@@ -49,7 +49,7 @@ def probe() -> list[Finding]:
 
 
 def can_run(findings: list[Finding]) -> bool:
-    """Whether the kernel mode can run: all that is required is there."""
+    """Whether all mandatory requirements of the kernel mode are met."""
     return all(finding.present for finding in findings if finding.required)
 
 
@@ -145,7 +145,7 @@ def _cgroup_bpf() -> Finding:
 
 
 def _control(source: str) -> Finding:
-    """The proof: the kernel verifies and loads the object. Nothing is registered."""
+    """Let the kernel verify and load an object, without registering it."""
     need = f"the kernel takes {source}.bpf.o"
     if os.geteuid() != 0:
         return Finding(need, False, "not tried", "run as root")
@@ -157,7 +157,7 @@ def _control(source: str) -> Finding:
             need,
             False,
             str(error).splitlines()[-1][:200],
-            "see the needs above, or report this with `uname -r`",
+            "see the requirements above, or report this with `uname -r`",
         )
     return Finding(need, True, "verified and loaded, then dropped")
 
@@ -169,7 +169,7 @@ def _own_dctcp() -> Finding:
 
 
 def _qdiscs() -> list[Finding]:
-    """Needed by the lab and by pacing only; tried on the loopback interface of a scratch network namespace."""
+    """The qdiscs of the lab and of pacing, tried on the loopback interface of a temporary network namespace."""
     if os.geteuid() != 0:
         return [
             Finding(f"qdisc {kind}", False, "not tried", "run as root", required=False) for kind in _QDISCS
@@ -179,7 +179,7 @@ def _qdiscs() -> list[Finding]:
         Finding(
             f"qdisc {kind}",
             kind in present,
-            "there" if kind in present else "unknown to this kernel",
+            "available" if kind in present else "unknown to this kernel",
             f"modprobe sch_{kind.replace('clsact', 'ingress')} ({option})",
             required=False,
         )
@@ -227,5 +227,5 @@ def _qdiscs_of_scratch_namespace() -> list[str]:
                 if kind != "clsact":
                     route.tc("del", index=1, handle="1:", root=True)
             except Exception:
-                continue  # pyroute2 raises its own kinds for an unknown qdisc; any of them means: not usable here
+                continue  # pyroute2 raises several kinds of errors for a qdisc that is not available
     return found

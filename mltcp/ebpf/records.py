@@ -1,4 +1,4 @@
-"""The records of finished iterations, as the kernel hands them out through its ring buffer."""
+"""Reads the records of finished iterations from the ring buffer of the congestion controls."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from mltcp.ebpf.libbpf import RingBuffer
 
 
 class RecordReader:
-    """Takes records out of the ring; every record goes to one reader only, so a host has one."""
+    """Takes records out of the ring buffer. Each record reaches one reader only, so a host should have one."""
 
     def __init__(self, ring: RingBuffer, received: list[Record]) -> None:
         self._ring = ring
         self._received = received
 
     def take(self, timeout_s: float = 0.0) -> list[Record]:
-        """What has come since the last call; waits up to ``timeout_s`` for the first when there is none."""
+        """The records since the last call; waits up to ``timeout_s`` for the first one if there are none."""
         self._ring.poll(timeout_s)
         taken = list(self._received)
         self._received.clear()
@@ -27,7 +27,7 @@ class RecordReader:
 
 @contextmanager
 def record_reader(controls: Controls) -> Iterator[RecordReader]:
-    """A reader of the records of these controls' jobs, from now on and of what is still in the ring.
+    """A reader of the records of these controls' jobs: those in the ring buffer, and all later ones.
 
     Raises:
         MltcpError: no control is loaded.

@@ -1,1 +1,1 @@
-"""Pacing: the rate law, and what puts a job's rate in force where eBPF congestion controls cannot be had."""
+"""Pacing of jobs without eBPF: the rate law, and its application by HTB classes or by sockets."""

@@ -1,4 +1,4 @@
-"""The control loop of pacing: what the kernel tells of every job's flows goes in, a rate for every job comes out."""
+"""The control loop of pacing: computes a rate for every job from the counters of its flows."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from mltcp.pacing.rate_law import Constants, RateLaw
 from mltcp.pacing.sock_diag import NO_SAMPLE, FlowKey, Sample
 
 SMALLEST_CHANGE = 0.005
-"""A rate that differs by less than this share from the one in force is not worth a message to the kernel."""
+"""The smallest relative change of a rate that is sent to the kernel."""
 
 
-class Diagnosis(Protocol):
-    """Where samples come from: :class:`mltcp.pacing.sock_diag.SockDiag`."""
+class SampleSource(Protocol):
+    """A source of the counters of flows: :class:`mltcp.pacing.sock_diag.SockDiag`."""
 
     def sample(self, flows: list[FlowKey]) -> list[Sample | None]:
-        """The counters of each flow; None for one that is gone."""
+        """The counters of each flow; None for one that is closed."""
 
     def forget(self, flow: FlowKey) -> None:
-        """This flow will not be asked for again."""
+        """Forget a flow that will not be sampled again."""
 
 
 @dataclass
 class PacedJob:
-    """A job as the control loop sees it.
+    """The control loop's state of a job.
 
     Attributes:
-        law: its rate.
+        law: the rate law.
         aggressiveness: F; None for plain DCQCN.
-        tracker: its iterations, out of the acknowledged bytes of all its flows on this host.
-        flows: each with its last counters; None until it has been read once.
+        tracker: recognises iterations in the acknowledged bytes of all flows of the job on this host.
+        flows: each with its last counters; None before the first reading.
         applied: the rate in force, as a share of the line rate.
-        retransmits, marks, acked_bytes: sums over all flows since each came, also those that are gone.
-        finished: the iterations that ended since they were last taken.
+        retransmits, marks, acked_bytes: sums over all flows since each was added, closed ones included.
+        finished: the iterations that have ended since the caller last cleared the list.
     """
 
     law: RateLaw
@@ -52,19 +52,19 @@ class PacedJob:
 
     @property
     def bytes_ratio(self) -> float:
-        """How far the job is in its iteration, 0 to 1; 0 while its iterations are not known."""
+        """The progress of the job in its iteration, 0 to 1; 0 while iterations are not recognised."""
         tracker = self.tracker
         return min(1.0, tracker.bytes / tracker.total_bytes) if tracker.total_bytes else 0.0
 
     @property
     def factor(self) -> float:
-        """F(bytes_ratio); 1 while the iterations are not known, and for plain DCQCN."""
+        """F(bytes_ratio); 1 while iterations are not recognised, and for plain DCQCN."""
         if self.aggressiveness is None or not self.tracker.recognised:
             return 1.0
         return self.aggressiveness(self.bytes_ratio)
 
     def advance(self, from_ns: int, to_ns: int, grown: Sample) -> None:
-        """A control interval has passed, in which the flows' counters grew by so much."""
+        """Advance by a control interval, in which the flows' counters grew by ``grown``."""
         self.retransmits += grown.retransmits
         self.marks += grown.delivered_ce
         self.acked_bytes += grown.acked_bytes
@@ -77,10 +77,11 @@ class PacedJob:
         self.law.step((to_ns - from_ns) / 1e9, marked, grown.acked_bytes, self.factor)
 
     def _waits(self, now_ns: int, grown: Sample) -> bool:
-        """Whether the iteration is over and the next has not begun: then the rate is set for its first bytes.
+        """Whether the job is between two iterations; the rate is then set for the first bytes of the next one.
 
-        Only then: what a flow begins with must be in force before it begins. MLTCP's F(0) makes room for those that
-        are further; under plain DCQCN the rate recovers to the line rate during the pause, as it does on a card.
+        It is set now because it must be in force before the first byte is sent. MLTCP's F(0) leaves bandwidth to jobs
+        that are further in their iteration; under plain DCQCN the rate recovers to the line rate during the pause, as
+        it does on a network card.
         """
         tracker = self.tracker
         if self.aggressiveness is None or not tracker.recognised or grown.acked_bytes:
@@ -95,23 +96,23 @@ class PacedJob:
 
 
 class PacingController:
-    """Paces jobs by their number (that of their class). What comes out are shares of the line rate.
+    """Computes the rates of jobs, which are identified by the number of their class, as shares of the line rate.
 
     Args:
-        diagnosis: where samples come from.
-        line_rate_bps: of the fastest interface; it matters for the law's byte counter only.
+        samples: the source of the flows' counters.
+        line_rate_bps: of the fastest interface; only the law's byte counter depends on it.
         mltcp: whether F acts; without it this is plain DCQCN.
         constants: of the rate law.
     """
 
     def __init__(
         self,
-        diagnosis: Diagnosis,
+        samples: SampleSource,
         line_rate_bps: float,
         mltcp: bool = True,
         constants: Constants | None = None,
     ) -> None:
-        self._diagnosis = diagnosis
+        self._samples = samples
         self._line_rate_bps = line_rate_bps
         self._mltcp = mltcp
         self._constants = constants or Constants()
@@ -119,7 +120,7 @@ class PacingController:
         self.jobs: dict[int, PacedJob] = {}
 
     def add_job(self, number: int, aggressiveness: Aggressiveness, tracker: IterationTracker) -> PacedJob:
-        """Pace another job from the next interval on."""
+        """Add a job, from the next interval on."""
         job = PacedJob(
             RateLaw(self._line_rate_bps, self._constants), aggressiveness if self._mltcp else None, tracker
         )
@@ -127,13 +128,13 @@ class PacingController:
         return job
 
     def remove_job(self, number: int) -> None:
-        """Pace this job no more; one that is not known is no error."""
+        """Remove a job; an unknown one is ignored."""
         job = self.jobs.pop(number, None)
         for flow in () if job is None else job.flows:
-            self._diagnosis.forget(flow)
+            self._samples.forget(flow)
 
     def add_flows(self, number: int, flows: Iterable[FlowKey]) -> None:
-        """Connections of a job; they count from their next reading on."""
+        """Add connections to a job; their counters count from the next reading on."""
         job = self.jobs[number]
         for flow in flows:
             job.flows.setdefault(flow, None)
@@ -144,10 +145,10 @@ class PacingController:
             self.jobs[number].aggressiveness = aggressiveness
 
     def tick(self, now_ns: int) -> tuple[dict[int, float], list[FlowKey]]:
-        """One control interval: the rates that change, as shares of the line rate, and the flows that are gone."""
+        """Run a control interval; returns the changed rates, as shares of the line rate, and the closed flows."""
         from_ns, self._last_ns = self._last_ns, now_ns
         flows = [flow for job in self.jobs.values() for flow in job.flows]
-        samples = iter(self._diagnosis.sample(flows))
+        samples = iter(self._samples.sample(flows))
         gone: list[FlowKey] = []
         changed: dict[int, float] = {}
         for number, job in self.jobs.items():
@@ -161,7 +162,7 @@ class PacingController:
         return changed, gone
 
     def _take(self, job: PacedJob, samples: Iterable[Sample | None], gone: list[FlowKey]) -> Sample:
-        """By how much the counters of a job's flows have grown together."""
+        """The growth of the counters, summed over the flows of a job."""
         acked = delivered = marked = retransmits = 0
         lost = []
         for (flow, before), now in zip(job.flows.items(), samples, strict=False):
@@ -176,7 +177,7 @@ class PacingController:
             job.flows[flow] = now
         for flow in lost:
             del job.flows[flow]
-            self._diagnosis.forget(flow)
+            self._samples.forget(flow)
         gone += lost
         return Sample(acked, delivered, marked, retransmits) if job.flows else NO_SAMPLE
 

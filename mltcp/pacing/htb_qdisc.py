@@ -1,12 +1,12 @@
-"""The HTB tree on an interface: one class a job, whose rate is the job's, and one for everything else.
+"""Our HTB qdisc on an interface: one class for each job, with the job's rate, and one for all other traffic.
 
-    6d6c:           the root; what no class takes goes to 6d6c:2
+    6d6c:           the root; its default class is 6d6c:2
       6d6c:1        the line rate
-        6d6c:2      everything else: a tenth of the line rate for sure, and whatever is not used
+        6d6c:2      other traffic: at least a tenth of the line rate, at most all that is unused
         6d6c:N      job N
 
-HTB puts a packet into the class that its priority names (SO_PRIORITY), without a filter; a classifier looks at the
-mark, for sockets whose priority nobody set. Changing a class's rate leaves what it has queued where it is.
+HTB selects a packet's class by its priority (SO_PRIORITY), without a filter; a classifier selects it by its mark, for
+sockets whose priority is not set. Changing the rate of a class keeps its queue.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _log = logging.getLogger("mltcp.daemon")
 TOP, OTHERS = 1, 2
 FIRST_JOB = 16
 UNKNOWN_LINE_RATE_BPS = 100_000_000_000
-"""Where an interface does not say how fast it is: too much is corrected by marks, too little would never be noticed."""
+"""The rate of an interface that does not report one. If it is too high, marks correct it; if too low, nothing would."""
 
 OTHERS_SHARE = 0.1
 OTHERS_QUEUE_PACKETS = 1000
-"""At least; more if the interface's own is longer. Where that is 0, HTB would make a queue that takes nothing."""
+"""The shortest queue of other traffic; the interface's own length, which may be 0, is used if it is longer."""
 
 QUEUE_PACKETS = 10_000
-"""A job's class drops nothing that TCP sends: that queues a few packets a flow below a class, not thousands."""
+"""The queue of a job's class. It never fills: TCP queues only a few packets of a flow below its socket."""
 
 PACED, ABSENT, LEFT_ALONE = "paced", "absent", "left alone"
 
 
 @dataclass(frozen=True)
 class ClassStatistics:
-    """What a class has counted since it was made, and what is queued in it now."""
+    """The counters of a class since it was added, and its queued bytes."""
 
     sent_bytes: int
     packets: int
@@ -56,13 +56,13 @@ class ClassStatistics:
 
 
 class HtbQdisc:
-    """Our tree on an interface of this network namespace.
+    """Our HTB qdisc on an interface of this network namespace.
 
     Args:
         interface: its name.
-        line_rate_bps: of the interface; None: what it says of itself.
-        journal: where what is changed is noted first.
-        replace: whether a queueing discipline that somebody chose may be replaced.
+        line_rate_bps: of the interface; None: as the interface reports it.
+        journal: the log in which changes are recorded before they are made.
+        replace: whether a root qdisc that is not the kernel's default may be replaced.
     """
 
     def __init__(
@@ -78,21 +78,21 @@ class HtbQdisc:
 
     @property
     def line_rate_bps(self) -> int:
-        """As it was given, or as the interface said when it was last looked at (:meth:`state`)."""
-        # Not asked here: that takes long with some network cards, and this is needed for every job in every interval.
+        """The given line rate, or the one that the interface reported at the last :meth:`state`."""
+        # Not read here: it takes long with some network cards, and is needed for every job in every interval.
         return self._line_rate_bps or self._find_line_rate_bps()
 
     def _find_line_rate_bps(self) -> int:
-        said_bps = self._asked_rate_bps or interface_rate_bps(self.interface)
-        return said_bps or self._line_rate_bps or UNKNOWN_LINE_RATE_BPS
+        reported_bps = self._asked_rate_bps or interface_rate_bps(self.interface)
+        return reported_bps or self._line_rate_bps or UNKNOWN_LINE_RATE_BPS
 
-    # -- the tree ----------------------------------------------------------------------------------------------------
+    # -- the qdisc ---------------------------------------------------------------------------------------------------
 
     def install(self) -> None:
-        """Put the tree there; one that a daemon left which was killed is taken over, with its queues.
+        """Make it the root qdisc. One that a killed daemon left is taken over, with its queues.
 
         Raises:
-            NotAvailableError: there is no such interface, or somebody has chosen what is there.
+            NotAvailableError: there is no such interface, or its root qdisc may not be replaced.
         """
         root = root_of(self.interface)
         if root is None:
@@ -108,8 +108,8 @@ class HtbQdisc:
         try:
             _with_route(lambda route: self._build(route, root.index, former is not None))
         except MltcpError:
-            # The root may be there, though not what belongs into it.
-            self._journal.undone(number, f"it could not be made: {change.undo().why}")
+            # The root may exist without all of its classes.
+            self._journal.undone(number, f"it could not be installed: {change.undo().why}")
             raise
         self._index = root.index
         self._classify_marks()
@@ -122,7 +122,7 @@ class HtbQdisc:
         )
 
     def _replaceable(self, root: RootQdisc) -> SavedQdisc | None:
-        """What has to be put back in the end; None for the kernel's default."""
+        """The qdisc to restore in the end; None for the kernel's default."""
         if root.is_default:
             return None
         if not self._replace:
@@ -132,27 +132,26 @@ class HtbQdisc:
             )
         if not root.can_be_saved:
             raise NotAvailableError(
-                f"{self.interface} has {root} with classes or other parts, which could not be put back: "
-                "remove it first"
+                f"{self.interface} has {root} with classes or other parts, which could not be restored: remove it first"
             )
         return root.saved()
 
     def _build(self, route: Any, index: int, replace: bool) -> None:
-        # In one step: killed between two, nobody would know that the former one is still to be put back.
+        # In one request: if the daemon were killed between two, nothing would record what is still to be restored.
         command = "replace" if replace else "add"
         route.tc(command, "htb", index=index, handle=HANDLE, default=OTHERS)
         self._put_own_classes(route, index)
 
     def _put_own_classes(self, route: Any, index: int) -> None:
-        """Our own two, with the line rate of now; what they have queued stays queued."""
+        """Add our own two classes, or set their rates; their queues are kept."""
         line_rate_bps = self.line_rate_bps
         _put_class(route, index, TOP, HANDLE, line_rate_bps, line_rate_bps)
         _put_class(route, index, OTHERS, HANDLE | TOP, line_rate_bps * OTHERS_SHARE, line_rate_bps)
         _put_missing_queues(route, index)
 
     def _complete(self) -> None:
-        """A daemon that was killed may have left half a tree, or had another line rate."""
-        index = self._there()
+        """Complete a qdisc that a killed daemon left half installed, or with another line rate."""
+        index = self._installed_index()
         _with_route(lambda route: self._put_own_classes(route, index))
         self._classify_marks()
 
@@ -162,10 +161,12 @@ class HtbQdisc:
             self._tc.add_mark_classifier(self._index, HANDLE, HANDLE, 0xFFFF0000)
         except MltcpError as error:
             if "File exists" not in str(error):
-                _log.warning("%s: marks are not looked at, only priorities: %s", self.interface, error)
+                _log.warning(
+                    "%s: packets are classified by priority only, not by mark: %s", self.interface, error
+                )
 
     def state(self) -> str:
-        """``paced``; ``absent``: the interface or its tree is gone; ``left alone``: someone else's is there."""
+        """``paced``; ``absent``: the interface or the qdisc is gone; ``left alone``: it was replaced."""
         root = root_of(self.interface)
         if root is None or root.is_default:
             return ABSENT
@@ -175,16 +176,16 @@ class HtbQdisc:
         return ABSENT if root.is_ours else LEFT_ALONE
 
     def _follow_line_rate(self, index: int) -> None:
-        """A link that has come up, or was negotiated anew, says another rate."""
+        """Apply another line rate that the interface reports, such as after a link was negotiated again."""
         now_bps = self._find_line_rate_bps()
         if now_bps == self._line_rate_bps:
             return
         self._line_rate_bps = now_bps
         _with_route(lambda route: self._put_own_classes(route, index))
-        _log.info("%s: line rate %.0f Mbit/s, because its link says so now", self.interface, now_bps / 1e6)
+        _log.info("%s: line rate %.0f Mbit/s, because its link reports it now", self.interface, now_bps / 1e6)
 
     def remove(self) -> None:
-        """Undo the tree, unless someone has changed it since."""
+        """Restore the former root qdisc, unless somebody else has replaced ours."""
         for entry in self._journal.pending():
             if isinstance(entry.change, QdiscChange) and entry.change.interface == self.interface:
                 outcome = entry.change.undo()
@@ -192,18 +193,18 @@ class HtbQdisc:
                     self._journal.undone(entry.number, outcome.why)
 
     def close(self) -> None:
-        """Give the socket back; the tree stays."""
+        """Close the socket; the qdisc stays."""
         self._tc.close()
 
     # -- jobs' classes -----------------------------------------------------------------------------------------------
 
     def add_class(self, minor: int, rate_bps: float) -> None:
-        """A class for a job; one that is there gets the rate.
+        """Add the class of a job, or set its rate if it exists.
 
         Raises:
-            MltcpError: it cannot be made.
+            MltcpError: the kernel refuses.
         """
-        index = self._there()
+        index = self._installed_index()
         if minor in self.classes():
             self.change_rates({minor: rate_bps})
             return
@@ -215,42 +216,46 @@ class HtbQdisc:
         _with_route(add)
 
     def remove_class(self, minor: int) -> None:
-        """Remove a job's class, with what is queued in it; none there is no error."""
-        index = self._there()
+        """Remove the class of a job, with its queue; a class that does not exist is ignored."""
+        index = self._installed_index()
         if minor in self.classes():
             _with_route(lambda route: route.tc("del-class", index=index, handle=HANDLE | minor))
 
     def change_rates(self, rates_bps: Mapping[int, float]) -> None:
-        """Give classes other rates, in place: no packet is lost, none is delayed by it.
+        """Change the rates of classes in place: no packet is lost or delayed by it.
 
         Raises:
-            ClassGoneError: one of them is not there.
+            ClassGoneError: one of them does not exist.
         """
         handles = {HANDLE | minor: rate for minor, rate in rates_bps.items()}
-        self._tc.change_rates(self._there(), HANDLE | TOP, handles)
+        self._tc.change_rates(self._installed_index(), HANDLE | TOP, handles)
 
     def classes(self) -> set[int]:
-        """The jobs that have a class."""
-        minors = {handle & 0xFFFF for handle in class_handles(self._there()) if handle >> 16 == HANDLE >> 16}
+        """The minor numbers of the jobs' classes."""
+        minors = {
+            handle & 0xFFFF
+            for handle in class_handles(self._installed_index())
+            if handle >> 16 == HANDLE >> 16
+        }
         return {minor for minor in minors if minor >= FIRST_JOB}
 
     def statistics(self) -> dict[int, ClassStatistics]:
-        """The counters of every class, our own two among them, by minor number."""
-        index = self._there()
+        """The counters of every class by minor number, including our own two."""
+        index = self._installed_index()
 
         def read(route: Any) -> dict[int, ClassStatistics]:
             return {each["handle"] & 0xFFFF: _statistics(each) for each in route.get_classes(index=index)}
 
         return _with_route(read)
 
-    def _there(self) -> int:
+    def _installed_index(self) -> int:
         if self._index is None:
-            raise MltcpError(f"{self.interface} has no tree yet")
+            raise MltcpError(f"{self.interface}: the HTB qdisc is not installed")
         return self._index
 
 
 def interface_rate_bps(interface: str) -> int | None:
-    """How fast an interface says it is; None if it does not."""
+    """The line rate that an interface reports; None if it reports none."""
     try:
         megabits = int(Path(f"/sys/class/net/{interface}/speed").read_text())
     except (OSError, ValueError):
@@ -259,7 +264,7 @@ def interface_rate_bps(interface: str) -> int | None:
 
 
 def _put_class(route: Any, index: int, minor: int, parent: int, rate_bps: float, ceiling_bps: float) -> None:
-    """Make a class, or give the one that is there these rates."""
+    """Add a class, or set its rates if it exists."""
     route.tc(
         "replace-class",
         "htb",
@@ -279,7 +284,7 @@ def _put_queue(route: Any, index: int, minor: int, packets: int) -> None:
 
 
 def _put_missing_queues(route: Any, index: int) -> None:
-    """A queue for every class without one: one just made, or left so by a daemon that was killed."""
+    """Add a queue to every class without one: one just added, or left so by a killed daemon."""
     (link,) = route.get_links(index)
     others_packets = max(OTHERS_QUEUE_PACKETS, link.get_attr("IFLA_TXQLEN") or 0)
     with_queue = {qdisc["parent"] for qdisc in route.get_qdiscs(index=index)}
@@ -296,10 +301,10 @@ def _statistics(message: Any) -> ClassStatistics:
 
 
 def _with_route(act: Callable[[Any], T]) -> T:
-    """What `act` returns, called with a pyroute2 socket.
+    """Call `act` with a pyroute2 socket; returns its result.
 
-    On a thread of its own: pyroute2 runs an event loop, which cannot be where another one runs already. A thread is in
-    the network namespace of the one that starts it.
+    It is called on a separate thread: pyroute2 runs an event loop, which cannot run inside another one. The thread is
+    in the network namespace of its creator.
     """
     results: list[T] = []
     errors: list[BaseException] = []

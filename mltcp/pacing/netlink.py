@@ -15,16 +15,16 @@ NESTED = 0x8000
 _TYPE_MASK = 0x3FFF
 
 MOST_BYTES = 1 << 17
-"""As much as the kernel ever puts into one answer."""
+"""The most bytes that the kernel puts into one reply."""
 
 
 def message(kind: int, flags: int, body: bytes, number: int = 0) -> bytes:
-    """A request; `number` comes back with its answers."""
+    """A request; its replies carry the same number."""
     return HEADER.pack(HEADER.size + len(body), kind, REQUEST | flags, number, 0) + body
 
 
 def messages(buffer: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """The kind, number, and body (from, to) of every message in what was received."""
+    """The kind, number and body (start, end) of every message in a received buffer."""
     at = 0
     while at + HEADER.size <= len(buffer):
         length, kind, _, number, _ = HEADER.unpack_from(buffer, at)
@@ -38,12 +38,12 @@ def error_in(buffer: bytes, start: int) -> int:
 
 
 def attribute(number: int, value: bytes) -> bytes:
-    """An attribute, padded."""
+    """An attribute, padded to four bytes."""
     return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), number) + value + bytes(-len(value) % 4)
 
 
 def attributes(buffer: bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The number and value (from, to) of every attribute in a part of what was received."""
+    """The number and value (start, end) of every attribute in a part of a received buffer."""
     at = start
     while at + _ATTRIBUTE.size <= end:
         length, number = _ATTRIBUTE.unpack_from(buffer, at)

@@ -1,4 +1,4 @@
-"""The root queueing discipline of an interface: what it is, whose it is, and how to put a former one back."""
+"""The root qdisc of an interface: reading, saving, replacing and restoring it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from mltcp.core.errors import MltcpError
 from mltcp.pacing import netlink
 
 HANDLE = 0x6D6C0000
-"""Of our trees: "ml"."""
+"""The handle of our HTB qdisc: "ml"."""
 
 SAVEABLE = frozenset(
     {"bfifo", "cake", "codel", "fq", "fq_codel", "fq_pie", "hhf"}
     | {"pfifo", "pfifo_fast", "pie", "sfb", "sfq", "tbf"}
 )
-"""Kinds that are all in their options: what is put back with them is what was there.
+"""Qdisc kinds that their options restore completely.
 
-Not those with tables that the kernel does not give back: red, choke, gred (TCA_RED_STAB), netem (TCA_NETEM_DELAY_DIST).
+Not those with tables that the kernel does not return: red, choke, gred (TCA_RED_STAB), netem (TCA_NETEM_DELAY_DIST).
 """
 
 _NEW, _DELETE, _GET, _GET_CLASSES, _GET_FILTERS = 36, 37, 38, 42, 46
@@ -32,7 +32,7 @@ _TC = struct.Struct("=BxxxiIII")
 
 @dataclass(frozen=True)
 class SavedQdisc:
-    """A queueing discipline as it can be put back: its kind, handle and options (the kernel's bytes, in hex)."""
+    """A qdisc as it can be restored: its kind, handle and options (the kernel's bytes, in hex)."""
 
     kind: str
     handle: int
@@ -41,7 +41,7 @@ class SavedQdisc:
 
 @dataclass(frozen=True)
 class RootQdisc:
-    """The root queueing discipline of an interface. One that the kernel attached by itself has the handle 0."""
+    """The root qdisc of an interface. The kernel's default has the handle 0."""
 
     index: int
     kind: str
@@ -51,21 +51,21 @@ class RootQdisc:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is a tree of ours."""
+        """Whether it is our HTB qdisc."""
         return self.kind == "htb" and self.handle == HANDLE
 
     @property
     def is_default(self) -> bool:
-        """Whether the kernel attached it, not a person or program."""
+        """Whether it is the kernel's default, which nobody has set."""
         return self.handle == 0
 
     @property
     def can_be_saved(self) -> bool:
-        """Whether it could be put back as it was: not with classes, or other disciplines in it."""
+        """Whether it can be restored as it is: its options are complete, and it has no classes or other children."""
         return self.kind in SAVEABLE and not self.has_children
 
     def saved(self) -> SavedQdisc:
-        """As the journal keeps it."""
+        """The qdisc as the journal keeps it."""
         return SavedQdisc(self.kind, self.handle, self.options.hex())
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class RootQdisc:
 
 
 def root_of(interface: str) -> RootQdisc | None:
-    """The root queueing discipline of an interface; None if there is no such interface."""
+    """The root qdisc of an interface; None if there is no such interface."""
     try:
         index = socket.if_nametoindex(interface)
     except OSError:
@@ -91,12 +91,12 @@ def root_of(interface: str) -> RootQdisc | None:
             root = RootQdisc(index, kind, handle, attributes.get(_OPTIONS, b""))
             children = children or _SIZE_TABLE in attributes or _has_filters(index, handle)
         elif handle and parent < _INGRESS:
-            children = True  # one with a handle was made by somebody
+            children = True  # only a qdisc that somebody has set has a handle
     return RootQdisc(index, "noqueue", 0, b"") if root is None else replace(root, has_children=children)
 
 
 def _has_filters(index: int, handle: int) -> bool:
-    """Whether somebody attached filters to the root; the kernel's default, whose handle is 0, has none."""
+    """Whether the root has filters; the kernel's default, whose handle is 0, has none."""
     request = _TC.pack(socket.AF_UNSPEC, index, 0, handle, 0)
     return handle not in (0, HANDLE) and bool(_asked(_GET_FILTERS, netlink.DUMP, request))
 
@@ -108,12 +108,12 @@ def class_handles(index: int) -> list[int]:
 
 
 def remove_root(index: int) -> None:
-    """Remove the root queueing discipline, with all under it; the kernel attaches its default."""
+    """Remove the root qdisc with all its children; the kernel attaches its default."""
     _asked(_DELETE, netlink.ACK, _TC.pack(socket.AF_UNSPEC, index, 0, _ROOT, 0))
 
 
 def restore_root(index: int, saved: SavedQdisc) -> None:
-    """Make what was saved the root again, in one step: what is there goes when the other comes."""
+    """Replace the root qdisc by a saved one, in one request."""
     body = _TC.pack(socket.AF_UNSPEC, index, saved.handle, _ROOT, 0)
     body += netlink.attribute(_KIND, saved.kind.encode() + b"\0")
     if saved.options:
@@ -122,10 +122,10 @@ def restore_root(index: int, saved: SavedQdisc) -> None:
 
 
 def _asked(kind: int, flags: int, body: bytes) -> list[bytes]:
-    """Send one request; returns the bodies of what comes back.
+    """Send one request; returns the bodies of the replies.
 
     Raises:
-        MltcpError: the kernel refuses.
+        MltcpError: the kernel refuses it.
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as route:
         route.bind((0, 0))

@@ -1,8 +1,8 @@
 """DCQCN's rate law, with MLTCP's F on its additive increase.
 
 Source: Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section 3.1 and its equations 1
-to 4. MLTCP multiplies the additive step of the target rate: R_T += F * R_AI. Where the paper speaks of a congestion
-notification packet, here a control interval counts in which segments of the job came back marked, or were sent again.
+to 4. MLTCP multiplies the additive step of the target rate: R_T += F * R_AI. In place of a
+congestion notification packet, a control interval counts in which segments of the job were ECN-marked or retransmitted.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ CONSTANTS: dict[str, tuple[float, float]] = {
     "minimum_rate": (0.000001, 1.0),
     "start_rate": (0.000001, 64.0),
 }
-"""What may be set, and from where to where. Rates are shares of the line rate, so that one set serves 100 Mbit/s and
-400 Gbit/s; times are seconds; `byte_counter` is in seconds at line rate."""
+"""The range of each constant. Rates are shares of the line rate, so that one set fits 100 Mbit/s and 400 Gbit/s;
+times are in seconds; `byte_counter` is in seconds at line rate."""
 
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants of the law, as :data:`CONSTANTS` bounds them.
+    """The constants of the law, within the ranges of :data:`CONSTANTS`.
 
-    The paper's are for notifications every 50 us, sent by hardware. Here a step is a control interval of
-    milliseconds, so that steps are larger and averages shorter; docs/daemon.md has the reasons and measurements.
+    The paper's constants are for notifications every 50 us, sent by hardware. Here a step is a control interval of
+    milliseconds, so steps are larger and averages shorter; docs/daemon.md has the reasons and measurements.
 
     Attributes:
         alpha_gain: g, the weight of the newest interval in alpha.
-        fast_recovery_steps: F of the paper: how many increase events only close half of the distance to R_T.
+        fast_recovery_steps: F of the paper, the number of increase events in fast recovery.
         additive_increase: R_AI.
         hyper_increase: R_HAI, after as many events again of both counters.
         timer: T, the period of the increase timer.
-        alpha_timer: K, after how long without a mark alpha decays by one step.
-        byte_counter: B, the other increase event; 0: none.
-        minimum_rate: no rate falls below this.
+        alpha_timer: K, the period of the decay of alpha while there are no marks.
+        byte_counter: B, the bytes between increase events of the other kind; 0: none.
+        minimum_rate: the lowest rate.
         start_rate: R_C at an iteration's first bytes, times F(0) under MLTCP; never more than the line rate.
     """
 
@@ -61,14 +61,14 @@ class Constants:
         for name, (low, high) in CONSTANTS.items():
             value = getattr(self, name)
             if not low <= value <= high:
-                raise UsageError(f"{name} {value:g}: {low:g} to {high:g} is allowed")
+                raise UsageError(f"{name}: expected a number between {low:g} and {high:g}, got {value:g}")
 
 
 class RateLaw:
     """The rate of one job on one interface.
 
     Args:
-        line_rate_bps: of the interface: the rate that it starts with, and never exceeds.
+        line_rate_bps: of the interface: the first and the highest rate.
         constants: of the law.
     """
 
@@ -82,21 +82,21 @@ class RateLaw:
         self._timer_events = self._byte_events = 0
 
     def start(self, factor: float = 1.0) -> None:
-        """An iteration's first bytes: the rate begins anew, as a new flow's does.
+        """Reset the rate for an iteration's first bytes, as for a new flow.
 
-        The target is the line rate, as in the paper; a job that begins among others gives it up with its first mark.
+        The target is the line rate, as in the paper; the first mark reduces it.
         """
         self.target_bps = self.line_rate_bps
         self.current_bps = self._bounded(self.line_rate_bps * self.constants.start_rate * min(1.0, factor))
         self._reset_counters()
 
     def step(self, elapsed_s: float, marked: bool, sent_bytes: int, factor: float = 1.0) -> float:
-        """One control interval has passed; returns R_C, in bits per second.
+        """Advance by a control interval; returns R_C, in bits per second.
 
         Args:
             elapsed_s: since the last step.
-            marked: whether segments came back marked, or were sent again, in it.
-            sent_bytes: what was delivered in it.
+            marked: whether segments were ECN-marked or retransmitted in the interval.
+            sent_bytes: bytes delivered in the interval.
             factor: F(bytes_ratio); 1 is plain DCQCN.
         """
         if marked:
@@ -139,7 +139,7 @@ class RateLaw:
             self._increase_once(factor)
 
     def _increase_once(self, factor: float) -> None:
-        """Equations 3 and 4: fast recovery, then additive, then hyper increase; R_C goes half of the way to R_T."""
+        """Equations 3 and 4: fast recovery, additive or hyper increase of R_T; R_C = (R_T + R_C) / 2."""
         steps = self.constants.fast_recovery_steps
         first = max(self._timer_events, self._byte_events)
         both = min(self._timer_events, self._byte_events)
@@ -158,6 +158,6 @@ class RateLaw:
 
 
 def _events(waited: float, period: float) -> tuple[int, float]:
-    """How many whole periods have passed, and what is left of the next; rounding does not lose one."""
+    """The number of whole periods that have passed, robust to rounding, and the time since the last one."""
     events = int(waited / period + 1e-9)
     return events, max(0.0, waited - events * period)

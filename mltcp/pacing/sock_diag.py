@@ -1,7 +1,7 @@
-"""What the kernel tells of a job's flows, through sock_diag: no descriptor is held, so that a close is a close.
+"""Reads the counters of TCP connections through sock_diag(7), without holding their descriptors.
 
-A request for one connection is a lookup in the kernel's table, whatever else runs on the host; a control interval sends
-those of all flows at once. Sources: include/uapi/linux/inet_diag.h and tcp.h.
+A request for one connection is a lookup in the kernel's hash table, so its cost does not depend on the number of other
+connections; a control interval sends the requests of all flows at once. Sources: include/uapi/linux/inet_diag.h, tcp.h.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _MARK_FILTER = struct.Struct("=BBHII")
 _MESSAGE_BYTES = 72
 _STATE, _ID_AT = 1, 4
 
-# Into struct tcp_info.
+# Offsets into struct tcp_info.
 _RETRANSMITS, _ACKED, _DELIVERED = 100, 120, struct.Struct("=II")
 _DELIVERED_AT = 192
 _U32, _U64 = struct.Struct("=I"), struct.Struct("=Q")
 
 BATCH = 128
-"""How many connections are asked for at once: their replies fit the receive buffer."""
+"""How many connections are requested at once, so that their replies fit the receive buffer."""
 
 
 class Sample(NamedTuple):
@@ -54,7 +54,7 @@ NO_SAMPLE = Sample(0, 0, 0, 0)
 
 @dataclass(frozen=True)
 class FlowKey:
-    """A TCP connection as the kernel finds it; the cookie tells it from a later one between the same ports."""
+    """Identifies a TCP connection; the cookie distinguishes it from a later one between the same ports."""
 
     family: int
     local: Address
@@ -62,7 +62,7 @@ class FlowKey:
     cookie: int
 
     def request(self, number: int) -> bytes:
-        """The message that asks for it; `number` comes back with the reply."""
+        """The request for its counters; the reply carries the same number."""
         wanted = _REQ.pack(self.family, socket.IPPROTO_TCP, _WANT_INFO, 0, 0xFFFFFFFF)
         ports = _ID.pack(self.local[1], self.remote[1], _packed(self.local[0]), _packed(self.remote[0]))
         # The kernel splits the cookie into its lower and its upper half, in this order.
@@ -71,7 +71,7 @@ class FlowKey:
 
 
 class SockDiag:
-    """Asks the kernel for connections of this network namespace.
+    """A sock_diag socket for the connections of this network namespace.
 
     Raises:
         NotAvailableError: the kernel has no sock_diag for TCP.
@@ -82,18 +82,18 @@ class SockDiag:
             self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
         except OSError as error:
             raise NotAvailableError(
-                f"sock_diag is not to be had: {error.strerror} (CONFIG_INET_DIAG)"
+                f"sock_diag is not available: {error.strerror} (CONFIG_INET_DIAG)"
             ) from None
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
         self._socket.bind((0, 0))
         self._requests: dict[FlowKey, bytes] = {}
 
     def close(self) -> None:
-        """Give the socket back."""
+        """Close the socket."""
         self._socket.close()
 
     def sample(self, flows: Sequence[FlowKey]) -> list[Sample | None]:
-        """The counters of each flow; None for one that is gone.
+        """The counters of each flow; None for one that is closed.
 
         Raises:
             MltcpError: the kernel refuses a request.
@@ -104,7 +104,7 @@ class SockDiag:
         return samples
 
     def forget(self, flow: FlowKey) -> None:
-        """This flow will not be asked for again."""
+        """Drop the cached request of a flow that will not be sampled again."""
         self._requests.pop(flow, None)
 
     def _sample(self, flows: Sequence[FlowKey]) -> list[Sample | None]:
@@ -124,7 +124,7 @@ class SockDiag:
         return samples
 
     def _request(self, number: int, flow: FlowKey) -> bytes:
-        """The request with its number; all else of it is made once."""
+        """The request of a flow with this number; everything else of it is cached."""
         made = self._requests.get(flow)
         if made is None:
             made = self._requests[flow] = flow.request(0)
@@ -133,7 +133,7 @@ class SockDiag:
     def marked(self, mark: int, mask: int) -> Iterator[tuple[FlowKey, int]]:
         """The established connections whose mark is `mark` under `mask`, each with its whole mark.
 
-        It needs CAP_NET_ADMIN, and looks at every connection of the namespace: it is for once a second.
+        It needs CAP_NET_ADMIN and visits every connection of the namespace, so call it at most once a second.
         """
         for family in (socket.AF_INET, socket.AF_INET6):
             self._socket.send(_dump_request(family, mark, mask))
@@ -162,7 +162,7 @@ class SockDiag:
 
 
 def _dump_request(family: int, mark: int, mask: int) -> bytes:
-    # One condition; where it does not hold, the jump leads beyond the program's end, which means no.
+    # One condition; if it does not hold, the jump leads beyond the end of the program, which rejects.
     size = _MARK_FILTER.size
     condition = netlink.attribute(_BYTECODE, _MARK_FILTER.pack(_MARK_CONDITION, size, size + 4, mark, mask))
     body = _REQ.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << TCP_ESTABLISHED) + bytes(48) + condition
@@ -170,7 +170,7 @@ def _dump_request(family: int, mark: int, mask: int) -> bytes:
 
 
 def _sample_in(buffer: bytes, start: int, end: int) -> Sample | None:
-    # Not open any more, and kept by the kernel for a while: nothing is sent on it.
+    # A closed connection that the kernel keeps for a while has no such attribute.
     for number, at, to in netlink.attributes(buffer, start + _MESSAGE_BYTES, end):
         if number == _INFO and to - at >= _DELIVERED_AT + 8:
             delivered, delivered_ce = _DELIVERED.unpack_from(buffer, at + _DELIVERED_AT)

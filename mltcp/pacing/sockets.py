@@ -1,7 +1,7 @@
-"""Pacing by the sockets themselves (SO_MAX_PACING_RATE), for whoever may not touch tc: it needs no privilege.
+"""Pacing by sockets (SO_MAX_PACING_RATE), without privileges.
 
-It runs in the process whose connections they are, on a thread of its own: only their owner can set their rates without
-holding them open. Each connection follows the law for itself, as a queue pair does in DCQCN's paper, with its own
+It runs on a thread of the process that owns the connections, since another process would have to hold them open to set
+their rates. Each connection follows the law separately, as a queue pair does in the paper on DCQCN, with its own
 bytes_ratio.
 """
 
@@ -24,20 +24,20 @@ INTERVAL_S = 0.002
 
 
 class _OwnSockets:
-    """Samples of this process's connections: a flow is known by its descriptor and inode."""
+    """Samples of this process's connections, which are identified by descriptor and inode."""
 
     def sample(self, flows: list[FlowKey]) -> list[Sample | None]:
         return [_sample(flow) for flow in flows]
 
     def forget(self, flow: FlowKey) -> None:
-        """Nothing is kept."""
+        """Nothing is cached."""
 
 
 class SocketPacer:
     """Paces connections of this process until it is closed.
 
     Args:
-        line_rate_bps: of the network: what a connection begins with, and never exceeds.
+        line_rate_bps: of the network: the first and the highest rate of a connection.
         mltcp: whether F acts; without it this is plain DCQCN.
         interval_s: of control.
     """
@@ -52,7 +52,7 @@ class SocketPacer:
         self._thread: threading.Thread | None = None
 
     def add(self, descriptors: Iterable[int]) -> None:
-        """Pace these connections too, as long as they are open."""
+        """Pace these connections, too, while they are open."""
         with self._lock:
             for descriptor in descriptors:
                 with suppress(OSError):
@@ -70,7 +70,7 @@ class SocketPacer:
             return {each: share * self._line_rate_bps for each, share in self._controller.rates().items()}
 
     def close(self) -> None:
-        """Pace no more: what is still open runs at the line rate."""
+        """Stop pacing; connections that are still open get the line rate."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -92,7 +92,7 @@ class SocketPacer:
             self._controller.remove_job(flow.local[1])
         for descriptor, share in changed.items():
             job = self._controller.jobs.get(descriptor)
-            # It may have been closed since, and its number be another's: then nothing is set.
+            # The connection may have been closed and its descriptor reused; nothing is set then.
             if job is not None and any(_sample(flow) for flow in job.flows):
                 with suppress(OSError):
                     set_max_pacing_rate(descriptor, round(share * self._line_rate_bps / 8))

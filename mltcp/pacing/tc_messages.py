@@ -1,8 +1,8 @@
-"""The two requests of traffic control that pyroute2 is too slow for, or does not know.
+"""The two tc requests for which pyroute2 is too slow, or which it does not have.
 
-A class is given another rate many times a second: pyroute2 takes 0.4 ms for that, this 4 to 6 us. And the classifier of
-marks is classic BPF, which is to be had where eBPF is not. Sources: include/uapi/linux/pkt_sched.h, pkt_cls.h, and
-net/sched/sch_htb.c for what a change may leave out.
+The rate of a class changes many times a second: a change takes pyroute2 0.4 ms, and this module 4 to 6 us. The
+classifier of marks is classic BPF, which kernels without eBPF have, too. Sources: include/uapi/linux/pkt_sched.h
+and pkt_cls.h; net/sched/sch_htb.c for the attributes that a change may omit.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ _LARGEST_U32 = 0xFFFFFFFF
 QUANTUM_BYTES = 60_000
 _LONGEST_FRAME_BYTES = 1600
 _BURST_S = 0.0005
-"""A class may send what its rate allows in so long at once: more than a timer is late, less than a switch's queue."""
+"""A class may send the bytes of this time at once: longer than timer latency, shorter than a switch's queue."""
 
 _PSCHED_NS = 64
-"""The kernel counts a burst in this unit of time."""
+"""The kernel's unit of time for a burst."""
 
 
 class ClassGoneError(MltcpError):
-    """A class or its interface is not there any more."""
+    """A class or its interface does not exist any more."""
 
 
 def burst_bytes(rate_bps: float) -> int:
-    """How much a class of this rate may send at once."""
+    """The bytes that a class of this rate may send at once."""
     return int(rate_bps / 8 * _BURST_S) + 2 * _LONGEST_FRAME_BYTES
 
 
 class TcSocket:
-    """Sends requests of traffic control in this network namespace.
+    """Sends tc requests in this network namespace.
 
     Raises:
-        MltcpError: (each request) the kernel refuses; ClassGoneError where there is no such class or interface.
+        MltcpError: (every request) the kernel refuses it; ClassGoneError if the class or interface does not exist.
     """
 
     def __init__(self) -> None:
@@ -61,24 +61,24 @@ class TcSocket:
         self._socket.bind((0, 0))
 
     def close(self) -> None:
-        """Give the socket back."""
+        """Close the socket."""
         self._socket.close()
 
     def change_rates(self, index: int, parent: int, rates_bps: Mapping[int, float]) -> None:
-        """Give HTB classes of interface `index` other rates, in place: what they have queued stays queued."""
+        """Change the rates of HTB classes of interface `index` in place; their queues are kept."""
         messages = [_class_change(index, parent, handle, rate) for handle, rate in rates_bps.items()]
-        # Few enough at once that the replies fit the receive buffer.
+        # In batches whose replies fit the receive buffer.
         for at in range(0, len(messages), 64):
             self._request(messages[at : at + 64])
 
     def add_mark_classifier(self, index: int, parent: int, mark: int, mask: int) -> None:
-        """Send every packet whose mark is `mark` under `mask` to the class whose handle its whole mark is."""
+        """Classify every packet whose mark equals `mark` under `mask` into the class whose handle is the whole mark."""
         program = _mark_program(mark, mask)
         options = netlink.attribute(_BPF_OPS_LEN, _U16.pack(len(program))) + netlink.attribute(
             _BPF_OPS, b"".join(program)
         )
         info = 1 << 16 | socket.htons(_ETH_P_ALL)
-        # With a handle, so that a second one is refused: without, the kernel would put it beside the first.
+        # With a handle a second classifier is refused; without, the kernel would add it beside the first.
         body = _TC.pack(socket.AF_UNSPEC, index, _CLASSIFIER, parent, info)
         body += netlink.attribute(_KIND, b"bpf\0") + netlink.attribute(_OPTIONS | netlink.NESTED, options)
         self._request(
@@ -95,7 +95,9 @@ class TcSocket:
                     waiting -= 1
                     worst = worst or netlink.error_in(buffer, start)
         if worst in (errno.ENOENT, errno.ENODEV, errno.EINVAL):
-            raise ClassGoneError(f"traffic control: {os.strerror(worst)}: the class or its interface is gone")
+            raise ClassGoneError(
+                f"traffic control: {os.strerror(worst)}: the class or its interface does not exist"
+            )
         if worst:
             raise MltcpError(f"traffic control: {os.strerror(worst)}")
 
@@ -103,7 +105,7 @@ class TcSocket:
 def _class_change(index: int, parent: int, handle: int, rate_bps: float) -> bytes:
     rate = max(1, int(rate_bps / 8))
     burst = max(1, int(burst_bytes(rate_bps) / rate * 1e9 / _PSCHED_NS))
-    # The kernel makes its own tables of rates for Ethernet: none have to come with the request.
+    # The kernel computes the rate tables for Ethernet itself; the request needs none.
     spec = _RATE_SPEC.pack(0, _LINKLAYER_ETHERNET, 0, 0, 0, min(rate, _LARGEST_U32))
     options = netlink.attribute(_HTB_PARMS, spec + spec + _HTB_TAIL.pack(burst, burst, QUANTUM_BYTES, 0, 0))
     if rate > _LARGEST_U32:
@@ -116,7 +118,7 @@ def _class_change(index: int, parent: int, handle: int, rate_bps: float) -> byte
 
 
 def _mark_program(mark: int, mask: int) -> list[bytes]:
-    """Classic BPF: the mark, if it is one of ours, names the class; 0 leaves the packet to the default class."""
+    """Classic BPF: returns the mark as the class if it is one of ours, else 0, which selects the default class."""
     load_mark = 0xFFFFF000 + 20  # SKF_AD_OFF + SKF_AD_MARK
     return [
         _BPF_INSTRUCTION.pack(0x20, 0, 0, load_mark),  # A = mark

@@ -1,7 +1,7 @@
-"""This process's TCP sockets, read through their descriptors without taking them from whoever owns them.
+"""Reads and sets options of this process's TCP sockets by descriptor, without taking ownership of them.
 
-It goes straight to libc, for a Python socket object would need a copy of the descriptor, which keeps a connection open
-that its owner closes meanwhile; and after ``socket.setdefaulttimeout`` it makes the owner's socket non-blocking.
+It calls libc directly: a Python socket object would need a copy of the descriptor, which keeps a connection open when
+its owner closes it, and after ``socket.setdefaulttimeout`` it would make the owner's socket non-blocking.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class TcpInfo:
-    """What the kernel says of a TCP socket, counted since it was opened; None where it does not say."""
+    """The kernel's counters of a TCP socket since it was opened; None for those that the kernel does not have."""
 
     state: int
     ecn: bool
@@ -66,17 +66,17 @@ def tcp_sockets() -> Iterator[int]:
 
 
 def inode(descriptor: int) -> int:
-    """What tells one socket from the next that gets the same descriptor; raises OSError if that is closed."""
+    """The inode, which differs between sockets that reuse a descriptor; raises OSError if it is closed."""
     return os.fstat(descriptor).st_ino
 
 
 def is_listening(descriptor: int) -> bool:
-    """Whether the socket accepts connections. Raises OSError if there is no socket."""
+    """Whether the socket accepts connections. Raises OSError if it is not a socket."""
     return bool(_number(descriptor, socket.SO_ACCEPTCONN))
 
 
 def local_address(descriptor: int) -> Address:
-    """Host and port of this end; raises OSError if there is no socket."""
+    """Host and port of this end; raises OSError if it is not a socket."""
     return _address(_libc.getsockname, descriptor)
 
 
@@ -86,7 +86,7 @@ def addresses(descriptor: int) -> tuple[Address, Address]:
 
 
 def tcp_info(descriptor: int) -> TcpInfo | None:
-    """The kernel's counters of the socket behind a descriptor; None if it is no TCP socket, or gone."""
+    """The kernel's counters of the socket behind a descriptor; None if it is not a TCP socket, or closed."""
     try:
         info = _option(descriptor, socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
     except OSError:
@@ -103,13 +103,13 @@ def tcp_info(descriptor: int) -> TcpInfo | None:
 
 
 def congestion_control(descriptor: int) -> str:
-    """The name of the congestion control that the socket runs under; raises OSError if there is no such socket."""
+    """The name of the socket's congestion control; raises OSError if it is not a TCP socket."""
     name = _option(descriptor, socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NAME_BYTES)
     return name.partition(b"\0")[0].decode()
 
 
 def set_congestion_control(descriptor: int, name: str) -> None:
-    """Put a socket under a congestion control.
+    """Set a socket's congestion control.
 
     Raises OSError: ENOENT, the kernel has none of that name; EPERM, this user may not choose it.
     """
@@ -119,7 +119,7 @@ def set_congestion_control(descriptor: int, name: str) -> None:
 
 
 def set_max_pacing_rate(descriptor: int, bytes_per_s: int) -> None:
-    """Let a socket send no faster; raises OSError if there is no such socket."""
+    """Limit the rate of a socket; raises OSError if it is not a socket."""
     value = struct.pack("=Q", bytes_per_s)
     _check(_libc.setsockopt(descriptor, socket.SOL_SOCKET, _SO_MAX_PACING_RATE, value, ctypes.c_uint32(8)))
 

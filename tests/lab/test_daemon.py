@@ -113,7 +113,7 @@ def test_the_second_daemon_says_so_and_ends(namespace):
         second = daemon.start(answers=False)
         assert second.wait(20) == 1
         daemon.process = first
-        assert f"mltcpd is running already (pid {first.pid})" in daemon.log
+        assert f"mltcpd is already running (pid {first.pid})" in daemon.log
         with Client(daemon.socket) as client:
             assert client.status().pid == first.pid
 

@@ -1,1 +1,1 @@
-"""The client of mltcpd, and the messages that it and the daemon exchange."""
+"""The client of mltcpd, and the protocol between them."""

@@ -1,4 +1,4 @@
-"""Talks to the daemon. Nothing here needs more than the standard library, or any privilege."""
+"""The client of mltcpd. It needs the standard library only, and no privileges."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from mltcp.daemon.client.protocol import MOST_BYTES, MOST_DESCRIPTORS
 from mltcp.daemon.client.status import DaemonStatus
 
 ENVIRONMENT = "MLTCP_DAEMON"
-"""The variable that names the daemon's socket, or is ``none`` where none is to be asked."""
+"""The environment variable that names the daemon's socket; ``none``: do not use a daemon."""
 
 NO_DAEMON = "none"
 
 INSTANCE = "MLTCP_JOB_INSTANCE"
-"""The variable by which `mltcp run` tells what it starts which registration it belongs to."""
+"""The environment variable by which `mltcp run` passes its instance to the program."""
 
 
 class NoDaemonError(NotAvailableError):
@@ -31,7 +31,7 @@ class NoDaemonError(NotAvailableError):
 
 
 def socket_path() -> Path | None:
-    """Where the daemon of this host listens; None if none is to be asked."""
+    """The path of the daemon's socket on this host; None if no daemon is to be used."""
     text = os.environ.get(ENVIRONMENT, "").strip()
     if text == NO_DAEMON:
         return None
@@ -40,16 +40,16 @@ def socket_path() -> Path | None:
 
 @dataclass(frozen=True)
 class Registration:
-    """A job, as one of its processes tells the daemon of it.
+    """A process's registration as a member of a job.
 
     Attributes:
-        job: its name, of letters, digits and ``._@-``.
-        instance: tells this run from another of the same name; all of a run's processes give the same.
-        rank: this process's; `ranks`: how many there are in the job, on all hosts.
-        control: the congestion control for its flows; ``default``: what the daemon has; ``none``: leave them.
+        job: the job's name, of letters, digits and ``._@-``.
+        instance: distinguishes runs of the same name; all processes of a run pass the same.
+        rank: of this process; `ranks`: the number of processes of the job, on all hosts.
+        control: the congestion control for its flows; ``default``: the daemon's default; ``none``: unchanged.
         function, slope, intercept: F.
-        total_bytes, gap_s: what this host sends in an iteration, and the silence that ends one; 0: to be learned.
-        attach: put this process, and what it starts from now on, into a cgroup: all its new connections are the job's.
+        total_bytes, gap_s: the bytes this host sends in an iteration, and the silence that ends one; 0: learned.
+        attach: put this process, and all it starts from now on, into a cgroup whose new connections are the job's.
     """
 
     job: str
@@ -67,7 +67,7 @@ class Registration:
 
 @dataclass(frozen=True)
 class Registered:
-    """What the daemon made of a registration; `how` as in JobStatus, `mark` of its paced sockets (0: none)."""
+    """The daemon's reply to a registration; `how` as in JobStatus, `mark` of its paced sockets (0: none)."""
 
     number: int
     how: str
@@ -77,7 +77,7 @@ class Registered:
 
 @dataclass(frozen=True)
 class Refused:
-    """A descriptor that the daemon did not take: its position among those that were passed, and why."""
+    """A descriptor that the daemon rejected: its position among those that were passed, and the reason."""
 
     position: int
     why: str
@@ -87,18 +87,18 @@ class Client:
     """A connection to the daemon. A job lives as long as a connection that registered it.
 
     Args:
-        path: of its socket; None: where the environment or the default says.
-        timeout_s: how long to wait for a reply.
+        path: of its socket; None: that of the environment, or the default.
+        timeout_s: the longest wait for a reply.
 
     Raises:
-        NoDaemonError: none answers there.
+        NoDaemonError: no daemon answers there.
         NotAvailableError: this user may not connect to it.
     """
 
     def __init__(self, path: Path | None = None, timeout_s: float = 5.0) -> None:
         path = path or socket_path()
         if path is None:
-            raise NoDaemonError(f"{ENVIRONMENT}={NO_DAEMON}: no daemon is to be asked")
+            raise NoDaemonError(f"{ENVIRONMENT}={NO_DAEMON}: no daemon is to be used")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(timeout_s)
         try:
@@ -113,7 +113,7 @@ class Client:
             raise NoDaemonError(f"no mltcpd answers at {path}: {error.strerror or error}") from None
 
     def fileno(self) -> int:
-        """The connection's descriptor: readable when the daemon has something to say, or is gone."""
+        """The connection's descriptor, which is readable when the daemon has sent something or is gone."""
         return self._socket.fileno()
 
     def __enter__(self) -> Self:
@@ -125,25 +125,25 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Leave: the daemon forgets what only this connection held."""
+        """Close the connection; the daemon ends the job with its last one."""
         self._socket.close()
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def register(self, registration: Registration) -> Registered:
-        """Make this process a member of a job; the first one makes the job.
+        """Make this process a member of a job; the first member creates the job.
 
         Raises:
-            UsageError: a field is not allowed; the daemon's message says what is.
+            UsageError: a field is malformed.
             NotAvailableError: the host cannot do it.
         """
         reply = self.ask("register", **dataclasses.asdict(registration))
         return Registered(reply["number"], reply["how"], reply["control"], reply["mark"])
 
     def add_flows(self, descriptors: Sequence[int]) -> tuple[Refused, ...]:
-        """Pass TCP connections of this process to the daemon as flows of its job; returns those it did not take.
+        """Pass TCP connections of this process to the daemon as flows of its job; returns those it rejects.
 
-        The daemon keeps no descriptor, so that closing one here closes the connection.
+        The daemon does not keep the descriptors, so that closing one here closes the connection.
         """
         refused = []
         for at in range(0, len(descriptors), MOST_DESCRIPTORS):
@@ -153,15 +153,15 @@ class Client:
         return tuple(refused)
 
     def report_iteration(self, number: int, duration_s: float, sent_bytes: int) -> None:
-        """Tell of a finished iteration of the job, as its program knows it."""
+        """Report a finished iteration of the job, as the program knows it."""
         self.ask("iteration", number=number, duration_s=duration_s, sent_bytes=sent_bytes)
 
     def iteration(self) -> dict[str, Any]:
-        """Where the job is: `iterations`, `bytes_ratio`, `factor`, `total_bytes`, `gap_s`."""
+        """The progress of the job: `iterations`, `bytes_ratio`, `factor`, `total_bytes`, `gap_s`."""
         return self.ask("progress")
 
     def status(self) -> DaemonStatus:
-        """Everything that this user may know."""
+        """The daemon's status, as far as this user may see it."""
         reply = self.ask("status")
         parts = [reply]
         while parts[-1].get("more"):
@@ -173,15 +173,15 @@ class Client:
         """Give a job another F: `function`, `slope`, `intercept`.
 
         Raises:
-            DeniedError: it is somebody else's.
+            DeniedError: it belongs to another user.
         """
         self.ask("change", number=number, **law)
 
     def stop(self, number: int) -> None:
-        """Let a job run on without the daemon: its class goes, F is 1.
+        """End the control of a job, which runs on: its class is removed, F is 1.
 
         Raises:
-            DeniedError: it is somebody else's.
+            DeniedError: it belongs to another user.
         """
         self.ask("stop", number=number)
 
@@ -189,7 +189,7 @@ class Client:
         """The iterations of this user's jobs as they finish, from now on and until the daemon is gone.
 
         Each has `job` (its number), `name`, `number` (of the iteration), `duration_s` and `sent_bytes`. The connection
-        is for nothing else from then on.
+        cannot be used for other requests afterwards.
         """
         self.ask("subscribe")
         self._socket.settimeout(None)
@@ -200,9 +200,9 @@ class Client:
             yield packet
 
     def ask(self, request: str, **fields: Any) -> dict[str, Any]:
-        """Any request; returns the reply.
+        """Send any request; returns the reply.
 
-        Raises what the reply says, and NoDaemonError if none comes.
+        Raises the error of the reply, and NoDaemonError if there is no reply.
         """
         return self._ask({"request": request, **fields})
 
@@ -234,5 +234,5 @@ class Client:
         try:
             found: dict[str, Any] = json.loads(packet)
         except ValueError:
-            raise MltcpError("mltcpd sent what is no JSON") from None
+            raise MltcpError("mltcpd sent a message that is not JSON") from None
         return found

@@ -1,4 +1,4 @@
-"""Keeps this process and its connections in its job at the daemon, also when the daemon goes and comes back."""
+"""Keeps this process and its connections registered at the daemon, across restarts of the daemon."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ RETRY_S = 1.0
 
 
 class Membership:
-    """This process's place in its job.
+    """This process's membership in its job.
 
-    A thread of its own does nothing but wait for the connection's end, and then tries to come back every second. If the
-    daemon is not there now but has been, it is waited for in the same way.
+    A thread waits for the end of the connection and then tries to register again every second. If the daemon does not
+    answer at first but has run before, it is waited for in the same way.
 
     Args:
         registration: of this process.
-        path: of the daemon's socket; None: where the environment or the default says.
+        path: of the daemon's socket; None: that of the environment, or the default.
 
     Raises:
         NoDaemonError: no daemon answers, and none has run here.
-        MltcpError: the daemon does not take the registration.
+        MltcpError: the daemon rejects the registration.
     """
 
     def __init__(self, registration: Registration, path: Path | None = None) -> None:
         found = path or socket_path()
         if found is None:
-            raise NoDaemonError("no daemon is to be asked")
+            raise NoDaemonError("no daemon is to be used")
         self._registration = registration
         self._path = found
         self._lock = threading.RLock()
@@ -58,13 +58,13 @@ class Membership:
 
     @property
     def is_member(self) -> bool:
-        """Whether the daemon knows of this process now."""
+        """Whether this process is registered at the daemon now."""
         return self._client is not None
 
     def add(self, descriptors: Iterable[int]) -> tuple[Refused, ...]:
         """Make connections of this process flows of the job, now or when the daemon is back.
 
-        They are passed on as long as they are open. Returns those that the daemon does not take.
+        They are passed again after a restart of the daemon while they are open. Returns those that the daemon rejects.
         """
         with self._lock:
             new = {descriptor: inode for descriptor in descriptors if (inode := _inode(descriptor))}
@@ -72,7 +72,7 @@ class Membership:
             return self._pass(list(new))
 
     def report(self, number: int, duration_s: float, sent_bytes: int) -> None:
-        """Tell of a finished iteration; if the daemon is away, nobody is told."""
+        """Report a finished iteration; without a daemon nothing is done."""
         with self._lock:
             if self._client is not None:
                 with suppress(MltcpError):
@@ -90,7 +90,7 @@ class Membership:
             self._leave()
 
     def _forget(self) -> None:
-        """In a forked child: it has its parent's connection, which must end with the parent, and no thread."""
+        """In a forked child: close its copy of the parent's connection, which must end with the parent."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -125,7 +125,7 @@ class Membership:
             self._client = None
 
     def _watch(self) -> None:
-        """On the thread: wait for the end of the connection, and come back."""
+        """On the thread: wait for the end of the connection, and register again."""
         while not self._closing:
             client = self._client
             waited: list[Any] = [self._woken] if client is None else [self._woken, client]
@@ -146,13 +146,13 @@ class Membership:
         except NoDaemonError:
             pass
         except MltcpError as error:
-            _log.debug("the daemon does not take this job back: %s", error)
+            _log.debug("the daemon rejects this job: %s", error)
         else:
             _log.debug("the daemon is back")
 
 
 def _has_ended(client: Client) -> bool:
-    """Whether the other end is closed; a reply that another thread is waiting for is left to it."""
+    """Whether the other end is closed; a reply that another thread waits for is not consumed."""
     with socket.socket(fileno=os.dup(client.fileno())) as connection:
         try:
             return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
@@ -163,7 +163,7 @@ def _has_ended(client: Client) -> bool:
 
 
 def _inode(descriptor: int) -> int | None:
-    """What tells one connection from the next that gets the same descriptor; None if it is closed."""
+    """The inode, which differs between connections that reuse a descriptor; None if it is closed."""
     try:
         return os.fstat(descriptor).st_ino
     except OSError:

@@ -1,9 +1,9 @@
-"""The daemon's protocol: one JSON object a packet, over a Unix socket that keeps packets apart (SOCK_SEQPACKET).
+"""The daemon's protocol: one JSON object in each packet of a Unix socket (SOCK_SEQPACKET).
 
 A request has `version`, `request` and that request's fields, and may carry descriptors (SCM_RIGHTS). It gets one reply:
 ``{"version": 1, "ok": true, ...}``, or ``{"version": 1, "ok": false, "error": "one line", "kind": ...}``. A reply that
-does not fit one packet comes in several; all but the last have ``"more": true``. After `subscribe`, packets with
-``"event"`` come on their own. Nothing here needs more than the standard library.
+does not fit one packet is sent in several; all but the last have ``"more": true``. After `subscribe`, the daemon also
+sends packets with ``"event"``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
+from mltcp.core.errors import MltcpError, NotAvailableError, UsageError, shown
 
 VERSION = 1
 MOST_BYTES = 65536
@@ -25,10 +25,10 @@ MOST_DESCRIPTORS = 64
 """The most descriptors that one request may carry."""
 
 SOCKET = Path("/run/mltcp/mltcpd.sock")
-"""Where the daemon listens, if nobody says otherwise."""
+"""The default path of the daemon's socket."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,30}")
-"""What a job may be called; the kernel's map has room for 31 characters."""
+"""The name of a job; the kernel's map has space for 31 characters."""
 
 KINDS: dict[str, type[MltcpError]] = {
     "usage": UsageError,
@@ -38,57 +38,57 @@ KINDS: dict[str, type[MltcpError]] = {
 
 
 class DeniedError(MltcpError):
-    """The peer may not do what it asks for."""
+    """The peer lacks the permission for its request."""
 
 
 KINDS["denied"] = DeniedError
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """A packet.
+    """Encode a message as a packet.
 
     Raises:
         UsageError: it is too long.
     """
     packet = json.dumps({"version": VERSION, **message}, separators=(",", ":"), allow_nan=False).encode()
     if len(packet) > MOST_BYTES:
-        raise UsageError(f"a message of {len(packet)} bytes: at most {MOST_BYTES} are allowed")
+        raise UsageError(f"message: expected at most {MOST_BYTES} bytes, got {len(packet)}")
     return packet
 
 
 def decode(packet: bytes) -> Fields:
-    """What a packet holds.
+    """Decode a packet.
 
     Raises:
-        UsageError: it is no JSON object, or of another version.
+        UsageError: it is not a JSON object, or of another version.
     """
     try:
         found = json.loads(packet)
     except (ValueError, RecursionError):
-        raise UsageError("the message is no JSON") from None
+        raise UsageError("message: expected a JSON object, got text that is not JSON") from None
     if not isinstance(found, dict):
-        raise UsageError(f"the message is a JSON {type(found).__name__}: an object is allowed")
+        raise UsageError(f"message: expected a JSON object, got {shown(found)}")
     fields = Fields(found)
     if fields.get("version") != VERSION:
-        raise UsageError(f"version {_shown(fields.get('version'))} of the protocol: {VERSION} is allowed")
+        raise UsageError(f"version: expected {VERSION}, got {shown(fields.get('version'))}")
     return fields
 
 
 def error_reply(error: MltcpError) -> dict[str, Any]:
-    """The reply that tells a peer what was wrong."""
+    """The reply to a request that has failed."""
     kind = next((name for name, kind in KINDS.items() if type(error) is kind), "failed")
     return {"ok": False, "error": " ".join(str(error).split()), "kind": kind}
 
 
 def raised_from(reply: Mapping[str, Any]) -> MltcpError:
-    """The error that a reply tells of."""
+    """The error of a reply."""
     return KINDS.get(str(reply.get("kind")), MltcpError)(f"mltcpd: {reply.get('error')}")
 
 
 class Fields(dict[str, Any]):
-    """A message's fields, each asked for with what it may be. Fields that nobody asks for are passed over.
+    """The fields of a message, with accessors that check them. Unknown fields are ignored.
 
-    Every method raises UsageError, which names the field, what it is and what is allowed.
+    Every accessor raises UsageError, which names the field, the expected value and the given one.
     """
 
     def text(self, name: str, default: str | None = None, most: int = 256) -> str:
@@ -99,10 +99,10 @@ class Fields(dict[str, Any]):
         return value
 
     def choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
-        """One of some words."""
+        """One of several words."""
         value = self.get(name, default)
         if value not in allowed:
-            raise self._wrong(name, ", ".join(allowed))
+            raise self._wrong(name, f"one of {', '.join(allowed)}")
         return str(value)
 
     def job_name(self, name: str) -> str:
@@ -116,16 +116,16 @@ class Fields(dict[str, Any]):
         """A whole number."""
         value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise self._wrong(name, f"a whole number, {low} to {high}")
+            raise self._wrong(name, f"a whole number between {low} and {high}")
         return value
 
     def number(self, name: str, low: float, high: float, default: float | None = None) -> float:
         """A number."""
         value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._wrong(name, f"a number, {low:g} to {high:g}")
+            raise self._wrong(name, f"a number between {low:g} and {high:g}")
         if not (math.isfinite(value) and low <= value <= high):
-            raise self._wrong(name, f"a number, {low:g} to {high:g}")
+            raise self._wrong(name, f"a number between {low:g} and {high:g}")
         return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -135,15 +135,6 @@ class Fields(dict[str, Any]):
             raise self._wrong(name, "true or false")
         return value
 
-    def _wrong(self, name: str, allowed: str) -> UsageError:
-        if name not in self:
-            return UsageError(f"field {name!r} is missing: {allowed}")
-        return UsageError(f"field {name!r} cannot be {_shown(self[name])}: {allowed} is allowed")
-
-
-def _shown(value: Any) -> str:
-    try:
-        text = repr(value)
-    except RecursionError:
-        text = "what it is"
-    return text if len(text) <= 60 else text[:57] + "..."
+    def _wrong(self, name: str, expected: str) -> UsageError:
+        given = shown(self[name]) if name in self else "nothing"
+        return UsageError(f"{name}: expected {expected}, got {given}")

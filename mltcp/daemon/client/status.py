@@ -1,4 +1,4 @@
-"""What the daemon says of itself and its jobs: the contract of `mltcp status`, `mltcp top` and metrics."""
+"""The status document of the daemon, for `mltcp status`, `mltcp top` and metrics."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class InterfaceStatus:
-    """One interface that was named to the daemon.
+    """An interface that the configuration names.
 
-    `state`: ``paced`` (the tree is there), ``absent`` (no such interface now), ``left alone`` (someone changed it).
+    `state`: ``paced`` (our qdisc is installed), ``absent`` (no such interface now), ``left alone`` (it was replaced).
     """
 
     name: str
@@ -26,11 +26,11 @@ class InterfaceStatus:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """One job of this host. For a job of somebody else's, `detail` is False and only the first fields are true.
+    """One job of this host. For a job of another user, `detail` is False and only the fields before it are filled in.
 
     `how`: ``kernel`` (an eBPF congestion control scales its windows), ``tc`` (its class is paced), ``none``.
     `control` is the congestion control of its flows. Times are None until an iteration has been seen. `slowdown` is the
-    typical iteration time over the best one seen. `marks` counts segments that came back marked (delivered_ce).
+    typical iteration time over the best one seen. `marks` counts ECN-marked segments (delivered_ce).
     """
 
     number: int
@@ -83,15 +83,15 @@ class DaemonStatus:
     jobs: tuple[JobStatus, ...] = field(default=())
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """The status as a JSON document."""
         return {"schema": SCHEMA, **dataclasses.asdict(self)}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """From the daemon's JSON; fields of a later version are passed over.
+        """Parse a status document; fields of a later version are ignored.
 
         Raises:
-            MltcpError: it is not such a document.
+            MltcpError: it is not a status document.
         """
         try:
             values = {name: document[name] for name in cls.__dataclass_fields__}

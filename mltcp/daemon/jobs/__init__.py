@@ -1,1 +1,1 @@
-"""The jobs that mltcpd controls, and the mechanisms that control them."""
+"""The jobs that mltcpd controls: their registration, flows and iterations."""

@@ -1,4 +1,4 @@
-"""Processes whose new connections are all their job's: each is in a cgroup of the daemon's, with a program on it."""
+"""Attached processes: each is in a cgroup of the daemon, whose program makes all new connections flows of its job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Attachment:
 
 
 class Attachments:
-    """The cgroups of this daemon."""
+    """The cgroups that this daemon has created, by connection."""
 
     def __init__(self, controls: Controls) -> None:
         self._controls = controls
@@ -36,10 +36,10 @@ class Attachments:
         self._leftover: list[Path] = []
 
     def attach(self, connection: Member, job: Job) -> None:
-        """Put the process at the other end of a connection, and all it will start, into a cgroup of its job.
+        """Put the process at the other end of a connection, with its future children, into a cgroup of its job.
 
         Raises:
-            DeniedError: the process is not the peer's own any more.
+            DeniedError: the process does not belong to the peer's user any more.
             NotAvailableError: the kernel cannot do it.
         """
         peer = connection.peer
@@ -48,7 +48,7 @@ class Attachments:
                 path = _cgroup_of(peer.pid) or make_cgroup(job.name)
                 held.callback(self._leave, path)
                 held.enter_context(attached_program(job.mechanism.socket_settings(job), path, self._controls))
-                # By its number it is moved, so it must still be the one that asked: a user moves his own only.
+                # The process is moved by its pid, which may have been reused: it must still belong to the same user.
                 if os.stat(f"/proc/{peer.pid}").st_uid != peer.uid:
                     raise DeniedError(f"process {peer.pid} is not {peer.user}'s")
                 (path / "cgroup.procs").write_text(str(peer.pid))
@@ -58,24 +58,24 @@ class Attachments:
         _log.info("%s: new connections of %s are its flows, in cgroup %s", job, peer, path.name)
 
     def leave(self, connection: Member) -> None:
-        """A connection is gone, and its attachment with it."""
+        """End the attachment of a closed connection."""
         attachment = self._held.pop(connection, None)
         if attachment is not None:
             attachment.held.close()
 
     def end(self, job: Job) -> None:
-        """A job is over: its processes' new connections are theirs alone."""
+        """End all attachments of a job."""
         for connection in [each for each, held in self._held.items() if held.job is job]:
             self.leave(connection)
 
     def close(self) -> None:
-        """The daemon ends."""
+        """End all attachments."""
         for connection in list(self._held):
             self.leave(connection)
         self.remove_empty_cgroups()
 
     def remove_empty_cgroups(self) -> None:
-        """Remove the cgroups that processes had not left yet."""
+        """Remove cgroups of ended attachments that processes had not left before."""
         self._leftover = [path for path in self._leftover if not try_to_remove_cgroup(path)]
 
     def _leave(self, path: Path) -> None:
@@ -84,7 +84,7 @@ class Attachments:
 
 
 def _cgroup_of(pid: int) -> Path | None:
-    """The cgroup that a former daemon has put a process into, to go on with."""
+    """The cgroup into which a former daemon has put a process, to be used again."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
         place = next(line[3:] for line in lines if line.startswith("0::"))

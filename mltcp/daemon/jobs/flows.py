@@ -1,7 +1,7 @@
-"""A connection that a peer has passed: what it is, and what is set on it. Its descriptor is not kept.
+"""Connections that peers pass to the daemon by descriptor: inspection and socket options.
 
-A copy that is kept would keep the connection open after its owner has closed it, and the other end would wait for an
-end that never comes. So a flow is known by its addresses and cookie from here on.
+The descriptors are not kept: a copy would keep a connection open after its owner has closed it, and the other end would
+wait forever. Afterwards a flow is identified by its addresses and cookie.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NEUTRAL = "reno"
 
 @dataclass(frozen=True)
 class PassedFlow:
-    """A connection as it was when it was passed; `descriptor` is open only while it is being looked at."""
+    """A passed connection. `descriptor` is open only while the request is handled."""
 
     descriptor: int
     key: FlowKey
@@ -42,14 +42,14 @@ class PassedFlow:
 
     @property
     def control(self) -> str:
-        """Its congestion control now."""
+        """The connection's congestion control now."""
         return congestion_control(self.descriptor)
 
     def set_control(self, name: str) -> None:
-        """Put it under a congestion control, also anew: ours take a flow's job when they begin with it.
+        """Set its congestion control, again if it has it: ours read the flow's job when they are set.
 
         Raises:
-            UsageError: the kernel does not take it.
+            UsageError: the kernel refuses.
         """
         if name in _NEEDS_ECN and not _uses_ecn(self.descriptor):
             raise UsageError(f"{name} needs ECN, and this connection was opened without")
@@ -61,25 +61,25 @@ class PassedFlow:
             raise UsageError(f"{name} cannot be set: {error.strerror}") from None
 
     def set_class(self, number: int) -> None:
-        """Send its packets to a class of the tree: by priority here, by mark wherever else they are seen."""
+        """Set its priority and its mark, each of which selects the HTB class."""
         with _borrowed(self.descriptor) as flow:
             flow.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, number)
             flow.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, number)
 
 
 def passed_flow(descriptor: int) -> PassedFlow:
-    """What a peer has passed.
+    """The connection behind a passed descriptor.
 
     Raises:
-        UsageError: it is no established TCP connection.
+        UsageError: it is not an established TCP connection.
     """
     if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-        raise UsageError("no socket: an established TCP connection is allowed")
+        raise UsageError("descriptor: expected an established TCP connection, got no socket")
     info = tcp_info(descriptor)
     if info is None:
-        raise UsageError("no TCP socket: an established TCP connection is allowed")
+        raise UsageError("descriptor: expected an established TCP connection, got a socket of another kind")
     if info.state != TCP_ESTABLISHED:
-        raise UsageError("a TCP socket that is not connected: an established TCP connection is allowed")
+        raise UsageError("descriptor: expected an established TCP connection, got one that is not connected")
     try:
         local, remote = addresses(descriptor)
     except OSError as error:
@@ -91,7 +91,7 @@ def passed_flow(descriptor: int) -> PassedFlow:
 
 
 def own_netns_cookie() -> int | None:
-    """What the kernel calls this network namespace; None where it has no name for it."""
+    """The cookie of this network namespace; None if the kernel has none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as own:
         return _netns_cookie(own)
 

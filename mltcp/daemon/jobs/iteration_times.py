@@ -1,4 +1,4 @@
-"""How long a job's iterations take, now, typically and at best, from whichever source tells of them."""
+"""A job's iteration times: last, typical and best, from the program's reports or from acknowledgements."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ BEST_OF = 5
 
 @dataclass
 class IterationTimes:
-    """The times of the last iterations, and the best seen.
+    """The times of the last iterations, and the best one.
 
-    What the job's program reports is preferred to what is seen from outside: it knows. The best is the least median of
-    five in a row, so that one short iteration (a skipped one) does not become the measure of all.
+    Reports of the job's program replace times from acknowledgements, which are estimates. The best time is the smallest
+    median of five consecutive ones, so that a single short iteration (a skipped one) does not count.
     """
 
     count: int = 0
@@ -27,19 +27,19 @@ class IterationTimes:
 
     @property
     def typical_s(self) -> float | None:
-        """The median of the last fifteen."""
+        """The median of the last fifteen iteration times."""
         return statistics.median(self._recent) if self._recent else None
 
     @property
     def slowdown(self) -> float | None:
-        """Typical over best."""
+        """The typical time over the best one."""
         typical = self.typical_s
         return None if typical is None or not self.best_s else typical / self.best_s
 
     def seen(self, number: int, start_ns: int) -> float | None:
-        """An iteration that began at `start_ns` has finished, as acknowledgements show; returns the former one's time.
+        """Note an iteration, recognised by acknowledgements, that began at `start_ns`; returns the previous one's time.
 
-        From start to start: an iteration's own bytes do not tell how long it computed.
+        Times are from start to start, since acknowledgements do not show the end of the compute phase.
         """
         before_ns, self._previous_start_ns = self._previous_start_ns, start_ns
         if self.reported:
@@ -52,7 +52,7 @@ class IterationTimes:
         return duration_s
 
     def report(self, number: int, duration_s: float) -> None:
-        """The program tells that it has finished its iteration `number` (from 0)."""
+        """Note that the program has reported its iteration `number` (from 0)."""
         if not self.reported:
             self.reported = True
             self._recent.clear()

@@ -1,1 +1,1 @@
-"""The journal of changes to the host, and their reversal."""
+"""The journal of changes to the host, and how they are undone."""

@@ -1,6 +1,6 @@
-"""The kinds of change that the daemon makes on a host, and how each is undone.
+"""The kinds of changes that the daemon makes to a host, and how each is undone.
 
-Nothing is undone that somebody else has changed since: it is left alone, and reported.
+A change is not undone if somebody else has changed the same thing since; it is then reported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mltcp.pacing.qdiscs import SavedQdisc
 
 @dataclass(frozen=True)
 class ControlChange:
-    """A congestion control that we loaded; `root` is where its pins are."""
+    """A congestion control was loaded; `root` is the directory of its pins."""
 
     name: str
     root: str
@@ -27,18 +27,18 @@ class ControlChange:
         return f"the congestion control {self.name}"
 
     def undo(self) -> UndoOutcome:
-        """Unload it. Flows that are under it keep it until they close: the kernel holds it for them."""
+        """Unload it. Its flows keep it until they close: the kernel holds it for them."""
         controls = Controls(Path(self.root))
         if self.name not in controls.loaded():
-            controls.unload([self.name], force=True)  # a pin of one that was never registered
+            controls.unload([self.name], force=True)  # removes the pin of a control that was never registered
             return UndoOutcome(True, "it is not loaded any more")
-        strangers = [
+        foreign_jobs = [
             job.name
             for job in controls.jobs().values()
             if job.owner and job.owner != os.getpid() and is_alive(job.owner)
         ]
-        if strangers:
-            return UndoOutcome(False, f"job {strangers[0]}, started without the daemon, is running under it")
+        if foreign_jobs:
+            return UndoOutcome(False, f"job {foreign_jobs[0]}, which was started without the daemon, uses it")
         controls.unload([self.name], force=True)
         return UndoOutcome(True, "unloaded")
 
@@ -49,16 +49,16 @@ _KINDS: dict[str, type[QdiscChange] | type[ControlChange]] = {"qdisc": QdiscChan
 
 
 def document_of(change: Change) -> dict[str, Any]:
-    """A change as JSON."""
+    """The change as a JSON document."""
     kind = next(name for name, kind in _KINDS.items() if type(change) is kind)
     return {"kind": kind, **asdict(change)}
 
 
 def change_from(document: Mapping[str, Any]) -> Change:
-    """The change that a document describes.
+    """The change that a JSON document describes.
 
     Raises:
-        KeyError, TypeError: it is none.
+        KeyError, TypeError: it does not describe a change.
     """
     fields = dict(document)
     kind = _KINDS[fields.pop("kind")]

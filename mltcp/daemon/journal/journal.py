@@ -1,7 +1,7 @@
-"""What the daemon changed on the host, on disk before it is changed, so that it can be undone whatever happens.
+"""The journal of the daemon's changes to the host: each is on disk before it is made, so that it can always be undone.
 
-A file of JSON lines: a change with its number, later that it was undone. A last line that a crash cut off says nothing,
-for its change was not made yet. Changes of another boot are passed over: nothing that is changed here outlives one.
+The file has JSON lines: one for each change, with its number, and one when it has been undone. A last line that a crash
+cut off is ignored, since its change was not made yet. So are changes of another boot, since none of them outlives one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class Entry:
-    """A change that was made, or was about to be."""
+    """A change that was made, or was about to be made, with its number."""
 
     number: int
     change: Change
 
 
 class Journal:
-    """The journal of one daemon; made by :meth:`locked`."""
+    """The journal of one daemon, opened by :meth:`locked`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -44,34 +44,32 @@ class Journal:
     @classmethod
     @contextmanager
     def locked(cls, path: Path = JOURNAL) -> Iterator[Journal]:
-        """The journal at a path, which nobody else has meanwhile: a daemon that lives keeps it.
+        """Open the journal at a path and lock it for the time of the context.
 
         Raises:
-            MltcpError: another daemon has it.
+            MltcpError: another daemon has locked it.
             NotAvailableError: it cannot be written there.
         """
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Opened for appending, so that a refused one does not take the owner's number away.
+            # Opened for appending, so that the owner's pid stays in the file if the lock is refused.
             lock = open(path.with_name(path.name + ".lock"), "a+")  # noqa: SIM115
         except OSError as error:
-            raise NotAvailableError(f"the journal {path} cannot be written: {error.strerror}") from None
+            raise NotAvailableError(f"the journal cannot be written: {path}: {error.strerror}") from None
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 lock.seek(0)
                 owner = lock.read().strip() or "?"
-                raise MltcpError(
-                    f"mltcpd is running already (pid {owner}): it has the journal {path}"
-                ) from None
+                raise MltcpError(f"mltcpd is already running (pid {owner}) with the journal {path}") from None
             lock.truncate(0)
             lock.write(f"{os.getpid()}\n")
             lock.flush()
             yield cls(path)
 
     def record(self, change: Change) -> int:
-        """Note a change that is about to be made; returns its number. It is on disk when this returns.
+        """Write a change that is about to be made; returns its number. It is on disk when this returns.
 
         Raises:
             MltcpError: it cannot be written; the change must not be made then.
@@ -82,19 +80,19 @@ class Journal:
         return number
 
     def undone(self, number: int, how: str) -> None:
-        """Note what has become of a change.
+        """Write that a change was undone, and how.
 
         Raises:
-            MltcpError: it cannot be written; the next start finds the change undone already.
+            MltcpError: it cannot be written; the next start will find the change undone.
         """
         if self._pending.pop(number, None) is None:
             return
         self._append({"undone": number, "how": how})
         if not self._pending:
-            self._rewrite()  # so that it does not grow with the days that a daemon runs
+            self._rewrite()  # so that it does not grow while the daemon runs
 
     def pending(self) -> list[Entry]:
-        """The changes that are not undone, the last first."""
+        """The changes that are not undone, the last one first."""
         return [Entry(number, self._pending[number]) for number in sorted(self._pending, reverse=True)]
 
     def _read(self) -> dict[int, Change]:
@@ -104,7 +102,7 @@ class Journal:
         except FileNotFoundError:
             return found
         lines = text.split("\n")
-        for line in lines[:-1]:  # what has no newline was cut off
+        for line in lines[:-1]:  # a last line without a newline was cut off
             self._read_line(line, found)
         return found
 
@@ -116,7 +114,7 @@ class Journal:
             elif document["boot"] == self._boot:
                 found[document["number"]] = change_from(document["change"])
         except (ValueError, KeyError, TypeError) as error:
-            raise MltcpError(f"the journal {self._path} has a line that is none of ours: {error}") from None
+            raise MltcpError(f"the journal {self._path} has a malformed line: {error}") from None
 
     def _rewrite(self) -> None:
         """Leave out the changes that are undone, and a line that a crash cut off."""
@@ -144,6 +142,6 @@ class Journal:
 
 
 def _write_all(file: FileIO, data: bytes) -> None:
-    """A full disk takes a part first, and says what is wrong at the next attempt."""
+    """Write all data. A full disk accepts a part first and reports the error at the next write."""
     while data:
         data = data[file.write(data) :]

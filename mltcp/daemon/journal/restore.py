@@ -1,4 +1,4 @@
-"""Undoes what the journal says is changed: at the daemon's end, at its next start, and by ``mltcp restore``."""
+"""Undoes the changes in the journal: when the daemon ends, when it starts again, and in ``mltcp restore``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mltcp.pacing.qdisc_change import QdiscChange
 def restore(
     journal: Journal, keep_interfaces: Collection[str] = (), keep_controls: Collection[str] = ()
 ) -> list[str]:
-    """Undo every change that is not undone yet, the last first; returns a line for each, with what and why.
+    """Undo every pending change, the last one first; returns a line for each, with the outcome and the reason.
 
-    What somebody else has changed since is left alone, and not tried again.
+    A change that somebody else has overridden is left alone, and not tried again.
 
     Args:
         journal: of the changes.
-        keep_interfaces, keep_controls: what a daemon that is starting would do again at once: it takes it over.
+        keep_interfaces, keep_controls: not undone, because the daemon that is starting takes them over.
     """
     lines = []
     for entry in journal.pending():
@@ -36,7 +36,7 @@ def _is_kept(entry: Entry, interfaces: Collection[str], controls: Collection[str
 
 
 def _undo(journal: Journal, entry: Entry) -> str:
-    # Whatever becomes of one change, the others are undone too.
+    # If one change cannot be undone, the others still are.
     try:
         outcome = entry.change.undo()
     except (MltcpError, OSError) as error:
@@ -45,5 +45,5 @@ def _undo(journal: Journal, entry: Entry) -> str:
     try:
         journal.undone(entry.number, how)
     except MltcpError as error:
-        how += f" (not noted: {error})"
+        how += f" (not recorded: {error})"
     return f"{entry.change}: {how}"

@@ -1,4 +1,4 @@
-"""Jobs under eBPF congestion controls: their entries in the kernel's maps, which flows are theirs, what comes back."""
+"""The daemon's access to the maps of the eBPF congestion controls: job entries, flow tags and iteration records."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _EXISTING = 2
 
 
 class JobMap:
-    """The jobs' side of the loaded controls, open for as long as the daemon runs.
+    """The maps of the loaded controls, open while the daemon runs.
 
     Raises:
-        MltcpError: nothing is loaded, or it is of another version.
+        MltcpError: no control is loaded, or those loaded are of another version.
     """
 
     def __init__(self, controls: Controls) -> None:
@@ -44,7 +44,7 @@ class JobMap:
             )
 
     def close(self) -> None:
-        """Close the maps; flows and their jobs stay as they are."""
+        """Close the maps; their entries stay."""
         self._ring.close()
         self._flows.close()
         self._jobs.close()
@@ -56,12 +56,12 @@ class JobMap:
     # -- jobs --------------------------------------------------------------------------------------------------------
 
     def enter(self, name: str, aggressiveness: Aggressiveness, total_bytes: int, gap_ns: int) -> int:
-        """Make an entry for a job; returns its number in the kernel."""
+        """Add an entry for a job; returns its number."""
         tracker = Tracker.given_values(total_bytes or None, gap_ns or None)
         return enter_job(KernelJob(name, aggressiveness, tracker=tracker), self._controls)
 
     def inherit(self, flow: PassedFlow, name: str) -> int | None:
-        """The job that a flow was given by a daemon that is gone, now owned by this one; None if it has none."""
+        """Take over the entry to which a former daemon has assigned a flow; None if there is none of this name."""
         number = self._job_of(flow)
         job = self.job(number) if number else None
         if job is None or job.name != name or (job.owner != os.getpid() and is_alive(job.owner)):
@@ -70,31 +70,31 @@ class JobMap:
         return number
 
     def job(self, number: int) -> KernelJob | None:
-        """A job as the kernel has it now."""
+        """The entry of a job now."""
         value = self._jobs.lookup(_KEY.pack(number))
         return None if value is None else KernelJob.unpack(value)
 
     def change(self, number: int, aggressiveness: Aggressiveness) -> None:
-        """Give a job another F, in force from the next acknowledgement on."""
+        """Give a job another F, from the next acknowledgement on."""
         self._replace(number, aggressiveness=aggressiveness)
 
     def _replace(self, number: int, **changes: Any) -> None:
-        """Write what user space owns of an entry.
+        """Change the fields of an entry that user space owns.
 
-        The kernel counts on meanwhile: an iteration that it finishes between the reading and the writing is lost, which
-        costs the job one iteration of a wrong count.
+        The kernel updates its fields meanwhile: an iteration that it finishes between the reading and the writing is
+        lost, which costs the job one iteration with a wrong count.
         """
         job = self.job(number)
         if job is not None:
             self._jobs.update(_KEY.pack(number), replace(job, **changes).pack(), _EXISTING)
 
     def leave(self, number: int) -> None:
-        """A job is over: its entry goes if no flow is left; else the next daemon, or `mltcp run`, removes it."""
+        """Remove the entry of an ended job. If it still has flows, the next daemon or `mltcp run` removes it."""
         job = self.job(number)
         if job is None:
             return
         if job.flows:
-            # No process: whoever finds it without flows may remove it.
+            # No owner: any process that finds it without flows may remove it.
             self._replace(number, owner=0)
         else:
             self._jobs.delete(_KEY.pack(number))
@@ -102,14 +102,14 @@ class JobMap:
     # -- flows -------------------------------------------------------------------------------------------------------
 
     def tag(self, flow: PassedFlow, number: int, control: str) -> None:
-        """Make a flow one of a job's, under a control.
+        """Assign a flow to a job, and set its congestion control.
 
         Raises:
-            UsageError: the kernel does not take the control for it.
+            UsageError: the kernel refuses the control.
         """
         key = _DESCRIPTOR.pack(flow.descriptor)
         if flow.control in MLTCP_CONTROLS:
-            # Its former job counts it out while it leaves its control.
+            # Leaving the control removes the flow from the count of its former job.
             flow.set_control("reno")
         value = self._flows.lookup(key) or bytes(self._flows.value_size)
         self._flows.update(key, _KEY.pack(number) + value[_KEY.size :])
@@ -122,7 +122,7 @@ class JobMap:
     # -- records -----------------------------------------------------------------------------------------------------
 
     def records(self) -> list[Record]:
-        """The iterations that have finished since the last call."""
+        """The records of the iterations that have finished since the last call."""
         self._ring.consume()
         taken = list(self._records)
         self._records.clear()

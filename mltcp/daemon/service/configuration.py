@@ -1,4 +1,4 @@
-"""The daemon's configuration file: TOML, each field checked, each fault told with its file, line and field."""
+"""The daemon's configuration file, in TOML. Errors name the file, the line and the field."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.0005, 0.01
 _INTERFACE = re.compile(r"[^\s/]{1,15}")
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:]+):(\d{1,5})")
 _LONGEST_SOCKET_BYTES = 107
-"""What fits into an address of a Unix socket; source: unix(7)."""
+"""The longest path of a Unix socket; source: unix(7)."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """What the daemon is to do.
+    """The settings of the daemon.
 
     Attributes:
-        socket: where it listens.
-        group: whose members may connect.
-        interfaces: those that jobs are paced on.
-        asked_controls: see `controls`.
-        default_control: of jobs which ask for none, where nothing is paced.
-        metrics: HOST:PORT for Prometheus; None: nowhere.
-        replace_qdisc: whether a queueing discipline that somebody chose may be replaced.
-        journal: where what it changes on the host is noted.
+        socket: path of the socket.
+        group: its members may connect.
+        interfaces: on which jobs are paced.
+        asked_controls: the controls to load; None: see `controls`.
+        default_control: of jobs that ask for none, if nothing is paced.
+        metrics: HOST:PORT for Prometheus; None: not served.
+        replace_qdisc: whether a root qdisc that is not the kernel's default may be replaced.
+        journal: path of the journal of changes to the host.
         pacing: ``tc`` or ``off``.
         law: ``mltcp_dcqcn`` or ``dcqcn``.
         interval_s: of control.
-        line_rate_bps: of the interfaces; None: what they say.
+        line_rate_bps: of the interfaces; None: as they report it.
         constants: of the rate law.
-        aggressiveness: F of jobs that say nothing of it.
+        aggressiveness: F of jobs that do not specify it.
     """
 
     socket: Path = protocol.SOCKET
@@ -67,7 +67,7 @@ class Configuration:
 
     @property
     def controls(self) -> tuple[str, ...]:
-        """The eBPF congestion controls that it loads: if nobody says, all of MLTCP's, or none where it paces."""
+        """The eBPF congestion controls to load; the default is all of MLTCP's, or none if jobs are paced."""
         if self.asked_controls is not None:
             return self.asked_controls
         return MLTCP_CONTROLS if self.pacing == "off" else ()
@@ -79,10 +79,10 @@ class Configuration:
         replace_qdisc: bool = False,
         socket: Path | None = None,
     ) -> Self:
-        """With what was said on the command line, which counts more.
+        """The configuration with the settings of the command line, which take precedence.
 
         Raises:
-            UsageError: an interface or address cannot be.
+            UsageError: an interface or address is malformed.
         """
         changed = self
         if interfaces:
@@ -96,16 +96,16 @@ class Configuration:
 
 
 def load(path: Path, interfaces_follow: bool = False) -> Configuration:
-    """The configuration in a file; `interfaces_follow` where the command line is going to name some.
+    """Load a configuration file; `interfaces_follow` if the command line names interfaces.
 
     Raises:
-        UsageError: it cannot be read, or something in it cannot be; one line, which says where and what is allowed.
+        UsageError: it cannot be read, or a field is malformed.
     """
     text = _text_of(path)
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: {_told(error, text)}") from None
+        raise UsageError(f"{path}: {_syntax_error_text(error, text)}") from None
     except (ValueError, RecursionError):
         raise UsageError(f"{path}: a number in it is too long, or it is nested too deeply") from None
     return _Reader(path, text, interfaces_follow).configuration(document)
@@ -124,17 +124,17 @@ def _text_of(path: Path) -> str:
         raise UsageError(f"{path}: line {line}: {found} is not UTF-8") from None
 
 
-def _told(error: tomllib.TOMLDecodeError, text: str) -> str:
-    """A syntax error with its line first, as all faults are told."""
-    told = " ".join(str(error).split())
-    found = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", told)
+def _syntax_error_text(error: tomllib.TOMLDecodeError, text: str) -> str:
+    """The text of a syntax error, with its line first as in the other errors."""
+    message = " ".join(str(error).split())
+    found = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message)
     if found is None:
-        return told
+        return message
     return f"line {found[2] or len(text.splitlines())}: {found[1]}"
 
 
 class _Reader:
-    """Turns a document into a configuration; knows where in the file each field is."""
+    """Converts a TOML document to a configuration."""
 
     def __init__(self, path: Path, text: str, interfaces_follow: bool) -> None:
         self._path = path
@@ -206,7 +206,7 @@ def _dotted(path: Sequence[str]) -> str:
 
 
 def _constants(given: Mapping[str, float], interval_s: float) -> Constants:
-    """The timers of the law are the control interval, if nobody says otherwise: each interval is one step of it."""
+    """The constants of the law; the default of its timers is the control interval, so that each interval is a step."""
     values: dict[str, Any] = {"timer": interval_s, "alpha_timer": interval_s, **given}
     return Constants(**values)
 

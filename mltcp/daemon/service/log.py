@@ -1,4 +1,4 @@
-"""How the daemon logs: one line for each action, whatever names users have chosen."""
+"""The daemon's log: one line for each action, with names of users escaped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERRO
 
 
 def configure(stream: TextIO) -> None:
-    """Log to a stream; where that is the journal of systemd, in its form (sd-daemon(3)), which has its own times."""
+    """Log to a stream; in the format of the systemd journal, without times, if that is connected (sd-daemon(3))."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_OneLine(for_journal=_is_journal(stream)))
     logger = logging.getLogger("mltcp.daemon")
@@ -23,9 +23,9 @@ def _is_journal(stream: TextIO) -> bool:
     """Whether systemd connected this stream to its journal; source: JOURNAL_STREAM in systemd.exec(5)."""
     try:
         status = os.fstat(stream.fileno())
-    except OSError:  # it is no file
+    except OSError:  # it is not a file
         return False
-    # Who is started from a unit inherits the variable, also where the stream has been directed elsewhere.
+    # A process started from a unit inherits the variable even if its stream is redirected.
     return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 

@@ -1,4 +1,4 @@
-"""The daemon's status for Prometheus, through its own client library."""
+"""Serves the daemon's status as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
+from mltcp.core.errors import MltcpError, NotAvailableError, UsageError, shown
 from mltcp.daemon.client.status import DaemonStatus, InterfaceStatus, JobStatus
 
 try:
@@ -26,7 +26,7 @@ Snapshot = Callable[[], DaemonStatus]
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: its name, what it says, and where its value comes from; None is left out."""
+    """A metric: its name, its help text, and the function of its value; None is omitted."""
 
     name: str
     help: str
@@ -84,22 +84,22 @@ class MetricsServer:
         self._thread = thread
 
     def close(self) -> None:
-        """End."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
 def serve(address: str, snapshot: Snapshot) -> MetricsServer:
-    """Serve metrics at HOST:PORT, from a thread that asks `snapshot` for each scrape.
+    """Serve metrics at HOST:PORT on a thread, which calls `snapshot` for each scrape.
 
     Raises:
-        UsageError: that is no address.
-        MltcpError: nothing can listen there.
+        UsageError: the address is malformed.
+        MltcpError: the address cannot be listened at.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"metrics cannot be served at {address!r}: HOST:PORT is allowed")
+        raise UsageError(f"metrics: expected HOST:PORT, got {shown(address)}")
     registry = CollectorRegistry()
     registry.register(_Collector(snapshot))
     try:
@@ -114,11 +114,11 @@ class _Collector:
         self._snapshot = snapshot
 
     def describe(self) -> list[Any]:
-        """Nothing is looked at when it is registered."""
+        """No metrics are collected at registration."""
         return []
 
     def collect(self) -> Iterator[Any]:
-        """All metrics now."""
+        """The current value of every metric."""
         status = self._snapshot()
         yield from _families(DAEMON_METRICS, (), [status], lambda each: ())
         yield from _families(INTERFACE_METRICS, INTERFACE_LABELS, status.interfaces, _of_interface)
@@ -151,5 +151,5 @@ def _of_interface(interface: InterfaceStatus) -> tuple[str, ...]:
 
 
 def _text(value: str) -> str:
-    """As UTF-8 has it: a lone surrogate, which JSON lets a user send, would fail the whole scrape."""
+    """Escape lone surrogates, which JSON lets a user send and which would fail the whole scrape."""
     return value.encode(errors="backslashreplace").decode()

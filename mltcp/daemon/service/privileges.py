@@ -1,6 +1,6 @@
-"""Gives up what the daemon does not need once it has started.
+"""Drops the capabilities that the daemon does not need once it has started.
 
-It stays root by name, so that it owns its files and pins, but keeps three capabilities: CAP_NET_ADMIN (trees,
+It remains user root, so that it owns its files and pins, but keeps three capabilities: CAP_NET_ADMIN (qdiscs,
 priorities, marks, congestion controls), CAP_BPF (maps and pins), CAP_PERFMON (programs). Source: capabilities(7).
 """
 
@@ -34,7 +34,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def drop() -> None:
-    """Keep only what is needed, for good: in this thread and all that it starts, which must not have begun yet.
+    """Drop all but the needed capabilities for good. Call it before threads are started, since it is per thread.
 
     Raises:
         MltcpError: the kernel refuses.

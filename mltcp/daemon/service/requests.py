@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import UsageError, shown
 from mltcp.daemon.client.protocol import Fields
 from mltcp.daemon.jobs.flows import PassedFlow, passed_flow
 from mltcp.daemon.jobs.job import Job, may_see
@@ -49,17 +49,17 @@ class RequestHandler:
         }
 
     def handle(self, connection: Connection, fields: Fields, descriptors: Sequence[int]) -> Iterable[Reply]:
-        """The replies to a request. Raises MltcpError for what is wrong with it."""
+        """The replies to a request. Raises MltcpError if it cannot be carried out."""
         name = fields.get("request")
         handle = self._requests.get(name) if isinstance(name, str) else None
         if handle is None:
-            raise UsageError(f"unknown request: {', '.join(self._requests)} are allowed")
+            raise UsageError(f"request: expected one of {', '.join(self._requests)}, got {shown(name)}")
         if descriptors and name != "flows":
-            raise UsageError(f"{name}: no descriptors are allowed with it")
+            raise UsageError(f"{name}: expected no descriptors, got {len(descriptors)}")
         return handle(connection, fields, descriptors)
 
     def left(self, connection: Connection) -> None:
-        """A connection is gone: its job is over with its last one."""
+        """Remove a closed connection from its job, and end the job if it was the last."""
         self._manager.attachments.leave(connection)
         job = self._manager.jobs.leave(connection)
         if job is None:
@@ -74,7 +74,7 @@ class RequestHandler:
     def _register(self, connection: Connection, fields: Fields, _: Sequence[int]) -> Iterable[Reply]:
         peer, jobs = connection.peer, self._manager.jobs
         if jobs.member_of(connection) is not None:
-            raise UsageError("this connection has registered a job already: one is allowed")
+            raise UsageError("this connection has already registered a job")
         name, instance = fields.job_name("job"), fields.text("instance", "", 64)
         rank, attach = fields.whole("rank", 0, 1 << 24, 0), fields.flag("attach")
         job = jobs.find(peer.uid, name, instance)
@@ -133,7 +133,7 @@ class RequestHandler:
     def _flows(self, connection: Connection, _: Fields, descriptors: Sequence[int]) -> Iterable[Reply]:
         job = self._manager.jobs.of(connection)
         if not descriptors:
-            raise UsageError("flows: descriptors of TCP connections have to come with it, and none did")
+            raise UsageError("flows: expected descriptors of TCP connections, got none")
         refused = []
         for position, descriptor in enumerate(descriptors):
             try:
@@ -148,7 +148,7 @@ class RequestHandler:
 
     def _add_flow(self, job: Job, connection: Connection, flow: PassedFlow) -> None:
         if flow.key not in job.flows and len(job.flows) >= MAX_FLOWS_PER_JOB:
-            raise UsageError(f"job {job.name} has {MAX_FLOWS_PER_JOB} flows, which is the most")
+            raise UsageError(f"job {job.name} already has {MAX_FLOWS_PER_JOB} flows, the limit")
         self._manager.add_flow(job, flow)
         job.flows[flow.key] = connection
 
@@ -182,7 +182,7 @@ class RequestHandler:
 
 
 def send_event(server: DaemonServer, job: Job, event: Mapping[str, Any]) -> None:
-    """Send a finished iteration of a job to those who subscribed and may know of it."""
+    """Send a finished iteration of a job to the subscribers that may see the job."""
     for connection in server.subscribers():
         if may_see(job, connection.peer):
             connection.send({"event": "iteration", "job": job.number, "name": job.name, **event})

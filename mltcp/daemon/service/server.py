@@ -1,7 +1,7 @@
-"""The daemon's socket: who connects, what they send, and what happens to those who send too much.
+"""The daemon's Unix socket: connections, their packets, and the limits on both.
 
-Everything runs on one event loop. A peer gets an error for what it does wrong and never holds up another: packets are
-read one a turn, replies that a peer does not read are bounded, and a user who asks too much is heard later.
+Everything runs on one event loop. No peer can block another: one packet is read at a time, the replies that a peer does
+not read are bounded, and the requests of a user beyond a rate wait.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _log = logging.getLogger("mltcp.daemon")
 
 BACKLOG = 1024
 MOST_UNREAD = 256
-"""So many packets may wait for a peer that does not read; then it is dropped."""
+"""The number of packets that may wait for a peer that does not read; with more it is dropped."""
 
 MOST_PER_SECOND = 5000
-"""So many packets of one user are handled in a second; the rest waits for the next."""
+"""The number of packets of one user that are handled in a second; others wait for the next second."""
 
 RESERVED_DESCRIPTORS = 128
 _CREDENTIALS = struct.Struct("=iII")
@@ -39,19 +39,19 @@ _ANCILLARY_BYTES = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsiz
 
 
 class Handler(Protocol):
-    """What requests are handed to."""
+    """Handles the requests of connections."""
 
     def handle(
         self, connection: Connection, fields: Fields, descriptors: Sequence[int]
     ) -> Iterable[Mapping[str, Any]]:
-        """The replies to a request, whose descriptors are closed afterwards; MltcpError becomes an error reply."""
+        """The replies to a request. Its descriptors are closed afterwards; a MltcpError becomes an error reply."""
 
     def left(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """Handle the end of a connection."""
 
 
 class Connection:
-    """One peer's connection."""
+    """The connection of one peer."""
 
     def __init__(self, server: DaemonServer, accepted: socket.socket) -> None:
         self._server = server
@@ -63,11 +63,11 @@ class Connection:
         self.subscribed = False
 
     def fileno(self) -> int:
-        """Its descriptor."""
+        """The descriptor of its socket."""
         return self._socket.fileno()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a packet now, or when the peer has read some of what it was sent."""
+        """Send a packet, now or when the peer has read earlier ones."""
         if not self._open:
             return
         self._unread.append(encode(message))
@@ -77,7 +77,7 @@ class Connection:
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits, as far as the peer takes it."""
+        """Send the waiting packets until the peer's buffer is full."""
         while self._unread:
             try:
                 self._socket.send(self._unread[0])
@@ -92,7 +92,7 @@ class Connection:
             self._server.loop.remove_writer(self.fileno())
 
     def receive(self) -> None:
-        """Read one packet and have it handled."""
+        """Read and handle one packet."""
         try:
             packet, ancillary, flags, _ = self._socket.recvmsg(
                 MOST_BYTES + 1, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
@@ -106,7 +106,7 @@ class Connection:
         try:
             replies = self._server.handle(self, packet, flags, descriptors) if packet else None
         finally:
-            # Before the reply: whoever has it may rely on holding the only copies.
+            # Before the reply, after which the peer may rely on holding the only copies.
             for descriptor in descriptors:
                 os.close(descriptor)
         if replies is None:
@@ -116,7 +116,7 @@ class Connection:
             self.send(reply)
 
     def close(self) -> None:
-        """Close it; a second time does nothing."""
+        """Close the socket; a second call does nothing."""
         self._open = False
         self._socket.close()
 
@@ -126,8 +126,8 @@ class DaemonServer:
 
     Args:
         path: of the socket.
-        group: that owns it; where there is none of that name, everybody may connect.
-        handler: what requests are handed to.
+        group: that owns it; if there is no such group, every user may connect.
+        handler: of the requests.
     """
 
     def __init__(self, path: Path, group: str, handler: Handler) -> None:
@@ -143,14 +143,14 @@ class DaemonServer:
 
     @property
     def connections(self) -> int:
-        """How many there are."""
+        """The number of connections."""
         return len(self._connections)
 
     def listen(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin; what an earlier daemon left at the path is replaced.
+        """Start to listen; the socket of an earlier daemon is replaced.
 
         Raises:
-            NotAvailableError: the socket cannot be made there.
+            NotAvailableError: the socket cannot be created.
         """
         self.loop = loop
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -180,7 +180,7 @@ class DaemonServer:
             _log.warning("there is no group %s: every user may connect to %s", self._group, self.path)
 
     def close(self) -> None:
-        """End all connections and remove the socket."""
+        """Close all connections and remove the socket."""
         for connection in list(self._connections):
             self.drop(connection)
         if self._listener is not None:
@@ -190,7 +190,7 @@ class DaemonServer:
             self.path.unlink(missing_ok=True)
 
     def subscribers(self) -> list[Connection]:
-        """The connections that asked for events."""
+        """The connections that have subscribed to events."""
         return [connection for connection in self._connections if connection.subscribed]
 
     # -- connections -------------------------------------------------------------------------------------------------
@@ -207,26 +207,26 @@ class DaemonServer:
             return
         accepted.setblocking(False)
         connection = Connection(self, accepted)
-        obstacle = self._obstacle(connection.peer)
-        if obstacle:
-            _log.warning("refused a connection of %s: %s", connection.peer, obstacle)
+        limit = self._limit_reached(connection.peer)
+        if limit:
+            _log.warning("refused a connection of %s: %s", connection.peer, limit)
             with suppress(OSError):
-                accepted.send(encode(error_reply(NotAvailableError(obstacle))))
+                accepted.send(encode(error_reply(NotAvailableError(limit))))
             connection.close()
             return
         self._connections.add(connection)
         self.loop.add_reader(connection.fileno(), connection.receive)
 
-    def _obstacle(self, peer: Peer) -> str | None:
+    def _limit_reached(self, peer: Peer) -> str | None:
         if len(self._connections) >= self._most:
-            return f"there are {self._most} connections already, which is the most"
+            return f"the daemon already has {self._most} connections, the limit"
         most = self._most // 2
         if not peer.is_root and sum(each.peer.uid == peer.uid for each in self._connections) >= most:
-            return f"{peer.user} has {most} connections already, which is the most"
+            return f"{peer.user} already has {most} connections, the limit"
         return None
 
     def drop(self, connection: Connection, why: str | None = None) -> None:
-        """End a connection; without a reason, its peer has ended it."""
+        """Close a connection, and log the reason; without one, its peer has closed it."""
         if connection not in self._connections:
             return
         if why:
@@ -243,19 +243,19 @@ class DaemonServer:
     def handle(
         self, connection: Connection, packet: bytes, flags: int, descriptors: Sequence[int]
     ) -> list[Mapping[str, Any]]:
-        """Have a packet handled; returns the replies."""
+        """Handle a packet; returns the replies."""
         self._count(connection)
         try:
             if flags & socket.MSG_TRUNC or len(packet) > MOST_BYTES:
-                raise UsageError(f"a message of more than {MOST_BYTES} bytes: no more are allowed")
+                raise UsageError(f"message: expected at most {MOST_BYTES} bytes, got more")
             if flags & socket.MSG_CTRUNC:
-                raise UsageError(f"more than {MOST_DESCRIPTORS} descriptors: no more are allowed")
+                raise UsageError(f"descriptors: expected at most {MOST_DESCRIPTORS}, got more")
             replies = self._handler.handle(connection, decode(packet), descriptors)
             return [{"ok": True, **reply} for reply in replies]
         except MltcpError as error:
             return [error_reply(error)]
         except Exception as error:
-            # A fault of ours must not take down what all jobs of the host hang on.
+            # A bug here must not end the daemon, on which all jobs of the host depend.
             _log.exception("a request of %s failed", connection.peer)
             return [error_reply(MltcpError(f"the daemon failed: {error!r}"))]
 
@@ -285,7 +285,7 @@ def _descriptors(ancillary: Iterable[tuple[int, int, bytes]]) -> list[int]:
 
 
 def _raise_descriptor_limit() -> int:
-    """As many connections as this process may ever have; returns how many descriptors that are."""
+    """Raise the soft limit on descriptors to the hard limit; returns the number that may be used."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
         hard = 1 << 20

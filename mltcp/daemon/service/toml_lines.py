@@ -1,4 +1,4 @@
-"""Where in a TOML text a field is: the parser of the standard library does not keep it."""
+"""Finds the line of a field in a TOML text, which the parser of the standard library does not report."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 
 def line_of(text: str, path: Sequence[str]) -> int:
-    """The line (from 1) on which a field's statement begins.
+    """The line (from 1) on which the statement of a field begins.
 
     Args:
-        text: one that parses.
-        path: the field's keys, outermost first. If it is not there: the line of what it would be in, or else 1.
+        text: valid TOML.
+        path: the keys of the field, outermost first. If it is missing: the line of its table, or else 1.
     """
     for depth in range(len(path), 0, -1):
         line = _line(text, path[:depth])
@@ -22,13 +22,13 @@ def line_of(text: str, path: Sequence[str]) -> int:
 
 
 def _line(text: str, path: Sequence[str]) -> int | None:
-    # Each statement is parsed below its table's header alone: strings, quotes and dots are the parser's concern.
+    # Each statement is parsed with its table's header alone, so that the parser handles strings, quotes and dots.
     header, statement, began = "", "", 1
     for number, line in enumerate(text.split("\n"), 1):
         statement += line + "\n"
         document = _parsed(header + statement)
         if document is None:
-            continue  # it goes on in the next line
+            continue  # the statement continues in the next line
         if _has(document, path):
             return began
         if statement.lstrip().startswith("["):

@@ -324,7 +324,7 @@ def test_no_server_is_one_line():
             ["--bytes", "1K", "--compute", "0", "--iterations", "3", "--omit", "3"],
             "fewer than the 3 iterations",
         ),
-        (["--job", "a b"], "job name 'a b'"),
+        (["--job", "a b"], "job name: expected 1 to 31 letters"),
         (["-C", "nonsense"], "congestion control 'nonsense': No such file or directory; this host has reno"),
         (["--profile", "nosuch"], "unknown profile 'nosuch'"),
     ],

@@ -258,12 +258,12 @@ def test_noise_is_reproducible_by_seed():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: FluidJob(-1, 1), "compute_s -1 is out of range: allowed is 0 or more"),
-        (lambda: FluidJob(1, 0), "communication_s 0 is out of range: allowed is above 0"),
-        (lambda: FluidJob(1, math.nan), "communication_s nan is out of range: allowed is above 0"),
-        (lambda: FluidJob(1, 1, math.inf), "start_s inf is out of range: allowed is 0 or more"),
-        (lambda: simulate([], -1), "iterations -1 is out of range: allowed is 0 or more"),
-        (lambda: simulate([], 1, -0.1), "noise_s -0.1 is out of range: allowed is 0 or more"),
+        (lambda: FluidJob(-1, 1), "compute_s: expected a number of at least 0, got -1"),
+        (lambda: FluidJob(1, 0), "communication_s: expected a number above 0, got 0"),
+        (lambda: FluidJob(1, math.nan), "communication_s: expected a number above 0, got nan"),
+        (lambda: FluidJob(1, 1, math.inf), "start_s: expected a number of at least 0, got inf"),
+        (lambda: simulate([], -1), "iterations: expected a number of at least 0, got -1"),
+        (lambda: simulate([], 1, -0.1), "noise_s: expected a number of at least 0, got -0.1"),
     ],
 )
 def test_bad_input(call, message):

@@ -317,7 +317,7 @@ def test_a_clock_that_steps_back_makes_no_pause():
 def test_negative_values_are_refused(name):
     with pytest.raises(UsageError) as error:
         IterationTracker(**{name: -1})
-    assert str(error.value) == f"{name} -1 is out of range: allowed is 0 (learn it) or more"
+    assert str(error.value) == f"{name}: expected a number of at least 0 (0: learn it), got -1"
 
 
 PAUSES_NS = st.one_of(

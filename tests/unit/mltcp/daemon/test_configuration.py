@@ -127,7 +127,11 @@ RATE = (
             2,
             "function.intercept: expected a number between 1.52588e-05 and 64, got 0",
         ),
-        ("[function]\nslope = 40\nintercept = 40\n", 1, "function: slope + intercept = 80.0 is out of range"),
+        (
+            "[function]\nslope = 40\nintercept = 40\n",
+            1,
+            "function: slope + intercept: expected at most 64, got 80",
+        ),
         (
             "[pacing.constants]\nfast_recovery_steps = 2.5\n",
             2,

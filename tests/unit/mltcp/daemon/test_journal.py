@@ -83,12 +83,12 @@ def test_a_journal_that_lives_is_not_given_to_a_second(path):
             f"with Journal.locked(Path({str(path)!r})): pass"
         )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert f"MltcpError: mltcpd is running already (pid {os.getpid()})" in done.stderr
+    assert f"MltcpError: mltcpd is already running (pid {os.getpid()})" in done.stderr
 
 
 def test_a_foreign_line_is_refused_and_left(path):
     path.write_text("hello\n")
-    with pytest.raises(MltcpError, match="has a line that is none of ours"):
+    with pytest.raises(MltcpError, match="has a malformed line"):
         with Journal.locked(path):
             pass
     assert path.read_text() == "hello\n"
@@ -130,7 +130,7 @@ def test_what_is_undone_is_told_even_if_it_cannot_be_noted(path):
         "the HTB qdisc on nosuchif1",
         "the HTB qdisc on nosuchif0",
     ]
-    assert all("(not noted: the journal" in line for line in lines)
+    assert all("(not recorded: the journal" in line for line in lines)
     with Journal.locked(path) as journal:
         assert len(journal.pending()) == 2
 

@@ -130,5 +130,5 @@ def test_the_law_is_the_same_at_every_line_rate():
 @pytest.mark.parametrize("name", CONSTANTS)
 def test_a_constant_out_of_range_is_refused_with_what_is_allowed(name):
     low, high = CONSTANTS[name]
-    with pytest.raises(UsageError, match=f"{name} .*: {low:g} to {high:g} is allowed"):
+    with pytest.raises(UsageError, match=f"^{name}: expected a number between {low:g} and {high:g}, got "):
         Constants(**{name: high * 2 + 1})

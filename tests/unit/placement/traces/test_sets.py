@@ -115,7 +115,7 @@ def test_what_is_written_is_read_again(name, tmp_path: Path):
         ({"arrival_s": float("nan")}, r"jobs\[0\].arrival_s is nan"),
         ({"phases": []}, r"jobs\[0\]: 0 phases"),
         ({"phases": [{"duration_s": 0, "bandwidth_bps": 1}]}, r"phases\[0\].duration_s is 0"),
-        ({"phases": [{"duration_s": 1, "bandwidth_bps": -1}]}, r"phases\[0\].bandwidth_bps is -1"),
+        ({"phases": [{"duration_s": 1, "bandwidth_bps": -1}]}, r"phases\[0\].bandwidth_bps: .* got -1"),
         ({"max_workers": 1}, "in this order"),
         ({"noise_scale": 0}, "noise_scale is 0"),
         ({"colour": 1}, r"jobs\[0\].colour: unknown"),
