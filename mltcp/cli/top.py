@@ -1,4 +1,4 @@
-"""``mltcp top``: the jobs of this host, as a table that lives."""
+"""``mltcp top``: a live table of the jobs of this host."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _BAR = 10
 _DASH = "-"
 _WIDEST_TEXT = 31  # the longest name of a job
 _GAP = 2
-_WRONG = {
+_PROBLEMS = {
     "absent": "there is no such interface now",
-    "left alone": "jobs are not paced there: someone else changed its queueing discipline",
+    "left alone": "jobs are not paced there: its root qdisc was replaced",
 }
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its head, what it says, what is in it, and by what it is sorted.
+    """A column: its name, its description, the text of its cells, and its sort key.
 
-    Those with the largest `rank` are dropped first where the terminal is narrow; `width` is the least that a column
-    takes. Numbers, at the right, take what they need; of words, at the left, the end is left out.
+    On a narrow terminal, columns with the largest `rank` are dropped first; `width` is the least width of a column.
+    Columns of numbers, aligned right, get the width they need; text, aligned left, is truncated.
     """
 
     name: str
@@ -67,17 +67,17 @@ def _bar(ratio: float) -> str:
 COLUMNS = (
     Column(
         "job",
-        "the job's name; of somebody else's only whose it is, if there is no room for the column user",
+        "the job's name; for a job of another user, the user, if the column user is not shown",
         lambda j: j.job,
         lambda j: j.job,
         14,
         0,
         False,
     ),
-    Column("user", "who runs it", lambda j: j.user, lambda j: j.user, 8, 4, False),
+    Column("user", "the user who runs it", lambda j: j.user, lambda j: j.user, 8, 4, False),
     Column(
         "ranks",
-        "its processes on this host that have joined",
+        "its registered processes on this host",
         lambda j: str(j.ranks),
         lambda j: j.ranks,
         5,
@@ -86,7 +86,7 @@ COLUMNS = (
     Column("flows", "its TCP connections on this host", lambda j: str(j.flows), lambda j: j.flows, 5, 5),
     Column(
         "by",
-        "what controls it: the eBPF congestion control, tc (its class is paced), or none",
+        "its control: the eBPF congestion control, tc (its class is paced), or none",
         lambda j: j.control if j.how == "kernel" and j.control else j.how,
         lambda j: j.how,
         11,
@@ -95,7 +95,7 @@ COLUMNS = (
     ),
     Column(
         "F",
-        "F(bytes_ratio) now: what its growth is multiplied by",
+        "F(bytes_ratio) now, by which the increase is multiplied",
         lambda j: f"{j.factor:.2f}",
         lambda j: j.factor,
         4,
@@ -103,16 +103,14 @@ COLUMNS = (
     ),
     Column(
         "bytes_ratio",
-        "how much of this iteration's bytes have been acknowledged",
+        "the acknowledged share of this iteration's bytes",
         lambda j: _bar(j.bytes_ratio),
         lambda j: j.bytes_ratio,
         _BAR + 1,
         2,
         False,
     ),
-    Column(
-        "iterations", "how many have finished", lambda j: str(j.iterations), lambda j: j.iterations, 10, 7
-    ),
+    Column("iterations", "finished iterations", lambda j: str(j.iterations), lambda j: j.iterations, 10, 7),
     Column(
         "now",
         "the last iteration's time",
@@ -131,7 +129,7 @@ COLUMNS = (
     ),
     Column(
         "slowdown",
-        "typical over the best seen (the least median of five)",
+        "typical over the best iteration time (the least median of five)",
         lambda j: _DASH if j.slowdown is None else f"{j.slowdown:.3f}",
         lambda j: j.slowdown or 0,
         8,
@@ -155,7 +153,7 @@ COLUMNS = (
     ),
     Column(
         "retrans",
-        "segments sent again, since each flow came",
+        "retransmitted segments, since each flow was added",
         lambda j: str(j.retransmits),
         lambda j: j.retransmits,
         7,
@@ -163,7 +161,7 @@ COLUMNS = (
     ),
     Column(
         "marks",
-        "segments that came back ECN-marked",
+        "ECN-marked segments",
         lambda j: _amount(j.marks, "").strip(),
         lambda j: j.marks,
         6,
@@ -171,16 +169,18 @@ COLUMNS = (
     ),
 )
 
-_TOLD_BY_ALL = ("user", "ranks", "flows", "by")
+_VISIBLE_TO_ALL = ("user", "ranks", "flows", "by")
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``top`` to the commands."""
     names = ", ".join(column.name for column in COLUMNS)
     top = commands.add_parser("top")
-    top.add_argument("--interval", type=float, default=1.0, metavar="S", help="between looks (default 1)")
-    top.add_argument("--sort", default="job", metavar="COLUMN", help=f"of {names} (default job)")
-    top.add_argument("--once", action="store_true", help="show it once; so does a pipe")
+    top.add_argument(
+        "--interval", type=float, default=1.0, metavar="S", help="time between updates (default 1)"
+    )
+    top.add_argument("--sort", default="job", metavar="COLUMN", help=f"sort by one of {names} (default job)")
+    top.add_argument("--once", action="store_true", help="print the table once, as into a pipe")
     top.add_argument("--json", action="store_true", help="the daemon's status as one JSON document")
     top.add_argument("--describe", action="store_true", help="print the meaning of every column")
     top.set_defaults(execute=lambda options: execute(options, read_status))
@@ -197,7 +197,7 @@ def read_status() -> DaemonStatus:
 
 
 def execute(options: argparse.Namespace, read: Read) -> int:
-    """Show the table until Ctrl-C, which is how one leaves it: exit status 0.
+    """Show the table until Ctrl-C; returns the exit status, 0.
 
     Raises:
         MltcpError: no daemon answers.
@@ -210,7 +210,7 @@ def execute(options: argparse.Namespace, read: Read) -> int:
             f"unknown column {options.sort!r}; choose from {', '.join(column.name for column in COLUMNS)}"
         )
     if not 0.1 <= options.interval <= 3600:
-        raise UsageError(f"--interval {options.interval:g}: 0.1 to 3600 seconds are allowed")
+        raise UsageError(f"--interval: expected 0.1 to 3600 seconds, got {options.interval:g}")
     status = read()
     if options.json:
         print(json.dumps(status.document(), indent=2))
@@ -242,9 +242,9 @@ def _watch(status: DaemonStatus, read: Read, options: argparse.Namespace) -> Non
 def screen(
     status: DaemonStatus, sort: str, width: int, trouble: str = "", height: int | None = None
 ) -> RenderableType:
-    """All that is shown: a line on the daemon, what is wrong, and its jobs, or those that the height has room for."""
+    """The screen: a line on the daemon, problems, and its jobs, or as many as fit the height."""
     parts: list[RenderableType] = [Text(headline(status), style="bold", overflow="ellipsis", no_wrap=True)]
-    wrong = [_wrong_with(each) for each in status.interfaces if each.state in _WRONG]
+    wrong = [_problem_of(each) for each in status.interfaces if each.state in _PROBLEMS]
     for line in [*wrong, *([trouble] if trouble else [])]:
         parts.append(Text(line, style="red", overflow="ellipsis", no_wrap=True))
     if not status.jobs:
@@ -257,12 +257,12 @@ def screen(
     return Group(*parts, table_of(shown, width), Text(f"and {len(jobs) - len(shown)} more", style="dim"))
 
 
-def _wrong_with(interface: InterfaceStatus) -> str:
-    return f"{_plain(interface.name)} {interface.state}: {_WRONG[interface.state]}"
+def _problem_of(interface: InterfaceStatus) -> str:
+    return f"{_plain(interface.name)} {interface.state}: {_PROBLEMS[interface.state]}"
 
 
 def headline(status: DaemonStatus) -> str:
-    """The daemon in one line."""
+    """A line that describes the daemon."""
     text = f"mltcpd {status.pid}, up {format_duration(status.uptime_s)}, {len(status.jobs)} jobs"
     text += f", {100 * status.daemon_cpu:.1f} % CPU"
     if status.pacing != "off":
@@ -275,7 +275,7 @@ def headline(status: DaemonStatus) -> str:
 
 
 def _sorted(jobs: Sequence[JobStatus], sort: str) -> list[JobStatus]:
-    """By a column, strangers last; numbers with the largest first, which is what a full screen must show."""
+    """The jobs sorted by a column, numbers with the largest first; jobs of other users come last."""
     key = next(column.key for column in COLUMNS if column.name == sort)
 
     def place(job: JobStatus) -> tuple[bool, float, str, int]:
@@ -287,7 +287,7 @@ def _sorted(jobs: Sequence[JobStatus], sort: str) -> list[JobStatus]:
 
 
 def table_of(jobs: Sequence[JobStatus], width: int) -> Table:
-    """The jobs, in as many columns as the width has room for."""
+    """The table of jobs, with as many columns as fit the width."""
     columns = fitting(width, jobs)
     widths = _widths(columns, jobs, width)
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -304,7 +304,7 @@ def table_of(jobs: Sequence[JobStatus], width: int) -> Table:
 
 
 def fitting(width: int, jobs: Sequence[JobStatus] = ()) -> list[Column]:
-    """The columns that a terminal of this width has room for with these jobs, the most important ones."""
+    """The most important columns, as many as fit a terminal of this width with these jobs."""
     kept = list(COLUMNS)
     least = {column.name: _least(column, jobs) for column in COLUMNS}
     while len(kept) > 1 and sum(least[column.name] + _GAP for column in kept) - _GAP > width:
@@ -313,12 +313,12 @@ def fitting(width: int, jobs: Sequence[JobStatus] = ()) -> list[Column]:
 
 
 def _least(column: Column, jobs: Sequence[JobStatus]) -> int:
-    """Of a number no digit may be missing."""
+    """The least width of a column; numbers are never truncated."""
     return max([column.width, *(len(_cell(column, job)) for job in jobs if column.right)])
 
 
 def _widths(columns: Sequence[Column], jobs: Sequence[JobStatus], width: int) -> dict[str, int]:
-    """What each column gets: words get what is left, as far as they need it."""
+    """The width of each column; columns of text get the rest of the terminal, as far as they need it."""
     widths = {column.name: _least(column, jobs) for column in columns}
     left = width - sum(each + _GAP for each in widths.values()) + _GAP
     for column in columns:
@@ -331,11 +331,11 @@ def _widths(columns: Sequence[Column], jobs: Sequence[JobStatus], width: int) ->
 
 
 def _cell(column: Column, job: JobStatus) -> str:
-    return _plain(column.cell(job)) if job.detail or column.name in _TOLD_BY_ALL else ""
+    return _plain(column.cell(job)) if job.detail or column.name in _VISIBLE_TO_ALL else ""
 
 
 def _plain(text: str) -> str:
-    """Without what would move the cursor, or end the line."""
+    """The text without characters that would move the cursor or end the line."""
     return "".join(each if each.isprintable() else "?" for each in text)
 
 

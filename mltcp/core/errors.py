@@ -1,8 +1,8 @@
-"""The errors of this project: each message is one line that says what was wrong, where, and what is allowed."""
+"""The errors of this project. Each message is one line: ``field: expected <allowed>, got <value>``."""
 
 
 class MltcpError(Exception):
-    """Anything that this project reports to a person; the command-line tools print it and exit with status 1."""
+    """An error that is reported to the user; the command-line tools print it and exit with status 1."""
 
 
 class UsageError(MltcpError):
@@ -10,7 +10,7 @@ class UsageError(MltcpError):
 
 
 class NotAvailableError(MltcpError):
-    """The host lacks something that was asked for (a kernel option, a package, a privilege), named in the message."""
+    """The host lacks something that was requested (a kernel option, a package, a privilege)."""
 
 
 def shown(value: object, longest: int = 60) -> str:
