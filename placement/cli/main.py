@@ -72,7 +72,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that reports a usage error in one line, as the other errors of the command."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; `{self.prog} --help` says what is allowed")
+        raise UsageError(f"{message}; `{self.prog} --help` lists the arguments")
 
 
 def _parser(named: Subcommand | None) -> argparse.ArgumentParser:

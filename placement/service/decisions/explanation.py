@@ -64,7 +64,7 @@ def _summary(
     base = split_cassini(policy.name)[0]
     return (
         f"{policy.name}: score {choice.score:.4f} over {shared}, the best of {len(candidates)} placements that"
-        f" {base} holds for equally good"
+        f" {base} considers equally good"
     )
 
 

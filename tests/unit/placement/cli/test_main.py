@@ -255,13 +255,13 @@ class TestCompare:
 
 
 class TestManners:
-    """What all commands have in common."""
+    """Behaviour that all commands share."""
 
     @pytest.mark.parametrize(
         "arguments", [[], ["nonsense"], ["simulate"], ["plot", "cdf"], ["simulate", "--nonsense"]]
     )
     def test_usage_errors_are_one_line(self, capsys, arguments):
-        assert "--help` says what is allowed" in refused(capsys, *arguments)
+        assert "--help` lists the arguments" in refused(capsys, *arguments)
 
     @pytest.mark.parametrize("command", [[], ["simulate"], ["compare"], ["plot"], ["fit"]])
     def test_help_has_examples(self, capsys, command):

@@ -42,7 +42,7 @@ def service(directory):
 
 @pytest.fixture
 def command(service, capsys, monkeypatch):
-    """Runs a command against the service; gives status, standard output and standard error."""
+    """Runs a command against the service; returns status, standard output and standard error."""
     monkeypatch.setenv("MLTCP_PLACEMENT", service.address)
 
     def run(*arguments):

@@ -1,4 +1,4 @@
-"""Hosts read from JSON, the slots and ports that jobs get: never one for two."""
+"""Hosts from JSON, and the exclusive assignment of slots and ports to jobs."""
 
 import json
 

@@ -48,7 +48,7 @@ def shell(text):
 
 
 class Sleep:
-    """A command that nobody else runs, and the processes that run it."""
+    """A unique sleep command, and the processes that run it."""
 
     def __init__(self):
         self.command = f"sleep 86400.{secrets.randbelow(10**9):09}"

@@ -1,4 +1,4 @@
-"""Who may go, in which order; and that nobody waits for ever."""
+"""The order of admissions, and that no rank waits for ever."""
 
 from collections import Counter
 from fractions import Fraction
@@ -21,7 +21,7 @@ CONTENTION = Contention(Fraction(0), Fraction(1), Fraction(0))
 
 
 class Gate:
-    """A gatekeeper whose peers are (job, rank), and who has gone."""
+    """A gatekeeper whose peers are pairs of job and rank, and the pairs that were admitted."""
 
     def __init__(self, policy="srsf-1", **ranks):
         self.keeper = Gatekeeper(GateState(gate_policy(policy), CONTENTION))
@@ -256,7 +256,7 @@ GROUPS = {1: (0, 1, 2), 2: (0, 1), 3: (1, 2), 4: (0, 2)}
 
 
 class Rank:
-    """Runs its part of a program: (group, number, is_async); an asynchronous one is waited for before the last one."""
+    """A rank that runs operations (group, number, is_async); it awaits asynchronous ones before its last operation."""
 
     def __init__(self, job, rank, program):
         self.job, self.rank = job, rank
@@ -276,7 +276,7 @@ class Cluster:
         self.inside = Counter()
 
     def steps(self):
-        """What could happen next."""
+        """The events that are possible next."""
         for rank in self.ranks:
             yield from (
                 (self._complete, rank, key) for key in sorted(rank.running) if self._is_complete(rank, key)

@@ -1,4 +1,4 @@
-"""A gate over its sockets: ranks ask and are told; whoever misbehaves is dropped, and the others do not notice."""
+"""A gate server over its sockets: admissions, and disconnection of peers that violate the protocol."""
 
 import contextlib
 import json
@@ -52,7 +52,7 @@ class Rank:
         self.send(messages.DONE, messages.OPERATION.pack(7, number))
 
     def take(self):
-        """The next message that is no WAIT; ends with what the gate ends it with."""
+        """The next message other than WAIT."""
         while True:
             for kind, body in messages.take_messages(self.received):
                 if kind != messages.WAIT:

@@ -1,4 +1,4 @@
-"""The records that a gate decides on: by the compiled policies as the theory says, progress as Eq. 5."""
+"""The transfer records of a gate: decisions of the compiled policies, and progress by Eq. 5."""
 
 from fractions import Fraction
 

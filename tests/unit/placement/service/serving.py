@@ -1,4 +1,4 @@
-"""A placement service on a thread of the test's own process, over a real socket and a real database."""
+"""A placement service on a thread of the test process, with a real socket and a real database."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ GBPS = 10**9
 
 @contextmanager
 def serving(directory, *, address=None, **configured):
-    """A running service; gives its address as text."""
+    """Run a service within the context, and yield its address as text."""
     started, box = threading.Event(), {}
 
     async def live():
@@ -57,7 +57,7 @@ def two_racks(gpus=4):
 
 
 def profile(*phases):
-    """Of phases in (milliseconds, Gbit/s)."""
+    """The profile of phases in (milliseconds, Gbit/s)."""
     return pb.Profile(
         phases=[
             pb.Phase(duration_ns=round(ms * 10**6), bandwidth_bps=round(gbps * GBPS)) for ms, gbps in phases
@@ -66,7 +66,7 @@ def profile(*phases):
 
 
 HALF = profile((50, 0), (50, 10))
-"""Sends at the links' capacity, half of the time: two of them fit together, shifted by 50 ms."""
+"""Sends at the links' capacity for half of the time: two such jobs are compatible at a shift of 50 ms."""
 
 
 def job(job_id, gpus, iterations=1000, **fields):
@@ -74,7 +74,7 @@ def job(job_id, gpus, iterations=1000, **fields):
 
 
 def eventually(condition, patience_s=PATIENCE_S):
-    """Wait until a condition holds; what it gives."""
+    """Wait until a condition holds, and return its value."""
     deadline = time.monotonic() + patience_s
     while not (found := condition()):
         assert time.monotonic() < deadline, "it did not come to pass"

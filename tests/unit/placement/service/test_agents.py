@@ -17,7 +17,7 @@ MS = 10**6
 
 
 class Agent:
-    """The agent of a job, by hand."""
+    """The agent of a job, controlled by the test."""
 
     def __init__(self, address, job_id, hello=True):
         self.client = Client(address)
@@ -52,7 +52,7 @@ class Agent:
         self.client.close()
 
     def vanish(self):
-        """As a process that is killed: nothing is said, the connection is gone."""
+        """Close the connection without a message, as a killed process does."""
         self.client.close()
         self.messages.put(None)
         self.thread.join(20)
@@ -68,7 +68,7 @@ def agents():
 
 @pytest.fixture
 def address(tmp_path):
-    """Of a service with jobs a and b, which share s1 and are to lie 50 ms apart."""
+    """A client of a service with jobs a and b, which share s1 and are shifted by 50 ms."""
     rules = ServiceRules("lwf-1+cassini", lease_s=0.2)
     with serving(tmp_path, rules=rules, **two_racks()) as found, Client(found) as client:
         for name, servers in (("a", ["s0", "s1"]), ("b", ["s1", "s2"])):

@@ -83,11 +83,11 @@ def test_after_the_delays_the_jobs_lie_as_they_should(first, second):
 
 
 LONGEST_MS = 415 * (1 + ALLOWANCE + RETIMED) + 1
-"""Who collides while it is told a period is told too long a one, but not for long."""
+"""The longest period after a collision: one sent during the collision is too long, and corrected soon after it."""
 
 
 class Sender:
-    """A job in steps of a millisecond: it computes, then sends; a delay is kept before it sends, as an agent does."""
+    """A job in steps of a millisecond that computes, then sends; like an agent, it applies a delay before it sends."""
 
     def __init__(self, silent_ms, sends_ms, later_ms=0, keeps_time=True):
         self.silent_ms, self.sends_ms, self.keeps_time = silent_ms, sends_ms, keeps_time
@@ -111,7 +111,7 @@ class Sender:
         return True
 
     def end(self, now_ms):
-        """The iteration ends; the report of it."""
+        """End the iteration, and return its report."""
         taken_ms = now_ms - self.started_ms
         report = IterationTiming(
             self.number, NOW + self.began_ms * MS, (taken_ms - self.held_ms - self.early_ms) * MS

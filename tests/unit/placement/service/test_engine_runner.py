@@ -1,4 +1,4 @@
-"""Jobs that the service has an engine run, with real processes on this machine."""
+"""Jobs that an engine runs for the service, with real processes on this machine."""
 
 import json
 

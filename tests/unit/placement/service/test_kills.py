@@ -1,4 +1,4 @@
-"""SIGKILL at any moment: what was acknowledged is there afterwards, once. MLTCP_KILLS says how often (default 6)."""
+"""After SIGKILL at any moment, each acknowledged job exists exactly once. MLTCP_KILLS: number of kills (default 6)."""
 
 import os
 

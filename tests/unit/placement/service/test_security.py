@@ -1,4 +1,4 @@
-"""TLS, tokens, and who may listen where."""
+"""TLS, tokens, and the addresses that the service may listen at."""
 
 import datetime
 import os
@@ -20,7 +20,7 @@ TOKEN = "a-token-of-some-length"
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    """Files with a certificate of localhost, signed by itself, and its key."""
+    """Files with a self-signed certificate of localhost and its key."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     directory = tmp_path_factory.mktemp("tls")

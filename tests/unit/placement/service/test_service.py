@@ -1,4 +1,4 @@
-"""The service over a real socket: what it does, and what it refuses with nothing changed."""
+"""The service over a real socket: its calls, and errors that change nothing."""
 
 import grpc
 import pytest
@@ -151,7 +151,7 @@ def test_every_policy_places(client, policy):
 
 
 def test_cassini_takes_the_candidate_whose_links_fit_and_explains_it(cassini):
-    """Job b may share s1 with the job that it does not fit, or have s2 and s3 to itself."""
+    """Job b can share s1 with an incompatible job, or have s2 and s3 to itself."""
     cassini.submit(job("a", 6, profile=profile((10, 0), (90, 10))))
     placed(cassini, "a")
     cassini.register_job(job("b", 6, profile=HALF))
