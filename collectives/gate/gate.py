@@ -95,15 +95,13 @@ class Gate:
 
     def return_pass(self, operation: InFlightOperation) -> None:
         """Tell the gate, once, that the operation has ended on this rank."""
+        operation.work = None
         if operation not in self._passes:
             return
         # Two threads may notice the end at the same time.
         with self._lock:
             round_ = self._passes.pop(operation, None)
-        if round_ is None:
-            return
-        operation.work = None
-        if self._open or round_ != self._round:
+        if round_ is None or self._open or round_ != self._round:
             return
         assert operation.number is not None
         try:
@@ -139,7 +137,8 @@ class Gate:
     def _return_completed(self) -> None:
         """Return the passes of completed operations; the next request would else count as part of their transfer."""
         for operation in list(self._passes):
-            if operation.work is not None and operation.work.is_completed():
+            work = operation.work  # another thread may drop it meanwhile
+            if work is not None and work.is_completed():
                 self.return_pass(operation)
 
     # -- connections ---------------------------------------------------------------------------------------------------
