@@ -255,8 +255,15 @@ def train(rank, ranks, iterations):
     return float(sum(parameter.detach().sum() for parameter in net.parameters()))
 
 
-def reduce_often(rank, ranks, count):
+def meet(folder):
+    """Wait until the other job is ready, too: on a busy machine one would be over before the other begins."""
+    (folder / os.environ["MLTCP_JOB"]).touch()
+    eventually(lambda: len(list(folder.iterdir())) == 2, 60.0)
+
+
+def reduce_often(rank, ranks, count, folder):
     tensor = torch.ones(LARGE)
+    meet(folder)
     for _ in range(count):
         with collectives.iteration():  # turns look like pauses, and pauses like iterations
             dist.all_reduce(tensor.fill_(1))
@@ -267,19 +274,21 @@ def reduce_often(rank, ranks, count):
     ]
 
 
-def two_jobs(address, body, count):
+def two_jobs(address, body, *arguments):
     """The return values of the ranks of two concurrent jobs."""
     jobs = [
-        started(body, 2, "mltcp", {"MLTCP_GATE": str(address), "MLTCP_JOB": name}, 60.0, count)
+        started(body, 2, "mltcp", {"MLTCP_GATE": str(address), "MLTCP_JOB": name}, 60.0, *arguments)
         for name in ("first", "second")
     ]
     with jobs[0] as first, jobs[1] as second:
         return first.results(), second.results()
 
 
-def test_two_jobs_take_turns(address):
+def test_two_jobs_take_turns(address, tmp_path):
+    folder = tmp_path / "ready"
+    folder.mkdir()
     with gate_process(address.path, "srsf-1"):
-        first, second = two_jobs(address, reduce_often, 60)
+        first, second = two_jobs(address, reduce_often, 60, folder)
         counts = Rank(address).status()["operations"]
     assert (counts["asked"], counts["overruled"]) == (120, 0)
     assert counts["waited"] > 0
