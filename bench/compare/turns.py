@@ -1,4 +1,4 @@
-"""Interleaved turns: every repeat runs every approach once, and the load of other programs is measured meanwhile."""
+"""Interleaves runs: every repeat runs every approach once, and the load of other programs is measured meanwhile."""
 
 from __future__ import annotations
 
