@@ -23,7 +23,7 @@ _PATTERN = 13
 
 @dataclass(frozen=True)
 class Sweep:
-    """What to measure: sizes in bytes from first to last by a factor, on groups of these backends."""
+    """A sweep: sizes in bytes from first to last by a factor, on groups of these backends."""
 
     backends: tuple[str, ...]
     operations: tuple[str, ...]
@@ -55,9 +55,9 @@ class Sweep:
 class CollectiveMeasurement:
     """One operation at one size on one backend, on rank 0.
 
-    ``time_us`` is the median over blocks, ``spread`` the distance of the quartiles over it; ``cpu_us`` is what the
-    calling thread itself spent on a call (its lowest block: the rest is the machine's noise); ``wrong`` counts
-    wrong elements on all ranks.
+    ``time_us`` is the median over blocks, and ``spread`` the interquartile range divided by it; ``cpu_us`` is the CPU
+    time of the calling thread per call (the lowest of all blocks, since other programs only add to it); ``wrong``
+    counts wrong elements on all ranks.
     """
 
     backend: str
@@ -74,7 +74,7 @@ class CollectiveMeasurement:
 
 
 def busbw_factor(operation: str, ranks: int) -> float:
-    """What algbw is multiplied by (nccl-tests, PERFORMANCE.md)."""
+    """The factor from algbw to busbw (nccl-tests, PERFORMANCE.md)."""
     if operation == "all_reduce":
         return 2 * (ranks - 1) / ranks
     return 1.0 if operation == "broadcast" else (ranks - 1) / ranks
@@ -83,9 +83,10 @@ def busbw_factor(operation: str, ranks: int) -> float:
 def measure(
     sweep: Sweep, progress: Callable[[str], None] = lambda _: None
 ) -> Iterator[list[CollectiveMeasurement]]:
-    """Measure everything, one list a size and operation with a measurement a backend; every rank must call this.
+    """Measure everything; yields a list for each operation and size, with a measurement of each backend.
 
-    The process group must be there; it becomes the first backend's, and the others are made beside it.
+    Every rank must call this. The default process group must exist; it is the first backend's, and groups for the other
+    backends are created beside it.
     """
     groups = [None if at == 0 else dist.new_group(backend=name) for at, name in enumerate(sweep.backends)]
     for operation in sweep.operations:
@@ -104,7 +105,7 @@ def _measure_size(
     cpu: list[list[float]] = [[] for _ in groups]
     wrong = [0] * len(groups)
     for block in range(_BLOCKS):
-        # The order turns, so that none always comes after the same other one.
+        # The order rotates, so that no backend always follows the same other one.
         for at in [(block + offset) % len(groups) for offset in range(len(groups))]:
             wrong[at] += work.check(groups[at], block)
             elapsed_s, cpu_s = work.repeat(groups[at], rounds)
@@ -140,7 +141,7 @@ def _measurement(
 
 
 class _Work:
-    """One operation at one size: its buffers, how to call it, and what must come out."""
+    """One operation at one size: its buffers, its call, and its expected result."""
 
     def __init__(self, operation: str, size: int, dtype: torch.dtype, ranks: int, rank: int) -> None:
         self.operation, self.ranks, self.rank, self.dtype = operation, ranks, rank, dtype
@@ -154,7 +155,7 @@ class _Work:
         self.small = torch.zeros(self.share, dtype=dtype)
 
     def call(self, group: dist.ProcessGroup | None) -> None:
-        """The operation once, to its end."""
+        """Call the operation once and wait for its end."""
         if self.operation == "all_reduce":
             dist.all_reduce(self.large, group=group)
         elif self.operation == "broadcast":
@@ -167,7 +168,7 @@ class _Work:
             dist.all_to_all_single(self.large_out, self.large, group=group)
 
     def repeat(self, group: dist.ProcessGroup | None, rounds: int) -> tuple[float, float]:
-        """Elapsed and calling thread's CPU seconds of so many calls, all ranks starting together."""
+        """Call it repeatedly after a barrier; returns elapsed seconds and CPU seconds of the calling thread."""
         self.large.zero_()
         self.small.zero_()
         dist.barrier(group=group)
@@ -177,7 +178,7 @@ class _Work:
         return time.perf_counter() - start_s, time.thread_time() - start_cpu_s
 
     def check(self, group: dist.ProcessGroup | None, block: int) -> int:
-        """Call once with known data; how many elements of the result are wrong on this rank."""
+        """Call once with known data; returns the number of wrong elements on this rank."""
         self.large.copy_(self._contribution(self.rank, self.count, block))
         self.small.copy_(self._contribution(self.rank, self.share, block))
         self.call(group)

@@ -1,7 +1,7 @@
 """``mltcp-bench bulk``: one long iperf3 flow through the lab, alone or beside training jobs.
 
-Alone, every control carries the flow itself: its throughput, and the machine's CPU time per byte. Beside jobs, the flow
-keeps one control (``--bulk-cc``) and the jobs' policy varies: what an ordinary flow keeps next to them.
+Alone, the flow runs under every control: its throughput, and the machine's CPU time per byte. Beside jobs, the flow
+keeps one control (``--bulk-cc``) and the jobs' policy varies: the throughput of an ordinary flow beside them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SERVER_S = 10.0
 
 @dataclass(frozen=True)
 class BulkRun:
-    """One run of the flow: payload bits per second, and busy CPU seconds of the whole machine per gigabyte."""
+    """One run of the flow: payload bits per second, and CPU seconds of the whole machine per gigabyte."""
 
     policy: str
     bits_per_s: float
@@ -40,7 +40,7 @@ class BulkRun:
 
 @dataclass(frozen=True)
 class BulkResult:
-    """All runs of one policy: medians and the smallest and largest of each."""
+    """All runs of one policy: the median and the range of each figure."""
 
     policy: str
     bits_per_s: float
@@ -53,7 +53,7 @@ Step = Callable[[str, int], None]
 
 
 def alone(policies: Sequence[Policy], link: Link, seconds: float, repeat: int, step: Step) -> list[BulkRun]:
-    """A flow under each policy's control, interleaved and repeated.
+    """Run a flow under each policy's congestion control, interleaved and repeated.
 
     Raises:
         NotAvailableError: not root, or iperf3 is not installed.
@@ -69,7 +69,7 @@ def alone(policies: Sequence[Policy], link: Link, seconds: float, repeat: int, s
 
 
 def beside(contest: Contest, bulk_cc: str, seconds: float, step: Step) -> list[BulkRun]:
-    """A flow under ``bulk_cc`` beside the contest's jobs, for each of its policies, interleaved and repeated.
+    """Run a flow under ``bulk_cc`` beside the contest's jobs, under each of its policies, interleaved and repeated.
 
     The jobs run for the contest's iterations; the flow begins with them and is shorter.
 
@@ -122,7 +122,7 @@ class _Outcome:
     def run(self) -> BulkRun:
         if isinstance(self.value, BulkRun):
             return self.value
-        raise self.value or MltcpError("the flow was not started")
+        raise self.value or MltcpError("the bulk flow was not started")
 
 
 @contextmanager
@@ -149,10 +149,10 @@ def _flow_after(
 
 
 def _flow(lab: Lab, index: int, policy: str, control: str, seconds: float) -> BulkRun:
-    """One iperf3 run from the left host of job ``index`` to its right one."""
+    """Run iperf3 from the left host of job ``index`` to its right host."""
     program = shutil.which("iperf3")
     if program is None:
-        raise NotAvailableError("the bulk flow is iperf3's, and it is missing: apt-get install iperf3")
+        raise NotAvailableError("iperf3 is not installed: apt-get install iperf3")
     left, right = lab.topology.hosts_of(index)[:2]
     server = _start(lab.namespace(right.name), [program, "--server", "--one-off", "--forceflush"])
     try:
@@ -186,7 +186,7 @@ def _start(namespace: str, command: list[str]) -> subprocess.Popen[str]:
 
 
 def _await_listening(server: subprocess.Popen[str]) -> None:
-    """Until iperf3 says that it listens."""
+    """Read the output of iperf3 until it says that it listens."""
     assert server.stdout is not None
     deadline = time.monotonic() + _SERVER_S
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""``mltcp-bench allreduce`` as a command: its arguments, its ranks, and how the result is shown."""
+"""``mltcp-bench allreduce``: its arguments, its ranks, and its table or JSON document."""
 
 from __future__ import annotations
 
@@ -47,28 +47,30 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = command.add_argument
-    add("--backends", default="gloo,mltcp", metavar="LIST", help="interleaved (default gloo,mltcp)")
+    add(
+        "--backends", default="gloo,mltcp", metavar="LIST", help="backends to interleave (default gloo,mltcp)"
+    )
     add(
         "--operations",
         default="all_reduce",
         metavar="LIST",
         help=f"of {', '.join(_OPERATIONS)}, or all (default all_reduce)",
     )
-    add("--ranks", type=int, default=2, metavar="N", help="on this machine (default 2)")
+    add("--ranks", type=int, default=2, metavar="N", help="ranks to start on this machine (default 2)")
     add("-b", "--first", default="8", metavar="SIZE", help="smallest size (default 8)")
     add("-e", "--last", default="128M", metavar="SIZE", help="largest size (default 128M)")
-    add("-f", "--factor", type=float, default=2.0, metavar="X", help="between sizes (default 2)")
+    add("-f", "--factor", type=float, default=2.0, metavar="X", help="factor between sizes (default 2)")
     add(
         "-n", "--iterations", type=int, metavar="N", help="calls in a block (default: fewer for larger sizes)"
     )
     add("--dtype", default="float", help="float, double, int32 or int64 (default float)")
-    add("--interface", default="lo", metavar="IF", help="of the ranks started here (default lo)")
+    add("--interface", default="lo", metavar="IF", help="interface of the ranks started here (default lo)")
     add("--json", action="store_true", help="one JSON document instead of the table")
     command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Be a rank if a launcher has made this process one; else start the ranks. Returns the exit status."""
+    """Run as a rank if a launcher has set the rank's variables; else start the ranks. Returns the exit status."""
     _check(options)
     if all(name in os.environ for name in _RANK_VARIABLES):
         return _be_a_rank(options)
@@ -77,17 +79,17 @@ def execute(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     if options.ranks < 1:
-        raise UsageError(f"--ranks {options.ranks}: 1 or more are allowed")
+        raise UsageError(f"--ranks: expected 1 or more, got {options.ranks}")
     if not 1 < options.factor <= 1024:
-        raise UsageError(f"-f {options.factor:g}: more than 1, up to 1024 is allowed")
+        raise UsageError(f"-f: expected more than 1 and at most 1024, got {options.factor:g}")
     if options.iterations is not None and options.iterations < 1:
-        raise UsageError(f"-n {options.iterations}: 1 or more is allowed")
+        raise UsageError(f"-n: expected 1 or more, got {options.iterations}")
     _names(options.operations, "operation", _OPERATIONS)
     sweep_of(options)
 
 
 def sweep_of(options: argparse.Namespace) -> Sweep:
-    """What the options ask for. Raises UsageError."""
+    """The sweep that the options describe. Raises UsageError."""
     import torch.distributed as dist
 
     import collectives  # noqa: F401  where torch's autoload is off
@@ -98,7 +100,7 @@ def sweep_of(options: argparse.Namespace) -> Sweep:
     if first > last:
         raise UsageError(f"-b {options.first} is more than -e {options.last}")
     if options.dtype not in TYPES:
-        raise UsageError(f"--dtype {options.dtype}: choose from {', '.join(TYPES)}")
+        raise UsageError(f"--dtype: expected one of {', '.join(TYPES)}, got {options.dtype!r}")
     known = [name for name in dist.Backend.backend_list if name not in ("undefined", "fake")]
     usable = [name for name in known if name == "mltcp" or dist.is_backend_available(name)]
     backends = _names(options.backends, "backend", usable)
@@ -110,9 +112,9 @@ def _names(text: str, what: str, allowed: Sequence[str]) -> tuple[str, ...]:
     names = tuple(allowed) if text == "all" else tuple(filter(None, text.split(",")))
     for name in names:
         if name not in allowed:
-            raise UsageError(f"unknown {what} {name!r}; choose from {', '.join(allowed)}")
+            raise UsageError(f"{what}: expected one of {', '.join(allowed)}, got {name!r}")
     if not names:
-        raise UsageError(f"at least one {what} is needed: {', '.join(allowed)}")
+        raise UsageError(f"{what}: expected at least one of {', '.join(allowed)}, got none")
     return names
 
 
@@ -143,12 +145,12 @@ def _be_a_rank(options: argparse.Namespace) -> int:
     status = 1 if any(each.wrong for each in found) else 0
     sys.stdout.flush()
     sys.stderr.flush()
-    # An orderly end would wait for groups whose peers may be gone.
+    # An orderly exit would wait for groups whose peers may be gone.
     os._exit(status)
 
 
 def _die_with_the_launcher() -> None:
-    """A rank that was started here ends with its launcher, however that goes; torchrun sees to its own."""
+    """Let a rank that was started here be killed when its launcher ends; torchrun watches its own ranks."""
     launcher = os.environ.get(_LAUNCHER)
     if launcher is not None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -202,7 +204,7 @@ def _show(sweep: Sweep, found: list[CollectiveMeasurement], ranks: int, as_json:
 
 
 def _launch(options: argparse.Namespace) -> int:
-    """Start the ranks and wait for them; none is left, whatever happens."""
+    """Start the ranks and wait for them; every rank is killed at the end in any case."""
     arguments = [sys.executable, "-m", "bench.cli", "allreduce", *_arguments(options)]
     shared = {
         **os.environ,

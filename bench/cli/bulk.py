@@ -1,4 +1,4 @@
-"""``mltcp-bench bulk`` as a command: its arguments, and how the result is shown."""
+"""``mltcp-bench bulk``: its arguments, and its table or JSON document."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mltcp.core.errors import UsageError
 _EXAMPLES = """\
 examples:
   mltcp-bench bulk --policies reno,mltcp_reno --rate 10gbit --ecn none     throughput and CPU time per byte
-  mltcp-bench bulk --jobs vgg16 --policies reno,mltcp_reno                 what a flow keeps beside a job
+  mltcp-bench bulk --jobs vgg16 --policies reno,mltcp_reno                 throughput of a flow beside a job
 """
 
 
@@ -33,10 +33,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_jobs(command, policies="reno,mltcp_reno,cubic,mltcp_cubic,dctcp,mltcp_dctcp", iterations=40, repeat=3)
     command.set_defaults(jobs="", execute=execute)
-    # what `contend` also asks for and a comparison with one long flow leaves alone
+    # Options of `contend` that this command does not have.
     command.set_defaults(stagger=0.0, perturb=None, seed=0, isolated_cc="cubic", ecn_by=VIRTUAL_QUEUE)
     add_link(command)
-    command.add_argument("--seconds", type=float, default=10.0, metavar="S", help="of the flow (default 10)")
+    command.add_argument(
+        "--seconds", type=float, default=10.0, metavar="S", help="duration of the flow (default 10)"
+    )
     command.add_argument(
         "--bulk-cc", default="cubic", metavar="NAME", help="the flow's control beside jobs (default cubic)"
     )
@@ -44,13 +46,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run the flow and show what it got; returns the exit status."""
+    """Run the flow and print its throughput; returns the exit status."""
     if not 1 <= options.seconds <= 3600:
-        raise UsageError(f"--seconds {options.seconds:g}: 1 to 3600 are allowed")
+        raise UsageError(f"--seconds: expected 1 to 3600, got {options.seconds:g}")
     policies = [parse_policy(name, "cubic") for name in options.policies.split(",") if name]
     if not policies or any(policy.isolated for policy in policies):
         raise UsageError(
-            "--policies: at least one congestion control is needed; `isolated` means nothing here"
+            f"--policies: expected at least one congestion control and no `isolated`, got {options.policies!r}"
         )
     results = _beside(options) if options.jobs else _alone(options, policies)
     if options.json:

@@ -1,4 +1,4 @@
-"""``mltcp-bench contention`` as a command: its arguments, and how the measurement is kept and shown."""
+"""``mltcp-bench contention``: its arguments, its CSV file, and its table or JSON document."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SIZES = "1M,2M,4M,8M"
 _RANGE = re.compile(r"(\d{1,3})(?:\.\.(\d{1,3}))?")
 _MAX_SIZE_BYTES = 1 << 30
 _ELEMENT_BYTES = 4
-# Above this the processors are what is shared, and not the link.
+# Above this, the jobs may share the processors rather than the link.
 _BUSY = 0.8
 
 
@@ -49,11 +49,16 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = command.add_argument
-    add("--jobs", default=_JOBS, metavar="K", help=f"at a time: a range or a list (default {_JOBS})")
+    add(
+        "--jobs",
+        default=_JOBS,
+        metavar="K",
+        help=f"concurrent all-reduces: a range or a list (default {_JOBS})",
+    )
     add(
         "--sizes", default=_SIZES, metavar="LIST", help=f"of an all-reduce, with K, M or G (default {_SIZES})"
     )
-    add("--repeat", type=int, default=5, metavar="N", help="how often everything is measured (default 5)")
+    add("--repeat", type=int, default=5, metavar="N", help="repetitions of everything (default 5)")
     add("--control", default="cubic", metavar="NAME", help="congestion control (default cubic)")
     add_link(command)
     add(
@@ -62,14 +67,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=Path,
         default=Path("contention.csv"),
         metavar="CSV",
-        help="where the measurements go (default contention.csv)",
+        help="file for the measurements (default contention.csv)",
     )
     add("--json", action="store_true", help="one JSON document instead of the table")
     command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Measure, write the file whole, and show the result; returns the exit status."""
+    """Measure, write the file atomically, and print the result; returns the exit status."""
     plan = plan_of(options)
     try:
         check_writable(options.output)
@@ -89,9 +94,9 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def plan_of(options: argparse.Namespace) -> ContentionPlan:
-    """The measurement that the arguments ask for; UsageError names what is wrong with them."""
+    """The measurement that the arguments describe. Raises UsageError."""
     if not 1 <= options.repeat <= 10_000:
-        raise UsageError(f"--repeat {options.repeat}: 1 to 10000 are allowed")
+        raise UsageError(f"--repeat: expected 1 to 10000, got {options.repeat}")
     return ContentionPlan(
         jobs=_numbers_of_jobs(options.jobs),
         sizes_bytes=_sizes(options.sizes),
@@ -108,7 +113,7 @@ def _numbers_of_jobs(text: str) -> tuple[int, ...]:
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
         if not 1 <= first <= last <= MAX_JOBS:
             raise UsageError(
-                f"--jobs {text!r}: numbers from 1 to {MAX_JOBS} are allowed, as in 1..8 or 1,2,4"
+                f"--jobs: expected numbers from 1 to {MAX_JOBS}, as in 1..8 or 1,2,4, got {text!r}"
             )
         numbers.update(range(first, last + 1))
     return tuple(sorted(numbers))
@@ -127,10 +132,10 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 def _policy(name: str) -> Policy:
     if name.partition("@")[0] in PACED:
-        raise UsageError(f"--control {name}: a congestion control is allowed, not a law of pacing")
+        raise UsageError(f"--control: expected a congestion control, not pacing, got {name!r}")
     policy = parse_policy(name, "cubic")
     if policy.isolated:
-        raise UsageError(f"--control {name}: a congestion control is allowed, such as cubic")
+        raise UsageError(f"--control: expected a congestion control, such as cubic, got {name!r}")
     return policy
 
 
@@ -176,7 +181,7 @@ def _show(plan: ContentionPlan, measured: ContentionResult, output: Path) -> Non
 
 
 def _table(plan: ContentionPlan, measured: ContentionResult) -> Table:
-    """A row for each k, a column for each size: the mean time, and how many times that of the smallest k it is."""
+    """A row for each k, and for each size the mean time and its ratio to that of the smallest k."""
     table = Table("k", box=None, pad_edge=False)
     for size in plan.sizes_bytes:
         table.add_column(f"{size / 1e6:.3g} MB (ms)", justify="right")
@@ -203,6 +208,6 @@ def _warnings(plan: ContentionPlan, measured: ContentionResult) -> list[str]:
     if share < _BUSY:
         return []
     return [
-        f"the processors were {share:.0%} busy with {busiest} at a time: they may have been what was shared, and not "
-        "the link; a lower --rate or a quieter machine measures the link"
+        f"the processors were {share:.0%} busy with {busiest} at a time: the jobs may have shared them rather than the "
+        "link; use a lower --rate or an idle machine"
     ]

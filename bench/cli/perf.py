@@ -1,4 +1,4 @@
-"""``mltcp-bench perf`` as a command: its arguments, the test they ask for, and how it is shown."""
+"""``mltcp-bench perf``: its arguments, the plan that they describe, and its output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mltcp.core.errors import UsageError
 from mltcp.core.quantities import IPERF_SIZES, parse_size_bytes
 from mltcp.ebpf.jobs import check_name
 
-# Of each role: its options, with what they are when they are not given.
+# The options of each role, with their attributes and defaults.
 _OF_THE_SERVER = {"-B": ("bind", None), "-1": ("one_off", False)}
 _OF_THE_CLIENT = {
     "-t": ("time", None),
@@ -54,20 +54,24 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     role = command.add_mutually_exclusive_group(required=True)
-    role.add_argument("-s", "--server", action="store_true", help="serve tests, several at once")
-    role.add_argument("-c", "--client", metavar="HOST", help="run a test against the server there")
+    role.add_argument("-s", "--server", action="store_true", help="serve tests, several at a time")
+    role.add_argument("-c", "--client", metavar="HOST", help="run a test against the server at HOST")
     command.add_argument("-p", "--port", type=int, default=PORT, help=f"(default {PORT}; iperf3's is 5201)")
-    command.add_argument("-B", "--bind", metavar="ADDRESS", help="server: listen there only")
-    command.add_argument("-1", "--one-off", action="store_true", help="server: end after one test")
+    command.add_argument("-B", "--bind", metavar="ADDRESS", help="server: listen at this address only")
+    command.add_argument("-1", "--one-off", action="store_true", help="server: exit after one test")
     command.add_argument("-t", "--time", type=float, metavar="S", help="seconds to send (default 10)")
-    command.add_argument("--iterations", type=int, metavar="N", help="so many iterations instead of a time")
+    command.add_argument(
+        "--iterations", type=int, metavar="N", help="number of iterations, instead of a time"
+    )
     command.add_argument("-i", "--interval", type=float, default=1.0, metavar="S", help="(default 1)")
     command.add_argument("-P", "--parallel", type=int, default=1, metavar="FLOWS", help="(default 1)")
-    command.add_argument("-C", "--congestion", default="", metavar="NAME", help="control of both sides")
+    command.add_argument(
+        "-C", "--congestion", default="", metavar="NAME", help="congestion control of both sides"
+    )
     command.add_argument(
         "--bytes",
         metavar="N",
-        help="of an iteration, over all flows; without --compute: of the whole test (K, M, G: 1024)",
+        help="bytes of an iteration, over all flows; without --compute: of the whole test (K, M, G: 1024)",
     )
     command.add_argument("--compute", type=float, metavar="S", help="silence before each iteration's bytes")
     command.add_argument(
@@ -79,7 +83,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--omit", type=int, default=0, metavar="N", help="leave out N seconds, or iterations, in the summary"
     )
     command.add_argument(
-        "--job", default="", metavar="NAME", help="the flows are this job's at mltcpd, on both hosts"
+        "--job", default="", metavar="NAME", help="register the flows as this job's at mltcpd, on both hosts"
     )
     form = command.add_mutually_exclusive_group()
     form.add_argument(
@@ -92,22 +96,22 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def execute(options: argparse.Namespace) -> int:
     """Serve, or run a test; returns the exit status."""
     if not 0 < options.port < 65536:
-        raise UsageError(f"--port {options.port}: 1 to 65535 is allowed")
+        raise UsageError(f"--port: expected 1 to 65535, got {options.port}")
     _check_role(options)
     try:
         return _serve(options) if options.server else _test(options)
     except BrokenPipeError:
-        # Whoever read the lines has gone, as `head` does; nor is there anybody for what is still buffered.
+        # The reader, such as `head`, is gone: the interpreter must not flush the rest of the buffer to it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
 def _check_role(options: argparse.Namespace) -> None:
-    """What is of the other side is refused, not left unheeded."""
+    """Refuse options of the other role."""
     role, others = ("-s", _OF_THE_CLIENT) if options.server else ("-c", _OF_THE_SERVER)
     given = [name for name, (attribute, default) in others.items() if getattr(options, attribute) != default]
     if given:
-        raise UsageError(f"{given[0]} with {role}: it is an option of {'-c' if options.server else '-s'}")
+        raise UsageError(f"{given[0]}: expected with {'-c' if options.server else '-s'} only, got {role}")
 
 
 # -- server ------------------------------------------------------------------------------------------------------------
@@ -154,7 +158,7 @@ def _test(options: argparse.Namespace) -> int:
 
 
 def plan_of(options: argparse.Namespace) -> PerfPlan:
-    """The test that the arguments ask for; UsageError names what is wrong with them."""
+    """The plan that the arguments describe. Raises UsageError."""
     _check(options)
     buckets = _buckets(options)
     size = _size(options.bytes) if options.bytes is not None and not buckets else 0
@@ -179,25 +183,32 @@ def plan_of(options: argparse.Namespace) -> PerfPlan:
 def _check(options: argparse.Namespace) -> None:
     has_iterations = options.compute is not None or options.profile is not None
     if options.time is not None and options.iterations is not None:
-        raise UsageError("--time with --iterations: one of them is allowed")
+        raise UsageError("--time and --iterations: expected one of them, got both")
     if options.time is not None and not 0 < options.time <= 86400:
-        raise UsageError(f"--time {options.time:g}: more than 0 and at most 86400 seconds are allowed")
+        raise UsageError(f"--time: expected more than 0 and at most 86400 seconds, got {options.time:g}")
     if options.iterations is not None and (options.iterations < 1 or not has_iterations):
-        raise UsageError("--iterations: at least 1, and with --bytes and --compute, or --profile")
+        raise UsageError(
+            "--iterations: expected at least 1, with --bytes and --compute or with --profile, "
+            f"got {options.iterations}"
+        )
     if not 0.05 <= options.interval <= 3600:
-        raise UsageError(f"--interval {options.interval:g}: 0.05 to 3600 seconds are allowed")
+        raise UsageError(f"--interval: expected 0.05 to 3600 seconds, got {options.interval:g}")
     if options.compute is not None and (options.compute < 0 or options.bytes is None or options.profile):
-        raise UsageError("--compute: 0 seconds or more, with --bytes and without --profile")
+        raise UsageError(
+            f"--compute: expected 0 seconds or more, with --bytes and without --profile, got {options.compute:g}"
+        )
     if options.profile and options.bytes is not None:
-        raise UsageError("--profile with --bytes: one of them is allowed")
+        raise UsageError("--profile and --bytes: expected one of them, got both")
     if options.reverse and options.bidir:
-        raise UsageError("--reverse with --bidir: one of them is allowed")
+        raise UsageError("--reverse and --bidir: expected one of them, got both")
     if options.omit < 0:
-        raise UsageError(f"--omit {options.omit}: 0 or more is allowed")
+        raise UsageError(f"--omit: expected 0 or more, got {options.omit}")
     if options.iterations is not None and options.omit >= options.iterations:
-        raise UsageError(f"--omit {options.omit}: fewer than the {options.iterations} iterations are allowed")
+        raise UsageError(
+            f"--omit: expected fewer than the {options.iterations} iterations, got {options.omit}"
+        )
     if not has_iterations and options.bytes is None and options.omit >= (options.time or 10.0):
-        raise UsageError(f"--omit {options.omit}: less than the {options.time or 10:g} seconds is allowed")
+        raise UsageError(f"--omit: expected less than the {options.time or 10:g} seconds, got {options.omit}")
 
 
 def _buckets(options: argparse.Namespace) -> tuple[Bucket, ...]:
@@ -217,7 +228,7 @@ def _size(text: str) -> int:
 
 
 class _Lines:
-    """For a person."""
+    """Text output, as the test goes on."""
 
     def __init__(self, plan: PerfPlan, options: argparse.Namespace) -> None:
         self._shape = bool(plan.buckets), len(plan.directions) > 1
@@ -236,7 +247,7 @@ class _Lines:
 
 
 class _Stream:
-    """For programs: a document at the end, or an object per line."""
+    """JSON output: one document at the end, or one object per line."""
 
     def __init__(self, plan: PerfPlan, options: argparse.Namespace) -> None:
         self._plan = plan

@@ -1,8 +1,8 @@
-"""``mltcp-bench contention``: how long an all-reduce takes while k of them share a link, for eq. 5 of Ada-SRSF.
+"""Measurement of k all-reduces that share a link, for the contention model of Ada-SRSF (eq. 5).
 
-The jobs are real processes on hosts of their own, on both sides of one bottleneck. All stay for the whole
-measurement; in a round, k of them all-reduce as many bytes each, starting together. Every repeat has every k and
-every size once, one after the other, so that a drift of the machine falls on all alike, and the jobs take turns.
+The jobs are real processes on hosts of their own, on both sides of one bottleneck. All run for the whole measurement;
+in a round, k of them all-reduce the same number of bytes each, starting together. Every repeat has every k and every
+size once, so that a drift of the machine affects all alike, and the jobs that take part rotate.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _US_PER_S = 1e6
 
 @dataclass(frozen=True)
 class ContentionPlan:
-    """What is measured: numbers of concurrent all-reduces, their sizes, how often, over which link and control."""
+    """A measurement: numbers of concurrent all-reduces, their sizes, repeats, the link and the congestion control."""
 
     jobs: tuple[int, ...]
     sizes_bytes: tuple[int, ...]
@@ -44,7 +44,7 @@ class ContentionPlan:
 
     @property
     def total(self) -> int:
-        """How many rounds it comes to."""
+        """The number of rounds."""
         return self.repeat * len(self.jobs) * len(self.sizes_bytes)
 
     def rounds(self) -> Iterator[tuple[int, int, int]]:
@@ -57,14 +57,14 @@ class ContentionPlan:
 
 @dataclass(frozen=True)
 class ContentionRound:
-    """What a round gave.
+    """The result of a round.
 
     Attributes:
-        repeat: which one, from 0.
+        repeat: its number, from 0.
         size_bytes: of each job's all-reduce.
-        times_us: how long each job's took, in microseconds.
-        busy_s: processor time of the whole machine that was spent meanwhile.
-        wall_s: how long the round took.
+        times_us: the duration of each job's all-reduce, in microseconds.
+        busy_s: CPU time of the whole machine during the round.
+        wall_s: duration of the round.
     """
 
     repeat: int
@@ -75,31 +75,31 @@ class ContentionRound:
 
     @property
     def jobs(self) -> int:
-        """How many took part."""
+        """The number of jobs that took part."""
         return len(self.times_us)
 
     @property
     def measurement(self) -> Measurement:
-        """The mean over the jobs, as eq. 5 is about."""
+        """The mean time over the jobs, which eq. 5 models."""
         return Measurement(self.jobs, self.size_bytes, fmean(self.times_us))
 
 
 @dataclass(frozen=True)
 class ContentionResult:
-    """All rounds in order, and the packets that the link dropped and marked in them, both directions together."""
+    """All rounds in order, and the packets that the link dropped and marked, in both directions together."""
 
     rounds: tuple[ContentionRound, ...]
     drops: int
     marks: int
 
     def cpu_busy(self, jobs: int) -> float:
-        """The share of the machine's processor time that was spent while so many jobs all-reduced."""
+        """The share of the machine's CPU time that was busy in the rounds of so many jobs."""
         rounds = [each for each in self.rounds if each.jobs == jobs]
         return sum(each.busy_s for each in rounds) / (sum(each.wall_s for each in rounds) * count())
 
 
 def measure(plan: ContentionPlan, step: Callable[[str, int], None]) -> ContentionResult:
-    """Measure in a lab of its own; ``step`` is called with the number of jobs and the repeat after every round.
+    """Measure in a new lab; ``step`` is called with the number of jobs and the repeat after every round.
 
     Raises:
         NotAvailableError: not root, or the kernel lacks something.
@@ -110,7 +110,7 @@ def measure(plan: ContentionPlan, step: Callable[[str, int], None]) -> Contentio
         with Lab(dumbbell(max(plan.jobs), RANKS, plan.link)) as lab, ExitStack() as stack:
             placed = [_placed(plan, job, lab, controls, stack) for job in lab.topology.jobs]
             jobs = stack.enter_context(standing(placed))
-            # What a connection's first transfer costs is no part of an iteration's.
+            # A connection's first transfer is slower than later ones.
             jobs.tell(lab.topology.jobs, min(plan.sizes_bytes))
             jobs.times_s(lab.topology.jobs)
             lab.start_measuring()
@@ -120,7 +120,7 @@ def measure(plan: ContentionPlan, step: Callable[[str, int], None]) -> Contentio
 
 
 def _placed(plan: ContentionPlan, number: int, lab: Lab, controls: Controls, stack: ExitStack) -> StandingJob:
-    """Every rank is on a host of its own, and each host knows the job for itself, as separate machines would."""
+    """Place every rank on a host of its own, with a job entry of its own, as on separate machines."""
     name = f"job-{number + 1}"
     places = []
     for host in lab.topology.hosts_of(number):
@@ -134,7 +134,7 @@ def _measured_rounds(
     plan: ContentionPlan, jobs: StandingJobs, there: int, step: Callable[[str, int], None]
 ) -> Iterator[ContentionRound]:
     for repeat, number, size in plan.rounds():
-        # In turns, lest what is peculiar to one job's hosts be taken for what is peculiar to a number of jobs.
+        # The jobs rotate, so that a property of one job's hosts is not taken for an effect of the number of jobs.
         yield _measured_round(jobs, [(repeat + position) % there for position in range(number)], size, repeat)
         step(f"{number} at a time", repeat)
 

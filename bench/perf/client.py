@@ -1,4 +1,4 @@
-"""``mltcp-bench perf -c``: runs a test against a server."""
+"""The client of ``mltcp-bench perf``: runs a test against a server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OnInterval = Callable[[list[Interval]], None]
 
 @dataclass
 class Outcome:
-    """What a test has come to; `interrupted` if a person ended it, and the server's side is then missing."""
+    """The result of a test; if it was `interrupted`, the server's reports are missing."""
 
     plan: PerfPlan
     server: str
@@ -49,11 +49,11 @@ def run(
     """Run a test; `on_interval` gets the flows' intervals every `every_s` seconds.
 
     Args:
-        omit: so many seconds of bulk, or iterations, stay out of the summary.
+        omit: seconds of bulk, or iterations, to leave out of the summary.
 
     Raises:
-        UsageError: this host or the server has no such congestion control.
-        MltcpError: the server does not answer, refuses, or is gone; a flow breaks off.
+        UsageError: this host or the server does not have the congestion control.
+        MltcpError: the server does not answer, refuses, or is gone; or a flow fails.
     """
     outcome = Outcome(plan, f"{host} port {port}")
     with _connected(plan, host, port) as (control, connections):
@@ -87,7 +87,7 @@ def _note(outcome: Outcome, found: list[Interval], on_interval: OnInterval) -> N
 
 
 def _reports(control: socket.socket) -> list[dict[str, Any]]:
-    """What the server reports, put together again from its messages."""
+    """Receive the server's reports, whose iteration times come in several messages."""
     times_s: dict[str, list[float]] = {}
     while "reports" not in (message := _checked(messages.receive(control))):
         try:
@@ -104,7 +104,7 @@ def _reports(control: socket.socket) -> list[dict[str, Any]]:
 
 
 def _move(moving: list[PerfDirection], every_s: float, edge_s: float, on_interval: OnInterval) -> None:
-    """Until all is moved; one interval ends at `edge_s` (if it is not 0), whatever `every_s` is."""
+    """Move all bytes; one interval ends at `edge_s` (if it is not 0), whatever `every_s` is."""
     meter = Meter(moving)
     for direction in moving:
         direction.start()
@@ -134,7 +134,7 @@ def _raise_errors(outcome: Outcome) -> None:
 def _connected(plan: PerfPlan, host: str, port: int) -> Iterator[tuple[socket.socket, side.Connections]]:
     """The control connection, and the data connections of every direction."""
     with socket.socket() as probe:
-        side.set_control(probe, plan.control)  # what this host has not is said before the server is asked
+        side.set_control(probe, plan.control)  # fail on this host before asking the server
     with ExitStack() as stack:
         control = stack.enter_context(_connect(host, port, ""))
         messages.send(control, {"greeting": GREETING, "plan": plan.document()})
@@ -155,7 +155,7 @@ def _connected(plan: PerfPlan, host: str, port: int) -> Iterator[tuple[socket.so
 
 
 def _connect(host: str, port: int, control: str) -> socket.socket:
-    """A connection under a congestion control from its first packet on: whether it asks for ECN hangs on that."""
+    """Connect under a congestion control that is set before the SYN, because it decides whether to ask for ECN."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -176,13 +176,13 @@ def _connect(host: str, port: int, control: str) -> socket.socket:
             connection.close()
             raise
     raise MltcpError(
-        f"no mltcp-bench perf answers at {host} port {port}: {failure and (failure.strerror or failure)} "
+        f"no mltcp-bench perf server answers at {host} port {port}: {failure and (failure.strerror or failure)} "
         "(on that host: mltcp-bench perf -s)"
     )
 
 
 def _nonsense() -> PeerError:
-    return PeerError("the other side is no mltcp-bench perf of this version: its answer makes no sense")
+    return PeerError("the peer is not an mltcp-bench perf of this version: its answer cannot be read")
 
 
 def _checked(reply: dict[str, Any]) -> dict[str, Any]:

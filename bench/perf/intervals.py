@@ -1,4 +1,4 @@
-"""What every flow did in an interval."""
+"""Interval reports of flows: bytes, rates, retransmissions, marks and iterations between two readings."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from bench.perf.traffic import IterationTime, PerfDirection, PerfFlow, Reading, 
 
 @dataclass(frozen=True)
 class Interval:
-    """One flow of one direction, or their sum (`flow` is None), from `start_s` to `end_s` of the test.
+    """One flow of one direction, or the sum of its flows (`flow` is None), from `start_s` to `end_s` of the test.
 
-    What only a sender can tell is None on the receiving side, and `marks` where the kernel does not say. `iteration_s`
-    is the mean of the iterations that ended in the interval.
+    Figures that only a sender has are None on the receiving side; `marks` is None where the kernel has no counter.
+    `iteration_s` is the mean over the iterations that ended in the interval.
     """
 
     direction: str
@@ -33,7 +33,7 @@ class Interval:
 
 
 class Meter:
-    """Reads the flows of a side from time to time."""
+    """Reads the counters of the flows of one side, and makes intervals of the differences."""
 
     def __init__(self, directions: Sequence[PerfDirection]) -> None:
         self._directions = directions
@@ -42,12 +42,12 @@ class Meter:
         self._began_s = min(reading.at_s for reading in self._before.values())
 
     def has_more(self) -> bool:
-        """Whether anything has moved, or an iteration has ended, since the last reading."""
+        """Whether bytes were moved or an iteration ended since the last reading."""
         moved = any(flow.moved_bytes != before.moved_bytes for flow, before in self._before.items())
         return moved or any(len(each.iterations) > self._iterations[each.name] for each in self._directions)
 
     def read(self) -> list[Interval]:
-        """What has happened since the last reading: each flow, and the sum of a direction of several."""
+        """The intervals since the last reading: one for each flow, and a sum for each direction of several flows."""
         found: list[Interval] = []
         for direction in self._directions:
             ended = direction.iterations[self._iterations[direction.name] :]

@@ -1,4 +1,4 @@
-"""Makes a test's connections flows of a job, where the host has a daemon."""
+"""Registers a test's connections as flows of a job at the daemon of this host."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mltcp.daemon.client.client import Client, NoDaemonError, Registration
 
 @contextmanager
 def registered(job: str, control: str, connections: Sequence[socket.socket]) -> Iterator[str]:
-    """While the context lasts, the connections are the job's; yields what the daemon made of it, or why it did not.
+    """Register the connections as the job's during the context; yields the outcome as text, errors included.
 
-    An empty job name asks no daemon.
+    With an empty job name, no daemon is asked.
     """
     if not job:
         yield ""

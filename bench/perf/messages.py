@@ -1,4 +1,4 @@
-"""Messages on a test's control connection: four bytes of length, then so many of JSON."""
+"""Messages on a test's control connection: a length of four bytes, then JSON."""
 
 from __future__ import annotations
 
@@ -17,54 +17,54 @@ GREETING = "mltcp-perf-1"
 
 
 class PeerError(MltcpError):
-    """The other side is gone, or is no mltcp-bench perf."""
+    """The peer is gone, or is not an mltcp-bench perf."""
 
 
 def pack(message: Mapping[str, Any]) -> bytes:
-    """A message as it is sent."""
+    """Encode a message."""
     body = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
     if len(body) > MOST_BYTES:
-        raise MltcpError(f"a message of {len(body)} bytes: at most {MOST_BYTES} are allowed")
+        raise MltcpError(f"message: expected at most {MOST_BYTES} bytes, got {len(body)}")
     return _LENGTH.pack(len(body)) + body
 
 
 def length_of(header: bytes) -> int:
-    """How many bytes follow a header.
+    """The number of bytes that follow a header.
 
     Raises:
-        PeerError: more than any message of ours has.
+        PeerError: it is 0 or exceeds the largest message.
     """
     length = int(_LENGTH.unpack(header)[0])
     if not 0 < length <= MOST_BYTES:
-        raise PeerError("the other side is no mltcp-bench perf: its message has an impossible length")
+        raise PeerError(f"message: expected 1 to {MOST_BYTES} bytes, got {length}: not an mltcp-bench perf")
     return length
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """What a message says.
+    """Decode a message.
 
     Raises:
-        PeerError: it is no message of ours.
+        PeerError: it is not a JSON object.
     """
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise PeerError("the other side is no mltcp-bench perf: its message is no JSON object")
+        raise PeerError("message: expected a JSON object: not an mltcp-bench perf")
     return found
 
 
 def send(connection: socket.socket, message: Mapping[str, Any]) -> None:
-    """Send a message; PeerError if the other side is gone."""
+    """Send a message; PeerError if the peer is gone."""
     try:
         connection.sendall(pack(message))
     except OSError as error:
-        raise PeerError(f"the other side is gone: {error.strerror or error}") from None
+        raise PeerError(f"the peer is gone: {error.strerror or error}") from None
 
 
 def receive(connection: socket.socket) -> dict[str, Any]:
-    """The next message; PeerError if none comes."""
+    """Receive the next message; PeerError if none comes."""
     return parse(_exactly(connection, length_of(_exactly(connection, HEADER_BYTES))))
 
 
@@ -74,10 +74,10 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
         try:
             part = connection.recv(size - len(received))
         except TimeoutError:
-            raise PeerError(f"the other side says nothing for {connection.gettimeout():g} s") from None
+            raise PeerError(f"the peer has sent nothing for {connection.gettimeout():g} s") from None
         except OSError as error:
-            raise PeerError(f"the other side is gone: {error.strerror or error}") from None
+            raise PeerError(f"the peer is gone: {error.strerror or error}") from None
         if not part:
-            raise PeerError("the other side closed the connection")
+            raise PeerError("the peer closed the connection")
         received += part
     return received

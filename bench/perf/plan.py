@@ -1,4 +1,4 @@
-"""What a test is to do, as the client tells the server, and as both check it."""
+"""The plan of a test, which the client sends to the server and both validate."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MOST_BUCKETS = 1024
 _MOST_OF_A_COMPLAINT = 200
 
 UP, DOWN = "up", "down"
-"""From the client to the server, and back."""
+"""The directions: from the client to the server, and from the server to the client."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """A part of an iteration's bytes, and when it is ready, in seconds after the iteration's start."""
+    """A part of an iteration's bytes, and the time at which it is ready, in seconds after the iteration's start."""
 
     ready_s: float
     size_bytes: int
@@ -32,17 +32,17 @@ class Bucket:
 
 @dataclass(frozen=True)
 class PerfPlan:
-    """A test.
+    """The plan of a test.
 
     Attributes:
         directions: ``up``, ``down``, or both.
         flows: connections in each direction.
         buckets: of an iteration; empty: bulk, without iterations.
-        iterations: how many; 0: until the time is over.
-        seconds: for how long; an iteration that has begun is finished. 0: no limit of time.
+        iterations: their number; 0: until the time is over.
+        seconds: the duration; an iteration that has begun is finished. 0: no time limit.
         total_bytes: of bulk, in each direction; 0: no limit.
-        control: the congestion control of both sides; empty: the hosts' own.
-        job: the job's name, for the daemons; empty: none.
+        control: the congestion control of both sides; empty: the hosts' defaults.
+        job: the job's name for the hosts' daemons; empty: none.
     """
 
     directions: tuple[str, ...] = (UP,)
@@ -68,39 +68,40 @@ class PerfPlan:
             and min(sum(each.size_bytes for each in self.shares(n)) for n in range(self.flows)) < 1
         ):
             raise UsageError(
-                f"{self.iteration_bytes} bytes an iteration over {self.flows} flows: at least one for each"
+                f"buckets: expected at least one byte per flow and iteration, got {self.iteration_bytes} "
+                f"for {self.flows} flows"
             )
         if not self.directions or any(each not in (UP, DOWN) for each in self.directions):
-            raise UsageError(f"directions {self.directions}: {UP}, {DOWN} or both are allowed")
+            raise UsageError(f"directions: expected {UP}, {DOWN} or both, got {self.directions}")
         if self.job:
             check_name(self.job)
 
     @property
     def iteration_bytes(self) -> int:
-        """What is sent in an iteration, over all flows of a direction."""
+        """The bytes of an iteration, over all flows of a direction."""
         return sum(bucket.size_bytes for bucket in self.buckets)
 
     def shares(self, flow: int) -> tuple[Bucket, ...]:
-        """An iteration as one flow has it."""
+        """One flow's share of each bucket."""
         return tuple(Bucket(each.ready_s, _share(each.size_bytes, self.flows, flow)) for each in self.buckets)
 
     def bulk_share(self, flow: int) -> int:
-        """Of `total_bytes`, what one flow sends."""
+        """One flow's share of `total_bytes`."""
         return _share(self.total_bytes, self.flows, flow)
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """The plan as JSON data."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_document(cls, document: Any) -> Self:
-        """From JSON.
+        """Read a plan from JSON data.
 
         Raises:
-            UsageError: it is no plan.
+            UsageError: it is not a valid plan.
         """
         if not isinstance(document, Mapping):
-            raise UsageError("a plan is a JSON object")
+            raise UsageError("plan: expected a JSON object")
         try:
             fields = {name: document[name] for name in cls.__dataclass_fields__}
             fields["directions"] = tuple(str(each) for each in fields["directions"])
@@ -113,7 +114,7 @@ class PerfPlan:
             fields["control"], fields["job"] = str(fields["control"])[:15], str(fields["job"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             why = repr(error)[:_MOST_OF_A_COMPLAINT]
-            raise UsageError(f"the plan cannot be read: {why}") from None
+            raise UsageError(f"plan: cannot be read: {why}") from None
         return cls(**fields)
 
 
@@ -123,4 +124,4 @@ def _share(size_bytes: int, flows: int, flow: int) -> int:
 
 def _within(name: str, value: float, low: float, high: float) -> None:
     if not (math.isfinite(value) and low <= value <= high):
-        raise UsageError(f"{name} {value}: {low:g} to {high:g} is allowed")
+        raise UsageError(f"{name}: expected {low:g} to {high:g}, got {value}")

@@ -1,4 +1,4 @@
-"""How a test is shown: lines as iperf3 has them, or JSON."""
+"""The output of a test: lines like iperf3's, or JSON."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _UNITS = ("", "K", "M", "G", "T")
 
 
 def header(with_iterations: bool, with_roles: bool) -> str:
-    """The line above the intervals; roles are told apart where both sides send."""
+    """The line above the intervals; it has a column for roles if both sides send."""
     roles = "[Role]" if with_roles else ""
     line = f"[ ID]{roles}    Interval         Transfer     Bitrate          Retr  Cwnd  Marks"
     return line + ("  Iteration   Ratio" if with_iterations else "")
 
 
 def line(interval: Interval, with_iterations: bool, with_roles: bool) -> str:
-    """One interval."""
+    """The line of one interval."""
     name = "SUM" if interval.flow is None else f"{interval.flow + 1:3d}"
     role = ("[TX-C]" if interval.sends else "[RX-C]") if with_roles else ""
     moved, rate = _amount(interval.moved_bytes, 1024), _amount(interval.bits_per_second, 1000)
@@ -39,7 +39,7 @@ def line(interval: Interval, with_iterations: bool, with_roles: bool) -> str:
 
 
 def summary(outcome: Outcome, omit: int) -> dict[str, Any]:
-    """The end of a test, as JSON: for each direction the sender's side, the receiver's, and its iterations."""
+    """The summary as JSON data: for each direction the sender's side, the receiver's side, and the iterations."""
     found = []
     for name in outcome.plan.directions:
         sides = [each for each in [*outcome.client, *outcome.remote] if each["direction"] == name]
@@ -94,7 +94,7 @@ def _side(report: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _after(outcome: Outcome, name: str, omit_s: float) -> dict[str, Any] | None:
-    """Bulk without its first seconds, from the client's intervals."""
+    """Bulk traffic without its first seconds, from the client's intervals."""
     kept = [
         each
         for interval in outcome.intervals
@@ -120,12 +120,12 @@ def _total(counts: Sequence[int | None]) -> int | None:
 
 
 def _controls(reports: Sequence[dict[str, Any]]) -> list[str]:
-    """What was really in use on a side, read from its connections at the end."""
+    """The congestion controls of one side, read from its connections at the end."""
     return sorted({control for report in reports for control in report["controls"]})
 
 
 def summary_lines(outcome: Outcome, omit: int) -> list[str]:
-    """The end of a test, for a person."""
+    """The summary as lines of text."""
     document = summary(outcome, omit)
     lines = ["- " * 40]
     for direction in document["directions"]:
@@ -147,7 +147,7 @@ def summary_lines(outcome: Outcome, omit: int) -> list[str]:
         daemon = document[f"daemon_{where}"]
         lines.append(f"congestion control of the {where}: {used}" + (f" ({daemon})" if daemon else ""))
     if document["interrupted"]:
-        lines.append("interrupted: the server's side is missing")
+        lines.append("interrupted: the server's figures are missing")
     return lines
 
 
@@ -164,7 +164,7 @@ def _side_line(way: str, role: str, side: dict[str, Any]) -> str:
 
 
 def interval_document(interval: Sequence[Interval]) -> list[dict[str, Any]]:
-    """An interval as JSON."""
+    """An interval as JSON data."""
     return [dataclasses.asdict(each) for each in interval]
 
 

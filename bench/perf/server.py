@@ -1,7 +1,7 @@
-"""``mltcp-bench perf -s``: waits for clients, and starts a process of its own for each test.
+"""The server of ``mltcp-bench perf``: accepts connections, and starts one process for each test.
 
-Here connections are only sorted: the first message on each says whether it is a test's control connection or one of its
-data connections. None is waited for, and whoever says nothing, or nonsense, is dropped after a few seconds.
+The first message on a connection says whether it is a test's control connection or one of its data connections. No read
+blocks, and a connection without a valid first message is dropped after a few seconds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class _Newcomer:
-    """A connection that has not said yet what it is."""
+    """A connection whose first message has not been received yet."""
 
     connection: socket.socket
     address: str
@@ -45,7 +45,7 @@ class _Newcomer:
 
 @dataclass
 class _Test:
-    """A test whose data connections are coming."""
+    """A test that waits for its data connections."""
 
     plan: PerfPlan
     control: socket.socket
@@ -65,15 +65,15 @@ class _Test:
 
 
 class PerfServer:
-    """Listens at an address.
+    """A listening server.
 
     Args:
-        address: to bind to; None: all, of both families.
-        port: TCP's.
-        say: what becomes of every test, one line each.
+        address: to bind to; None: all addresses, IPv4 and IPv6.
+        port: of TCP.
+        say: called with one line for each event of a test.
 
     Raises:
-        MltcpError: the address is taken, or not this host's.
+        MltcpError: the address is in use, or does not belong to this host.
     """
 
     def __init__(self, address: str | None, port: int, say: Say) -> None:
@@ -90,11 +90,11 @@ class PerfServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that it listens at."""
         return int(self._listener.getsockname()[1])
 
     def serve(self, tests: int | None = None) -> None:
-        """Serve until so many tests have ended; None: for ever."""
+        """Serve until this number of tests has ended; None: for ever."""
         try:
             while tests is None or self._served < tests:
                 for key, _ in self._selector.select(0.2):
@@ -108,7 +108,7 @@ class PerfServer:
             self.close()
 
     def close(self) -> None:
-        """End everything, tests under way too."""
+        """Close all connections and kill the processes of running tests."""
         for process, _ in self._running:
             process.kill()
             process.wait()
@@ -120,7 +120,7 @@ class PerfServer:
         self._selector.close()
         self._listener.close()
 
-    # -- newcomers ---------------------------------------------------------------------------------------------------
+    # -- new connections ---------------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
         with suppress(OSError, UsageError):
@@ -136,14 +136,14 @@ class PerfServer:
             self._selector.register(connection, selectors.EVENT_READ)
 
     def _read(self, newcomer: _Newcomer) -> None:
-        """Read no more than the first message: what follows it is the test's."""
+        """Read no more than the first message: the process of the test reads the rest."""
         try:
             wanted = HEADER_BYTES
             if len(newcomer.received) >= HEADER_BYTES:
                 wanted += messages.length_of(newcomer.received[:HEADER_BYTES])
             part = newcomer.connection.recv(wanted - len(newcomer.received))
             if not part:
-                raise PeerError("it closed the connection without a word")
+                raise PeerError("it closed the connection without a message")
             newcomer.received += part
             if len(newcomer.received) == wanted > HEADER_BYTES:
                 self._greet(newcomer, messages.parse(newcomer.received[HEADER_BYTES:]))
@@ -156,7 +156,7 @@ class PerfServer:
 
     def _greet(self, newcomer: _Newcomer, message: dict[str, Any]) -> None:
         if message.get("greeting") != GREETING:
-            raise PeerError("it is no mltcp-bench perf of this version")
+            raise PeerError("it is not an mltcp-bench perf of this version")
         self._forget(newcomer)
         newcomer.connection.setblocking(True)
         newcomer.connection.settimeout(PATIENCE_S)
@@ -168,7 +168,7 @@ class PerfServer:
 
     def _begin(self, newcomer: _Newcomer, plan: PerfPlan) -> None:
         if len(self._running) + len(self._tests) >= MOST_TESTS:
-            raise UsageError(f"the server has {MOST_TESTS} tests under way, which is the most: try later")
+            raise UsageError(f"the server runs {MOST_TESTS} tests, which is its limit: try again later")
         set_control(newcomer.connection, plan.control)  # the client is told before it opens the rest
         token = secrets.token_hex(16)
         asks_for_ecn = bool(plan.control) and needs_ecn(plan.control)
@@ -183,22 +183,22 @@ class PerfServer:
             raise
 
     def _take(self, token: str) -> _Test:
-        """A test that is coming no longer."""
+        """Remove a waiting test and return it."""
         test = self._tests.pop(token)
         self._listen_for_ecn()
         return test
 
     def _listen_for_ecn(self) -> None:
-        """Answer those who ask for ECN, while a test is coming whose control needs it.
+        """Let the listener accept ECN while a test whose congestion control needs it waits for connections.
 
-        A connection has ECN only if the listener agrees before there is a socket to set anything on. It agrees under
-        any control that needs ECN itself, and does not thereby offer it to others.
+        The kernel negotiates ECN in the SYN-ACK, before there is a socket to set a control on. A listener under any
+        control that needs ECN accepts it, without offering it on connections that do not ask.
         """
         asking = (test.plan.control for test in self._tests.values() if test.asks_for_ecn)
         needed = next(asking, self._host_control)
         if congestion_control(self._listener.fileno()) != needed:
             self._lent |= {needed} - {self._host_control}
-            with suppress(UsageError):  # unloaded meanwhile: its test fails by itself
+            with suppress(UsageError):  # if it was unloaded meanwhile, the test fails by itself
                 set_control(self._listener, needed)
 
     def _join(self, newcomer: _Newcomer, message: dict[str, Any]) -> None:
@@ -228,7 +228,7 @@ class PerfServer:
     def _drop_the_slow(self) -> None:
         limit_s = time.monotonic() - PATIENCE_S
         for newcomer in [each for each in self._newcomers.values() if each.since_s < limit_s]:
-            self._refuse(newcomer, PeerError(f"it said nothing for {PATIENCE_S:g} s"))
+            self._refuse(newcomer, PeerError(f"it sent no message for {PATIENCE_S:g} s"))
         for token in [token for token, test in self._tests.items() if test.since_s < limit_s]:
             self._abandon(token, f"not all of its connections came within {PATIENCE_S:g} s")
 
@@ -242,7 +242,7 @@ class PerfServer:
     # -- tests -------------------------------------------------------------------------------------------------------
 
     def _start(self, token: str) -> None:
-        """In a process of its own: tests at the same time would hold each other up in one."""
+        """Start the process of a test; concurrent tests in one process would slow each other down."""
         test = self._take(token)
         connections = test.connections()
         descriptors = {name: [each.fileno() for each in several] for name, several in connections.items()}
@@ -289,5 +289,5 @@ def _shown(address: tuple[Any, ...]) -> str:
 
 
 def _root() -> str:
-    """Where the packages are, for a process that is started from anywhere."""
+    """The directory of the packages, so that the server works from any directory."""
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

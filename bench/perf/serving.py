@@ -1,4 +1,4 @@
-"""The process of one test on the server's side; its connections are inherited."""
+"""The process of one test on the server's side, which inherits the test's connections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mltcp.core.errors import MltcpError
 
 def main(arguments: Sequence[str]) -> int:
     """Run the test that the server describes; returns the exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends this process
     given = json.loads(arguments[0])
     plan = PerfPlan.from_document(given["plan"])
     control = socket.socket(fileno=given["control"])
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         _serve(plan, control, connections)
     except MltcpError:
-        return 1  # the client has gone, and knows why
+        return 1  # the client has gone, and reports the reason
     return 0
 
 
@@ -50,7 +50,7 @@ def _serve(plan: PerfPlan, control: socket.socket, connections: side.Connections
 
 
 def _end_with_the_client(control: socket.socket) -> None:
-    """The client says nothing more on this connection: if it ends, the client has."""
+    """Exit when the control connection ends; the client sends nothing more on it."""
     with suppress(OSError):
         if control.recv(1, socket.MSG_PEEK) != b"":
             return

@@ -1,4 +1,4 @@
-"""One side of a test, when all its connections are there: what it does, and what it has to report."""
+"""One side of a test once all of its connections exist: its directions, their sockets, and its reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mltcp.ebpf.congestion_controls import available
 from mltcp.pacing.tcp_info import set_congestion_control
 
 LOST_S = 30
-"""A host that is not heard of for so long is gone."""
+"""A connection fails when the other host has been silent for this long."""
 
 _TIMES_IN_A_MESSAGE = 2000
 _ECN_BITS = 3  # of IP_TOS
@@ -24,7 +24,7 @@ Connections = Mapping[str, Sequence[socket.socket]]
 
 
 def directions(plan: PerfPlan, connections: Connections, is_client: bool) -> list[PerfDirection]:
-    """What this side sends and receives."""
+    """The sending and receiving directions of this side."""
     sends = UP if is_client else DOWN
     return [
         (Sending if name == sends else Receiving)(plan, name, connections[name]) for name in plan.directions
@@ -32,10 +32,10 @@ def directions(plan: PerfPlan, connections: Connections, is_client: bool) -> lis
 
 
 def set_control(connection: socket.socket, control: str) -> None:
-    """Put a connection under a congestion control; an empty one leaves the host's.
+    """Set a connection's congestion control; an empty name keeps the host's default.
 
     Raises:
-        UsageError: this host has none of that name, or this user may not choose it.
+        UsageError: this host does not have it, or this user may not choose it.
     """
     if not control:
         return
@@ -47,33 +47,33 @@ def set_control(connection: socket.socket, control: str) -> None:
 
 
 def needs_ecn(control: str) -> bool:
-    """Whether connections under a congestion control ask for ECN, whatever the host's settings are.
+    """Whether a congestion control asks for ECN regardless of the host's sysctl.
 
     Raises:
         UsageError: as `set_control`.
     """
     with socket.socket() as probe:
         set_control(probe, control)
-        # The kernel puts a socket's packets under ECT at once (tcp_reinit_congestion_control) if the control is so.
+        # For such a control, the kernel sets ECT on the socket at once (tcp_reinit_congestion_control).
         return bool(probe.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) & _ECN_BITS)
 
 
 def notice_loss(connection: socket.socket) -> None:
-    """Let a connection fail when the other host, or the way to it, is gone without a word.
+    """Let a connection fail when the other host becomes unreachable without a FIN or RST.
 
     Raises:
-        OSError: it has failed already.
+        OSError: the connection has failed already.
     """
     tcp = socket.IPPROTO_TCP
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(tcp, socket.TCP_KEEPIDLE, LOST_S // 3)
     connection.setsockopt(tcp, socket.TCP_KEEPINTVL, LOST_S // 6)
-    # Counts while data is unacknowledged, and instead of a number of probes while there is none.
+    # Limits the time with unacknowledged data, and replaces the number of keep-alive probes otherwise.
     connection.setsockopt(tcp, socket.TCP_USER_TIMEOUT, LOST_S * 1000)
 
 
 def report(direction: PerfDirection, omitted: int = 0) -> dict[str, Any]:
-    """What a direction has come to on this side, for the other side and the summary."""
+    """This side's report of a direction, for the peer and the summary."""
     readings = [flow.read() for flow in direction.flows]
     marks = [each.marks for each in readings if each.marks is not None]
     return {
@@ -91,7 +91,7 @@ def report(direction: PerfDirection, omitted: int = 0) -> dict[str, Any]:
 
 
 def report_messages(reports: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The messages in which a server tells its reports: first the senders' iteration times, a part in each."""
+    """The messages of a server's reports: first the iteration times of senders in parts, then the rest."""
     for each in reports:
         times_s = each["iteration_s"] if each["sends"] else []
         for at in range(0, len(times_s), _TIMES_IN_A_MESSAGE):
@@ -101,7 +101,7 @@ def report_messages(reports: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, 
 
 
 def close(connections: Connections) -> None:
-    """Close what is still open."""
+    """Close all connections."""
     for several in connections.values():
         for each in several:
             with suppress(OSError):

@@ -1,7 +1,7 @@
-"""The data connections of one direction: threads that send, or receive, and what they have counted.
+"""The data connections of one direction: threads that send or receive, and their counters.
 
-A thread spends its time in the kernel, where it holds no lock of Python's: one flow is as fast as iperf3's, which moves
-blocks of the same size.
+The threads spend their time in system calls, without the GIL: one flow is as fast as one of iperf3, which uses blocks
+of the same size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RECEIVED = b"\1"
 
 @dataclass(frozen=True)
 class Reading:
-    """The counters of one flow at one time, since it was opened; None where the kernel does not say."""
+    """The counters of one flow at one time, since it was opened; None where the kernel has no such counter."""
 
     at_s: float
     moved_bytes: int
@@ -33,19 +33,19 @@ class Reading:
 
 @dataclass(frozen=True)
 class IterationTime:
-    """When an iteration began and ended (CLOCK_MONOTONIC): its end is when all of it had been received."""
+    """The start and the end of an iteration (CLOCK_MONOTONIC); it ends when all of its bytes have been received."""
 
     start_s: float
     end_s: float
 
     @property
     def duration_s(self) -> float:
-        """How long it took, computing included."""
+        """The iteration's duration, compute time included."""
         return self.end_s - self.start_s
 
 
 class PerfFlow:
-    """One data connection, and how many bytes of the test went over it."""
+    """One data connection and its byte counter."""
 
     def __init__(self, connection: socket.socket, number: int) -> None:
         self.connection = connection
@@ -58,7 +58,7 @@ class PerfFlow:
         self._lock = threading.Lock()
 
     def read(self) -> Reading:
-        """The counters now; the last ones once the connection is closed."""
+        """The counters now; after the connection was closed, the last ones."""
         with self._lock:
             info = tcp_info(self.connection.fileno())
             if info is None:
@@ -75,7 +75,7 @@ class PerfFlow:
             return self._last
 
     def close(self) -> None:
-        """Close the connection, when nobody is reading its counters; `read` has the last ones from then on."""
+        """Close the connection after a last reading; `read` returns that from then on."""
         self.read()
         with self._lock:
             self.connection.close()
@@ -85,7 +85,7 @@ class PerfDirection:
     """All flows of one direction on this side.
 
     Args:
-        plan: of the test.
+        plan: the plan of the test.
         name: ``up`` or ``down``.
         connections: in the order of the flows.
     """
@@ -101,21 +101,21 @@ class PerfDirection:
         self._stopping = False
 
     def start(self) -> None:
-        """Begin to move bytes."""
+        """Start the threads."""
         self.began_s = self._iteration_start_s = time.monotonic()
         self._threads = [threading.Thread(target=self._run, args=(flow,), daemon=True) for flow in self.flows]
         for thread in self._threads:
             thread.start()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait until all is done; returns whether it is."""
+        """Wait for the threads, at most for the time; returns whether all have ended."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(None if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
     def stop(self) -> None:
-        """Give up: what is under way is cut off."""
+        """Abort: shut all connections down."""
         self._stopping = True
         for flow in self.flows:
             with suppress(OSError):
@@ -123,15 +123,15 @@ class PerfDirection:
 
     @property
     def error(self) -> str | None:
-        """What went wrong, if something did."""
+        """The first flow's error; None without one."""
         return next((flow.error for flow in self.flows if flow.error), None)
 
     @property
     def bytes_ratio(self) -> float | None:
-        """How much of the present iteration this side has handed to the kernel, or received; None for bulk."""
+        """The share of the current iteration's bytes that was handed to the kernel, or received; None for bulk."""
         if not self.plan.buckets:
             return None
-        # No byte of an iteration is on its way before all of the one before it has been received.
+        # An iteration begins only after all bytes of the one before have been received.
         before = len(self.iterations) * self.plan.iteration_bytes
         moved = sum(flow.moved_bytes for flow in self.flows) - before
         return min(1.0, max(0.0, moved / self.plan.iteration_bytes))
@@ -143,7 +143,7 @@ class PerfDirection:
             if not self._stopping:
                 flow.error = f"flow {flow.number}: {error.strerror or error}"
         except threading.BrokenBarrierError:
-            pass  # another flow's error has been noted
+            pass  # another flow has recorded its error
         flow.read()
         self.ended_s = time.monotonic()
 
@@ -157,17 +157,17 @@ class PerfDirection:
 
 
 class Sending(PerfDirection):
-    """The side that sends: it drives the iterations."""
+    """The sending side, which paces the iterations."""
 
     def __init__(self, plan: PerfPlan, name: str, connections: Sequence[socket.socket]) -> None:
         super().__init__(plan, name, connections)
         self._block = memoryview(bytes(BLOCK_BYTES))
-        # The last flow of an iteration ends it, while the others wait.
+        # The last flow to complete an iteration ends it, while the others wait.
         self._barrier = threading.Barrier(len(self.flows), action=self._iteration_ended)
         self._over = False
 
     def stop(self) -> None:
-        """Give up."""
+        """Abort: shut all connections down and release waiting threads."""
         super().stop()
         self._barrier.abort()
 
@@ -181,7 +181,7 @@ class Sending(PerfDirection):
             self._barrier.abort()
             raise
         flow.connection.shutdown(socket.SHUT_WR)
-        # The receiver closes when it has read all: until then the kernel still has counters to tell.
+        # The receiver closes after it has read everything; until then the kernel keeps the counters.
         while flow.connection.recv(1):
             pass
 
@@ -218,9 +218,9 @@ class Sending(PerfDirection):
 
 
 class Receiving(PerfDirection):
-    """The side that receives: it tells the sender when it has all of an iteration.
+    """The receiving side, which acknowledges every complete iteration to the sender.
 
-    Its iteration times begin when it has received the one before; they are what a client shows while the server sends.
+    It times an iteration from the end of the one before; a client shows these times while the server sends.
     """
 
     def __init__(self, plan: PerfPlan, name: str, connections: Sequence[socket.socket]) -> None:
@@ -236,7 +236,7 @@ class Receiving(PerfDirection):
             flow.moved_bytes += received
             missing -= received
             if self.plan.buckets and missing <= 0:
-                # Noted first: the sender may begin the next iteration as soon as it has been told.
+                # Recorded first: the sender may begin the next iteration as soon as it has the acknowledgement.
                 self._flow_is_through()
                 flow.connection.sendall(_RECEIVED)
                 missing += share

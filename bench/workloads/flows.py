@@ -1,4 +1,4 @@
-"""This process's TCP connections as the kernel sees them: congestion control, retransmissions, ECN marks."""
+"""The TCP connections of this process: congestion control, retransmissions and ECN marks, from the kernel."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from mltcp.pacing.tcp_info import TCP_ESTABLISHED, addresses, congestion_control
 
 @dataclass(frozen=True)
 class TcpFlow:
-    """An established TCP connection, counted since it was opened; None where the kernel does not tell."""
+    """An established TCP connection, with counters since it was opened; None where the kernel has no such counter."""
 
     local: tuple[str, int]
     peer: tuple[str, int]
@@ -26,7 +26,7 @@ def tcp_flows() -> tuple[TcpFlow, ...]:
         info = tcp_info(descriptor)
         if info is None or info.state != TCP_ESTABLISHED:
             continue
-        # The other side may close it meanwhile.
+        # The peer may close the connection meanwhile.
         with suppress(OSError):
             local, peer = addresses(descriptor)
             counters = (info.acked_bytes, info.delivered_segments, info.delivered_ce_segments)

@@ -1,4 +1,4 @@
-"""What a job is and what it comes to: its description, the results of its ranks, and its errors."""
+"""The description of a job, the results of its ranks, and the errors of both."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,15 +16,15 @@ class RankError(MltcpError):
 
 
 class WrongDataError(MltcpError):
-    """A collective returned something else than what the ranks put in comes to."""
+    """A collective returned a result that does not match the ranks' inputs."""
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
     """A small regression under DistributedDataParallel, with at most `parameters` float32 parameters.
 
-    `compute_s` is the time from an iteration's start until its backward phase, spent asleep where the model
-    itself takes less. The same options and number of ranks give bit-identical losses.
+    `compute_s` is the time from an iteration's start until its backward phase; a faster model sleeps for the rest. The
+    same options and number of ranks give bit-identical losses.
     """
 
     parameters: int = 1_000_000
@@ -35,9 +35,9 @@ class TrainingOptions:
 
     def __post_init__(self) -> None:
         if self.parameters < 100:
-            raise UsageError(f"a model of {self.parameters} parameters is too small; at least 100")
+            raise UsageError(f"training: parameters: expected at least 100, got {self.parameters}")
         if self.batch < 1:
-            raise UsageError(f"a batch of {self.batch} samples is not possible; at least 1")
+            raise UsageError(f"training: batch: expected at least 1, got {self.batch}")
 
 
 Work = Profile | PhasedWork | TrainingOptions
@@ -47,8 +47,8 @@ Work = Profile | PhasedWork | TrainingOptions
 class JobSpec:
     """One job: a profile or phases to replay, or a training to run, on `ranks` processes for `iterations` iterations.
 
-    `index` of `jobs` is its turn among the jobs of a run, which a perturbation goes by. `warmup` all-reduces
-    of four bytes precede the start.
+    `index` is the job's position among the `jobs` of a run, which a perturbation uses. `warmup` all-reduces of four
+    bytes precede the start.
     """
 
     name: str
@@ -63,19 +63,17 @@ class JobSpec:
     def __post_init__(self) -> None:
         for value, least, what in ((self.ranks, 1, "ranks"), (self.iterations, 1, "iterations")):
             if value < least:
-                raise UsageError(f"job {self.name}: {value} {what} are not possible; at least {least}")
+                raise UsageError(f"job {self.name}: {what}: expected at least {least}, got {value}")
         if not 0 <= self.index < self.jobs:
-            raise UsageError(
-                f"job {self.name}: index {self.index} is not one of {self.jobs} jobs, counted from 0"
-            )
+            raise UsageError(f"job {self.name}: index: expected 0 to {self.jobs - 1}, got {self.index}")
 
     @property
     def kind(self) -> Literal["replay", "train"]:
-        """Whether the job replays a profile or phases, or trains a model."""
+        """``train`` for a training, ``replay`` for a profile or phases."""
         return "train" if isinstance(self.work, TrainingOptions) else "replay"
 
     def hold_s(self, iteration: int) -> float:
-        """How long this job is held back before an iteration."""
+        """The time for which the perturbation delays this job before an iteration."""
         if self.perturbation is None:
             return 0.0
         return self.perturbation.hold_s(self.index, self.jobs, iteration)
@@ -83,7 +81,7 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class RankResult:
-    """What one rank reports: its iterations, their CPU time, its connections at the end, and its training."""
+    """The report of one rank: its iterations, their CPU time, its connections at the end, and its training."""
 
     rank: int
     iterations: tuple[IterationRecord, ...]
@@ -95,7 +93,7 @@ class RankResult:
 
 @dataclass(frozen=True)
 class JobResult:
-    """A finished job: what each of its ranks reports."""
+    """The reports of all ranks of a finished job."""
 
     name: str
     index: int
@@ -103,7 +101,7 @@ class JobResult:
 
     @property
     def iterations(self) -> tuple[IterationRecord, ...]:
-        """The iterations as rank 0 saw them."""
+        """The iterations, measured by rank 0."""
         return self.ranks[0].iterations
 
     @property
@@ -120,17 +118,17 @@ class JobResult:
 
     @property
     def congestion_controls(self) -> frozenset[str]:
-        """The congestion controls that the job's connections really used."""
+        """The congestion controls of the job's connections, read from the sockets."""
         return frozenset(flow.congestion_control for rank in self.ranks for flow in rank.flows)
 
     @property
     def retransmits(self) -> int:
-        """Segments sent again, by all ranks."""
+        """Retransmitted segments of all ranks."""
         return sum(flow.retransmits for rank in self.ranks for flow in rank.flows)
 
     @property
     def delivered_ce_segments(self) -> int:
-        """Segments that were acknowledged as marked by ECN, of all ranks."""
+        """Segments of all ranks that were acknowledged as ECN-marked."""
         return sum(flow.delivered_ce_segments or 0 for rank in self.ranks for flow in rank.flows)
 
     @property

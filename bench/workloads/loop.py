@@ -1,4 +1,4 @@
-"""The iteration loop of one rank: hold, run, record; on the clock that all processes of a host share."""
+"""The iteration loop of one rank: wait for the perturbation, run the iteration, record it (CLOCK_MONOTONIC)."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class IterationRecord:
-    """One iteration as its rank saw it, in CLOCK_MONOTONIC seconds; the hold came before the start."""
+    """One iteration of a rank, in CLOCK_MONOTONIC seconds; `hold_s` is the delay before its start."""
 
     start_s: float
     end_s: float
@@ -26,24 +26,24 @@ IterationCallback = Callable[[int, IterationRecord], None]
 
 @dataclass(frozen=True)
 class TrainingOutcome:
-    """What a training comes to on one rank: a loss for each iteration, and a checksum of the parameters."""
+    """The result of a training on one rank: a loss for each iteration, and a checksum of the parameters."""
 
     losses: tuple[float, ...]
     parameters_sha256: str
 
 
 class Workload(Protocol):
-    """What a rank repeats, and what it comes to in the end (None for a replay)."""
+    """The work that a rank repeats."""
 
     def iterate(self, iteration: int, hold_s: float) -> IterationRecord:
-        """Run one iteration now; `hold_s`, which has passed already, is only recorded."""
+        """Run one iteration now; `hold_s`, the delay before it, is only recorded."""
 
     def outcome(self) -> TrainingOutcome | None:
-        """The result of the training so far."""
+        """The result of the training so far; None for a replay."""
 
 
 def sleep_until(deadline_s: float) -> None:
-    """Sleep until CLOCK_MONOTONIC says `deadline_s`; return at once where that is past."""
+    """Sleep until CLOCK_MONOTONIC reaches `deadline_s`; return at once if it has passed."""
     remaining_s = deadline_s - time.monotonic()
     if remaining_s > 0:
         time.sleep(remaining_s)
@@ -55,7 +55,7 @@ def run_iterations(
     hold_s: Callable[[int], float],
     on_iteration: IterationCallback,
 ) -> tuple[IterationRecord, ...]:
-    """Run the iterations one after the other and tell `on_iteration` about each."""
+    """Run the iterations one after the other; `on_iteration` is called after each."""
     records = []
     for iteration in range(iterations):
         held_s = hold_s(iteration)

@@ -1,4 +1,4 @@
-"""Disturbance: now and then a job is held back, so that the jobs must find their turns anew."""
+"""Perturbation: jobs are delayed from time to time, so that they have to interleave anew."""
 
 import math
 import random
@@ -12,8 +12,8 @@ from mltcp.core.quantities import parse_number
 class Perturbation:
     """Every `every` iterations one job, in turn, waits up to `up_to_s` before it starts its iteration.
 
-    The wait is not part of the iteration. It depends on the seed, the job and the iteration alone, so that
-    all ranks of a job wait alike, and every policy meets the same disturbance.
+    The wait is not part of the iteration. It depends only on the seed, the job and the iteration, so that all ranks of
+    a job wait for the same time, and every policy is disturbed in the same way.
     """
 
     every: int
@@ -29,7 +29,7 @@ class Perturbation:
             )
 
     def hold_s(self, job: int, jobs: int, iteration: int) -> float:
-        """How long job number `job` of `jobs` (counted from 0) waits before this iteration; mostly 0."""
+        """The wait of job number `job` of `jobs` (from 0) before this iteration; 0 for most iterations."""
         turn, rest = divmod(iteration, self.every)
         if iteration == 0 or rest != 0 or (turn - 1) % jobs != job:
             return 0.0

@@ -1,8 +1,8 @@
-"""Demand phases on a link: an iteration as stretches of silence, and of all-reduces at a share of the link's rate.
+"""Demand phases on the lab's link: an iteration as stretches of silence and of all-reduces at a share of its rate.
 
 A set of jobs (`placement.traces.sets`) describes each job by phases of (duration, bandwidth) on a link of some
-capacity. Here the same phases are put on the lab's link, which is slower: times are multiplied by one factor for all
-jobs of the set, and bytes are such that each phase takes the same share of the link's rate as it took before.
+capacity. The lab's link is slower: times are multiplied by one factor for all jobs of the set, and bytes are chosen
+such that each phase takes the same share of the link's rate as before.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import UsageError
 
 LINE_RATE_SHARE = 0.95
-"""From this share of the rate on, a phase is one all-reduce; below, it is sent in pieces."""
+"""A phase with at least this share of the rate is one all-reduce; below it, the phase is sent in pieces."""
 PIECE_S = 0.005
-"""How far apart pieces are: shorter than the pause after which TCP starts slowly again (the lab's least time-out)."""
+"""The distance of pieces: shorter than the idle time after which TCP restarts slowly (the lab's minimum RTO)."""
 
 LONGEST_S, SHORTEST_S, USUAL_S = 0.6, 0.2, 0.4
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """A part of an iteration on the lab's link: all-reduces of these sizes, one begun every so often; none: silence."""
+    """A part of an iteration on the lab's link: all-reduces of these sizes at equal distances; without any, silence."""
 
     duration_s: float
     pieces_bytes: tuple[int, ...] = ()
 
     @property
     def every_s(self) -> float:
-        """How long after a piece begins the next one may."""
+        """The shortest time between the beginnings of two pieces."""
         return self.duration_s / max(1, len(self.pieces_bytes))
 
 
 @dataclass(frozen=True)
 class ComputeChange:
-    """From an iteration (counted from 0) on, silences last `factor` times as long, as with another batch size."""
+    """From an iteration (counted from 0) on, silences are `factor` times as long, as with another batch size."""
 
     iteration: int
     factor: float
 
     def __post_init__(self) -> None:
         if self.iteration < 1:
-            raise UsageError(f"a change at iteration {self.iteration}: 1 or more is allowed")
+            raise UsageError(f"change: iteration: expected 1 or more, got {self.iteration}")
         if not (math.isfinite(self.factor) and self.factor > 0):
-            raise UsageError(f"a change by the factor {self.factor}: a finite number above 0 is allowed")
+            raise UsageError(f"change: factor: expected a finite number above 0, got {self.factor}")
 
 
 @dataclass(frozen=True)
 class PhasedWork:
-    """What a job repeats: its stretches in order, and a change of its compute time in mid-run, if any."""
+    """The stretches of a job's iteration in order, and an optional change of its compute time during the run."""
 
     name: str
     stretches: tuple[Stretch, ...]
@@ -81,14 +81,14 @@ class PhasedWork:
 def time_scale(iterations_s: Sequence[float]) -> float:
     """One factor for the times of a set of jobs, such that their iterations take 0.2 to 0.6 s.
 
-    The longest becomes 0.4 s, but more, up to 0.6 s, if the shortest would be below 0.2 s. Long enough that F and
-    windows can act within an iteration, and short enough that a comparison does not take all day.
+    The longest becomes 0.4 s, or up to 0.6 s if the shortest would be below 0.2 s: long enough for F and congestion
+    windows to act within an iteration, and short enough for a comparison of many iterations.
 
     Raises:
         UsageError: there is no job.
     """
     if not iterations_s:
-        raise UsageError("a set without jobs: at least one is needed")
+        raise UsageError("set: expected at least one job, got none")
     longest, shortest = max(iterations_s), min(iterations_s)
     return min(LONGEST_S, max(USUAL_S, SHORTEST_S * longest / shortest)) / longest
 
@@ -101,17 +101,16 @@ def on_link(
     ranks: int,
     scale: float,
 ) -> PhasedWork:
-    """The demand of a job, described on a link of `capacity_bps`, on one of `rate_bps` with times times `scale`.
+    """Convert a job's demand on a link of `capacity_bps` to a link of `rate_bps`, with times multiplied by `scale`.
 
-    A phase that asks for more than the capacity takes as much longer as it needs.
-
-    A single rank has nobody to send to: all of its phases are silent.
+    A phase with more bandwidth than the capacity is prolonged accordingly. The phases of a single rank are silent,
+    since it has no peer.
 
     Raises:
-        UsageError: a capacity that is none.
+        UsageError: the capacity is not positive.
     """
     if not capacity_bps > 0:
-        raise UsageError(f"job {name}: a capacity of {capacity_bps} bit/s; more than 0 is allowed")
+        raise UsageError(f"job {name}: capacity_bps: expected more than 0, got {capacity_bps}")
     stretches = tuple(_stretch(phase, capacity_bps, rate_bps, ranks, scale) for phase in demand.phases)
     return PhasedWork(name, stretches)
 
@@ -123,7 +122,7 @@ def _stretch(phase: Phase, capacity_bps: float, rate_bps: float, ranks: int, sca
     duration_s = phase.duration_ns / 1e9 * scale * max(1.0, share)
     share = min(1.0, share)
     count = 1 if share >= LINE_RATE_SHARE else max(1, round(duration_s / PIECE_S))
-    # link_time_s is in proportion to the bytes.
+    # link_time_s is proportional to the bytes.
     size = share * duration_s / count / link_time_s(1.0, rate_bps, ranks)
     return Stretch(duration_s, (max(SMALLEST_BUCKET_BYTES, round(size)),) * count)
 
@@ -140,5 +139,6 @@ def parse_change(text: str) -> tuple[str, ComputeChange]:
     try:
         return job, ComputeChange(int(iteration), float(factor))
     except ValueError:
-        why = "JOB:ITERATION:FACTOR is allowed, such as vgg16-1:40:2"
-        raise UsageError(f"--change {text!r}: {why}") from None
+        raise UsageError(
+            f"--change: expected JOB:ITERATION:FACTOR, such as vgg16-1:40:2, got {text!r}"
+        ) from None

@@ -1,4 +1,4 @@
-"""What one training iteration costs, in compute time and gradient bytes; fitting it to a link."""
+"""Profiles of DNN training iterations: compute time and gradient buckets, and their scaling to a link."""
 
 import json
 import math
@@ -22,7 +22,7 @@ _BISECTIONS = 60
 
 @dataclass(frozen=True)
 class Scale:
-    """Factors that fit profiles to a link: of their times, and of their bytes."""
+    """Factors by which the times and the bytes of profiles are multiplied to fit a link."""
 
     time: float
     bytes: float
@@ -30,7 +30,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Profile:
-    """One iteration of a data-parallel training: forward, then backward, in which gradients leave.
+    """One iteration of a data-parallel training: the forward phase, then the backward phase, which sends gradients.
 
     `buckets_bytes` are the gradient buckets in the order in which the backward phase completes them; they
     become ready at equal spacing, the last one at the end of the backward phase.
@@ -63,7 +63,7 @@ class Profile:
         """
         for factor, what in ((time, "time"), (bytes, "bytes")):
             if not (math.isfinite(factor) and factor > 0):
-                raise UsageError(f"the scale of {what} is {factor}; it must be a finite number above 0")
+                raise UsageError(f"scale of {what}: expected a finite number above 0, got {factor}")
         buckets = tuple(max(SMALLEST_BUCKET_BYTES, round(b * bytes)) for b in self.buckets_bytes)
         return Profile(self.name, self.forward_s * time, self.backward_s * time, buckets)
 
@@ -72,7 +72,7 @@ class Profile:
         return Profile(self.name, self.compute_s, 0.0, self.buckets_bytes)
 
     def isolated_iteration_s(self, rate_bps: float, ranks: int) -> float:
-        """The iteration's time alone on a link of `rate_bps` that sends buckets in order, each when ready."""
+        """The iteration's time alone on a link of `rate_bps` that carries the buckets in order, each when ready."""
         return _last_through_s(self.ready_s(), (link_time_s(b, rate_bps, ranks) for b in self.buckets_bytes))
 
     def link_share(self, rate_bps: float, ranks: int) -> float:
@@ -81,14 +81,14 @@ class Profile:
 
 
 def link_time_s(size_bytes: float, rate_bps: float, ranks: int) -> float:
-    """How long a link is busy in one direction with a ring all-reduce of `size_bytes`, headers included."""
+    """The time for which a ring all-reduce of `size_bytes` occupies a link in one direction, headers included."""
     return 2 * (ranks - 1) / ranks * size_bytes * 8 / rate_bps * HEADER_OVERHEAD
 
 
 def ddp_buckets(gradient_bytes: int) -> tuple[int, ...]:
-    """What DistributedDataParallel's default caps make of so many bytes: 1 MiB first, then 25 MiB each.
+    """The buckets of DistributedDataParallel's default caps for so many bytes: 1 MiB first, then 25 MiB each.
 
-    Real buckets end at parameter boundaries, which a total does not tell.
+    Real buckets end at parameter boundaries, which are not known here.
     """
     buckets = [min(FIRST_BUCKET_BYTES, gradient_bytes)]
     left = gradient_bytes - buckets[0]
@@ -107,8 +107,7 @@ def builtin_names() -> tuple[str, ...]:
 def load(name_or_path: str) -> Profile:
     """The built-in profile of that name, or the one in that JSON file.
 
-    Raises UsageError: an unknown name (the message lists the known ones), or a malformed file (file, field,
-    why).
+    Raises UsageError: the name is unknown, or the file cannot be read or is malformed.
     """
     if name_or_path in builtin_names():
         return _parse((files("bench.workloads.profiles") / f"{name_or_path}.json").read_bytes(), name_or_path)
@@ -116,7 +115,7 @@ def load(name_or_path: str) -> Profile:
     if path.suffix != ".json" and path.parent == Path() and not path.exists():
         allowed = ", ".join(builtin_names())
         raise UsageError(
-            f"unknown profile {name_or_path!r}; allowed: {allowed}, or the path of a JSON profile"
+            f"profile: expected one of {allowed}, or the path of a JSON profile, got {name_or_path!r}"
         )
     try:
         content = path.read_bytes()
@@ -126,7 +125,7 @@ def load(name_or_path: str) -> Profile:
 
 
 def default_fraction(jobs: int) -> float:
-    """The link share of the largest of so many jobs: together they leave a seventh of the link free."""
+    """The link share of the largest of so many jobs; together they leave a seventh of the link free."""
     return 0.86 / max(2, jobs)
 
 
@@ -155,7 +154,7 @@ def fit(
 
 
 def _last_through_s(ready_s: Iterable[float], link_s: Iterable[float]) -> float:
-    """When the link is through with the last bucket, if it sends them one by one, none before it is ready."""
+    """When a link has carried the last bucket, if it carries them one by one, none before it is ready."""
     free_s = 0.0
     for bucket_ready_s, bucket_link_s in zip(ready_s, link_s, strict=True):
         free_s = max(free_s, bucket_ready_s) + bucket_link_s
@@ -163,13 +162,13 @@ def _last_through_s(ready_s: Iterable[float], link_s: Iterable[float]) -> float:
 
 
 def _scaled_share(profile: Profile, scale: Scale, rate_bps: float, ranks: int) -> float:
-    """The link share of the scaled profile; smooth in the scale, as no bucket is rounded to whole bytes."""
+    """The link share of the scaled profile; continuous in the scale, because buckets are not rounded."""
     link_s = [link_time_s(b * scale.bytes, rate_bps, ranks) for b in profile.buckets_bytes]
     return sum(link_s) / _last_through_s((ready_s * scale.time for ready_s in profile.ready_s()), link_s)
 
 
 def _bisect(share: Callable[[float], float], target: float) -> float:
-    """Where the increasing function `share` reaches `target`."""
+    """The argument at which the increasing function `share` reaches `target`."""
     low, high = 1.0, 1.0
     while share(low) > target:
         low /= 2
@@ -185,14 +184,14 @@ def _check_fit(
     profiles: Sequence[Profile], rate_bps: float, ranks: int, fraction: float, compute_s: float
 ) -> None:
     if not profiles:
-        raise UsageError("there is no job to fit to the link; at least one is needed")
+        raise UsageError("fit: expected at least one job, got none")
     if ranks < 2:
-        raise UsageError(f"a job of {ranks} ranks sends nothing; at least 2 ranks are needed")
+        raise UsageError(f"fit: ranks: expected at least 2, got {ranks}")
     if not 0 < fraction < 1:
-        raise UsageError(f"the link share {fraction} is not possible; it must be above 0 and below 1")
+        raise UsageError(f"fit: link share: expected above 0 and below 1, got {fraction}")
     for value, what in ((rate_bps, "rate in bit/s"), (compute_s, "compute time in seconds")):
         if not (math.isfinite(value) and value > 0):
-            raise UsageError(f"the {what} is {value}; it must be a finite number above 0")
+            raise UsageError(f"fit: {what}: expected a finite number above 0, got {value}")
 
 
 def _parse(content: bytes, where: str) -> Profile:
@@ -201,34 +200,32 @@ def _parse(content: bytes, where: str) -> Profile:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{where}: not a JSON document: {error}") from error
     if not isinstance(document, dict):
-        raise UsageError(f"{where}: must be a JSON object with the fields {', '.join(_FIELDS)}")
+        raise UsageError(f"{where}: expected a JSON object with the fields {', '.join(_FIELDS)}")
     _check_fields(document, where)
     forward_s, backward_s = (_seconds(document, field, where) for field in ("forward_s", "backward_s"))
     if forward_s + backward_s == 0:
-        raise UsageError(
-            f"{where}: field 'forward_s': 0 together with 'backward_s'; one of them must be above 0"
-        )
+        raise UsageError(f"{where}: field 'forward_s': expected more than 0 where 'backward_s' is 0, got 0")
     return Profile(document["name"], forward_s, backward_s, _buckets(document, where))
 
 
 def _check_fields(document: dict[str, Any], where: str) -> None:
     for field in document:
         if field not in _FIELDS:
-            raise UsageError(f"{where}: field {field!r}: unknown; allowed: {', '.join(_FIELDS)}")
+            raise UsageError(f"{where}: field {field!r}: unknown; expected {', '.join(_FIELDS)}")
     for field in _FIELDS:
         if field not in document and field != "source":
             raise UsageError(f"{where}: field {field!r}: missing")
     for field in ("name", "source"):
         value = document.get(field, "not given")
         if not isinstance(value, str) or not value:
-            raise UsageError(f"{where}: field {field!r}: {_shown(value)} is not a non-empty string")
+            raise UsageError(f"{where}: field {field!r}: expected a non-empty string, got {_shown(value)}")
 
 
 def _seconds(document: dict[str, Any], field: str, where: str) -> float:
     value = document[field]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e9:
         raise UsageError(
-            f"{where}: field {field!r}: {_shown(value)} is not a number of seconds from 0 to 1e9"
+            f"{where}: field {field!r}: expected a number of seconds from 0 to 1e9, got {_shown(value)}"
         )
     return float(value)
 
@@ -238,13 +235,13 @@ def _buckets(document: dict[str, Any], where: str) -> tuple[int, ...]:
     buckets = document[field]
     if not isinstance(buckets, list) or not buckets:
         raise UsageError(
-            f"{where}: field {field!r}: {_shown(buckets)} is not a non-empty list of byte counts"
+            f"{where}: field {field!r}: expected a non-empty list of byte counts, got {_shown(buckets)}"
         )
     for i, value in enumerate(buckets):
         whole = isinstance(value, int) and not isinstance(value, bool)
         if not whole or not SMALLEST_BUCKET_BYTES <= value <= 1 << 40:
-            why = f"{_shown(value)} is not a whole number of bytes from {SMALLEST_BUCKET_BYTES} to 2**40"
-            raise UsageError(f"{where}: field '{field}[{i}]': {why}")
+            expected = f"a whole number of bytes from {SMALLEST_BUCKET_BYTES} to 2**40"
+            raise UsageError(f"{where}: field '{field}[{i}]': expected {expected}, got {_shown(value)}")
     return tuple(buckets)
 
 

@@ -28,7 +28,7 @@ _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Replay a profile as one rank; rank 0 prints. The exit status: 2 for bad input, 1 for a fault."""
+    """Replay a profile as one rank; rank 0 prints the result. Returns the exit status: 1 failure, 2 bad usage."""
     options = _parser().parse_args(arguments)
     try:
         profile = load(options.profile).scaled(options.scale_time, options.scale_bytes)
@@ -63,8 +63,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--perturb", metavar="N:S", help="every N iterations hold a job back by up to S seconds"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the perturbation")
-    parser.add_argument("--job-index", type=int, default=0, metavar="I", help="this job's turn, from 0")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the perturbation")
+    parser.add_argument(
+        "--job-index",
+        type=int,
+        default=0,
+        metavar="I",
+        help="this job's position among the jobs that take turns, from 0",
+    )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="how many jobs take turns")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     return parser
@@ -79,7 +85,7 @@ def _rank_and_ranks() -> tuple[int, int]:
     try:
         return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     except ValueError as error:
-        raise UsageError("RANK and WORLD_SIZE must be whole numbers") from error
+        raise UsageError("RANK and WORLD_SIZE: expected whole numbers") from error
 
 
 def _spec(options: argparse.Namespace, profile: Profile, ranks: int) -> JobSpec:

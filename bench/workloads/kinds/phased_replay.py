@@ -1,4 +1,4 @@
-"""One rank of a job that replays demand phases: timers for silences, real all-reduces at the phases' rates."""
+"""One rank that replays demand phases: timers for silences, and real all-reduces at the rates of the phases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ELEMENT_BYTES = 4
 
 
 class PhasedReplay:
-    """Iterations of stretches; a stretch that sends in pieces is longer on a busy link, but never faster than asked."""
+    """Iterations of stretches; one in pieces takes longer on a busy link, but is never sent faster than its rate."""
 
     def __init__(self, work: PhasedWork, rank: int, ranks: int) -> None:
         self._work = work
@@ -30,7 +30,7 @@ class PhasedReplay:
         self._submitted_bytes = sum(tensor.numel() * _ELEMENT_BYTES for tensor in self._tensors)
 
     def iterate(self, iteration: int, hold_s: float) -> IterationRecord:
-        """All stretches in order, and a check of the sums after the clock has been read.
+        """Run all stretches in order, and a check of the sums, which is not timed.
 
         Raises WrongDataError if a sum is wrong.
         """
@@ -38,7 +38,7 @@ class PhasedReplay:
         for number, tensor in enumerate(self._tensors):
             tensor.fill_(contribution(self._rank, iteration, number))
         at_s = start_s
-        # Without an optimizer, pieces of equal size would be taken for iterations.
+        # Without an optimizer step, the detector would take pieces of equal size for iterations.
         with collectives.iteration():
             for stretch, pieces in zip(self._work.at(iteration), self._pieces, strict=True):
                 at_s = _pass(stretch, pieces, at_s)
@@ -51,13 +51,13 @@ class PhasedReplay:
 
 
 def _pass(stretch: Stretch, pieces: list[torch.Tensor], begin_s: float) -> float:
-    """Live through a stretch that begins at `begin_s`; returns when it was over."""
+    """Run a stretch that begins at `begin_s`; returns the time of its end."""
     due_s, now_s = begin_s, begin_s
     for piece in pieces:
         sleep_until(due_s)
         dist.all_reduce(piece)
         now_s = time.monotonic()
-        # A late timer is made up for, congestion is not: what is sent is never faster than the phase for long.
+        # A late timer is made up for, but not congestion: the rate must not exceed the phase's for long.
         due_s = due_s + stretch.every_s if now_s < due_s + 2 * stretch.every_s else now_s
     end_s = max(now_s, due_s if pieces else begin_s + stretch.duration_s)
     sleep_until(end_s)

@@ -15,7 +15,7 @@ _PATTERN = 64
 
 
 class Replay:
-    """Iterations as under DistributedDataParallel: each bucket's all-reduce starts when it is ready."""
+    """A profile's iterations as under DistributedDataParallel: a bucket's all-reduce starts when it is ready."""
 
     def __init__(self, profile: Profile, rank: int, ranks: int) -> None:
         self._profile = profile
@@ -26,7 +26,7 @@ class Replay:
         self._submitted_bytes = sum(bucket.numel() * _ELEMENT_BYTES for bucket in self._buckets)
 
     def iterate(self, iteration: int, hold_s: float) -> IterationRecord:
-        """Forward, backward with the all-reduces, and a check of the sums after the clock has been read.
+        """Run the forward phase, the backward phase with its all-reduces, and a check of the sums, which is not timed.
 
         Raises WrongDataError if a sum is wrong.
         """
@@ -52,7 +52,7 @@ class Replay:
 
 
 def contribution(rank: int, iteration: int, bucket: int) -> int:
-    """What a rank puts into every element of a bucket; neighbouring iterations, buckets and ranks differ."""
+    """The value of a rank in every element of a bucket; neighbouring iterations, buckets and ranks differ."""
     return (rank + 1) * (1 + (iteration * 7 + bucket) % _PATTERN)
 
 
@@ -63,4 +63,4 @@ def check_sum(tensor: torch.Tensor, ranks: int, iteration: int, bucket: int) -> 
     found = tensor[position].item()
     if found != expected:
         where = f"iteration {iteration}, bucket {bucket}, element {position}"
-        raise WrongDataError(f"wrong sum in {where}: {found}, not {expected}")
+        raise WrongDataError(f"wrong sum in {where}: expected {expected}, got {found}")

@@ -1,4 +1,4 @@
-"""One rank of a small training under DistributedDataParallel, the same to the last bit on any network."""
+"""One rank of a small training under DistributedDataParallel, bit-identical on any network."""
 
 import hashlib
 import math
@@ -15,7 +15,7 @@ _INPUTS = 16
 
 
 class Training:
-    """A perceptron with one hidden square layer that learns a fixed function of seeded random inputs."""
+    """A perceptron with a square hidden layer that learns a fixed function of seeded random inputs."""
 
     def __init__(self, options: TrainingOptions, rank: int, ranks: int) -> None:
         self._options = options
@@ -25,19 +25,19 @@ class Training:
         torch.manual_seed(options.seed)
         self._module = perceptron(options.parameters)
         self._bytes = sum(p.numel() * p.element_size() for p in self._module.parameters())
-        # All ranks build the same module from the seed: no need to send it, and no traffic before the start.
+        # All ranks build the same module from the seed, so that init_sync would only add traffic before the start.
         self._model = DistributedDataParallel(self._module, init_sync=False)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=options.learning_rate)
 
     def outcome(self) -> TrainingOutcome:
-        """The losses on this rank's samples, and a checksum that all ranks share, as they share gradients."""
+        """The losses on this rank's samples, and a checksum of the parameters, which is the same on all ranks."""
         digest = hashlib.sha256()
         for parameter in self._module.parameters():
             digest.update(parameter.detach().numpy().tobytes())
         return TrainingOutcome(tuple(self._losses), digest.hexdigest())
 
     def iterate(self, iteration: int, hold_s: float) -> IterationRecord:
-        """Forward, the rest of the compute time asleep, backward with the all-reduces, optimizer's step."""
+        """Run the forward phase, sleep for the rest of the compute time, run backward phase and optimizer step."""
         start_s = time.monotonic()
         inputs, targets = self._samples(iteration)
         self._optimizer.zero_grad()

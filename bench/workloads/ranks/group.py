@@ -1,5 +1,7 @@
-"""The process group of a job: Gloo inside the mltcp backend, over one interface, met through a file, so that nothing
-else connects."""
+"""The process group of a job: the mltcp backend around Gloo, over one interface.
+
+The ranks meet through a file store, so that a job has no connections but Gloo's.
+"""
 
 import os
 from datetime import timedelta
@@ -17,12 +19,11 @@ TIMEOUT = timedelta(seconds=60)
 
 
 def join_group(store_file: Path, rank: int, ranks: int, place: RankPlace, job: str) -> None:
-    """Become a rank of the group that meets at `store_file`, for the rest of this process's life.
+    """Join the group that meets at `store_file`, until this process ends.
 
-    There is no way out but the process's end. With torch 2.13, where DistributedDataParallel holds a
-    destroyed group's last reference, the group goes with the interpreter's lock held and waits for its worker
-    threads, one of which may wait for that lock: about one training in fifty never came back from leaving its
-    group.
+    The group is never destroyed: with torch 2.13, where DistributedDataParallel holds the last reference to a destroyed
+    group, its destructor runs with the GIL held and waits for worker threads, one of which may wait for the GIL. About
+    one training in fifty deadlocked there.
     """
     os.environ["GLOO_SOCKET_IFNAME"] = place.interface
     os.environ["MLTCP_JOB"] = job
@@ -30,7 +31,7 @@ def join_group(store_file: Path, rank: int, ranks: int, place: RankPlace, job: s
         os.environ["MLTCP_PACE"] = place.pace
     os.environ.update(place.environment)
     os.environ[ENVIRONMENT] = NO_DAEMON if place.daemon is None else os.fspath(place.daemon)
-    # The control that is compared is set on the job's cgroup, from the first SYN on.
+    # The congestion control is set on the job's cgroup, so that it is in use from the first SYN on.
     os.environ["MLTCP_CC"] = NO_CONTROL
     register()
     torch.set_num_threads(1)
@@ -40,7 +41,7 @@ def join_group(store_file: Path, rank: int, ranks: int, place: RankPlace, job: s
 
 
 def warm_up(rounds: int) -> None:
-    """Open what opens lazily, with all-reduces too small to be taken for an iteration."""
+    """Open lazily created connections, by all-reduces too small to be detected as an iteration."""
     element = torch.zeros(1)
     for _ in range(rounds):
         dist.all_reduce(element)

@@ -1,4 +1,4 @@
-"""Where a rank runs: the network namespace, interface and cgroup that its process moves into first of all."""
+"""The place of a rank: the network namespace, interface and cgroup that its process enters before anything else."""
 
 import ctypes
 import os
@@ -13,11 +13,19 @@ NAMESPACES = Path("/run/netns")
 
 @dataclass(frozen=True)
 class RankPlace:
-    """A named network namespace (None: the caller's), interface and address in it, a cgroup v2 directory, the socket
-    of the daemon there (None: none is asked), what MLTCP_PACE is set to, and further variables of its environment.
+    """The place of one rank.
 
-    The address is what the rank's connections must turn out to be bound to. Raises UsageError for an
-    interface with a name of one letter, which Gloo ignores.
+    Attributes:
+        namespace: a named network namespace; None: the caller's.
+        interface: the network interface for Gloo.
+        address: the local address that the rank's connections must have.
+        cgroup: a cgroup v2 directory.
+        daemon: the socket of the daemon; None: the rank uses no daemon.
+        pace: the value of MLTCP_PACE.
+        environment: further environment variables.
+
+    Raises:
+        UsageError: the interface has a name of one letter, which Gloo ignores.
     """
 
     namespace: str | None
@@ -30,10 +38,12 @@ class RankPlace:
 
     def __post_init__(self) -> None:
         if len(self.interface) < 2:
-            raise UsageError(f"interface {self.interface!r}: Gloo needs a name of at least two letters")
+            raise UsageError(
+                f"interface: expected a name of at least two letters for Gloo, got {self.interface!r}"
+            )
 
     def enter(self) -> None:
-        """Move this process there, while it has a single thread. Raises MltcpError naming what failed."""
+        """Move this process there, while it has a single thread. Raises MltcpError if it cannot."""
         if self.cgroup is not None:
             _join_cgroup(self.cgroup)
         if self.namespace is not None:
@@ -48,7 +58,7 @@ def _join_cgroup(directory: Path) -> None:
 
 
 def _enter_network(name: str) -> None:
-    # os.setns came with Python 3.12 only.
+    # os.setns exists from Python 3.12 on.
     libc = ctypes.CDLL(None, use_errno=True)
     try:
         descriptor = os.open(NAMESPACES / name, os.O_RDONLY | os.O_CLOEXEC)

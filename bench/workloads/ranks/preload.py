@@ -1,11 +1,10 @@
-"""What the fork server imports and sets before it forks ranks, so that they start in milliseconds."""
+"""Imports and settings of the fork server before it forks ranks, so that they start in milliseconds."""
 
 import gc
 import os
 import signal
 
-# Ranks inherit this: a terminal's Ctrl-C reaches the whole process group, but only the launching process may
-# end them.
+# Inherited by the ranks: a terminal's Ctrl-C reaches the whole process group, but only the launcher ends them.
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 # A thread pool would not survive the fork, and ranks share few cores.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -18,10 +17,10 @@ import bench.workloads.kinds.replay  # noqa: E402
 import bench.workloads.kinds.training  # noqa: E402
 import bench.workloads.ranks.rank  # noqa: E402, F401
 
-# The first optimizer of a process imports much of torch: let that be this process.
+# The first optimizer of a process imports much of torch; do that here.
 torch.optim.SGD([torch.zeros(1, requires_grad=True)])
 
-# A full garbage collection would look at all of torch's objects, and copy every page of them that ranks share with the
-# fork server: a third of a second in the middle of an iteration. What is there now is there for good.
+# A full garbage collection would visit all of torch's objects and so copy every page that ranks share with the fork
+# server: a third of a second in the middle of an iteration. Exclude all present objects from collection.
 gc.collect()
 gc.freeze()

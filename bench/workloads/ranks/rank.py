@@ -1,4 +1,4 @@
-"""A rank as a process: it goes to its place, joins its group, runs the job, and reports to the launcher."""
+"""The main function of a rank's process: it enters its place, joins its group, runs the job, and reports."""
 
 import ctypes
 import os
@@ -24,7 +24,7 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class RankReady:
-    """The rank is in its group and waits for the start time, in CLOCK_MONOTONIC seconds."""
+    """The rank has joined its group and waits for the start time, in CLOCK_MONOTONIC seconds."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class RankProgress:
 
 @dataclass(frozen=True)
 class RankFinished:
-    """The rank is done, and keeps its connections until it is told to leave."""
+    """The rank has finished, and keeps its connections open until it is told to exit."""
 
     result: RankResult
 
@@ -59,7 +59,7 @@ def rank_main(connection: Connection, spec: JobSpec, rank: int, place: RankPlace
 
 
 def _take_part(connection: Connection, spec: JobSpec, rank: int, place: RankPlace, store: Path) -> None:
-    # Imported here, as the launcher imports this module too and needs no torch.
+    # Imported here, because the launcher imports this module too and needs no torch.
     from bench.workloads.ranks.group import join_group, warm_up
 
     join_group(store, rank, spec.ranks, place, spec.name)
@@ -69,7 +69,7 @@ def _take_part(connection: Connection, spec: JobSpec, rank: int, place: RankPlac
     connection.send(RankReady())
     sleep_until(connection.recv())
     connection.send(RankFinished(_run(workload, spec, rank, _progress_to(connection, rank))))
-    # An early end would close connections that others still read from.
+    # An early exit would close connections that other ranks still read from.
     connection.recv()
 
 
@@ -110,7 +110,7 @@ def _run(workload: Workload, spec: JobSpec, rank: int, on_iteration: IterationCa
 
 
 def _check_addresses(place: RankPlace, flows: tuple[TcpFlow, ...]) -> None:
-    """A job whose connections avoid the link under test would measure nothing."""
+    """Check that the connections use the link under test: else nothing is measured."""
     for flow in flows:
         if flow.local[0] != place.address:
             wanted = f"{place.address} on interface {place.interface}"
@@ -118,11 +118,10 @@ def _check_addresses(place: RankPlace, flows: tuple[TcpFlow, ...]) -> None:
 
 
 def _die_with_the_launcher(store: Path) -> None:
-    """See to it that this process ends when the fork server or the launcher is gone, however they went."""
+    """Let this process be killed when the fork server or the launcher ends, for whatever reason."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The launcher is not the parent in the kernel's sense; the fork server is, and it outlives the launcher
-    # as long as a rank does.
+    # The kernel's parent is the fork server, which outlives the launcher as long as a rank runs.
     threading.Thread(target=_await_the_launchers_end, args=(store,), daemon=True).start()
 
 

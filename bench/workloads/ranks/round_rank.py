@@ -1,4 +1,4 @@
-"""A rank that all-reduces one tensor whenever it is told to, at the moment it is told, and says how long it took."""
+"""The main function of a rank that all-reduces one tensor at each requested time, and reports how long it took."""
 
 import os
 import shutil
@@ -17,14 +17,14 @@ _WARMUP = 3
 
 @dataclass(frozen=True)
 class RoundJoined:
-    """The rank is in its group, over these connections, and waits for rounds."""
+    """The rank has joined its group, over these connections, and waits for rounds."""
 
     flows: tuple[TcpFlow, ...]
 
 
 @dataclass(frozen=True)
 class RoundRequest:
-    """All-reduce `size_bytes` (a multiple of 4) at `start_s` of CLOCK_MONOTONIC; `number` varies the contents."""
+    """A request to all-reduce `size_bytes` (a multiple of 4) at `start_s` (CLOCK_MONOTONIC); `number` varies data."""
 
     number: int
     size_bytes: int
@@ -33,7 +33,7 @@ class RoundRequest:
 
 @dataclass(frozen=True)
 class RoundTime:
-    """When the rank's all-reduce began and ended, in CLOCK_MONOTONIC seconds."""
+    """The beginning and the end of the rank's all-reduce, in CLOCK_MONOTONIC seconds."""
 
     start_s: float
     end_s: float
@@ -59,7 +59,7 @@ def round_rank_main(
 def _take_part(
     connection: Connection, job: str, rank: int, ranks: int, place: RankPlace, store: Path
 ) -> None:
-    # Imported here, as the launcher imports this module too and needs no torch.
+    # Imported here, because the launcher imports this module too and needs no torch.
     from bench.workloads.ranks.group import join_group, warm_up
 
     join_group(store, rank, ranks, place, job)
@@ -68,7 +68,7 @@ def _take_part(
     while (told := _told(connection)) is not None:
         connection.send(_all_reduce(told, rank, ranks))
     shutil.rmtree(store.parent, ignore_errors=True)
-    # An orderly end would wait for a group whose other members may be gone.
+    # An orderly exit would wait for a group whose other members may be gone.
     os._exit(1)
 
 
@@ -82,7 +82,7 @@ def _told(connection: Connection) -> RoundRequest | None:
 
 
 def _all_reduce(told: RoundRequest, rank: int, ranks: int) -> RoundTime:
-    """Raises WrongDataError if the sum is wrong; neither filling the tensor nor checking it is timed."""
+    """Run and time one all-reduce, without filling and checking the tensor; WrongDataError if the sum is wrong."""
     import torch
     import torch.distributed as dist
 

@@ -44,7 +44,7 @@ def test_a_backend_named_twice_is_two_groups():
     ("arguments", "says"),
     [
         (["--backends", "smoke"], "gloo, mltcp"),
-        (["--backends", ","], "at least one backend"),
+        (["--backends", ","], "backend: expected at least one of"),
         (["--operations", "all_scatter"], "reduce_scatter"),
         (["-b", "2M", "-e", "1M"], "-b 2M is more than -e 1M"),
         (["-f", "1"], "more than 1"),

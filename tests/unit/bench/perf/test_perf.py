@@ -292,7 +292,7 @@ def test_an_interrupt_shows_what_there_is():
         shown, _ = process.communicate(timeout=30)
         assert process.returncode == 130
         assert "client to server: sender:" in shown
-        assert "interrupted: the server's side is missing" in shown
+        assert "interrupted: the server's figures are missing" in shown
         server.send_signal(signal.SIGINT)
         assert server.wait(20) == 130
 
@@ -303,30 +303,30 @@ def test_no_server_is_one_line():
     done = client(port, "-t", "1")
     assert done.returncode == 1
     assert done.stderr.startswith(
-        f"mltcp-bench: no mltcp-bench perf answers at 127.0.0.1 port {port}: Connection refused"
+        f"mltcp-bench: no mltcp-bench perf server answers at 127.0.0.1 port {port}: Connection refused"
     )
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["-t", "1", "--iterations", "2"], "one of them is allowed"),
-        (["--iterations", "2"], "--iterations: at least 1, and with --bytes and --compute"),
-        (["--compute", "1"], "--compute: 0 seconds or more, with --bytes"),
+        (["-t", "1", "--iterations", "2"], "--time and --iterations: expected one of them"),
+        (["--iterations", "2"], "--iterations: expected at least 1, with --bytes and --compute"),
+        (["--compute", "1"], "--compute: expected 0 seconds or more, with --bytes"),
         (["--bytes", "much"], "--bytes: expected a number of bytes, optionally"),
-        (["-P", "1000"], "flows 1000: 1 to 128 is allowed"),
-        (["-R", "--bidir"], "--reverse with --bidir"),
-        (["-i", "0"], "--interval 0: 0.05 to 3600"),
+        (["-P", "1000"], "flows: expected 1 to 128, got 1000"),
+        (["-R", "--bidir"], "--reverse and --bidir: expected one of them"),
+        (["-i", "0"], "--interval: expected 0.05 to 3600 seconds, got 0"),
         (["--bytes", "9" * 400], "a number of bytes"),
-        (["-B", "127.0.0.1"], "-B with -c: it is an option of -s"),
-        (["-t", "2", "--omit", "2"], "--omit 2: less than the 2 seconds"),
+        (["-B", "127.0.0.1"], "-B: expected with -s only, got -c"),
+        (["-t", "2", "--omit", "2"], "--omit: expected less than the 2 seconds, got 2"),
         (
             ["--bytes", "1K", "--compute", "0", "--iterations", "3", "--omit", "3"],
             "fewer than the 3 iterations",
         ),
         (["--job", "a b"], "job name: expected 1 to 31 letters"),
         (["-C", "nonsense"], "congestion control 'nonsense': No such file or directory; this host has reno"),
-        (["--profile", "nosuch"], "unknown profile 'nosuch'"),
+        (["--profile", "nosuch"], "or the path of a JSON profile, got 'nosuch'"),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_status_two(arguments, expected, capsys):
@@ -338,7 +338,7 @@ def test_bad_usage_is_one_line_and_exit_status_two(arguments, expected, capsys):
 
 def test_options_of_the_client_are_refused_to_the_server(capsys):
     assert main(["perf", "-s", "-P", "2"]) == 2
-    assert capsys.readouterr().err == "mltcp-bench: -P with -s: it is an option of -c\n"
+    assert capsys.readouterr().err == "mltcp-bench: -P: expected with -c only, got -s\n"
 
 
 def test_the_servers_lines_are_json_where_that_is_asked_for():

@@ -256,9 +256,9 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("change", "why"),
         [
-            ({"ranks": 0}, "0 ranks"),
-            ({"iterations": 0}, "0 iterations"),
-            ({"index": 2, "jobs": 2}, "index 2 is not one of 2 jobs"),
+            ({"ranks": 0}, "ranks: expected at least 1, got 0"),
+            ({"iterations": 0}, "iterations: expected at least 1, got 0"),
+            ({"index": 2, "jobs": 2}, "index: expected 0 to 1, got 2"),
         ],
     )
     def test_an_impossible_job_is_refused(self, change, why):
@@ -385,8 +385,11 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["--profile", "vgg61"], "unknown profile 'vgg61'; allowed: inception-v3"),
-            (["--profile", "vgg16", "--scale-bytes", "0"], "the scale of bytes is 0.0"),
+            (["--profile", "vgg61"], "profile: expected one of inception-v3"),
+            (
+                ["--profile", "vgg16", "--scale-bytes", "0"],
+                "scale of bytes: expected a finite number above 0, got 0.0",
+            ),
             (["--profile", "vgg16"], "not set: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT"),
         ],
     )

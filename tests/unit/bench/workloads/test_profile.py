@@ -149,8 +149,8 @@ def test_fit_gives_different_jobs_one_scale():
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"profiles": []}, "no job"),
-        ({"ranks": 1}, "at least 2 ranks"),
+        ({"profiles": []}, "at least one job"),
+        ({"ranks": 1}, "ranks: expected at least 2, got 1"),
         ({"fraction": 1.0}, "below 1"),
         ({"fraction": 0.0}, "above 0"),
         ({"rate_bps": 0.0}, "rate in bit/s"),
@@ -183,20 +183,32 @@ def without(field):
         (without("forward_s"), "forward_s", "missing"),
         (without("buckets_bytes"), "buckets_bytes", "missing"),
         (GOOD | {"name": ""}, "name", "non-empty string"),
-        (GOOD | {"name": 7}, "name", "7 is not a non-empty string"),
-        (GOOD | {"source": None}, "source", "null is not a non-empty string"),
-        (GOOD | {"extra": 1}, "extra", "unknown; allowed: name"),
-        (GOOD | {"forward_s": "0.1"}, "forward_s", '"0.1" is not a number of seconds'),
-        (GOOD | {"forward_s": True}, "forward_s", "true is not a number"),
-        (GOOD | {"backward_s": -0.1}, "backward_s", "-0.1 is not a number of seconds from 0"),
-        (GOOD | {"backward_s": float("nan")}, "backward_s", "NaN is not"),
-        (GOOD | {"backward_s": 10**400}, "backward_s", "is not a number of seconds"),
-        (GOOD | {"forward_s": 0}, "forward_s", "one of them must be above 0"),
+        (GOOD | {"name": 7}, "name", "expected a non-empty string, got 7"),
+        (GOOD | {"source": None}, "source", "expected a non-empty string, got null"),
+        (GOOD | {"extra": 1}, "extra", "unknown; expected name"),
+        (GOOD | {"forward_s": "0.1"}, "forward_s", 'expected a number of seconds from 0 to 1e9, got "0.1"'),
+        (GOOD | {"forward_s": True}, "forward_s", "expected a number of seconds from 0 to 1e9, got true"),
+        (GOOD | {"backward_s": -0.1}, "backward_s", "expected a number of seconds from 0 to 1e9, got -0.1"),
+        (GOOD | {"backward_s": float("nan")}, "backward_s", "got NaN"),
+        (GOOD | {"backward_s": 10**400}, "backward_s", "expected a number of seconds from 0 to 1e9, got 1"),
+        (GOOD | {"forward_s": 0}, "forward_s", "expected more than 0 where 'backward_s' is 0"),
         (GOOD | {"buckets_bytes": []}, "buckets_bytes", "non-empty list"),
-        (GOOD | {"buckets_bytes": 8}, "buckets_bytes", "8 is not a non-empty list"),
-        (GOOD | {"buckets_bytes": [8, 1.5]}, "buckets_bytes[1]", "1.5 is not a whole number"),
-        (GOOD | {"buckets_bytes": [0, 8]}, "buckets_bytes[0]", "0 is not a whole number of bytes from 4"),
-        (GOOD | {"buckets_bytes": [8, True]}, "buckets_bytes[1]", "true is not a whole number"),
+        (GOOD | {"buckets_bytes": 8}, "buckets_bytes", "expected a non-empty list of byte counts, got 8"),
+        (
+            GOOD | {"buckets_bytes": [8, 1.5]},
+            "buckets_bytes[1]",
+            "expected a whole number of bytes from 4 to 2**40, got 1.5",
+        ),
+        (
+            GOOD | {"buckets_bytes": [0, 8]},
+            "buckets_bytes[0]",
+            "expected a whole number of bytes from 4 to 2**40, got 0",
+        ),
+        (
+            GOOD | {"buckets_bytes": [8, True]},
+            "buckets_bytes[1]",
+            "expected a whole number of bytes from 4 to 2**40, got true",
+        ),
     ],
 )
 def test_a_malformed_profile_names_file_field_and_why(tmp_path, document, field, why):
@@ -217,7 +229,7 @@ def test_a_malformed_profile_names_file_field_and_why(tmp_path, document, field,
         (b"{", "not a JSON document"),
         (b"\xff\xfe\x00", "not a JSON document"),
         (b"[" * 100_000, "not a JSON document"),
-        (b"[1, 2]", "must be a JSON object with the fields name"),
+        (b"[1, 2]", "expected a JSON object with the fields name"),
     ],
 )
 def test_what_is_no_json_object_is_refused(tmp_path, content, why):
@@ -253,7 +265,8 @@ def test_any_json_value_in_any_field_is_taken_or_refused_in_one_line(tmp_path_fa
 
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(
-        UsageError, match=r"unknown profile 'vgg61'; allowed: inception-v3, lstm, resnet50, vgg16"
+        UsageError,
+        match=r"expected one of inception-v3, lstm, resnet50, vgg16, or the path of a JSON profile, got 'vgg61'",
     ):
         load("vgg61")
 
