@@ -127,7 +127,7 @@ def _be_a_rank(options: argparse.Namespace) -> int:
 
     from bench.allreduce.sweep import measure
 
-    _die_with_the_launcher()
+    _die_with_launcher()
     sweep = sweep_of(options)
     torch.set_num_threads(1)
     try:
@@ -149,7 +149,7 @@ def _be_a_rank(options: argparse.Namespace) -> int:
     os._exit(status)
 
 
-def _die_with_the_launcher() -> None:
+def _die_with_launcher() -> None:
     """Let a rank that was started here be killed when its launcher ends; torchrun watches its own ranks."""
     launcher = os.environ.get(_LAUNCHER)
     if launcher is not None:

@@ -93,14 +93,14 @@ def _reports(control: socket.socket) -> list[dict[str, Any]]:
         try:
             times_s.setdefault(message["direction"], []).extend(map(float, message["iteration_s"]))
         except (KeyError, TypeError, ValueError):
-            raise _nonsense() from None
+            raise _unreadable() from None
     try:
         return [
             {**each, "iteration_s": times_s.get(each["direction"], []) if each["sends"] else []}
             for each in message["reports"]
         ]
     except (KeyError, TypeError):
-        raise _nonsense() from None
+        raise _unreadable() from None
 
 
 def _move(moving: list[PerfDirection], every_s: float, edge_s: float, on_interval: OnInterval) -> None:
@@ -140,7 +140,7 @@ def _connected(plan: PerfPlan, host: str, port: int) -> Iterator[tuple[socket.so
         messages.send(control, {"greeting": GREETING, "plan": plan.document()})
         token = _checked(messages.receive(control)).get("token")
         if not isinstance(token, str):
-            raise _nonsense()
+            raise _unreadable()
         connections: dict[str, list[socket.socket]] = {}
         stack.callback(side.close, connections)
         for name in plan.directions:
@@ -181,7 +181,7 @@ def _connect(host: str, port: int, control: str) -> socket.socket:
     )
 
 
-def _nonsense() -> PeerError:
+def _unreadable() -> PeerError:
     return PeerError("the peer is not an mltcp-bench perf of this version: its answer cannot be read")
 
 

@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 
 @dataclass
-class _Newcomer:
+class _PendingConnection:
     """A connection whose first message has not been received yet."""
 
     connection: socket.socket
@@ -83,7 +83,7 @@ class PerfServer:
         self._lent: set[str] = set()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
-        self._newcomers: dict[int, _Newcomer] = {}
+        self._pending: dict[int, _PendingConnection] = {}
         self._tests: dict[str, _Test] = {}
         self._running: list[tuple[subprocess.Popen[bytes], str]] = []
         self._served = 0
@@ -101,8 +101,8 @@ class PerfServer:
                     if key.fileobj is self._listener:
                         self._accept()
                     else:
-                        self._read(self._newcomers[key.fd])
-                self._drop_the_slow()
+                        self._read(self._pending[key.fd])
+                self._drop_expired()
                 self._reap()
         finally:
             self.close()
@@ -112,72 +112,70 @@ class PerfServer:
         for process, _ in self._running:
             process.kill()
             process.wait()
-        for newcomer in list(self._newcomers.values()):
-            self._forget(newcomer)
-            newcomer.connection.close()
+        for pending in list(self._pending.values()):
+            self._forget(pending)
+            pending.connection.close()
         for token in list(self._tests):
             self._abandon(token, None)
         self._selector.close()
         self._listener.close()
 
-    # -- new connections ---------------------------------------------------------------------------------------------------
+    # -- new connections -----------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
         with suppress(OSError, UsageError):
             connection, address = self._listener.accept()
-            if len(self._newcomers) >= MOST_GREETING:
+            if len(self._pending) >= MOST_GREETING:
                 connection.close()
                 return
             if congestion_control(connection.fileno()) in self._lent:
                 set_control(connection, self._host_control)
             connection.setblocking(False)
-            newcomer = _Newcomer(connection, _shown(address), time.monotonic())
-            self._newcomers[connection.fileno()] = newcomer
+            pending = _PendingConnection(connection, _shown(address), time.monotonic())
+            self._pending[connection.fileno()] = pending
             self._selector.register(connection, selectors.EVENT_READ)
 
-    def _read(self, newcomer: _Newcomer) -> None:
+    def _read(self, pending: _PendingConnection) -> None:
         """Read no more than the first message: the process of the test reads the rest."""
         try:
             wanted = HEADER_BYTES
-            if len(newcomer.received) >= HEADER_BYTES:
-                wanted += messages.length_of(newcomer.received[:HEADER_BYTES])
-            part = newcomer.connection.recv(wanted - len(newcomer.received))
+            if len(pending.received) >= HEADER_BYTES:
+                wanted += messages.length_of(pending.received[:HEADER_BYTES])
+            part = pending.connection.recv(wanted - len(pending.received))
             if not part:
                 raise PeerError("it closed the connection without a message")
-            newcomer.received += part
-            if len(newcomer.received) == wanted > HEADER_BYTES:
-                self._greet(newcomer, messages.parse(newcomer.received[HEADER_BYTES:]))
-            elif len(newcomer.received) == HEADER_BYTES:
-                messages.length_of(newcomer.received)
+            pending.received += part
+            if len(pending.received) == wanted > HEADER_BYTES:
+                self._greet(pending, messages.parse(pending.received[HEADER_BYTES:]))
+            elif len(pending.received) == HEADER_BYTES:
+                messages.length_of(pending.received)
         except BlockingIOError:
             pass
         except (MltcpError, OSError) as error:
-            self._refuse(newcomer, error)
+            self._refuse(pending, error)
 
-    def _greet(self, newcomer: _Newcomer, message: dict[str, Any]) -> None:
+    def _greet(self, pending: _PendingConnection, message: dict[str, Any]) -> None:
         if message.get("greeting") != GREETING:
             raise PeerError("it is not an mltcp-bench perf of this version")
-        self._forget(newcomer)
-        newcomer.connection.setblocking(True)
-        newcomer.connection.settimeout(PATIENCE_S)
-        notice_loss(newcomer.connection)
+        self._forget(pending)
+        pending.connection.setblocking(True)
+        pending.connection.settimeout(PATIENCE_S)
+        notice_loss(pending.connection)
         if "plan" in message:
-            self._begin(newcomer, PerfPlan.from_document(message["plan"]))
+            self._begin(pending, PerfPlan.from_document(message["plan"]))
         else:
-            self._join(newcomer, message)
+            self._join(pending, message)
 
-    def _begin(self, newcomer: _Newcomer, plan: PerfPlan) -> None:
+    def _begin(self, pending: _PendingConnection, plan: PerfPlan) -> None:
         if len(self._running) + len(self._tests) >= MOST_TESTS:
             raise UsageError(f"the server runs {MOST_TESTS} tests, which is its limit: try again later")
-        set_control(newcomer.connection, plan.control)  # the client is told before it opens the rest
+        set_control(pending.connection, plan.control)  # the client is told before it opens the rest
         token = secrets.token_hex(16)
         asks_for_ecn = bool(plan.control) and needs_ecn(plan.control)
-        self._tests[token] = _Test(
-            plan, newcomer.connection, newcomer.address, time.monotonic(), asks_for_ecn
-        )
+        self._tests[token] = _Test(plan, pending.connection, pending.address, time.monotonic(), asks_for_ecn)
         self._listen_for_ecn()
         try:
-            messages.send(newcomer.connection, {"ok": True, "token": token})
+            messages.send(pending.connection, {"ok": True, "token": token})
         except PeerError:
             self._take(token)
             raise
@@ -201,34 +199,34 @@ class PerfServer:
             with suppress(UsageError):  # if it was unloaded meanwhile, the test fails by itself
                 set_control(self._listener, needed)
 
-    def _join(self, newcomer: _Newcomer, message: dict[str, Any]) -> None:
+    def _join(self, pending: _PendingConnection, message: dict[str, Any]) -> None:
         test = self._tests.get(str(message.get("token")))
         name, flow = str(message.get("direction")), message.get("flow")
         if test is None or name not in test.plan.directions or not isinstance(flow, int):
             raise PeerError("it belongs to no test")
         if not 0 <= flow < test.plan.flows or (name, flow) in test.data:
             raise PeerError("it belongs to no test")
-        set_control(newcomer.connection, test.plan.control)
-        test.data[name, flow] = newcomer.connection
+        set_control(pending.connection, test.plan.control)
+        test.data[name, flow] = pending.connection
         if test.is_complete:
             self._start(str(message["token"]))
 
-    def _refuse(self, newcomer: _Newcomer, error: Exception) -> None:
-        self._say(f"{newcomer.address}: refused: {error}")
-        self._forget(newcomer)
+    def _refuse(self, pending: _PendingConnection, error: Exception) -> None:
+        self._say(f"{pending.address}: refused: {error}")
+        self._forget(pending)
         with suppress(MltcpError, OSError):
-            newcomer.connection.settimeout(1.0)
-            messages.send(newcomer.connection, {"ok": False, "error": str(error)})
-        newcomer.connection.close()
+            pending.connection.settimeout(1.0)
+            messages.send(pending.connection, {"ok": False, "error": str(error)})
+        pending.connection.close()
 
-    def _forget(self, newcomer: _Newcomer) -> None:
-        if self._newcomers.pop(newcomer.connection.fileno(), None) is not None:
-            self._selector.unregister(newcomer.connection)
+    def _forget(self, pending: _PendingConnection) -> None:
+        if self._pending.pop(pending.connection.fileno(), None) is not None:
+            self._selector.unregister(pending.connection)
 
-    def _drop_the_slow(self) -> None:
+    def _drop_expired(self) -> None:
         limit_s = time.monotonic() - PATIENCE_S
-        for newcomer in [each for each in self._newcomers.values() if each.since_s < limit_s]:
-            self._refuse(newcomer, PeerError(f"it sent no message for {PATIENCE_S:g} s"))
+        for pending in [each for each in self._pending.values() if each.since_s < limit_s]:
+            self._refuse(pending, PeerError(f"it sent no message for {PATIENCE_S:g} s"))
         for token in [token for token, test in self._tests.items() if test.since_s < limit_s]:
             self._abandon(token, f"not all of its connections came within {PATIENCE_S:g} s")
 

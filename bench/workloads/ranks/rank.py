@@ -54,11 +54,11 @@ def rank_main(connection: Connection, spec: JobSpec, rank: int, place: RankPlace
     with failures_reported(connection):
         # A network namespace belongs to a thread: enter it before there is a second thread.
         place.enter()
-        _die_with_the_launcher(store)
-        _take_part(connection, spec, rank, place, store)
+        _die_with_launcher(store)
+        _run_rank(connection, spec, rank, place, store)
 
 
-def _take_part(connection: Connection, spec: JobSpec, rank: int, place: RankPlace, store: Path) -> None:
+def _run_rank(connection: Connection, spec: JobSpec, rank: int, place: RankPlace, store: Path) -> None:
     # Imported here, because the launcher imports this module too and needs no torch.
     from bench.workloads.ranks.group import join_group, warm_up
 
@@ -117,15 +117,15 @@ def _check_addresses(place: RankPlace, flows: tuple[TcpFlow, ...]) -> None:
             raise MltcpError(f"Gloo's connection is bound to {flow.local[0]}, not to {wanted}")
 
 
-def _die_with_the_launcher(store: Path) -> None:
+def _die_with_launcher(store: Path) -> None:
     """Let this process be killed when the fork server or the launcher ends, for whatever reason."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     # The kernel's parent is the fork server, which outlives the launcher as long as a rank runs.
-    threading.Thread(target=_await_the_launchers_end, args=(store,), daemon=True).start()
+    threading.Thread(target=_await_launchers_end, args=(store,), daemon=True).start()
 
 
-def _await_the_launchers_end(store: Path) -> None:
+def _await_launchers_end(store: Path) -> None:
     launcher = parent_process()
     if launcher is not None:
         launcher.join()

@@ -53,12 +53,10 @@ def round_rank_main(
     with failures_reported(connection):
         # A network namespace belongs to a thread: enter it before there is a second thread.
         place.enter()
-        _take_part(connection, job, rank, ranks, place, store)
+        _run_rank(connection, job, rank, ranks, place, store)
 
 
-def _take_part(
-    connection: Connection, job: str, rank: int, ranks: int, place: RankPlace, store: Path
-) -> None:
+def _run_rank(connection: Connection, job: str, rank: int, ranks: int, place: RankPlace, store: Path) -> None:
     # Imported here, because the launcher imports this module too and needs no torch.
     from bench.workloads.ranks.group import join_group, warm_up
 
