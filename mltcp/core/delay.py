@@ -36,7 +36,7 @@ class Delay:
     number: int = 0
 
     def wait_ns(self, begins_ns: int) -> int:
-        """How long an iteration has to wait that would begin to send at `begins_ns` on the service's clock.
+        """The time to wait for an iteration that would begin to send at `begins_ns` on the service's clock.
 
         With a period, the wait ends on `at_ns` modulo the period, as close to `delay_ns` as possible. An iteration
         that is late by less than half a period does not wait for the next time.

@@ -68,7 +68,7 @@ class Tracker:
 
     @property
     def bytes_ratio(self) -> float:
-        """How far the job is in its iteration, 0 to 1."""
+        """The progress of the job in its iteration, 0 to 1."""
         return min(1.0, self.bytes / self.total_bytes) if self.total_bytes else 0.0
 
     def pack(self) -> Raw:

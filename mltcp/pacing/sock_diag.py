@@ -37,7 +37,7 @@ _DELIVERED_AT = 192
 _U32, _U64 = struct.Struct("=I"), struct.Struct("=Q")
 
 BATCH = 128
-"""How many connections are requested at once, so that their replies fit the receive buffer."""
+"""The number of connections requested at once, whose replies fit the receive buffer."""
 
 
 class Sample(NamedTuple):

@@ -91,7 +91,7 @@ class Mechanism(Protocol):
     """The congestion control of a job that asks for none in particular."""
 
     poll_period_s: float | None
-    """How often `poll` is called; None: never."""
+    """The period at which `poll` is called; None: never."""
 
     def accepts(self, control: str) -> bool:
         """Whether it can control a job that asks for this congestion control."""

@@ -23,7 +23,7 @@ MARK = 0x6D6C0000
 MARK_MASK = 0xFFFF0000
 
 DRAIN_S = 1.0
-"""How long a class stays, at line rate, after its job has ended: the job's last packets are still on their way."""
+"""The time that a class stays, at line rate, after its job has ended, for the job's last packets."""
 
 UNKNOWN = "unknown"
 """The state of an interface whose classes could not be changed, until it has been checked."""
