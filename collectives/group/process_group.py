@@ -409,7 +409,13 @@ class MltcpProcessGroup(ProcessGroup):
                 operation.work = work
             self._recorder.completion.watch(work, operation.complete)
         else:
-            self._wait(operation, work)
+            # The caller would wait at once: waiting here notes the exact time.
+            try:
+                work.wait()
+            except Exception:
+                operation.complete(None)
+                raise
+            operation.complete(time.monotonic_ns())
         return work
 
     def _point_to_point(
@@ -423,15 +429,6 @@ class MltcpProcessGroup(ProcessGroup):
             self._follow_specially(operation, work, (tensors,))
             return work
         return PointToPointWork(work, operation, self._recorder)
-
-    def _wait(self, operation: InFlightOperation, work: Work) -> None:
-        """Wait for a synchronous operation here: the caller would do so at once, and the time noted is exact."""
-        try:
-            work.wait()
-        except Exception:
-            operation.complete(None)
-            raise
-        operation.complete(time.monotonic_ns())
 
     def _follow_specially(
         self, operation: InFlightOperation, work: Work | None, arguments: Iterable[Any]
