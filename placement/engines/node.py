@@ -135,16 +135,20 @@ class _Node:
         with suppress(BlockingIOError):
             while True:
                 report = json.loads(self._reports.recv(_REPORT_BYTES))
-                said = last_line(self._directory / rank.log_name(report["rank"]))
-                _tell({"event": "rank", **report, "said": said})
+                last_log_line = last_line(self._directory / rank.log_name(report["rank"]))
+                _tell({"event": "rank", **report, "last_log_line": last_log_line})
 
     def _end(self) -> None:
         status = self._torchrun.poll()
         self._pass_reports_on()
         processes.kill_descendants()
         self._torchrun.returncode = status  # kill_descendants has reaped it
-        said = last_line(self._directory / log_name(self._number))
-        result = {"event": "ended", "status": -signal.SIGKILL if status is None else status, "said": said}
+        last_log_line = last_line(self._directory / log_name(self._number))
+        result = {
+            "event": "ended",
+            "status": -signal.SIGKILL if status is None else status,
+            "last_log_line": last_log_line,
+        }
         write_atomically(self._directory / result_name(self._number), json.dumps(result).encode())
         _tell(result)
 

@@ -25,7 +25,7 @@ class NodeProcessExit:
     """The end of a launcher process: its status, negative for a signal, and the last line of its standard error."""
 
     status: int
-    said: str
+    last_log_line: str
 
 
 class NodeProcess:

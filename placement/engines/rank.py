@@ -38,9 +38,9 @@ def main(command: Sequence[str]) -> None:
     child = os.fork()
     if child == 0:
         _become(command, me)
-    told = _pass_signals_on(child)
+    forwarded = _pass_signals_on(child)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    _report(reports, {"rank": number, "status": status, "told": bool(told)})
+    _report(reports, {"rank": number, "status": status, "signalled": bool(forwarded)})
     _end_as(status)
 
 
@@ -70,17 +70,17 @@ def _become(command: Sequence[str], parent: int) -> None:
 
 def _pass_signals_on(child: int) -> list[int]:
     """Forward signals to the rank from now on; the list collects those that were forwarded."""
-    told: list[int] = []
+    forwarded: list[int] = []
 
     def hand_on(number: int, _: FrameType | None) -> None:
-        told.append(number)
+        forwarded.append(number)
         with suppress(ProcessLookupError):
             os.kill(child, number)
 
     for number in _PASSED_ON:
         signal.signal(number, hand_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
-    return told
+    return forwarded
 
 
 def _report(path: str, message: dict[str, int]) -> None:

@@ -99,23 +99,23 @@ class RunningJob:
 
     def _note_end_of_rank(self, message: Mapping[str, Any]) -> None:
         status, rank = message["status"], message["rank"]
-        if status != 0 and not message["told"]:
+        if status != 0 and not message["signalled"]:
             host = self._hosts[rank]
-            said = f": {message['said']}" if message["said"] and status > 0 else ""
-            why = f"rank {rank} on host {host} {exit_text(status)}{said}"
+            detail = f": {message['last_log_line']}" if message["last_log_line"] and status > 0 else ""
+            why = f"rank {rank} on host {host} {exit_text(status)}{detail}"
             self._fail(_Failure(why, host, rank, killed=status < 0))
 
     def _note_end_of_node(self, node: NodeProcess, message: Mapping[str, Any]) -> None:
         node.result = message
         if message["status"] != 0:
-            said = f": {message['said']}" if message["said"] else ""
-            why = f"host {node.host.name}: torchrun {exit_text(message['status'])}{said}"
+            detail = f": {message['last_log_line']}" if message["last_log_line"] else ""
+            why = f"host {node.host.name}: torchrun {exit_text(message['status'])}{detail}"
             self._fail(_Failure(why, node.host.name))
 
     def _note_end_of_process(self, node: NodeProcess, ended: NodeProcessExit) -> None:
         if node.result is None:
-            said = f": {ended.said}" if ended.said else ""
-            why = f"host {node.host.name}: its launcher {exit_text(ended.status)}{said}"
+            detail = f": {ended.last_log_line}" if ended.last_log_line else ""
+            why = f"host {node.host.name}: its launcher {exit_text(ended.status)}{detail}"
             self._fail(_Failure(why, node.host.name, killed=ended.status == -signal.SIGKILL))
 
     def _fail(self, failure: _Failure) -> None:

@@ -215,12 +215,12 @@ class GateServer:
         except MltcpError as error:
             self._refuse(connection, str(error))
         except Exception as error:
-            # A fault of ours must not hold up what all jobs pass through.
+            # A bug in the gate must not end the loop that serves all jobs.
             _log.exception("a message of %s failed", _who(connection))
             self._refuse(connection, f"the gate failed: {error!r}")
 
     def _watch(self, connection: GateConnection) -> None:
-        """Be told when the peer reads, as long as something waits for that."""
+        """Poll for writability while bytes are waiting to be sent."""
         if connection.must_write != connection.is_watched:
             connection.is_watched = connection.must_write
             self._epoll.modify(

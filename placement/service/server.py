@@ -24,7 +24,7 @@ from placement.service.decisions.placer import policy_named
 from placement.service.embedded_gate import VARIABLE as GATE_VARIABLE
 from placement.service.embedded_gate import EmbeddedGate
 from placement.service.engine_runner import EngineRunner
-from placement.service.placement_service import PlacementService
+from placement.service.operations import ServiceOperations
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol import placement_pb2_grpc as pb_grpc
 from placement.service.protocol.request_error import RequestError
@@ -122,7 +122,7 @@ async def running_service(
             recovered(store), store, Clock(), configuration.rules, saved_decisions(store)
         )
         store.start(loop)
-        service = PlacementService(context, _engine(configuration), configuration.gate)
+        service = ServiceOperations(context, _engine(configuration), configuration.gate)
         await service.register_servers(configuration.servers)
         await service.register_links(configuration.links)
         service.start()
@@ -153,7 +153,7 @@ def warm_up() -> None:
 
 @asynccontextmanager
 async def _listening(
-    configuration: ServiceConfiguration, service: PlacementService
+    configuration: ServiceConfiguration, service: ServiceOperations
 ) -> AsyncIterator[Address]:
     digests = configuration.security.digests()
     interceptors = [TokenInterceptor(digests)] if digests is not None else []

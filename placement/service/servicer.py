@@ -12,7 +12,7 @@ import grpc
 
 from mltcp.core.errors import MltcpError
 from placement.service.agents.sessions import AgentSession
-from placement.service.placement_service import PlacementService
+from placement.service.operations import ServiceOperations
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol import placement_pb2_grpc as pb_grpc
 from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
@@ -61,7 +61,7 @@ def answering(
 class PlacementServicer(pb_grpc.PlacementServicer):
     """Implements the service of placement.proto, which documents the methods."""
 
-    def __init__(self, service: PlacementService) -> None:
+    def __init__(self, service: ServiceOperations) -> None:
         self._service = service
 
     @answering

@@ -1,7 +1,7 @@
 """Turns iteration-start reports into corrective delays for jobs that have drifted off their time shift.
 
 A delay is applied some iterations after the report that calls for it, and the drift of colliding jobs changes
-meanwhile: the job that sends first gets more of the link and runs further ahead. Each job of a group is therefore told
+meanwhile: the job that sends first gets more of the link and runs further ahead. Each job of a group is therefore sent
 a time at which an iteration should begin, and computes its wait when it applies the delay.
 """
 
@@ -156,7 +156,7 @@ class JobTimelines:
     def delays(
         self, jobs: Sequence[str], shifts_ns: Mapping[str, int], periods_ns: Mapping[str, int], now_ns: int
     ) -> dict[str, pb.Delay]:
-        """The delays to send to a group of jobs, by job; none before all of them have reported anew."""
+        """The delays to send to a group of jobs, by job; none before all of them have reported again."""
         timelines = {job: self.of(job) for job in jobs}
         if len(timelines) < 2 or not all(timeline.fresh for timeline in timelines.values()):
             return {}

@@ -67,8 +67,8 @@ async def decide(
         choice, connected = await solve(request), tuple(request.demands)
     taken = found[choice.candidate if choice else 0]
     took_ns = time.perf_counter_ns() - began_ns
-    told = explain_placement(registry, job, policy, found, choice, took_ns)
-    return PlacementDecision(job.id, policy.name, taken.slots, told, connected, choice)
+    explained = explain_placement(registry, job, policy, found, choice, took_ns)
+    return PlacementDecision(job.id, policy.name, taken.slots, explained, connected, choice)
 
 
 def carry_out(registry: Registry, decision: PlacementDecision, now_ns: int) -> list[JobRecord]:

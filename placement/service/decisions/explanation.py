@@ -47,7 +47,7 @@ def explain_unplaced(registry: Registry, job: JobRecord) -> pb.ExplainReply:
         if registry.pool(job).available(registry.slot_request(job)) >= job.count:
             summary = "waits: its turn has not come yet"
     elif job.state == pb.REGISTERED:
-        summary = "registered: nobody has asked for a place"
+        summary = "registered, not queued for placement"
     else:
         summary = f"over before it was placed: {job.reason}"
     return pb.ExplainReply(job_id=job.id, policy=job.policy, summary=summary)

@@ -12,7 +12,7 @@ from placement.service.decisions.decision import carry_out, decide, shift, solve
 from placement.service.decisions.policy import ServicePolicy, parse_policy
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.request_error import RequestError
-from placement.service.state.capacity import no_room
+from placement.service.state.capacity import does_not_fit
 from placement.service.state.job_record import JobRecord, ResourceClass, wrong_state
 
 policy_named = lru_cache(maxsize=64)(parse_policy)
@@ -35,11 +35,11 @@ class Placer:
         self._has_work = asyncio.Event()
         self._full: set[ResourceClass] = set()
 
-    def more_jobs(self) -> None:
+    def job_queued(self) -> None:
         """Notify that a job was queued."""
         self._has_work.set()
 
-    def more_room(self) -> None:
+    def capacity_changed(self) -> None:
         """Notify that slots were freed or added: resource classes that did not fit are tried again."""
         self._full.clear()
         self._has_work.set()
@@ -64,7 +64,7 @@ class Placer:
         async with self._deciding:
             job = self._context.registry.jobs[job_id]
             if not await self._try(job, self.policy_of(job, asked)):
-                raise no_room(self._context.registry, job)
+                raise does_not_fit(self._context.registry, job)
 
     async def shift_anew(self, links: tuple[str, ...]) -> None:
         """Recompute the time shifts of all jobs connected with these links, after the profile of one changed."""

@@ -34,7 +34,7 @@ def check_possible(registry: Registry, job: JobRecord, field: str = "job") -> No
     )
 
 
-def no_room(registry: Registry, job: JobRecord, field: str = "job") -> RequestError:
+def does_not_fit(registry: Registry, job: JobRecord, field: str = "job") -> RequestError:
     """The error for a job that could fit, but does not at present."""
     return RequestError(ErrorCode.FULL, f"{field}.{_named(job)[0]}", shortage(registry, job))
 

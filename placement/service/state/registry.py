@@ -172,7 +172,7 @@ class Registry:
         """End a job: free its slots and links, and return its final record."""
         self.waiting.remove(job.id)
         if job.placed:
-            self.pool(job).give_back(job.slots, self.slot_request(job), job.work_ns)
+            self.pool(job).release(job.slots, self.slot_request(job), job.work_ns)
             for link in job.links:
                 self.jobs_of[link].pop(job.id, None)
         ended = replace(job, state=state, reason=reason, ended_ns=now_ns, shift_ns=None, turn="", agent=False)

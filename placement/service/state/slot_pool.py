@@ -119,7 +119,7 @@ class SlotPool:
         else:
             self.gpus["memory_left"][chosen] = _TAKEN
 
-    def give_back(self, slots: Sequence[int], request: SlotRequest, work_ns: int) -> None:
+    def release(self, slots: Sequence[int], request: SlotRequest, work_ns: int) -> None:
         """Free slots of a job with `work_ns` of work left on each; the inverse of `occupy`."""
         chosen = list(slots)
         self.gpus["workers"][chosen] -= 1

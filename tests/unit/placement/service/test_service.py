@@ -119,7 +119,7 @@ def test_the_same_submission_again_is_no_second_job(client):
 
 def test_registered_jobs_wait_to_be_asked_for(client):
     assert client.register_job(job("a", 2)).state == pb.REGISTERED
-    assert client.explain("a").summary == "registered: nobody has asked for a place"
+    assert client.explain("a").summary == "registered, not queued for placement"
     status = client.place("a", "first-fit")
     assert (status.state, status.policy, where(status)) == (pb.PLACED, "first-fit", {"s0": [0, 1]})
     assert client.place("a").places == status.places

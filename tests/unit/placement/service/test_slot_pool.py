@@ -55,8 +55,8 @@ def test_gpus_are_exclusive_unless_both_jobs_share():
     assert made.choose(rule_numbers.FIRST_FIT, 1, sharing) == (0, 1)
     made.occupy((0, 1), sharing, 10)
     assert made.choose(rule_numbers.FIRST_FIT, 1, sharing) is None, "20 MB are left of each"
-    made.give_back((0, 1), sharing, 10)
-    made.give_back((0, 1), sharing, 10)
+    made.release((0, 1), sharing, 10)
+    made.release((0, 1), sharing, 10)
     made.occupy((0,), SlotRequest(1, 10), 10)
     assert made.choose(rule_numbers.FIRST_FIT, 1, SlotRequest(2, 10, shares=True)) is None
 
@@ -107,5 +107,5 @@ def test_what_is_given_back_is_as_it_was_and_memory_is_never_overdrawn(jobs, ran
         assert (users[users < 1000] <= 100).all()
     random.shuffle(held)
     for slots, wanted, work in held:
-        made.give_back(slots, wanted, work)
+        made.release(slots, wanted, work)
     assert (made.gpus == before).all()

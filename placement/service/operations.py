@@ -35,7 +35,7 @@ from placement.service.state.job_record import JobRecord, wrong_state
 from placement.service.state.persistence import save_link, save_new_job, save_server
 
 
-class PlacementService:
+class ServiceOperations:
     """The operations on one service context.
 
     Args:
@@ -74,7 +74,7 @@ class PlacementService:
                 if job.placed and job.spec.command and not job.engine:
                     self._begin(self._launch(job))
         self._begin(self.placer.place_waiting())
-        self.placer.more_room()
+        self.placer.capacity_changed()
 
     async def close(self) -> None:
         """Stop all tasks; jobs, slots and time shifts stay as they are in the store."""
@@ -95,7 +95,7 @@ class PlacementService:
         for number in added:
             save_server(self.context.store, number, self._registry.servers[number])
         if added:
-            self.placer.more_room()
+            self.placer.capacity_changed()
         await self.context.store.committed()
         return len(added)
 
@@ -123,12 +123,12 @@ class PlacementService:
         known = self._known(spec)
         if known is None:
             self._add(spec, pb.QUEUED)
-            self.placer.more_jobs()
+            self.placer.job_queued()
         elif known.state == pb.REGISTERED:
             queued = replace(known, state=pb.QUEUED)
             self._registry.add_job(queued)
             self.context.save([queued])
-            self.placer.more_jobs()
+            self.placer.job_queued()
         await self.context.store.committed()
         return self.status(spec.id)
 
@@ -308,7 +308,7 @@ class PlacementService:
         self.context.save([ended])
         self.agents.over(ended, reason)
         self.placer.unshift_alone(job.links)
-        self.placer.more_room()
+        self.placer.capacity_changed()
 
     # ---------------------------------------------------------------------------------------------------- registration
 
