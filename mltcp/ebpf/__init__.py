@@ -1,1 +1,1 @@
-"""The eBPF congestion controls, and what compiles, loads, pins and watches them."""
+"""The eBPF congestion controls: compilation, loading, pinning and observation."""

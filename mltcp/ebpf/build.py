@@ -1,4 +1,4 @@
-"""Compile the eBPF sources of this project with clang, when an object is missing or older than what it is made of.
+"""Compile the eBPF sources of this project with clang, if an object is missing or older than its sources.
 
 ``python -m mltcp.ebpf.build`` compiles every ``*.bpf.c`` under the packages; :func:`compiled` compiles one on demand.
 """

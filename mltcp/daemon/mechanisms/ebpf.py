@@ -33,7 +33,7 @@ class EbpfMechanism:
         return f"under {job.control}"
 
     def add_job(self, job: Job) -> None:
-        """Nothing is done before its first flow, which may bring an entry with it."""
+        """Nothing to do: the entry is added with the first flow, which may already have one."""
 
     def remove_job(self, job: Job) -> None:
         """Remove the job's map entry, or leave it to the flows that are still open."""
@@ -73,14 +73,14 @@ class EbpfMechanism:
         ]
 
     def maintain(self) -> None:
-        """Nothing of it needs repair: an entry of the map is changed by its owner alone."""
+        """Nothing to do: only the owner of a map entry changes it."""
 
     def update_counters(self, job: Job) -> None:
         """Read the counters through sock_diag."""
         self._counters.update(job)
 
     def state(self, job: Job) -> ControlState:
-        """The job's map entry: iterations are recognised in the kernel."""
+        """The state in the job's map entry, where the kernel recognises iterations."""
         entry = self._entries.get(job.number)
         now = None if entry is None else self._map.job(entry)
         if now is None:

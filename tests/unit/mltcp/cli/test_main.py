@@ -1,4 +1,4 @@
-"""Bad input to `mltcp`: one line that names what is allowed, and exit status 2."""
+"""Bad input to `mltcp`: an error of one line that names the expected value, and exit status 2."""
 
 import json
 import os

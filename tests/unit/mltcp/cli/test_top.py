@@ -1,4 +1,4 @@
-"""`mltcp top`: what is in the table, at any width, and what a stranger's job shows."""
+"""`mltcp top`: the table at any width, and the jobs of other users."""
 
 import argparse
 import io

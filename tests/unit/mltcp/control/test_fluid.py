@@ -87,7 +87,7 @@ def test_falling_shapes_shift_the_other_way(shape, offset_s, slope):
 
 @given(st.floats(0.001, 0.999))
 def test_reciprocal_shift(offset_s):
-    """The integral of 1/F is 4x - 1.75x^2: what the first has left of it is what the second gets."""
+    """The integral of 1/F is 4x - 1.75x^2; the rest of it for the first job is the integral of the second."""
     left = (4 - 1.75) - (4 * offset_s - 1.75 * offset_s**2)
     sent = (4 - math.sqrt(16 - 7 * left)) / 3.5
     shift = simulated_shift(offset_s, 1.0, Aggressiveness(Shape.RECIPROCAL))

@@ -14,7 +14,7 @@ COMPUTE_NS = 220 * MS
 
 
 class Flow:
-    """A flow's acknowledgements, made step by step and told to a tracker."""
+    """Generates the acknowledgements of a flow step by step, and passes them to a tracker."""
 
     def __init__(self, total_bytes=0, gap_ns=0):
         self.tracker = IterationTracker(total_bytes, gap_ns)

@@ -1,4 +1,4 @@
-"""A server with everything but privileges, on a thread, for tests to talk to."""
+"""A daemon server without privileges, on a thread of the test process."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ NOBODY = 65534
 
 @contextmanager
 def serving(directory):
-    """A server whose host has neither eBPF controls nor paced interfaces; `.call` runs something on its loop."""
+    """A server without eBPF controls and paced interfaces; `.call` runs a function on its loop."""
     running = Running(directory / "sock")
     running.start()
     try:
@@ -48,7 +48,7 @@ class Running:
         self.call(lambda: self.server.listen(self._loop))
 
     def call(self, act):
-        """What `act` returns on the server's own thread, after all that was received before."""
+        """Call `act` on the server's thread, after all earlier packets; returns its result."""
 
         async def acting():
             return act()

@@ -1,4 +1,4 @@
-"""The configuration file: what is in it, and that every fault is told with its file, line and field."""
+"""The configuration file: its fields, and errors with file, line and field."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The journal on disk: what is in it before a change is made, and what a crash or a reboot leaves."""
+"""The journal on disk: its content before a change is made, and after a crash or a reboot."""
 
 import json
 import os
@@ -96,7 +96,7 @@ def test_a_foreign_line_is_refused_and_left(path):
 
 @contextmanager
 def files_no_larger_than(size):
-    """What a disk is like that is full: a write is cut off, the next one fails."""
+    """Simulate a full disk: a write is cut off, the next one fails."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))

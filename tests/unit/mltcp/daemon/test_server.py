@@ -1,4 +1,4 @@
-"""The daemon's socket, its requests and its client: what is allowed, what is refused, and that nothing else moves."""
+"""The daemon's socket, its requests and its client: valid and refused requests, permissions and limits."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def answer(peer, packet, fds=()):
 
 
 def as_nobody(server, code):
-    """What a program of another user prints, which has the client as `client`."""
+    """The output of a program that another user runs, with a client named `client`."""
     program = (
         "import os; from pathlib import Path; from mltcp.daemon.client.client import *\n"
         f"os.setgid({NOBODY}); os.setuid({NOBODY})\n"

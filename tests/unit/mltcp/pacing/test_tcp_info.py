@@ -1,4 +1,4 @@
-"""What is read of sockets through their bare descriptors, against what Python's own socket objects say."""
+"""Options of sockets read by descriptor, compared with those of Python's socket objects."""
 
 import os
 import socket
