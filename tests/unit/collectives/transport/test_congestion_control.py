@@ -23,7 +23,7 @@ NOBODY = 65534
 ABSENT = next((name for name in ("mltcp_reno", "mltcp_cubic") if name not in available()), None)
 FORBIDDEN = next((name for name in available() if name not in [*allowed(), *CONTROLS]), None)
 needs_absent = pytest.mark.skipif(ABSENT is None, reason="MLTCP's controls are loaded on this host")
-needs_forbidden = pytest.mark.skipif(FORBIDDEN is None, reason="every control here is allowed to every user")
+needs_forbidden = pytest.mark.skipif(FORBIDDEN is None, reason="every user may choose every control here")
 
 
 def asked(name, strict=False):
