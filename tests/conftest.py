@@ -1,6 +1,8 @@
-"""Settings of every test: signals, and the profiles of Hypothesis (`--hypothesis-profile NAME`)."""
+"""Settings of every test: signals, the order of tests, and the profiles of Hypothesis (`--hypothesis-profile NAME`)."""
 
+import random
 import signal
+from itertools import groupby
 
 from hypothesis import HealthCheck, settings
 
@@ -12,3 +14,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("complete", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fast", settings.get_profile("complete"), max_examples=20)
 settings.load_profile("complete")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--random-order", type=int, metavar="SEED", help="shuffle the modules, and the tests of each module"
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Shuffle if asked to; a module's tests stay together, so that its fixtures are made once."""
+    seed = config.getoption("--random-order")
+    if seed is None:
+        return
+    draw = random.Random(seed)
+    modules = [list(tests) for _, tests in groupby(items, key=lambda item: item.path)]
+    draw.shuffle(modules)
+    for tests in modules:
+        draw.shuffle(tests)
+    items[:] = [test for tests in modules for test in tests]

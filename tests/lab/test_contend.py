@@ -5,47 +5,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
-from bench.lab.network import namespaces
 from mltcp.ebpf.congestion_controls import Controls
+from tests.lab.lab_commands import RunningCommand, is_process, left_in_labs
 
 pytestmark = pytest.mark.lab
 CONTEND = [sys.executable, "-m", "bench.cli", "contend"]
 SHORT = ["--rate", "300mbit", "--repeat", "1", "--compute", "0.05"]
-LONG = [*SHORT, "--policies", "cubic", "--iterations", "2000"]
-
-
-def labs_of(pid):
-    """The namespaces of the labs that a process owns."""
-    records = Path("/run/mltcp-lab").glob("*.json")
-    ids = [record.stem for record in records if json.loads(record.read_text())["pid"] == pid]
-    return [name for one in ids for name in namespaces.names(f"mltcp-lab-{one}")]
-
-
-def processes_in(name):
-    found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=True)
-    return [int(pid) for pid in found.stdout.split()]
-
-
-def started(arguments):
-    """A contest that is under way: all of its four ranks are in the lab."""
-    running = subprocess.Popen(
-        [*CONTEND, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 60
-    while sum(bool(processes_in(name)) for name in labs_of(running.pid)) < 4:
-        assert running.poll() is None, running.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return running
+LONG = ["contend", *SHORT, "--policies", "cubic", "--iterations", "2000"]
+RANKS = 4
 
 
 def test_one_document_with_every_policy():
@@ -69,23 +39,15 @@ def test_one_document_with_every_policy():
 
 
 def test_a_rank_that_dies_ends_the_run_with_its_name_and_no_lab():
-    running = started(LONG)
-    names = labs_of(running.pid)
-    victim = next(name for name in names if name.endswith("j1r1"))
-    os.kill(processes_in(victim)[0], signal.SIGKILL)
-    _, error = running.communicate(timeout=60)
-    assert running.returncode == 1
-    assert error.strip() == "mltcp-bench: job vgg16-2, rank 1: killed by SIGKILL"
-    assert not set(names) & set(namespaces.names("mltcp-lab-"))
+    running = RunningCommand(LONG, RANKS)
+    os.kill(running.rank_in("j1r1"), signal.SIGKILL)
+    assert running.end() == (1, "mltcp-bench: job vgg16-2, rank 1: killed by SIGKILL")
+    assert not left_in_labs(running.namespaces)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_run_leaves_nothing(number, status):
-    running = started(LONG)
-    names = labs_of(running.pid)
-    members = [pid for name in names for pid in processes_in(name)]
-    running.send_signal(number)
-    running.communicate(timeout=60)
-    assert running.returncode == status
-    assert not set(names) & set(namespaces.names("mltcp-lab-"))
-    assert not any(Path(f"/proc/{pid}").exists() for pid in members)
+    running = RunningCommand(LONG, RANKS)
+    assert running.end(number)[0] == status
+    assert not left_in_labs(running.namespaces)
+    assert not any(map(is_process, running.ranks))

@@ -5,14 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 from statistics import fmean
 
 import pytest
 
-from bench.lab.network import namespaces
 from placement.experiments.fit import fit, read_measurements
+from tests.lab.lab_commands import RunningCommand, is_process, left_in_labs
 
 pytestmark = pytest.mark.lab
 CONTENTION = [sys.executable, "-m", "bench.cli", "contention"]
@@ -20,33 +18,9 @@ SHORT = ["--jobs", "1,2", "--sizes", "256K,1M", "--rate", "100mbit"]
 RANKS = 4
 
 
-def labs_of(pid):
-    """The namespaces of the labs that a process owns."""
-    records = Path("/run/mltcp-lab").glob("*.json")
-    ids = [record.stem for record in records if json.loads(record.read_text())["pid"] == pid]
-    return [name for one in ids for name in namespaces.names(f"mltcp-lab-{one}")]
-
-
-def processes_in(name):
-    found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=True)
-    return [int(pid) for pid in found.stdout.split()]
-
-
-def started(output):
-    """A measurement under way that would last long: all of its ranks are in the lab."""
-    running = subprocess.Popen(
-        [*CONTENTION, *SHORT, "--repeat", "1000", "-o", str(output)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 60
-    while sum(bool(processes_in(name)) for name in labs_of(running.pid)) < RANKS:
-        assert running.poll() is None, running.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return running
+def measurement(output):
+    """A measurement under way that would last long."""
+    return RunningCommand(["contention", *SHORT, "--repeat", "1000", "-o", str(output)], RANKS)
 
 
 def test_two_at_a_time_take_nearly_twice_as_long(tmp_path):
@@ -77,14 +51,10 @@ def test_two_at_a_time_take_nearly_twice_as_long(tmp_path):
 
 
 def test_a_rank_that_dies_ends_the_measurement_with_its_name_and_no_lab(tmp_path):
-    running = started(tmp_path / "contention.csv")
-    names = labs_of(running.pid)
-    victim = next(name for name in names if name.endswith("j1r1"))
-    os.kill(processes_in(victim)[0], signal.SIGKILL)
-    _, error = running.communicate(timeout=60)
-    assert running.returncode == 1
-    assert error.strip() == "mltcp-bench: job job-2, rank 1: killed by SIGKILL"
-    assert not set(names) & set(namespaces.names("mltcp-lab-"))
+    running = measurement(tmp_path / "contention.csv")
+    os.kill(running.rank_in("j1r1"), signal.SIGKILL)
+    assert running.end() == (1, "mltcp-bench: job job-2, rank 1: killed by SIGKILL")
+    assert not left_in_labs(running.namespaces)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -92,13 +62,9 @@ def test_a_rank_that_dies_ends_the_measurement_with_its_name_and_no_lab(tmp_path
 def test_an_interrupted_measurement_leaves_nothing(number, status, tmp_path):
     output = tmp_path / "contention.csv"
     output.write_text("as it was")
-    running = started(output)
-    names = labs_of(running.pid)
-    members = [pid for name in names for pid in processes_in(name)]
-    running.send_signal(number)
-    running.communicate(timeout=60)
-    assert running.returncode == status
-    assert not set(names) & set(namespaces.names("mltcp-lab-"))
-    assert not any(Path(f"/proc/{pid}").exists() for pid in members)
+    running = measurement(output)
+    assert running.end(number)[0] == status
+    assert not left_in_labs(running.namespaces)
+    assert not any(map(is_process, running.ranks))
     assert output.read_text() == "as it was"
     assert list(tmp_path.iterdir()) == [output]
