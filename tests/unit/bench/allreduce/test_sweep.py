@@ -15,6 +15,8 @@ from bench.allreduce.sweep import OPERATIONS, Sweep, _Work, busbw_factor
 from bench.cli.main import main
 from tests.unit.collectives.ranks import run_ranks
 
+pytestmark = pytest.mark.slow
+
 COMMAND = [sys.executable, "-m", "bench.cli", "allreduce"]
 SMALL = ["-b", "8", "-e", "4K", "-f", "8", "-n", "2"]
 

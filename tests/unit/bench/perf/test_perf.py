@@ -21,6 +21,8 @@ from bench.perf.plan import DOWN, UP, Bucket, PerfPlan
 from bench.perf.report import iteration_summary
 from mltcp.core.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 BENCH = [sys.executable, "-m", "bench.cli", "perf"]
 
 

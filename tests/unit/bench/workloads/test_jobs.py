@@ -24,6 +24,8 @@ from bench.workloads.profile import Profile
 from bench.workloads.ranks.place import RankPlace
 from mltcp.core.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 LOOPBACK = RankPlace(None, "lo", "127.0.0.1")
 TINY = Profile("tiny", 0.002, 0.004, (4096, 40_000, 40))
 ENDLESS = 1_000_000

@@ -12,6 +12,8 @@ import pytest
 
 from tests.unit.collectives.agent.local_service import AHEAD_NS, WAIT_S, serving
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[4]
 
 

@@ -5,10 +5,14 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+import pytest
+
 from placement.client.client import Client
 from placement.service.protocol import placement_pb2 as pb
+from tests.eventually import eventually
 from tests.unit.collectives.agent.test_live_time_shift import ROOT, running, stopped
-from tests.unit.collectives.eventually import eventually
+
+pytestmark = pytest.mark.slow
 
 SHAPE = {"COMPUTE_S": "0.15", "SENDING_S": "0.08"}
 """Half of an iteration's time, or less, is spent in all-reduces: two such jobs fit."""

@@ -22,9 +22,11 @@ from collectives.recording.operation import GroupLabel, InFlightOperation
 from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
 from placement.gate.server import GateConfiguration, GateServer
-from tests.unit.collectives.eventually import eventually
+from tests.eventually import eventually
 from tests.unit.collectives.ranks import run_ranks, started
 from tests.unit.placement.gate.test_server import Rank
+
+pytestmark = pytest.mark.slow
 
 LARGE = 1 << 16
 """Elements: 256 KiB."""

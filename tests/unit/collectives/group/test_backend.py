@@ -13,6 +13,8 @@ from torch.distributed import _functional_collectives as functional
 from collectives.group.inner_group import Devices, must_share
 from tests.unit.collectives.ranks import run_ranks
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[4]
 ONE_RANK = (
     "dist.init_process_group({backend!r}, store=dist.HashStore(), rank=0, world_size=1)\n"

@@ -16,6 +16,8 @@ import collectives
 from collectives.group import job
 from tests.unit.collectives.ranks import Died, join, run_ranks, started
 
+pytestmark = pytest.mark.slow
+
 BIG = 4_000_000
 
 

@@ -7,6 +7,8 @@ import pytest
 from tests.unit.collectives.group.uses import USES, run_all
 from tests.unit.collectives.ranks import run_ranks
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):

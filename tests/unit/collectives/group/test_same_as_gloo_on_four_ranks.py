@@ -6,6 +6,8 @@ from tests.unit.collectives.group.test_same_as_gloo import comparable
 from tests.unit.collectives.group.uses_on_four_ranks import RANKS, USES, run_all
 from tests.unit.collectives.ranks import run_ranks
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):

@@ -115,6 +115,7 @@ def test_any_cycle_is_counted_right_in_the_long_run(cycle, warm_up):
     assert {after - before for before, after in pairwise(late)} == {period}
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 3), max_size=300))
 def test_boundaries_are_in_order_at_steps_that_have_been(sequence):
     detector = IterationDetector()

@@ -8,6 +8,8 @@ from torch.optim import LBFGS, SGD
 
 from collectives.recording import optimizer_steps
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def seen():

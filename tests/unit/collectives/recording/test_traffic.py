@@ -16,6 +16,8 @@ from collectives.recording.traffic import REDUCE_SEGMENT_BYTES, sent_bytes
 from mltcp.pacing.tcp_info import tcp_info
 from tests.unit.collectives.ranks import run_ranks
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 # Half of it in elements is divided by all numbers of ranks that are measured.
 PAYLOAD = MIB // 480 * 480

@@ -9,6 +9,8 @@ import collectives
 from collectives.group import job
 from tests.unit.collectives.ranks import run_ranks
 
+pytestmark = pytest.mark.slow
+
 ITERATIONS = 14
 
 

@@ -19,6 +19,8 @@ from mltcp.pacing.tcp_info import congestion_control, set_congestion_control
 from tests.unit.collectives.ranks import run_ranks
 from tests.unit.collectives.transport.test_sockets import all_seen, group, meet, tcp_store
 
+pytestmark = pytest.mark.slow
+
 NOBODY = 65534
 ABSENT = next((name for name in ("mltcp_reno", "mltcp_cubic") if name not in available()), None)
 FORBIDDEN = next((name for name in available() if name not in [*allowed(), *CONTROLS]), None)

@@ -14,6 +14,8 @@ from mltcp.pacing.tcp_info import addresses, tcp_sockets
 from tests.unit.collectives.ranks import run_ranks
 from tests.unit.collectives.recording.test_traffic import acknowledged
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT = timedelta(seconds=30)
 S = 4 << 20
 

@@ -36,6 +36,7 @@ def test_without_root_it_says_so(arguments, capsys):
     assert "needs root" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_probe_names_every_need_and_its_remedy(capsys):
     status = main(["probe", "--json"])
     document = json.loads(capsys.readouterr().out)

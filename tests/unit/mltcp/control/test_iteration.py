@@ -330,6 +330,7 @@ ACKS = st.lists(st.tuples(PAUSES_NS, SIZES), max_size=120)
 GIVEN = st.tuples(st.sampled_from([0, 0, 1000, 2**33]), st.sampled_from([0, 0, 1, 60 * MS]))
 
 
+@pytest.mark.slow
 @given(GIVEN, ACKS)
 def test_no_byte_is_lost_and_no_iteration_skipped(given_values, acks):
     flow = Flow(*given_values)

@@ -74,6 +74,7 @@ class TestRate:
         with pytest.raises(UsageError, match=f"between 1mbit and 400gbit, got '{text}'$"):
             parse_rate_bps(text, lowest=10**6, highest=400 * 10**9)
 
+    @pytest.mark.slow
     @given(st.text() | st.integers() | st.none())
     def test_anything_is_a_rate_or_refused(self, text):
         try:

@@ -6,7 +6,9 @@ import random
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -23,9 +25,11 @@ ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed")
 
 @pytest.fixture
 def server(tmp_path):
-    tmp_path.chmod(0o755)
-    for parent in list(tmp_path.parents)[:2]:
-        parent.chmod(0o755)
+    temporary = Path(tempfile.gettempdir())
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory in (temporary, *temporary.parents):
+            break
+        directory.chmod(0o755)
     with serving(tmp_path) as running:
         yield running
 

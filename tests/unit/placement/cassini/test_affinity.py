@@ -54,6 +54,7 @@ def test_every_job_gets_one_time_shift_within_its_iteration(case):
         assert sorted(walked) == sorted(component)  # each exactly once: unique
 
 
+@pytest.mark.slow
 @given(forests())
 def test_theorem_1_holds_literally_before_the_modulo(case):
     graph, _ = case
@@ -68,6 +69,7 @@ def test_theorem_1_holds_literally_before_the_modulo(case):
                 ) % perimeter
 
 
+@pytest.mark.slow
 @given(forests())
 def test_all_circles_of_a_link_are_rotated_as_its_weights_say(case):
     graph, _ = case
@@ -91,6 +93,7 @@ def test_eq_4_6_does_not_survive_the_modulo_but_the_overlay_does():
     assert (shifts["b"] - shifts["a"] - (10 - 30)) % 60 == 0
 
 
+@pytest.mark.slow
 @given(forests())
 def test_subgraphs_are_the_ones_that_were_built_and_do_not_touch_each_other(case):
     graph, components = case
@@ -102,6 +105,7 @@ def test_subgraphs_are_the_ones_that_were_built_and_do_not_touch_each_other(case
         assert alone == {job: whole[job] for job in component}
 
 
+@pytest.mark.slow
 @given(forests(), st.data())
 def test_another_reference_turns_all_jobs_alike(case, data):
     graph, _ = case

@@ -9,6 +9,8 @@ from mltcp.core.errors import UsageError
 from placement.cassini.capture import captured
 from tests.unit.placement.cassini.demands import MS, demand
 
+pytestmark = pytest.mark.slow
+
 US = 1000
 
 

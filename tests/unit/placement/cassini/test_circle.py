@@ -105,6 +105,7 @@ CIRCLES = st.tuples(st.integers(1, 4), st.integers(1, 6)).flatmap(
 )
 
 
+@pytest.mark.slow
 @given(CIRCLES, st.data())
 def test_circles_are_rotated_and_added(circles, data):
     rotations = data.draw(arrays(np.int64, len(circles), elements=st.integers(-20, 20)))

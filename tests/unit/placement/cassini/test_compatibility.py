@@ -76,6 +76,7 @@ def random_circles(numbers, jobs, angles):
     return Circles(angles * MS, angles, tuple(repeats), (0.0,) * jobs, np.array(rows, np.int64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("jobs", "instances"), [(2, 200), (3, 200), (4, 100)])
 def test_equal_to_exhaustive_search_over_72_angles(jobs, instances):
     numbers = random.Random(jobs)

@@ -13,6 +13,7 @@ from placement.cassini.excess import expected_excess
 ROWS = st.integers(1, 6).flatmap(lambda angles: arrays(np.int64, angles, elements=st.integers(0, 9)))
 
 
+@pytest.mark.slow
 @given(st.lists(ROWS, min_size=1, max_size=4), st.integers(1, 20))
 def test_it_is_the_mean_over_all_ways_to_lie_beside_each_other(demands, capacity):
     every = [sum(values) for values in itertools.product(*demands)]

@@ -72,6 +72,7 @@ def test_all_discarded_leaves_the_first_without_time_shifts():
     assert all(each.discarded for each in found.considered)
 
 
+@pytest.mark.slow
 def test_a_ring_of_three_that_fits_is_solved_jointly():
     third = up_down(200, 100)
     shapes = {"a": third, "b": third, "c": third}
@@ -94,6 +95,7 @@ def test_a_ring_that_contradicts_itself_is_scored_as_it_is():
         assert each.score == pytest.approx(score_of(each.jobs, shapes, found.shifts_ns))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_the_order_of_jobs_links_and_demands_makes_no_difference(data):

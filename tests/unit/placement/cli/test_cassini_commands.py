@@ -31,6 +31,7 @@ def test_circle_tells_the_rotation_of_the_thesis_example(profiles, capsys):
     assert sorted(job["time_shift_s"] for job in group["jobs"]) == [0, 0.01]
 
 
+@pytest.mark.slow
 def test_circle_as_a_table_and_as_a_picture(profiles, tmp_path, capsys):
     picture = tmp_path / "circles.svg"
     assert main(["circle", *profiles, "--capacity", "1gbit", "-o", str(picture)]) == 0
@@ -68,6 +69,7 @@ def test_jobs_without_a_common_circle_are_told_apart(profiles, tmp_path, capsys)
     assert "no common multiple (a; c)" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_profile_writes_what_circle_reads(tmp_path, capsys):
     shape = demand((60, 0), (40, 16_000_000))
     capture, profile = tmp_path / "job.pcap", tmp_path / "job.json"

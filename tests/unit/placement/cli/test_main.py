@@ -53,6 +53,7 @@ def refused(capsys, *arguments, status=2):
 class TestSimulate:
     """One trace, one policy."""
 
+    @pytest.mark.slow
     def test_document(self, capsys, trace):
         found = json.loads(succeeds(capsys, "simulate", "--trace", trace, "--json", *PUBLISHED))
         assert found["schema"] == 1
@@ -77,12 +78,14 @@ class TestSimulate:
         assert config["policy"] == "lwf-1+srsf-1@published"
         assert (config["model"], config["defect"], config["seed"]) == ("published", False, 0)
 
+    @pytest.mark.slow
     def test_config_holds_the_cluster_as_it_can_be_read_again(self, capsys, trace):
         found = json.loads(
             succeeds(capsys, "simulate", "--trace", trace, "--json", "--servers", "3", *PUBLISHED)
         )
         assert Cluster.from_document(found["config"]["cluster"]) == Cluster.star(3, 4)
 
+    @pytest.mark.slow
     def test_file_holds_the_document_and_the_table_is_for_people(self, capsys, trace, tmp_path):
         output = tmp_path / "run.json"
         out = succeeds(capsys, "simulate", "--trace", trace, "-o", output, *PUBLISHED)
@@ -98,6 +101,7 @@ class TestSimulate:
             assert words in out
         assert set(tmp_path.iterdir()) == {output, trace}
 
+    @pytest.mark.slow
     def test_traces_at_a_tenth_are_reported_in_the_seconds_of_the_paper(self, capsys, tmp_path):
         path = tmp_path / "tenth.csv"
         path.write_text(
@@ -154,6 +158,7 @@ class TestSimulate:
 class TestExact:
     """The exact model, which is the default."""
 
+    @pytest.mark.slow
     def test_times_are_those_of_the_model(self, capsys, trace):
         arguments = ["simulate", "--trace", trace, "--json", "--communication", "srsf-1"]
         first, second = json.loads(succeeds(capsys, *arguments))["jobs"]
@@ -163,6 +168,7 @@ class TestExact:
         _, second = json.loads(succeeds(capsys, *arguments, *more))["jobs"]
         assert second["communication_s"] == pytest.approx(10 * (0.002 + 526.4 * 0.0015), abs=1e-6)
 
+    @pytest.mark.slow
     def test_use_over_time(self, capsys, trace, tmp_path):
         output = tmp_path / "run.json"
         succeeds(capsys, "simulate", "--trace", trace, "--intervals", "20", "-o", output)
@@ -182,6 +188,7 @@ class TestExact:
         for arguments in (["--placement", "best"], ["--communication", "worst"], ["--kappa", "0"]):
             refused(capsys, "simulate", "--trace", trace, *arguments)
 
+    @pytest.mark.slow
     def test_many_policies_on_fresh_traces(self, capsys):
         arguments = [
             "compare",
@@ -200,6 +207,7 @@ class TestExact:
 class TestCompare:
     """Many policies on many traces."""
 
+    @pytest.mark.slow
     def test_document_and_table(self, capsys, trace, tmp_path):
         arguments = [
             "compare",
@@ -222,6 +230,7 @@ class TestCompare:
         assert f"{found['policies'][0]['average_jct_s']:.1f}" in out
         assert "0 of 1" in out
 
+    @pytest.mark.slow
     def test_without_a_folder_nothing_is_left(self, capsys, trace, tmp_path, monkeypatch):
         place = tmp_path / "tmp"
         place.mkdir()
@@ -270,6 +279,7 @@ class TestManners:
         assert leaving.value.code == 0
         assert "\nexamples:\n  mltcp-" in capsys.readouterr().out
 
+    @pytest.mark.slow
     def test_nobody_reads_the_output(self, trace):
         read, write = os.pipe()
         os.close(read)
@@ -287,6 +297,7 @@ class TestManners:
         os.close(write)
         assert (done.returncode, done.stderr) == (1, "")
 
+    @pytest.mark.slow
     def test_interrupt(self, tmp_path):
         """While it waits for the trace, which nobody writes."""
         fifo = tmp_path / "trace.csv"

@@ -11,6 +11,7 @@ def run(capsys, *arguments):
     return status, *capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_json_has_all_runs_and_the_gains_beside_the_thesis(capsys):
     arguments = [
         "--trace",

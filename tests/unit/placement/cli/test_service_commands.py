@@ -62,6 +62,7 @@ def shared(command, directory):
     return json.loads(out)["jobs"]
 
 
+@pytest.mark.slow
 def test_submitted_jobs_have_places_and_shifts(shared, command):
     assert [(each["id"], each["state"]) for each in shared] == [("a", "PLACED"), ("b", "PLACED")]
     status, out, _ = command("shifts", "--json")
@@ -134,6 +135,7 @@ def test_errors_are_one_line(command, arguments, status, message):
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_second_service_on_the_same_state_is_refused(service, tmp_path):
     command = [each.replace(service.address, f"unix:{tmp_path}/s") for each in service.command]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -141,6 +143,7 @@ def test_a_second_service_on_the_same_state_is_refused(service, tmp_path):
     assert done.stderr.rstrip().endswith("another placement service uses it")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve_stops_in_order_and_leaves_no_socket(tmp_path, number):
     process = ServiceProcess(tmp_path)
@@ -151,6 +154,7 @@ def test_serve_stops_in_order_and_leaves_no_socket(tmp_path, number):
     assert (tmp_path / "state.db").exists()
 
 
+@pytest.mark.slow
 def test_the_client_and_the_command_line_start_without_grpc():
     script = (
         "import sys, placement.client.client\n"

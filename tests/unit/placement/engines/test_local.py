@@ -29,6 +29,8 @@ from placement.engines.engine import (
 from placement.engines.hosts import Host
 from placement.engines.local import LocalEngine
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 60
 TWO_HOSTS = (
     Host("a", "127.0.0.1", "lo", slots=2),

@@ -28,6 +28,8 @@ from placement.model.cluster import Cluster, Gpu
 from placement.traces.mix import fresh, scaled
 from placement.traces.trace import Trace
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[4]
 POLICIES = parse_policies("lwf-1+srsf-1,random+srsf-2,lwf-1+ada-srsf", SimulationModel.PUBLISHED)
 PATIENCE_S = 120

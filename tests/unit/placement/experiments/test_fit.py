@@ -351,6 +351,7 @@ def test_a_document_for_programs(capsys):
     assert len(document["warnings"]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("suffix", "magic"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF")])
 def test_a_picture_is_written_and_is_the_same_again(suffix, magic, tmp_path):
     for name in ("one", "two"):

@@ -325,6 +325,7 @@ def program():
     )
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     policy=st.sampled_from(["srsf-1", "srsf-2", "ada-srsf", "ada-srsf-k"]),
@@ -340,6 +341,7 @@ def test_whatever_groups_and_orders_every_operation_ends_without_patience(policy
     assert not any(run.operations for run in cluster.gate.keeper.runs)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     programs=st.fixed_dictionaries({"a": program(), "b": program(), "c": program()}),

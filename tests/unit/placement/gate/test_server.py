@@ -21,7 +21,7 @@ from mltcp.core.errors import MltcpError, UsageError
 from placement.gate import messages
 from placement.gate.jobs import GateJob, job_document, job_from, links_from, load_links
 from placement.gate.server import GateConfiguration, GateServer
-from tests.unit.collectives.eventually import eventually
+from tests.eventually import eventually
 
 WAIT_S = 20.0
 
@@ -113,6 +113,7 @@ def test_both_ends_speak_of_the_same_messages():
     assert done == messages.message(messages.DONE, messages.OPERATION.pack(1, 2))
 
 
+@pytest.mark.slow
 def test_one_job_waits_for_the_other(server, address):
     a, b = Rank(address, "a"), Rank(address, "b")
     assert a.welcome == {"policy": "srsf-1"}
@@ -403,6 +404,7 @@ def test_addresses_are_what_they_say():
 # -- the command -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_serves_until_it_is_told_to_stop(address):
     with gate_process(address.path, "srsf-1") as process:
         a, b = Rank(address, "a"), Rank(address, "b")
@@ -415,6 +417,7 @@ def test_the_command_serves_until_it_is_told_to_stop(address):
     assert not address.path.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [

@@ -96,6 +96,7 @@ def test_a_fast_link_carries_more_and_the_slowest_of_a_jobs_links_counts():
         found.stop(job, 1000)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.lists(

@@ -103,6 +103,7 @@ def as_contention(b, eta):
 class TestTwo:
     """Problem P1: two new transfers."""
 
+    @pytest.mark.slow
     def test_theorems_are_what_trying_every_start_finds(self):
         chance = random.Random(1)
         for _ in range(10_000):
@@ -112,6 +113,7 @@ class TestTwo:
             assert best_of_all([smaller], larger, b, eta)[0] == theorem_1(smaller, larger, contention)
             assert best_of_all([larger], smaller, b, eta)[0] == theorem_2(smaller, larger, contention)
 
+    @pytest.mark.slow
     def test_averages_are_those_of_the_simulation(self):
         chance = random.Random(2)
         for _ in range(1_000):
@@ -127,6 +129,7 @@ class TestTwo:
                     average = Fraction(sum(simulated([larger], smaller, start, b, eta)), 2)
                     assert average_c2(smaller, larger, start, contention) == average
 
+    @pytest.mark.slow
     @settings(deadline=None)
     @given(sizes, sizes, contentions)
     def test_the_smaller_one_first_and_alone_is_best_of_all(self, one, other, contention):
@@ -158,6 +161,7 @@ class TestTwo:
 class TestAnyNumber:
     """The rule beside any number of running transfers."""
 
+    @pytest.mark.slow
     def test_the_rule_is_what_trying_every_start_finds(self):
         chance = random.Random(3)
         joined = [0] * 6
@@ -174,6 +178,7 @@ class TestAnyNumber:
             joined[len(running)] += start == 0
         assert min(joined[1:]) > 50  # it does start beside every number of them: the cases are not all alike
 
+    @pytest.mark.slow
     @settings(deadline=None)
     @given(runnings, sizes, st.fractions(min_value=0, max_value=1, max_denominator=97), contentions)
     def test_completions_are_those_of_the_simulation(self, running, new, part, contention):
@@ -183,6 +188,7 @@ class TestAnyNumber:
         ends = completion_times(running, new, start, contention)
         assert list(ends) == simulated(running, new, start, b, eta)
 
+    @pytest.mark.slow
     @settings(deadline=None)
     @given(runnings, sizes, contentions)
     def test_no_start_in_between_is_better(self, running, new, contention):
@@ -226,6 +232,7 @@ class TestAnyNumber:
 class TestLaws:
     """What the rule does not depend on, and what follows from it."""
 
+    @pytest.mark.slow
     @settings(deadline=None)
     @given(sizes, sizes, contentions)
     def test_beside_one_it_is_theorem_2(self, one, other, contention):
@@ -235,6 +242,7 @@ class TestLaws:
             other <= one and theorem_2(other, one, contention) == 0
         )
 
+    @pytest.mark.slow
     @settings(deadline=None)
     @given(runnings, sizes, contentions, sizes, sizes)
     def test_units_do_not_matter(self, running, new, contention, bytes_unit, ns_unit):
@@ -248,6 +256,7 @@ class TestLaws:
         start = best_start(running, new, contention)
         assert best_start(grown, new * bytes_unit, scaled) == start * bytes_unit * ns_unit
 
+    @pytest.mark.slow
     @settings(deadline=None)
     @given(runnings, sizes, contentions, st.randoms(use_true_random=False))
     def test_order_and_latency_do_not_matter(self, running, new, contention, chance):
@@ -257,6 +266,7 @@ class TestLaws:
         assert best_start(shuffled, new, late) == best_start(running, new, contention)
         assert largest_that_starts(shuffled, late) == largest_that_starts(running, contention)
 
+    @pytest.mark.slow
     @settings(deadline=None)
     @given(runnings, contentions)
     def test_all_sizes_below_one_start_and_none_above(self, running, contention):
@@ -267,6 +277,7 @@ class TestLaws:
         assert starts_now(running, size * Fraction(999_999, 1_000_000), contention)
         assert starts_now(running, size / 2, contention)
 
+    @pytest.mark.slow
     @settings(deadline=None)
     @given(runnings, sizes, contentions)
     def test_it_never_starts_beside_as_many_smaller_as_larger_ones(self, running, new, contention):
@@ -274,6 +285,7 @@ class TestLaws:
         if 2 * smaller >= len(running):
             assert not starts_now(running, new, contention)
 
+    @pytest.mark.slow
     @settings(deadline=None)
     @given(runnings, contentions)
     def test_the_sum_is_of_pairs(self, running, contention):
@@ -282,6 +294,7 @@ class TestLaws:
         pairs = sum(min(one, other) for position, one in enumerate(running) for other in running[:position])
         assert summed_completion(others, new, 0, contention) == b * sum(running) + 2 * (b + eta) * pairs
 
+    @pytest.mark.slow
     @settings(deadline=None)
     @given(sizes, st.integers(1, 6), contentions)
     def test_equal_ones(self, size, running, contention):
@@ -325,6 +338,7 @@ def compiled_starts(per_link, new, contention):
 class TestCompiled:
     """The same rule on the records of a simulation or a service, in float64."""
 
+    @pytest.mark.slow
     def test_agrees_with_the_exact_rule(self):
         chance = random.Random(4)
         near = 0

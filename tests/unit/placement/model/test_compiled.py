@@ -70,6 +70,7 @@ def relevant():
     return sorted(str(each.relative_to(ROOT)) for each in found)
 
 
+@pytest.mark.slow
 def test_there_are_compiled_functions():
     assert {"simulator/exact/loop.py", "policies/communication/srtf_yield.py", "model/state.py"} <= {
         *relevant()

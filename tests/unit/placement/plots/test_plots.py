@@ -281,6 +281,7 @@ def test_bad_usage(run_file, tmp_path, capsys, arguments, reason):
     assert list(tmp_path.iterdir()) == [run_file]
 
 
+@pytest.mark.slow
 def test_pictures_of_a_comparison_that_was_made(tmp_path):
     folder = tmp_path / "kept"
     policies = "lwf-1+srsf-1,random+srsf-1"

@@ -165,6 +165,7 @@ def sending(mix):
     return replace(mix, jobs=jobs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_the_same_as_told_plainly(chunk):
     for mix in mixes(chunk):
@@ -172,6 +173,7 @@ def test_the_same_as_told_plainly(chunk):
         assert told.results() == told.told(), told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_whoever_is_first_has_its_links_for_itself(chunk):
     for mix in mixes(chunk):

@@ -169,6 +169,7 @@ def run_beside(made, notice_ms, share, later_ms, shorter_ms=0, keeps_time=True):
     return delays, [taken for job in jobs.values() for taken in job.durations[-40:]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("notice_ms", [20, 50, 250])
 @pytest.mark.parametrize("share", [0.5, 0.55, 0.65, 0.8])
 @pytest.mark.parametrize("later_ms", [0, 30, 150, 280, 400])
@@ -178,6 +179,7 @@ def test_jobs_that_collide_are_told_apart_at_once_however_late_delays_are_kept(n
     assert max(durations) <= LONGEST_MS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.5, 0.65])
 @pytest.mark.parametrize("shorter_ms", [5, 10])
 def test_who_is_faster_alone_than_on_the_circle_keeps_to_its_time(share, shorter_ms):

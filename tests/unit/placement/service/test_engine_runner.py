@@ -12,6 +12,8 @@ from placement.service.embedded_gate import EmbeddedGate
 from placement.service.protocol import placement_pb2 as pb
 from tests.unit.placement.service.serving import eventually, serving
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 90
 
 

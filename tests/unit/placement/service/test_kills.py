@@ -2,11 +2,15 @@
 
 import os
 
+import pytest
+
 from bench.cost.placement_service import kills, register
 from bench.cost.programs import ServiceProcess
 from placement.client.client import Client
 from placement.service.protocol import placement_pb2 as pb
 from tests.unit.placement.service.serving import HALF, job, placed
+
+pytestmark = pytest.mark.slow
 
 
 def test_every_acknowledged_submission_survives_and_none_is_there_twice(tmp_path):

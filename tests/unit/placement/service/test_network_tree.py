@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ def trees(draw):
     return above, servers, chosen
 
 
+@pytest.mark.slow
 @given(trees())
 def test_traffic_uses_the_links_that_the_simulator_has_it_use(made):
     above, servers, chosen = made

@@ -52,6 +52,7 @@ def share_s1(client, one, other):
 # ------------------------------------------------------------------------------------------------------ what it does
 
 
+@pytest.mark.slow
 def test_a_submitted_job_is_placed_by_the_policy(client):
     first = client.submit(job("a", 6))
     assert first.state in (pb.QUEUED, pb.PLACED)
@@ -65,6 +66,7 @@ def test_a_submitted_job_is_placed_by_the_policy(client):
     assert sum(free.values()) == 4
 
 
+@pytest.mark.slow
 def test_jobs_never_have_a_gpu_in_common(client):
     for number in range(7):
         client.submit(job(f"j{number}", 2))
@@ -78,6 +80,7 @@ def test_jobs_never_have_a_gpu_in_common(client):
     assert len(taken) == len(set(taken)) == 14
 
 
+@pytest.mark.slow
 def test_what_waits_is_placed_when_something_ends_the_least_service_first(client):
     client.submit(job("all", 16))
     placed(client, "all")
@@ -91,6 +94,7 @@ def test_what_waits_is_placed_when_something_ends_the_least_service_first(client
     assert (ended.state, ended.reason) == (pb.ENDED, "enough")
 
 
+@pytest.mark.slow
 def test_more_servers_make_room(client):
     client.submit(job("all", 16))
     placed(client, "all")
@@ -100,6 +104,7 @@ def test_more_servers_make_room(client):
     assert where(placed(client, "more")) == {"s4": [0, 1, 2, 3]}
 
 
+@pytest.mark.slow
 def test_cpu_slots_are_accounted_apart_from_gpus(client):
     client.register_servers([pb.Server(name="c", gpus=1, cpu_slots=2, nic_bps=GBPS, switch="r0")])
     client.submit(pb.Job(id="cpu", cpu_slots=2, iterations=1))
@@ -128,6 +133,7 @@ def test_registered_jobs_wait_to_be_asked_for(client):
     assert placed(client, "b")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy",
     [

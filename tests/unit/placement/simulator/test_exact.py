@@ -24,6 +24,8 @@ from tests.unit.placement.simulator.exact_mixes import (
     results,
 )
 
+pytestmark = pytest.mark.slow
+
 CHUNKS = int(os.environ.get("MLTCP_TEST_EXACT", "12"))
 """Of 200 mixes; more take longer and look into more corners."""
 

@@ -130,6 +130,7 @@ def test_each_bucket_is_sent_when_it_is_its_turn():
     assert world.jobs[0]["ended"] == 244
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_the_same_as_told_plainly(chunk):
     for mix in mixes(chunk):
@@ -137,6 +138,7 @@ def test_the_same_as_told_plainly(chunk):
         assert told.results() == told.told(), told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_what_is_counted_is_what_was_seen(chunk):
     for mix in mixes(chunk):

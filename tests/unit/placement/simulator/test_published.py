@@ -25,6 +25,8 @@ from placement.traces.mix import fresh
 from placement.traces.models import PUBLISHED
 from tests.unit.placement.simulator.published_reference import Reference
 
+pytestmark = pytest.mark.slow
+
 RESULTS = json.loads((Path(__file__).parents[1] / "data" / "published_results.json").read_text())
 ALL = os.environ.get("MLTCP_TEST_PUBLISHED") == "all"
 everything = pytest.mark.skipif(not ALL, reason="minutes; MLTCP_TEST_PUBLISHED=all runs it")

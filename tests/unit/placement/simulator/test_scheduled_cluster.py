@@ -13,6 +13,8 @@ from placement.traces.poisson import dynamic, poisson
 from placement.traces.sets import JobSet, TracedJob
 from tests.unit.placement.policies.schedulers import check_complete
 
+pytestmark = pytest.mark.slow
+
 MS, S, GBPS = 10**6, 10**9, 10**9
 ACROSS = two_tier(2, 2)
 """Two racks of two GPUs each; an uplink is as fast as a NIC."""

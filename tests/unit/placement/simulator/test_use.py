@@ -52,6 +52,7 @@ def cut(spans, interval, intervals):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("intervals", [1, 2, 7, 100])
 def test_the_use_is_what_was_seen(intervals):
     for mix in itertools.islice(mixes(), 15):

@@ -175,6 +175,7 @@ JOBS = st.builds(
 SCALES = st.sampled_from([Fraction(1), Fraction(100), Fraction(7)])
 
 
+@pytest.mark.slow
 @given(st.lists(JOBS, min_size=1, max_size=6, unique_by=lambda job: job.job_id), SCALES)
 def test_what_is_written_reads_the_same(jobs, scale):
     trace = Trace.of("t", [(job, "here") for job in jobs], scale)

@@ -65,6 +65,7 @@ def test_multiples_have_the_papers_proportions_exactly():
     assert counts == {gpus: 125 * count for gpus, count in mix.MIX.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("jobs", "gpus", "span_s"), [(20_000, 8192, 1171.875), (10_000, 64, 75_000)])
 def test_the_load_stays(jobs, gpus, span_s):
     arrivals_s = [job.arrival_ns / 10**9 for job in mix.scaled(jobs, gpus=gpus).jobs]

@@ -76,6 +76,7 @@ def test_any_bytes_are_a_trace_or_an_error(directory, data, format):
     assert trace is None or trace.jobs
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(SAMPLES)), CUTS)
 def test_damaged_files_are_a_trace_or_an_error(directory, name, cuts):
     data = SAMPLES[name]
@@ -89,6 +90,7 @@ def test_damaged_files_are_a_trace_or_an_error(directory, name, cuts):
         (directory / name).write_bytes(SAMPLES[name])
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False))
 def test_damaged_or_not_the_order_of_lines_does_not_matter(directory, chance: random.Random):
     header, *lines = SAMPLES["t.csv"].splitlines()
