@@ -6,13 +6,13 @@ import argparse
 import ctypes
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,6 @@ _OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broa
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LAUNCHER = "MLTCP_BENCH_LAUNCHER"
 _PR_SET_PDEATHSIG = 1
-_POLL_S = 0.05
 _MAX_SIZE_BYTES = 1 << 40
 
 
@@ -228,17 +227,23 @@ def _launch(options: argparse.Namespace) -> int:
 
 
 def _wait(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
-    while True:
-        statuses = [each.poll() for each in ranks]
-        for rank, status in enumerate(statuses):
-            if status is not None and status < 0:
-                raise MltcpError(f"rank {rank} was killed by {signal.Signals(-status).name}")
-        failed = [status for status in statuses if status]
-        if failed:
-            return failed[0]
-        if all(status == 0 for status in statuses):
-            return 0
-        time.sleep(_POLL_S)
+    """Wait for the ranks' ends; returns the exit status of the first that failed, else 0."""
+    with ExitStack() as stack:
+        running: dict[int, int] = {}
+        for number, rank in enumerate(ranks):
+            descriptor = os.pidfd_open(rank.pid)
+            stack.callback(os.close, descriptor)
+            running[descriptor] = number
+        while running:
+            ended, _, _ = select.select(list(running), [], [])
+            statuses = {number: ranks[number].wait() for number in map(running.pop, ended)}
+            for number, status in statuses.items():
+                if status < 0:
+                    raise MltcpError(f"rank {number} was killed by {signal.Signals(-status).name}")
+            failed = [status for status in statuses.values() if status]
+            if failed:
+                return failed[0]
+    return 0
 
 
 def _arguments(options: argparse.Namespace) -> list[str]:

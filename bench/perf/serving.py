@@ -39,22 +39,25 @@ def _serve(plan: PerfPlan, control: socket.socket, connections: side.Connections
     every = [each for several in connections.values() for each in several]
     with registered(plan.job, plan.control, every) as daemon:
         moving = side.directions(plan, connections, is_client=False)
-        threading.Thread(target=_end_with_the_client, args=(control,), daemon=True).start()
+        finished = threading.Event()
+        threading.Thread(target=_end_with_client, args=(control, finished), daemon=True).start()
         messages.send(control, {"ok": True, "start": True, "daemon": daemon})
         for direction in moving:
             direction.start()
         for direction in moving:
             direction.join()
+        finished.set()
         for message in side.report_messages([side.report(each) for each in moving]):
             messages.send(control, message)
 
 
-def _end_with_the_client(control: socket.socket) -> None:
-    """Exit when the control connection ends; the client sends nothing more on it."""
+def _end_with_client(control: socket.socket, finished: threading.Event) -> None:
+    """Exit when the control connection ends before the test has finished; the client sends nothing more on it."""
     with suppress(OSError):
         if control.recv(1, socket.MSG_PEEK) != b"":
             return
-    os._exit(1)
+    if not finished.is_set():
+        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from bench.perf.plan import PerfPlan
+from bench.workloads.loop import sleep_until
 from mltcp.pacing.tcp_info import congestion_control, tcp_info
 
 BLOCK_BYTES = 128 << 10
@@ -198,7 +199,7 @@ class Sending(PerfDirection):
         while not self._over:
             start_s = self._iteration_start_s
             for bucket in buckets:
-                _sleep_until(start_s + bucket.ready_s)
+                sleep_until(start_s + bucket.ready_s)
                 self._send(flow, bucket.size_bytes)
             if flow.connection.recv(1) != _RECEIVED:
                 raise OSError("the receiver is gone")
@@ -247,9 +248,3 @@ class Receiving(PerfDirection):
             self._flows_through += 1
             if self._flows_through % len(self.flows) == 0:
                 self._iteration_ended()
-
-
-def _sleep_until(deadline_s: float) -> None:
-    remaining_s = deadline_s - time.monotonic()
-    if remaining_s > 0:
-        time.sleep(remaining_s)
