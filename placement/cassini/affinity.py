@@ -28,9 +28,7 @@ class AffinityGraph:
     def __post_init__(self) -> None:
         for link, jobs in self.links.items():
             if len(jobs) < 2:
-                raise UsageError(
-                    f"link {link!r} has {len(jobs)} jobs: links that 2 or more share are allowed"
-                )
+                raise UsageError(f"link {link!r}: expected 2 or more jobs, got {len(jobs)}")
             for job in jobs:
                 if self.iteration_ns.get(job, 0) <= 0:
                     raise UsageError(f"job {job!r} on link {link!r} has no iteration_ns above 0")
@@ -55,7 +53,7 @@ class AffinityGraph:
 
     @cached_property
     def has_loop(self) -> bool:
-        """Whether a job can be reached in two ways: a connected graph without loops has one edge less than nodes."""
+        """Whether the graph has a loop: a connected graph without loops has one edge less than nodes."""
         edges = sum(len(jobs) for jobs in self.links.values())
         nodes = len(self.links) + len(self.links_of)
         return edges != nodes - sum(1 for _ in self.components())
@@ -79,7 +77,7 @@ class AffinityGraph:
 
 @dataclass(frozen=True)
 class Step:
-    """How a walk reaches a job: from another one, over a link they share; None for where it begins."""
+    """One step of a walk: a job, reached from another job over a link that both share; None at the start."""
 
     job: str
     before: str | None
@@ -108,7 +106,7 @@ def time_shifts(graph: AffinityGraph, references: Mapping[str, int] | None = Non
     for component in graph.components():
         chosen = [job for job in component if job in given]
         if len(chosen) > 1:
-            raise UsageError(f"the references {', '.join(chosen)} are connected: one of them is allowed")
+            raise UsageError(f"references: expected one a connected subgraph, got {', '.join(chosen)}")
         reference = chosen[0] if chosen else component[0]
         shifts[reference] = given.get(reference, 0) % graph.iteration_ns[reference]
         for step in graph.walk(reference):

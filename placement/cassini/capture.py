@@ -26,7 +26,7 @@ _FEWEST_BINS = 8
 
 @dataclass(frozen=True)
 class Captured:
-    """What a capture says of a job.
+    """The job that a capture shows.
 
     Attributes:
         demand: an iteration, from the beginning of its longest silence.
@@ -66,7 +66,7 @@ def captured(
         UsageError: no capture, no packets of that sender, or no period in them.
     """
     if not 1_000 <= bin_ns <= 10**9:
-        raise UsageError(f"bin_ns is {bin_ns}: 1000 to 1000000000 is allowed")
+        raise UsageError(f"bin_ns: expected 1000 to 1000000000, got {bin_ns}")
     packets = list(_packets(path, on_packets))
     if not packets:
         raise UsageError(f"{path}: no IPv4 or IPv6 packets in it")
@@ -84,7 +84,7 @@ def captured(
 
 
 def _packets(path: Path, on_packets: Callable[[int], None]) -> Iterator[tuple[int, str, int]]:
-    """When each packet came, from which address, and how many bytes it had on the wire."""
+    """Yield the arrival time, the source address and the size on the wire of each packet."""
     # scapy takes a second to import, and says on stderr what it thinks of the host's interfaces
     from scapy.config import conf
     from scapy.error import Scapy_Exception
@@ -124,7 +124,9 @@ def _period(times_ns: np.ndarray, sizes: np.ndarray, bin_ns: int, path: Path) ->
     """The iteration time, and how alike the iterations are."""
     bins = int(times_ns.max() // bin_ns) + 1
     if bins > _MOST_BINS:
-        raise UsageError(f"{path}: {bins} bins of {bin_ns} ns: {_MOST_BINS} are allowed; choose longer ones")
+        raise UsageError(
+            f"{path}: expected at most {_MOST_BINS} bins, got {bins} of {bin_ns} ns; choose longer ones"
+        )
     likeness = _autocorrelation(np.bincount(times_ns // bin_ns, sizes, bins))
     longest = bins // FEWEST_ITERATIONS
     peaks = [
@@ -143,7 +145,7 @@ def _period(times_ns: np.ndarray, sizes: np.ndarray, bin_ns: int, path: Path) ->
 
 
 def _autocorrelation(sent: np.ndarray) -> np.ndarray:
-    """Of the bytes in the bins with each lag, 1 at lag 0; each lag is averaged over as many bins as it has."""
+    """The autocorrelation of the bytes in the bins, 1 at lag 0; each lag is averaged over the bins that it has."""
     count = len(sent)
     spectrum = np.fft.rfft(sent - sent.mean(), 2 * count)
     raw = np.fft.irfft(spectrum * spectrum.conj())[:count]
@@ -164,7 +166,7 @@ def _refined(likeness: np.ndarray, lag: int, bins: int) -> float:
 
 
 def _phases(times_ns: np.ndarray, sizes: np.ndarray, period_ns: float, bin_ns: int) -> tuple[Phase, ...]:
-    """All iterations over one another, cut into Up and Down phases, from the beginning of the longest Down phase."""
+    """Fold all iterations into one and cut it into Up and Down phases; it starts with the longest Down phase."""
     count = max(_FEWEST_BINS, round(period_ns / bin_ns))
     places = np.minimum((times_ns % period_ns * count / period_ns).astype(np.int64), count - 1)
     iterations = times_ns.max() / period_ns

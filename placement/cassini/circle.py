@@ -1,4 +1,4 @@
-"""Unified circles: the demands of jobs that share a link, rolled around one common perimeter (4.3.2)."""
+"""Unified circles: the demands of jobs that share a link, rolled around a common perimeter (4.3.2)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ANGLES = 72
 
 TOLERANCE = 0.03
 KEPT_TOLERANCE = 0.05
-"""Of jobs that keep to timetables: those that are faster than their circle are held back, and collide with nobody."""
+"""The tolerance for jobs that keep to timetables: a job that is faster than its circle waits and collides with none."""
 
 MOST_ANGLES = 36_000
 _LARGEST = 2**62
 MOST_EXACT, MOST_MEASURED = 24, 8
-"""Of the shortest iteration on a circle: where the times have an exact common multiple, and where they have one but for
+"""The most iterations of the shortest job on a circle: with an exact common multiple of the times, and with one within
 the tolerance. Any two times have one sooner or later; but with more iterations the jobs meet in so many ways that
 rotating them hardly matters, and a fit would not outlast the drift.
 """
@@ -54,7 +54,7 @@ class Circles:
     demand: np.ndarray
 
     def period_ns(self, job: int) -> float:
-        """How long an iteration of a job is on its circle."""
+        """The period of a job on its circle, which is at least its iteration time."""
         return self.perimeter_ns / self.repeats[job]
 
     def together(self, rotations: Sequence[int]) -> np.ndarray:
@@ -87,14 +87,14 @@ def unified(demands: Sequence[Demand], *, angles: int = ANGLES, tolerance: float
     multiple of every r_j where that is affordable, so that all iterations of a job look alike.
 
     Raises:
-        UsageError: no demands, or angles or a tolerance that cannot be.
+        UsageError: no demands, or angles or a tolerance out of range.
     """
     if not demands:
-        raise UsageError("no demands: one or more is allowed")
+        raise UsageError("demands: expected one or more, got none")
     if not 2 <= angles <= MOST_ANGLES:
-        raise UsageError(f"angles is {angles}: 2 to {MOST_ANGLES} is allowed")
+        raise UsageError(f"angles: expected 2 to {MOST_ANGLES}, got {angles}")
     if not 0 <= tolerance < 1:
-        raise UsageError(f"tolerance is {tolerance}: 0 up to (not including) 1 is allowed")
+        raise UsageError(f"tolerance: expected 0 <= tolerance < 1, got {tolerance}")
     times = [demand.iteration_ns for demand in demands]
     perimeter, repeats = common_turn(times, tolerance)
     number = _angles(angles, repeats)
@@ -114,7 +114,7 @@ def unified(demands: Sequence[Demand], *, angles: int = ANGLES, tolerance: float
 
 
 def common_turn(times_ns: Sequence[int], tolerance: float = TOLERANCE) -> tuple[int, tuple[int, ...]]:
-    """p and r_j of the unified circle of jobs whose iterations take so long, ns; see `unified`."""
+    """p (ns) and r_j of the unified circle of jobs with these iteration times; see `unified`."""
     repeats = common_repeats(times_ns, tolerance)
     return max(repeat * time for repeat, time in zip(repeats, times_ns, strict=True)), repeats
 
@@ -133,18 +133,18 @@ def common_repeats(times_ns: Sequence[int], tolerance: float) -> tuple[int, ...]
 
 
 def periods_on_circle(times_ns: Sequence[int], tolerance: float = TOLERANCE) -> tuple[int, ...]:
-    """How long an iteration of each job is on the unified circle of all: p / r_j, ns; see `unified`."""
+    """The period of each job on the unified circle of all: p / r_j, in ns; see `unified`."""
     perimeter, repeats = common_turn(times_ns, tolerance)
     return tuple(round(perimeter / repeat) for repeat in repeats)
 
 
 def _within(times_ns: Sequence[int], most: int) -> int:
-    """How many iterations of the longest there are at most in so many of the shortest: at least one."""
+    """The number of longest iterations that fit into `most` shortest ones, at least one."""
     return max(1, most * min(times_ns) // max(times_ns))
 
 
 def groups(times_ns: Sequence[int], tolerance: float) -> tuple[tuple[int, ...], ...]:
-    """Which jobs (by position) can share a circle: those whose iterations have a common multiple.
+    """Group the jobs (by position) that can share a circle: those whose iteration times have a common multiple.
 
     It is the least common multiple within 24 iterations of the shortest, or one but for the tolerance within 8.
     Beginning with the longest iterations, a job joins the first group where it has one with all others.
@@ -163,7 +163,7 @@ def groups(times_ns: Sequence[int], tolerance: float) -> tuple[tuple[int, ...], 
 
 @lru_cache(maxsize=_KEPT)
 def _commensurable(times_ns: tuple[int, ...], tolerance: float) -> bool:
-    """Whether jobs whose iterations take so long, each once and ascending, can share a circle."""
+    """Whether jobs with these iteration times, distinct and ascending, can share a circle."""
     if len(times_ns) == 1 or math.lcm(*times_ns) <= times_ns[-1] * _within(times_ns, MOST_EXACT):
         return True
     distinct = np.array(times_ns, np.int64)

@@ -13,7 +13,7 @@ from placement.cassini import search
 from placement.cassini.circle import ANGLES, TOLERANCE, Circles, unified
 
 EFFORT = 30_000_000
-"""How many sums branch and bound may look at: enough to prove four jobs at five degrees."""
+"""The number of sums that branch and bound may evaluate: enough to prove four jobs at five degrees."""
 
 _MOST_MATCHED = 12
 """Jobs of which pairs are looked at for the bound; for more, which overload any link, it is the overload."""
@@ -21,7 +21,7 @@ _MOST_MATCHED = 12
 
 @dataclass(frozen=True)
 class Compatibility:
-    """What the optimization of Table 4.1 comes to.
+    """The result of the optimization of Table 4.1.
 
     Attributes:
         score: 1 minus the average excess over the capacity; 1 if the jobs are fully compatible, and possibly negative.
@@ -65,7 +65,7 @@ def compatibility(circles: Circles, capacity_bps: int, *, effort: int = EFFORT) 
         UsageError: the capacity is not positive.
     """
     if capacity_bps <= 0:
-        raise UsageError(f"capacity_bps is {capacity_bps}: more than 0 is allowed")
+        raise UsageError(f"capacity_bps: expected more than 0, got {capacity_bps}")
     order = _canonical(circles)
     domains = np.array([_domain(circles, job) for job in order], np.int64)
     demand = np.ascontiguousarray(np.tile(circles.demand[order], 2))

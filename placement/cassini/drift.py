@@ -8,7 +8,7 @@ from mltcp.core.errors import UsageError
 from placement.cassini.circle import common_turn
 
 THRESHOLD = 0.05
-"""Of the longest period: by so much jobs may be off before they are held back."""
+"""The drift, as a fraction of the longest period, from which on jobs are delayed."""
 
 
 def corrections(
@@ -17,7 +17,7 @@ def corrections(
     periods_ns: Mapping[str, int],
     threshold: float = THRESHOLD,
 ) -> dict[str, int]:
-    """By how much to delay which of the jobs that are connected, so that they lie as they should; empty if they do.
+    """The delays that bring connected jobs back to their time shifts; empty if none has drifted off.
 
     A job can be delayed, but not hurried: somewhere in the common turn of all, the job that is latest waits for
     nothing, and the others wait for it. Of the jobs that might be that one, it is the one for which all wait least.
@@ -36,7 +36,7 @@ def corrections(
         UsageError: a job without shift or period, a period that is not positive, or a threshold outside of 0 to 0.5.
     """
     if not 0 <= threshold <= 0.5:
-        raise UsageError(f"threshold is {threshold}: 0 to 0.5 is allowed")
+        raise UsageError(f"threshold: expected 0 to 0.5, got {threshold}")
     for job in phases_ns:
         if job not in shifts_ns or periods_ns.get(job, 0) <= 0:
             raise UsageError(
@@ -54,7 +54,7 @@ def corrections(
 def least_waits(
     phases_ns: Mapping[str, int], shifts_ns: Mapping[str, int], periods_ns: Mapping[str, int]
 ) -> dict[str, int]:
-    """How long each job has to wait, however little, so that all lie as they should; see `corrections`.
+    """The wait of each job, however short, that brings all jobs back to their time shifts; see `corrections`.
 
     One of them waits for nothing. The periods are those of the circle, which may be longer than those given.
     """
@@ -69,7 +69,7 @@ def least_waits(
 def _possible_waits(
     phases_ns: Mapping[str, int], shifts_ns: Mapping[str, int], perimeter_ns: int, turns: Mapping[str, int]
 ) -> Iterator[dict[str, int]]:
-    """How long each job waits if a certain one does not, for each of them and each of its turns of the circle."""
+    """For each job as the one that does not wait, and each of its iterations on the circle, the waits of all jobs."""
     periods_ns = {job: round(perimeter_ns / times) for job, times in turns.items()}
     for reference, times in turns.items():
         for turn in range(times):

@@ -1,4 +1,4 @@
-"""What demands that know nothing of each other are beyond a capacity on average, compiled."""
+"""The mean excess over a capacity of demands that are independent of each other, compiled."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _added(
 
 @compiled_with_arrays
 def _binned(values: np.ndarray, shares: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
-    """At most so many values: neighbours at their mean."""
+    """Reduce to at most `most` values: neighbours are replaced by their mean."""
     width = (values[-1] - values[0]) / bins
     means, weights = np.zeros(bins), np.zeros(bins)
     for at in range(len(values)):

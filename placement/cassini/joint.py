@@ -19,7 +19,7 @@ from placement.cassini.link import CircleGroup
 
 @dataclass(frozen=True)
 class Circled:
-    """A group of jobs on a link.
+    """A group of jobs on a link that share a circle.
 
     Attributes:
         names: of its jobs, in the order of their circles.
@@ -33,7 +33,7 @@ class Circled:
 def joint_shifts(
     shared: Sequence[Circled], graph: AffinityGraph, jobs: Sequence[str], options: int
 ) -> dict[str, int]:
-    """One time shift (ns) for each of the jobs, which are one connected subgraph of the graph.
+    """Find one time shift (ns) for each job of a connected subgraph that has loops.
 
     Descent, from what Algorithm 1 gives if a job's shift is that of the first way to it, and from pseudo-random starts:
     one job after the other is put where the links that it uses are best, until that changes nothing.

@@ -1,4 +1,4 @@
-"""How the jobs of one link fit together, whether or not their iterations have a common multiple.
+"""The fit of the jobs of one link, whether or not their iteration times have a common multiple.
 
 Jobs that have one share a unified circle, and can be rotated against each other (Table 4.1). Between jobs that have
 none, every way to lie beside each other comes up in turn: on the circle of their least common multiple, were it ever
@@ -55,7 +55,7 @@ class CircleGroup:
 
 @dataclass(frozen=True)
 class LinkFit:
-    """How the jobs of a link fit together.
+    """The fit of the jobs of a link.
 
     Attributes:
         capacity_bps: of the link.
@@ -73,7 +73,7 @@ class LinkFit:
 
     @property
     def proven(self) -> bool:
-        """Whether no time shifts are better."""
+        """Whether it is proven that no time shifts have a higher score."""
         return self.score >= self.bound
 
     @cached_property

@@ -1,21 +1,21 @@
-"""What a profile that a running job reports says of its demand: the network it was measured on had others on it."""
+"""Updates a job's demand from the profile that it reports, which was measured on a network with other traffic."""
 
 from __future__ import annotations
 
 from mltcp.core.demand import Demand, Phase
 
 MARKED = 0.2
-"""A change of the silent time, or of the bits, of an iteration by this share is a marked one."""
+"""The relative change of an iteration's silent time or bits from which on it is significant."""
 
 SHORTER = 0.01
-"""An iteration that is shorter by this share tells more of the job than what is known."""
+"""An iteration that is shorter than the known one by this share replaces it."""
 
 _NOTHING = 0.05
-"""Of the iteration: a smaller change of the silent time is none, however short that is."""
+"""A change of the silent time by less than this share of the iteration is ignored, however short the silent time is."""
 
 
 def observed(reported: Demand, known: Demand) -> Demand:
-    """A job's demand after it has reported a profile: the known one, unless it has changed markedly.
+    """The demand of a job that has reported a profile: the known demand, unless it has changed significantly.
 
     Sharing a link makes communication longer, and so an iteration, but changes neither how long it is silent nor how
     much it sends: such a profile is worth something only if its iteration is shorter. If one of these has changed (a

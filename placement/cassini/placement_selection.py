@@ -1,4 +1,4 @@
-"""The pluggable module: of several candidate placements the one whose jobs fit together best, with their time shifts
+"""Cassini's pluggable module: selects the candidate placement whose jobs are most compatible, and their time shifts
 (Algorithm 2)."""
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from placement.cassini.joint import Circled, joint_shifts
 from placement.cassini.link import LinkFit, fit_link
 
 Traffic: TypeAlias = Mapping[str, Sequence[str]]
-"""Which jobs use which link under a candidate placement."""
+"""The jobs on each link under a candidate placement."""
 
 Loops: TypeAlias = Literal["discard", "joint"]
 
 WORTHWHILE = 0.02
-"""By so much the score of a link has to be better than at random, for its jobs to be held to their time shifts."""
+"""The least gain of a link's score over its mean at random time shifts for which its jobs are held to time shifts."""
 
 _KEPT_FITS = 16_384
 
 RATING_EFFORT = 400_000
-"""How many sums the search for the rotations of a link may look at while candidates are compared: some 0.3 ms."""
+"""The number of sums that the search may evaluate for a link while candidates are compared: about 0.3 ms."""
 
 
 @dataclass(frozen=True)
 class LinkScore:
-    """How well the jobs of a link fit together.
+    """The compatibility of the jobs of a link.
 
     Attributes:
         link: its name.
-        jobs: those that share it.
+        jobs: the jobs that share it.
         score: of Table 4.1, at the time shifts that were chosen.
-        bound: no time shifts have a higher score on this link.
-        drift: the largest drift of a job an iteration, over its period: how fast the fit is lost if nobody corrects it.
-        at_random: what it would be if nobody were shifted, on average.
+        bound: an upper bound of the score over all time shifts.
+        drift: the largest drift of a job in an iteration, as a fraction of its period.
+        at_random: the mean score at random time shifts.
         tied: the groups of jobs that are held to time shifts against each other. Between groups these make no
             difference, since the iteration times have no common multiple; or they are not worth it.
     """
@@ -57,13 +57,13 @@ class LinkScore:
 
 @dataclass(frozen=True)
 class Considered:
-    """What became of a candidate.
+    """The rating of a candidate.
 
     Attributes:
         candidate: its position.
-        score: the mean of its links' scores; where it was not solved jointly, the mean of what they reach one by one.
-        discarded: why it was not eligible; None if it was.
-        loops: whether its affinity graph has any.
+        score: the mean of its links' scores; if it was not solved jointly, the mean of the links' own best scores.
+        discarded: the reason why it was not eligible; None if it was.
+        loops: whether its affinity graph has loops.
     """
 
     candidate: int
@@ -74,16 +74,16 @@ class Considered:
 
 @dataclass(frozen=True)
 class PlacementChoice:
-    """The top placement and its time shifts.
+    """The selected placement and its time shifts.
 
     Attributes:
         candidate: its position.
         score: the mean of its links' scores; 1 if no link is shared.
         shifts_ns: t_j of each job that can be shifted against another.
-        turns: the jobs that are tied to each other, over any number of links, by name: their time shifts are relative
-            to each other, and drift is corrected among them.
-        links: the links that are shared, by name.
-        considered: all candidates, the best first.
+        tied: the groups of jobs, by name, that are tied to each other over any number of links: their time shifts are
+            relative to each other, and drift is corrected within a group.
+        links: the shared links, ordered by name.
+        considered: the ratings of all candidates, the best first.
     """
 
     candidate: int
@@ -105,7 +105,7 @@ def choose_placement(
     worthwhile: float = WORTHWHILE,
     timed: bool = False,
 ) -> PlacementChoice:
-    """Algorithm 2. Equal scores go to the earlier candidate; the order of jobs and links makes no difference.
+    """Select a candidate by Algorithm 2; of equal scores the earlier, whatever the order of jobs and links.
 
     Args:
         candidates: the candidate placements.
@@ -123,7 +123,7 @@ def choose_placement(
         UsageError: no candidates, or a job without demand or a link without capacity.
     """
     if not candidates:
-        raise UsageError("no candidates: one or more is allowed")
+        raise UsageError("candidates: expected one or more, got none")
     _check(candidates, demands, capacities_bps)
     links = _Links(demands, capacities_bps, angles, tolerance, worthwhile, timed)
     with ThreadPoolExecutor(os.cpu_count()) as threads:  # the search lets other threads run
@@ -153,7 +153,7 @@ def choose_placement(
 
 
 class _Links:
-    """The links of all candidates."""
+    """The demands and capacities that all candidates share."""
 
     def __init__(
         self,
@@ -170,23 +170,23 @@ class _Links:
         self._worthwhile = worthwhile
         self._timed = timed
         self.iteration_ns = {job: demand.iteration_ns for job, demand in demands.items()}
-        # by what they are, so that no sum depends on the order in which jobs are given
+        # Ordered by content, so that no sum depends on the order in which jobs are given.
         self._demands = sorted(set(demands.values()), key=_content)
         numbers = {demand: number for number, demand in enumerate(self._demands)}
         self._kind = {job: numbers[demand] for job, demand in demands.items()}
 
     def in_order(self, jobs: Sequence[str]) -> tuple[str, ...]:
-        """The jobs in the order of their circles: alike ones by name."""
+        """The jobs ordered by their demands, and by name where these are equal."""
         return tuple(sorted(jobs, key=lambda job: (self._kind[job], job)))
 
     def fit(self, link: str, jobs: Sequence[str]) -> LinkFit:
-        """How the jobs, which are in order, fit together."""
+        """The fit of the jobs, which `in_order` has ordered."""
         demands = tuple(self._demands[self._kind[job]] for job in jobs)
         capacity_bps = self.capacities_bps[link]
         return _fit(demands, capacity_bps, self.angles, self._tolerance, self._worthwhile, self._timed)
 
     def silent(self, job: str) -> bool:
-        """Whether it sends nothing at all."""
+        """Whether the job sends nothing."""
         return not self._demands[self._kind[job]].bits
 
 
@@ -199,7 +199,7 @@ def _fit(
     worthwhile: float,
     timed: bool,
 ) -> LinkFit:
-    """Links that carry the same demands at the same capacity are solved once, for this choice and those to come."""
+    """Fit a link; the result is cached for all links with the same demands and capacity."""
     return fit_link(
         demands,
         capacity_bps,
@@ -212,7 +212,7 @@ def _fit(
 
 
 class _Rated:
-    """A candidate placement with its affinity graph, what its links reach one by one, and, once solved, together.
+    """A candidate placement with its affinity graph, its links' own best scores and, once solved, the joint scores.
 
     Only jobs that are tied to a common circle depend on each other: a link is in the graph once for each group of two
     or more.
@@ -247,13 +247,13 @@ class _Rated:
         self.score = self.score_bound
 
     def solve(self) -> None:
-        """Find the time shifts, and what the links come to with them."""
+        """Find the time shifts, and the score of the links at them."""
         self.shifts_ns = self._joined() if self.loops else time_shifts(self.graph)
         if self.loops:
             self.score = _mean([each.score for each in self.links_scored()])
 
     def _joined(self) -> dict[str, int]:
-        """Time shifts where links that carry the same jobs count once; together where loops are left."""
+        """Time shifts in which links with the same jobs count once; joint ones where loops remain."""
         merged = self._merged()
         shifts: dict[str, int] = {}
         for component in merged.components():
@@ -268,7 +268,7 @@ class _Rated:
         return shifts
 
     def _merged(self) -> AffinityGraph:
-        """The affinity graph with one link for those of equal capacity and jobs: what is best for one is for all."""
+        """The affinity graph with one link in place of all with equal capacity and jobs: they have the same optimum."""
         kept: dict[tuple[int, tuple[str, ...]], str] = {}
         for name, each in self._circled.items():
             kept.setdefault((each.group.capacity_bps, each.names), name)
@@ -277,7 +277,7 @@ class _Rated:
         )
 
     def links_scored(self) -> tuple[LinkScore, ...]:
-        """The links at the time shifts that were found; as they reach one by one while there are none."""
+        """The scores of the links at the time shifts that were found, or their own best scores before."""
         return tuple(
             LinkScore(
                 link,

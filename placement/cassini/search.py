@@ -167,7 +167,7 @@ def paired(circles: np.ndarray, angles: int, domains: np.ndarray, capacity: int)
 
 @compiled_with_arrays
 def matched(pairs: np.ndarray) -> np.ndarray:
-    """Of the jobs from k on, for each k: the largest sum of pairs of which no job is in two.
+    """For each k, the largest sum of disjoint pairs among the jobs from k on.
 
     It bounds their excess from below, since excess is superadditive: (x + y - C)+ >= (x - C)+ + (y - C)+.
     """

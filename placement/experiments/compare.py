@@ -22,7 +22,7 @@ from placement.traces.trace import Trace
 
 @dataclass(frozen=True)
 class SeededTrace:
-    """A trace and the seed of whatever policies leave to chance on it."""
+    """A trace and the seed of the policies' random choices on it."""
 
     trace: Trace
     seed: int
@@ -30,7 +30,7 @@ class SeededTrace:
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """What is to be compared: every policy on every trace.
+    """The plan of a comparison: every policy on every trace.
 
     Raises:
         UsageError: nothing to compare, a trace twice, a baseline that is not among the policies, or a policy that
@@ -44,10 +44,10 @@ class ComparisonPlan:
 
     def __post_init__(self) -> None:
         if not self.entries:
-            raise UsageError("no traces: one or more are allowed")
+            raise UsageError("traces: expected one or more, got no traces")
         if self.baseline not in self.policies:
             raise UsageError(
-                f"baseline {self.baseline}: one of the policies is allowed: {', '.join(map(str, self.policies))}"
+                f"baseline: expected one of the policies, {', '.join(map(str, self.policies))}, got {self.baseline}"
             )
         for policy in self.policies:
             self.setting.check(policy)
@@ -55,7 +55,7 @@ class ComparisonPlan:
 
     @cached_property
     def digests(self) -> tuple[str, ...]:
-        """Those of the traces."""
+        """The digest of each trace."""
         return tuple(trace_digest(entry.trace) for entry in self.entries)
 
     @cached_property
@@ -67,7 +67,7 @@ class ComparisonPlan:
         )
 
     def document(self) -> dict[str, Any]:
-        """As JSON: what is compared, and which runs of the log these are."""
+        """The plan as a JSON document, with the keys of its runs in the log."""
         return {
             "schema": SCHEMA,
             "setting": self.setting.document(),
@@ -125,7 +125,7 @@ def compare(
 
 
 def finished(plan: ComparisonPlan, folder: Path) -> int:
-    """How many runs of the plan are kept in the folder."""
+    """The number of runs of the plan that the folder holds."""
     try:
         runs = read_log(folder)
     except UsageError:
@@ -146,7 +146,7 @@ def _check_different(entries: Sequence[SeededTrace], digests: Sequence[str]) -> 
         name = entry.trace.name
         if (digest, entry.seed) in names:
             raise UsageError(
-                f"{name}: the same jobs as {names[digest, entry.seed]}: each trace once is allowed"
+                f"{name}: expected each trace once, got the same jobs as {names[digest, entry.seed]}"
             )
         names[digest, entry.seed] = name
 
@@ -154,7 +154,7 @@ def _check_different(entries: Sequence[SeededTrace], digests: Sequence[str]) -> 
 def _check_folder(plan: ComparisonPlan, folder: Path) -> None:
     """Refuse a folder with runs in another setting: they would lie there for nothing, or be taken for these."""
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder}: a folder is allowed; this is none")
+        raise UsageError(f"{folder}: expected a folder, got another file")
     if not (folder / PLAN).exists():
         if (folder / NAME).exists():
             raise UsageError(f"{folder}: runs of a comparison, but no {PLAN}: take another folder")

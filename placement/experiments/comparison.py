@@ -1,4 +1,4 @@
-"""What a comparison comes to: every policy's runs on the same traces, and each policy against the baseline."""
+"""The result of a comparison: every policy's runs on the same traces, and each policy against the baseline."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PolicyComparison:
         return statistics.fmean(self._values(policy, metric))
 
     def mean_parts(self, policy: str) -> dict[str, float]:
-        """What the mean JCT is made of, over traces."""
+        """The parts of the mean JCT, averaged over traces."""
         return {name: statistics.fmean(run.parts_s[name] for run in self.runs[policy]) for name in PARTS}
 
     def paired(self, policy: str, metric: str = "average_jct_s") -> Paired:
@@ -53,7 +53,7 @@ class PolicyComparison:
         return PolicyComparison(baseline, {policy: self.runs[policy] for policy in policies})
 
     def document(self) -> dict[str, Any]:
-        """As JSON: the contract of `mltcp-placement compare --json`, without what the command adds."""
+        """The document of `mltcp-placement compare --json`, without the fields that the command adds."""
         return {
             "schema": SCHEMA,
             "baseline": self.baseline,
@@ -74,7 +74,7 @@ class PolicyComparison:
 
 
 def load(folder: Path) -> PolicyComparison:
-    """What `compare -o` left in a folder; traces that are not finished under all policies are left out.
+    """Load the folder of a `compare -o`, without traces that are not finished under all policies.
 
     Raises:
         UsageError: there is no comparison.
@@ -93,7 +93,7 @@ def load(folder: Path) -> PolicyComparison:
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
-    """What was to be compared in this folder, as JSON.
+    """Read the plan of the comparison in this folder, a JSON document.
 
     Raises:
         UsageError: there is no plan of a comparison.
@@ -103,7 +103,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
         document = json.loads(path.read_bytes())
     except OSError as error:
         raise UsageError(
-            f"{path}: {error.strerror or error}; a folder that `compare -o` made is allowed"
+            f"{path}: {error.strerror or error}; expected a folder that `compare -o` made"
         ) from None
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from None

@@ -42,7 +42,7 @@ _DIGITS = 6
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant of eq. 5 as the measurements tell it.
+    """A constant of eq. 5, estimated from the measurements.
 
     Attributes:
         value: the best one that is not negative.
@@ -58,7 +58,7 @@ class Constant:
 
     @property
     def identified(self) -> bool:
-        """Whether the interval, before negative values are cut off, is narrower than the value itself."""
+        """Whether the interval, before negative values are cut off, is narrower than the value."""
         return self.high is not None and 2 * (self.high - self.value) < self.value
 
 
@@ -158,7 +158,7 @@ def _points(measurements: Sequence[Measurement]) -> list[Measurement]:
 
 
 def _design(points: Sequence[Measurement]) -> Array:
-    """A row a point: what a, b and eta are multiplied by, over the time in ns; each row should come to 1."""
+    """The design matrix: a row a point with the factors of a, b and eta over the time in ns; its target is 1."""
     rows = [(1, each.jobs * each.size_bytes, (each.jobs - 1) * each.size_bytes) for each in points]
     times_ns = [each.latency_us * _NS_PER_US for each in points]
     return np.array(rows, dtype=np.float64) / np.array(times_ns)[:, None]
@@ -247,7 +247,7 @@ def _penalty_warning(penalty: Constant) -> str:
 def _bound_warnings(
     points: Sequence[Measurement], constants: tuple[Constant, Constant, Constant]
 ) -> Iterator[str]:
-    """Of constants that would be clearly negative if they might: so far, that is, that 0 is outside the interval."""
+    """Warnings about constants whose unbounded estimate is so negative that 0 lies outside its interval."""
     free = unbounded(_design(points), np.ones(len(points)))
     for name, unit, at in (("a", "ns", _A), ("eta", "ns/byte", _ETA)):
         reach = (constants[at].high or 0) - constants[at].value

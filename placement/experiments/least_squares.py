@@ -1,4 +1,7 @@
-"""Linear least squares with few unknowns, none of which may be negative, and what the data say about each."""
+"""Non-negative linear least squares for few unknowns, with standard errors.
+
+The linear algebra is numpy's. `scipy.optimize.nnls` would not do: it takes any of several equally good solutions, and
+a fit must be the same whatever the order of its columns and report which constants the data determine."""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# Singular values this much below the largest are rounding; what one of a mere 1e-10 tells no measurement could.
+# Relative to the largest singular value; smaller ones are rounding errors.
 _RANK_TOLERANCE = 1e-10
 _NULL_SPACE_TOLERANCE = 1e-6
 # Relative to the data, squared: an unknown must explain more than this to be used at all.
@@ -39,7 +42,7 @@ def non_negative(design: Array, target: Array, preference: Sequence[int]) -> Arr
 
 
 def unbounded(design: Array, target: Array) -> Array | None:
-    """The x that minimises |design @ x - target|, negative or not; None unless there is only one."""
+    """The x of any sign that minimises |design @ x - target|; None unless it is unique."""
     columns, norms = _scaled(design)
     if rank(design) < design.shape[1]:
         return None
@@ -47,7 +50,7 @@ def unbounded(design: Array, target: Array) -> Array | None:
 
 
 def standard_errors(design: Array, variance: float) -> Array:
-    """Of the unknowns of design @ x = target, where the errors of the target are independent and of that variance.
+    """Standard errors of the unknowns of design @ x = target, for independent errors of the target with this variance.
 
     Infinite for an unknown that the design leaves undetermined; those of the others are valid nevertheless.
     """
@@ -62,7 +65,7 @@ def standard_errors(design: Array, variance: float) -> Array:
 
 
 def condition_index(design: Array) -> float:
-    """How close the columns, each scaled to length 1, are to collinear: 1 is not at all, infinite is exactly.
+    """The condition index of the columns, each scaled to length 1: 1 for orthogonal, infinite for collinear ones.
 
     From about 30 on, estimates are of little use (Belsley, Kuh and Welsch, Regression Diagnostics, 1980).
     """
@@ -72,7 +75,7 @@ def condition_index(design: Array) -> float:
 
 
 def rank(design: Array) -> int:
-    """How many unknowns, or combinations of them, the design determines."""
+    """The rank of the design: the number of unknowns, or combinations of them, that it determines."""
     values = np.linalg.svd(_scaled(design)[0], compute_uv=False)
     return int(np.sum(values > _RANK_TOLERANCE * values[0]))
 

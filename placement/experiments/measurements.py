@@ -45,7 +45,7 @@ def read_measurements(path: Path | str) -> list[Measurement]:
     lines = _lines(Path(path))
     if not lines or lines[0] != HEADER:
         found = lines[0][:80] if lines else ""
-        raise UsageError(f"{path}:1: header: {found!r} was found: {HEADER!r} is allowed")
+        raise UsageError(f"{path}:1: header: expected {HEADER!r}, got {found!r}")
     if len(lines) == 1:
         raise UsageError(f"{path}:2: job_num: the file ends here: at least one measurement is needed")
     return [_measurement(f"{path}:{number}", line) for number, line in enumerate(lines[1:], start=2)]
@@ -63,14 +63,14 @@ def _lines(path: Path) -> list[str]:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: is no text in UTF-8: a CSV file is allowed") from None
+        raise UsageError(f"{path}: expected a CSV file in UTF-8, got other bytes") from None
 
 
 def _measurement(where: str, line: str) -> Measurement:
     fields = [field.strip() for field in line.split(",")]
     if len(fields) != len(_FIELDS):
         absent = _FIELDS[len(fields)] if line.strip() and len(fields) < len(_FIELDS) else _FIELDS[0]
-        reason = f"{len(fields) if line.strip() else 0} fields on the line: {len(_FIELDS)} are allowed"
+        reason = f"expected {len(_FIELDS)} fields, got {len(fields) if line.strip() else 0}"
         raise UsageError(f"{where}: {absent}: {reason}")
     jobs, size, latency = fields
     return Measurement(
@@ -82,12 +82,12 @@ def _measurement(where: str, line: str) -> Measurement:
 
 def _whole(where: str, text: str, most: int) -> int:
     if not _WHOLE.fullmatch(text) or not 1 <= int(text) <= most:
-        raise UsageError(f"{where}: {text[:40]!r}: a whole number from 1 to {most} is allowed")
+        raise UsageError(f"{where}: expected a whole number from 1 to {most}, got {text[:40]!r}")
     return int(text)
 
 
 def _decimal(where: str, text: str) -> float:
     if not _DECIMAL.fullmatch(text) or not MIN_LATENCY_US <= float(text) <= MAX_LATENCY_US:
-        allowed = f"a number of microseconds from {MIN_LATENCY_US:g} to {MAX_LATENCY_US:g}"
-        raise UsageError(f"{where}: {text[:40]!r}: {allowed} is allowed")
+        expected = f"a number of microseconds from {MIN_LATENCY_US:g} to {MAX_LATENCY_US:g}"
+        raise UsageError(f"{where}: expected {expected}, got {text[:40]!r}")
     return float(text)

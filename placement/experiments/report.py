@@ -1,4 +1,4 @@
-"""Outcomes and comparisons for people: short tables."""
+"""Tables of outcomes and comparisons for the terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PARTS = {
 
 
 def print_outcome(what: SimulationTask, outcome: Outcome, file: TextIO | None = None) -> None:
-    """Print what a simulation came to, to the file or to standard output.
+    """Print the outcome of a simulation to the file or to standard output.
 
     On a terminal with rules and bold type, fit for 80 columns; elsewhere as plain text, never cut to a width.
     """
@@ -41,7 +41,7 @@ def print_outcome(what: SimulationTask, outcome: Outcome, file: TextIO | None = 
 
 
 def print_comparison(comparison: PolicyComparison, file: TextIO | None = None) -> None:
-    """Print how policies compare, likewise."""
+    """Print a comparison of policies likewise."""
     console = open_console(file)
     _print(console, comparison_table(comparison, console.width < ROOMY))
     console.print()
@@ -54,7 +54,7 @@ def print_comparison(comparison: PolicyComparison, file: TextIO | None = None) -
 
 
 def outcome_tables(what: SimulationTask, outcome: Outcome) -> tuple[Table, ...]:
-    """What a simulation came to, and what its mean JCT is made of."""
+    """The tables of a simulation: its outcome, and the parts of its mean JCT."""
     title = f"{what.policy} on {what.trace.name}: {len(outcome.jobs)} jobs"
     figures = _table(title, [""], ["average", "median", "95th\npct"])
     figures.add_row("JCT (s)", *_seconds(outcome.average_jct_s, outcome.median_jct_s, outcome.p95_jct_s))
@@ -68,7 +68,7 @@ def outcome_tables(what: SimulationTask, outcome: Outcome) -> tuple[Table, ...]:
 
 
 def comparison_table(comparison: PolicyComparison, narrow: bool = False) -> Table:
-    """A row a policy: means over traces, and the average JCT against that of the baseline, trace by trace.
+    """The table of a comparison, a row a policy: means over traces, and the average JCT against the baseline's.
 
     Where it is to be narrow, long names of policies are broken.
     """
@@ -115,7 +115,7 @@ def _interval(found: Paired) -> str:
 
 
 def _seconds(*values: float) -> tuple[str, ...]:
-    """With a decimal where that says more than the first four digits do."""
+    """Numbers of seconds as text, with a decimal below 1,000."""
     return tuple(f"{value:,.{1 if abs(value) < _LONG_S else 0}f}".replace(",", " ") for value in values)
 
 

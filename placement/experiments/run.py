@@ -1,4 +1,4 @@
-"""One run of a comparison: a policy on a trace; what is kept of it, and what it is recognised by."""
+"""One run of a comparison: a policy on a trace, the record that is kept of it, and its key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from placement.simulator.outcome import JobOutcome, Outcome, UseOverTime
 from placement.traces.trace import Trace
 
 PARTS = ("queue_s", "compute_s", "gpu_wait_s", "link_wait_s", "communication_s", "contention_s")
-"""What a JCT is made of; the last is a part of the one before."""
+"""The parts of a JCT; the last is a part of the one before."""
 
 _DIGITS = 6
 _SOURCES = ("simulator", "policies", "model")
@@ -24,14 +24,14 @@ _SOURCES = ("simulator", "policies", "model")
 
 @dataclass(frozen=True)
 class SimulationTask:
-    """What is simulated; made by `task`.
+    """One simulation to run; made by `task`.
 
     Attributes:
         key: the same for the same trace, policy, setting and seed, simulated by the same code.
         trace: its jobs.
-        policy: what is asked of the trace.
-        setting: where.
-        seed: of whatever the policy leaves to chance.
+        policy: the policy under which it runs.
+        setting: the cluster and the contention model.
+        seed: of the policy's random choices.
     """
 
     key: str
@@ -49,7 +49,7 @@ def task(trace: Trace, digest: str, policy: PolicyName, setting: Setting, seed: 
 
 @dataclass(frozen=True)
 class SimulationRun:
-    """What is kept of a simulation: a line in the log of a comparison.
+    """The record of a simulation: a line in the log of a comparison.
 
     All times are seconds of the trace's scale.
 
@@ -60,8 +60,8 @@ class SimulationRun:
         seed: of the policy.
         jobs: how many the trace has.
         average_jct_s: as in `Outcome`, and so the next four.
-        parts_s: what the average is made of: the means of `PARTS`.
-        wall_s: what the simulation took.
+        parts_s: the means of `PARTS`, which add up to the average.
+        wall_s: the wall-clock time of the simulation.
         jct_s: of every job, in the order of their numbers.
         gpu_utilization: of every GPU, over the makespan.
     """
@@ -83,7 +83,7 @@ class SimulationRun:
     gpu_utilization: tuple[float, ...]
 
     def line(self) -> str:
-        """As a line of JSON, without its end."""
+        """The record as a line of JSON, without a newline."""
         return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False)
 
     @classmethod
@@ -98,7 +98,7 @@ class SimulationRun:
 
 
 def simulate_task(task: SimulationTask, intervals: int = 0) -> Outcome:
-    """Simulate it; times are in seconds of the trace's scale (the paper's, for its traces of a hundredth).
+    """Simulate a task; times are in seconds of the trace's scale (the paper's, for its traces of a hundredth).
 
     Raises:
         UsageError: no such policy, or the trace does not fit the cluster.
@@ -107,7 +107,7 @@ def simulate_task(task: SimulationTask, intervals: int = 0) -> Outcome:
 
 
 def perform(task: SimulationTask) -> SimulationRun:
-    """Simulate it, and keep what a comparison needs."""
+    """Simulate a task and return the record of it."""
     outcome = simulate_task(task)
     return SimulationRun(
         key=task.key,
@@ -129,7 +129,7 @@ def perform(task: SimulationTask) -> SimulationRun:
 
 
 def mean_parts(outcome: Outcome) -> dict[str, float]:
-    """What the average JCT is made of."""
+    """The means of the parts of the JCT over all jobs."""
     return {name: statistics.fmean(getattr(job, name) for job in outcome.jobs) for name in PARTS}
 
 
@@ -175,14 +175,14 @@ def _simulate(task: SimulationTask, intervals: int) -> Outcome:
 
 
 def trace_digest(trace: Trace) -> str:
-    """The same for the same jobs and scale, in whatever order and whatever file."""
+    """A digest of the trace's jobs and scale, whatever their order and file."""
     jobs = sorted(trace.jobs, key=lambda job: job.job_id)
     return _digest(f"{trace.seconds_per_simulated_s} {jobs!r}")
 
 
 @cache
 def _program() -> str:
-    """Of the code that decides what a simulation comes to: runs of another version are not the same runs."""
+    """A digest of the code that determines the outcome of a simulation: another version's runs are other runs."""
     root = Path(__file__).parents[1]
     paths = sorted(path for name in _SOURCES for path in _modules(root / name))
     return _digest("".join(f"{path.relative_to(root)}\n{path.read_text()}" for path in paths))
@@ -197,7 +197,7 @@ def _digest(text: str) -> str:
 
 
 def document_of(run: SimulationRun) -> dict[str, Any]:
-    """As JSON for other programs: without what only this project needs."""
+    """The run as a JSON document for other programs, without internal fields."""
     document = asdict(run)
     for name in ("key", "jct_s", "gpu_utilization"):
         del document[name]

@@ -79,7 +79,7 @@ def read_log(folder: Path) -> dict[str, SimulationRun]:
         content = path.read_bytes()
     except OSError as error:
         raise UsageError(
-            f"{path}: {error.strerror or error}; a folder that `compare -o` made is allowed"
+            f"{path}: {error.strerror or error}; expected a folder that `compare -o` made"
         ) from None
     return _runs(path, content[: content.rfind(b"\n") + 1])
 

@@ -1,4 +1,4 @@
-"""The same traces under several schedulers, with and without Cassini, and what Cassini gains."""
+"""A comparison of schedulers on the same traces, with and without Cassini, and the gain of Cassini."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALL = Vocabulary("scheduler", (*SCHEDULER_NAMES.names, IDEAL))
 
 @dataclass(frozen=True)
 class SchedulePlan:
-    """What is to be run.
+    """The plan of a comparison of schedulers.
 
     Attributes:
         trace: ``poisson``, ``dynamic``, or the name or file of a set of jobs.
@@ -73,7 +73,7 @@ class SchedulePlan:
 
 @dataclass(frozen=True)
 class Gain:
-    """What Cassini gains a scheduler, on the same traces: the scheduler's times over those with Cassini.
+    """The gain of Cassini for a scheduler: its iteration times alone over those with Cassini, on the same traces.
 
     Attributes:
         scheduler: that was augmented.
@@ -90,7 +90,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class ScheduleComparison:
-    """What became of a plan.
+    """The outcomes of a plan.
 
     Attributes:
         plan: what was run.
@@ -101,7 +101,7 @@ class ScheduleComparison:
     outcomes: dict[str, tuple[TraceOutcome, ...]]
 
     def gains(self) -> tuple[Gain, ...]:
-        """Of each scheduler that ran alone and with Cassini."""
+        """The gain of each scheduler that ran alone and with Cassini."""
         found = []
         for name in self.plan.schedulers:
             if name + AUGMENTED in self.outcomes:
@@ -112,7 +112,7 @@ class ScheduleComparison:
         return tuple(found)
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """The JSON document of `mltcp-placement schedule --json`."""
         plan = self.plan
         return {
             "trace": plan.trace,

@@ -1,4 +1,4 @@
-"""A comparison of schedulers for people: a table, and what Cassini gains beside what the thesis says."""
+"""The table of a comparison of schedulers, and the gains of Cassini beside those of the thesis."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLUMNS = (
 
 
 def print_schedule(comparison: ScheduleComparison, file: TextIO | None = None) -> None:
-    """Print what became of a plan, to the file or to standard output."""
+    """Print a comparison to the file or to standard output."""
     console = open_console(file)
     console.print(table(comparison))
     for gain in comparison.gains():
@@ -41,7 +41,7 @@ def print_schedule(comparison: ScheduleComparison, file: TextIO | None = None) -
 
 
 def table(comparison: ScheduleComparison) -> Table:
-    """A row a scheduler, over all iterations of all jobs of all seeds."""
+    """The table, a row a scheduler, over all iterations of all jobs of all seeds."""
     from rich.box import HORIZONTALS
     from rich.table import Table
 

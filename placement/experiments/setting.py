@@ -1,4 +1,4 @@
-"""Where policies are simulated: the cluster, and what contention costs there."""
+"""The setting of simulations: a cluster and a contention model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from placement.model.contention import PUBLISHED, Contention
 
 @dataclass(frozen=True)
 class Star:
-    """The clusters that the published simulator knows: equal servers around one switch."""
+    """A cluster of equal servers around one switch, the only kind that the published simulator supports."""
 
     servers: int
     gpus: int
@@ -25,13 +25,13 @@ class Star:
 
 @dataclass(frozen=True)
 class Setting:
-    """What simulations that are to be compared have in common."""
+    """The cluster and the contention model that compared simulations share."""
 
     cluster: Cluster = field(default_factory=Cluster.star)
     contention: Contention = PUBLISHED
 
     def document(self) -> dict[str, Any]:
-        """As JSON: the cluster as `Cluster.load` reads it, and the constants of the contention model."""
+        """The setting as a JSON document: the cluster as `Cluster.load` reads it, and the contention constants."""
         return {
             "cluster": {
                 "servers": [_server(each) for each in self.cluster.servers],
@@ -48,11 +48,11 @@ class Setting:
 
     @cached_property
     def text(self) -> str:
-        """The document as text: what settings are told apart by."""
+        """The document as text, by which settings are compared."""
         return json.dumps(self.document())
 
     def check(self, policy: PolicyName) -> None:
-        """Refuse, before anything is simulated, a policy that does not exist or that cannot run here.
+        """Refuse a policy that does not exist or that cannot run in this setting.
 
         Raises:
             UsageError: no such policy, or the published rules for another cluster or other constants than theirs.

@@ -20,7 +20,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Paired:
-    """A policy against a baseline on the same traces.
+    """The paired comparison of a policy with a baseline on the same traces.
 
     Attributes:
         traces: how many.
@@ -39,7 +39,7 @@ class Paired:
     higher_on: int
 
     def document(self) -> dict[str, float | int | None]:
-        """As JSON."""
+        """The comparison as a JSON document."""
         return asdict(self)
 
 
@@ -51,10 +51,10 @@ def paired(values: Sequence[float], baseline: Sequence[float]) -> Paired:
     """
     if len(values) != len(baseline) or not values:
         raise UsageError(
-            f"{len(values)} values beside {len(baseline)}: one each for 1 or more traces is allowed"
+            f"values: expected as many as the {len(baseline)} of the baseline, 1 or more, got {len(values)}"
         )
     if min(baseline) <= 0:
-        raise UsageError(f"a baseline of {min(baseline)}: more than 0 is allowed")
+        raise UsageError(f"baseline: expected more than 0, got {min(baseline)}")
     pairs = list(zip(values, baseline, strict=True))
     differences = [100 * (value - base) / base for value, base in pairs]
     mean, half = statistics.fmean(differences), _half_interval(differences)

@@ -1,4 +1,4 @@
-"""When an all-reduce should join those that run on a link: AdaDUAL's theory (Section IV-B), for any number of them.
+"""AdaDUAL's theory (Section IV-B): when an all-reduce should join those that run on a link, for any number of them.
 
 The paper decides beside one running transfer (Theorems 1 and 2) and leaves more to future work. Here the same
 objective, the summed (or average, Eq. 9) completion time under Eq. 5 with a = 0, is minimised beside any number.
@@ -16,11 +16,11 @@ from mltcp.core.errors import UsageError
 from placement.model.contention import Contention
 
 Exact: TypeAlias = int | Fraction
-"""Bytes or nanoseconds, without rounding."""
+"""Exact bytes or nanoseconds."""
 
 
 def starts_now(running: Sequence[Exact], new: Exact, contention: Contention) -> bool:
-    """Whether a new transfer should start now, rather than when one of the running ones ends.
+    """Decide whether a new transfer should start now rather than at the end of a running one.
 
     Waiting until T_i, when the running transfer i ends, spares an overlap of L_i bytes, each of which is worth
     2(b + eta). The new one starts iff that is less than the wait for every i:
@@ -30,7 +30,7 @@ def starts_now(running: Sequence[Exact], new: Exact, contention: Contention) -> 
     with theta = b / (2(b + eta)). Beside one running transfer it is Eq. 13: M / R < theta. A tie waits, as there.
 
     Args:
-        running: R_j, bytes that each running transfer has left, in any order; none is allowed, and then it starts.
+        running: R_j, bytes that each running transfer has left, in any order; if empty, the new transfer starts.
         new: M, bytes of the new transfer.
         contention: Eq. 5; its latency does not count.
 
@@ -60,13 +60,15 @@ def largest_that_starts(running: Sequence[Exact], contention: Contention) -> Fra
         UsageError: nothing runs, or a size is not more than 0.
     """
     if not running:
-        raise UsageError("AdaDUAL: beside no running transfer every size starts: 1 or more are allowed")
+        raise UsageError(
+            "AdaDUAL: running: expected 1 or more transfers, got none, beside which every size starts"
+        )
     _check(running)
     return min(_largest_that_spares(running, first, contention) for first in running)
 
 
 def best_start(running: Sequence[Exact], new: Exact, contention: Contention) -> Fraction:
-    """When (ns from now) to start a new transfer so that the summed completion time of all is least.
+    """The start of a new transfer (ns from now) that minimises the summed completion time of all transfers.
 
     Between two completions the sum is concave in the start, and after the last it grows, so that the best start is now
     or a completion time. Of several that are equally good it is the last, as in Theorem 2.
@@ -102,7 +104,7 @@ def summed_completion(running: Sequence[Exact], new: Exact, start: Exact, conten
 def completion_times(
     running: Sequence[Exact], new: Exact, start: Exact, contention: Contention
 ) -> tuple[Fraction, ...]:
-    """When (ns from now) each of the running transfers ends, in their order, and last the new one.
+    """The ends (ns from now) of the running transfers, in their order, and of the new one.
 
     Args:
         running: bytes that each running transfer has left.
@@ -115,7 +117,7 @@ def completion_times(
     """
     _check(running, new)
     if start < 0:
-        raise UsageError(f"AdaDUAL: a start at {float(start):g} ns: 0 or more is allowed")
+        raise UsageError(f"AdaDUAL: start: expected 0 ns or more, got {float(start):g}")
     undisturbed = _together(running, contention)
     *shared, own = _together([*_left_at(running, start, contention), new], contention)
     ends = [end if end <= start else start + late for end, late in zip(undisturbed, shared, strict=True)]
@@ -190,13 +192,13 @@ def _largest_that_spares(running: Sequence[Exact], first: Exact, contention: Con
 
 
 def _together(sizes: Sequence[Exact], contention: Contention) -> list[Fraction]:
-    """When each ends if all run from 0 on: b * x_i + (b + eta) * sum_{j != i} min(x_i, x_j)."""
+    """The end of each transfer if all start at 0: b * x_i + (b + eta) * sum_{j != i} min(x_i, x_j)."""
     b, eta = contention.ns_per_byte, contention.penalty_ns_per_byte
     return [(b + eta) * sum(min(size, other) for other in sizes) - eta * size for size in sizes]
 
 
 def _left_at(running: Sequence[Exact], at: Exact, contention: Contention) -> list[Exact]:
-    """What each has left (bytes) at `at`, if no other joins them: all that still run have moved the same."""
+    """The bytes that each has left at time `at` if no other joins; all that still run have moved the same number."""
     moved, now = Fraction(0), Fraction(0)
     for ended, size in enumerate(sorted(running)):
         pace = contention.pace_ns_per_byte(len(running) - ended)
@@ -208,13 +210,13 @@ def _left_at(running: Sequence[Exact], at: Exact, contention: Contention) -> lis
 def _check(running: Sequence[Exact], new: Exact = 1) -> None:
     for size in (*running, new):
         if size <= 0:
-            raise UsageError(f"AdaDUAL: a transfer of {float(size):g} bytes: more than 0 is allowed")
+            raise UsageError(f"AdaDUAL: transfer: expected more than 0 bytes, got {float(size):g}")
 
 
 def _check_two(smaller: Exact, larger: Exact, start: Exact, first: Exact, contention: Contention) -> None:
     _check([smaller, larger])
     if smaller > larger:
-        raise UsageError(f"P1: M1 is {float(smaller):g} bytes, M2 {float(larger):g}: M1 <= M2 is allowed")
+        raise UsageError(f"P1: expected M1 <= M2, got {float(smaller):g} and {float(larger):g} bytes")
     end = contention.ns_per_byte * first
     if not 0 <= start <= end:
-        raise UsageError(f"P1: a start at {float(start):g} ns: 0 to {float(end):g} is allowed")
+        raise UsageError(f"P1: start: expected 0 to {float(end):g} ns, got {float(start):g}")

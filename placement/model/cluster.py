@@ -14,7 +14,7 @@ from typing import Any, Self
 from mltcp.core.errors import UsageError
 
 GPU_MEMORY_MB = 32768
-"""That of the published simulator (the paper's text says 16 GB)."""
+"""GPU memory in the published simulator (the paper's text says 16 GB)."""
 
 _MOST = 1_000_000_000
 _FRACTION = re.compile(r"\d{1,20}(/\d{1,20}|(\.\d{1,20})?(e[+-]?\d{1,2})?)")
@@ -52,7 +52,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Switch:
-    """A switch, and its link to the switch above; the root has none.
+    """A switch with its link to the switch above; the root has none.
 
     Attributes:
         name: unique in the cluster.
@@ -67,7 +67,7 @@ class Switch:
 
 @dataclass(frozen=True)
 class Link:
-    """A link that transfers share.
+    """A link of the cluster, which transfers share.
 
     Attributes:
         name: that of the server or switch at its lower end.
@@ -97,7 +97,7 @@ class Cluster:
     def star(cls, servers: int = 16, gpus: int = 4, gpu: Gpu | None = None) -> Self:
         """`servers` equal servers of `gpus` GPUs around one switch, as in the paper's evaluation (V-A)."""
         if servers < 1 or gpus < 1:
-            raise UsageError(f"a cluster of {servers} servers with {gpus} GPUs: 1 or more is allowed")
+            raise UsageError(f"servers and gpus: expected 1 or more, got {servers} and {gpus}")
         return cls(tuple(Server(f"s{number}", (gpu or Gpu(),) * gpus) for number in range(servers)))
 
     @classmethod
@@ -121,7 +121,7 @@ class Cluster:
 
     @classmethod
     def from_document(cls, document: Any) -> Self:
-        """As `load`, from what JSON holds."""
+        """Build a cluster from a parsed JSON document; see `load`."""
         try:
             servers = tuple(_server(each) for each in document["servers"])
             default = [{"name": "switch"}]
@@ -156,7 +156,7 @@ class Cluster:
 
     @cached_property
     def ways(self) -> list[tuple[int, ...]]:
-        """Of each server, the numbers of the links from it up to the root."""
+        """For each server, the numbers of the links on its path to the root."""
         numbers = {link.name: number for number, link in enumerate(self.links)}
         above = {each.name: each.above for each in self.switches}
         ways = []
@@ -191,15 +191,15 @@ def _switch(document: Mapping[str, Any]) -> Switch:
 
 def _whole(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= _MOST:
-        raise UsageError(f"{value!r}: a whole number up to {_MOST} is allowed")
+        raise UsageError(f"expected a whole number up to {_MOST}, got {value!r}")
     return value
 
 
 def _fraction(value: Any) -> Fraction:
-    """As 2, 0.5, "1/3" or "0.125"; nothing that takes long to work out."""
+    """Parse a number such as 2, 0.5, "1/3" or "0.125", of bounded length."""
     text = str(value)
     if isinstance(value, bool) or not _FRACTION.fullmatch(text):
-        raise UsageError(f"{value!r}: a number, or a fraction such as '2/3', is allowed")
+        raise UsageError(f"expected a number or a fraction such as '2/3', got {value!r}")
     return Fraction(text)
 
 
@@ -209,11 +209,11 @@ def _check(servers: tuple[Server, ...], switches: tuple[Switch, ...]) -> None:
     if twice:
         raise UsageError(f"cluster: the name {min(twice)!r} is used more than once")
     if not servers:
-        raise UsageError("cluster: no servers: one or more is allowed")
+        raise UsageError("cluster: servers: expected one or more, got no servers")
     above = {each.name: each.above for each in switches}
     roots = [name for name, parent in above.items() if parent is None]
     if len(roots) != 1:
-        raise UsageError(f"cluster: {len(roots)} switches have none above: one is allowed")
+        raise UsageError(f"cluster: expected one switch without a switch above it, got {len(roots)}")
     for kind, name, parent in [
         *(("server", each.name, each.switch) for each in servers),
         *(("switch", each.name, each.above) for each in switches if each.above is not None),
@@ -224,7 +224,7 @@ def _check(servers: tuple[Server, ...], switches: tuple[Switch, ...]) -> None:
         _check_no_circle(each.name, above)
         if each.uplink_speed <= 0:
             raise UsageError(
-                f"cluster: switch {each.name!r}: uplink_speed is {each.uplink_speed}: more than 0 is allowed"
+                f"cluster: switch {each.name!r}: uplink_speed: expected more than 0, got {each.uplink_speed}"
             )
     for server in servers:
         _check_server(server)
@@ -235,20 +235,20 @@ def _check_no_circle(name: str, above: Mapping[str, str | None]) -> None:
     parent = above[name]
     while parent is not None:
         if parent in seen:
-            raise UsageError(f"cluster: switch {name!r} is above itself: a tree is allowed")
+            raise UsageError(f"cluster: expected a tree of switches, got {name!r} above itself")
         seen.add(parent)
         parent = above[parent]
 
 
 def _check_server(server: Server) -> None:
     if not server.gpus:
-        raise UsageError(f"cluster: server {server.name!r} has no GPUs: one or more is allowed")
+        raise UsageError(f"cluster: server {server.name!r}: gpus: expected one or more, got no GPUs")
     if server.nic_speed <= 0:
         raise UsageError(
-            f"cluster: server {server.name!r}: nic_speed is {server.nic_speed}: more than 0 is allowed"
+            f"cluster: server {server.name!r}: nic_speed: expected more than 0, got {server.nic_speed}"
         )
     for gpu in server.gpus:
         if gpu.memory_mb <= 0 or gpu.performance <= 0:
             raise UsageError(
-                f"cluster: server {server.name!r}: memory_mb and performance of a GPU: more than 0 is allowed"
+                f"cluster: server {server.name!r}: memory_mb and performance of a GPU: expected more than 0"
             )

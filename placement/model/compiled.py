@@ -1,7 +1,7 @@
-"""Compilation to machine code, kept for the next run as long as no source of this package has changed.
+"""Compilation to machine code, cached until a source of this package changes.
 
-numba looks only at the file of a function to see whether what it kept is still right; but machine code holds, inlined,
-what other files of this package define. So everything is kept in a folder that is named after all of them.
+numba checks only the source file of a function to see whether its cached machine code is valid, but the code contains,
+inlined, functions of other files. So the cache is a directory that is named after a digest of all sources.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _folder() -> str:
 
 
 def _forget_old(folder: Path) -> None:
-    """Remove what other versions of the package kept, if none of them was used for a month."""
+    """Remove the caches of other versions of the package that were not used for a month."""
     if folder.exists():
         with suppress(OSError):
             os.utime(folder)
@@ -56,16 +56,16 @@ _forget_old(Path(_FOLDER))
 
 
 def compiled(function: _Function) -> _Function:
-    """Compile when first called, once for a machine and this version of the package.
+    """Compile when first called, once a machine and version of the package.
 
-    The function may not make arrays: numba then counts no references. And it becomes a part of its callers: to hand
-    over a state of many arrays costs more than most functions here do. Together these are a factor of thirty.
+    The function may not allocate arrays, so that numba need not count references. It is inlined into its callers,
+    because passing a state of many arrays costs more than most functions here do. Both together are a factor of 30.
     """
     return _compiled(function, allocates=False)
 
 
 def compiled_with_arrays(function: _Function) -> _Function:
-    """As `compiled`, for a function that makes arrays."""
+    """Compile as `compiled` does, for a function that allocates arrays."""
     return _compiled(function, allocates=True)
 
 

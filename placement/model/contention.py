@@ -1,4 +1,4 @@
-"""What an all-reduce costs, alone (Table I, Eq. 2) and beside others on the same link (Eq. 5 of the Ada-SRSF paper).
+"""The time of an all-reduce, alone (Table I, Eq. 2) and with others on the same link (Eq. 5 of the Ada-SRSF paper).
 
 The paper is "Communication Contention Aware Scheduling of Multiple Deep Learning Training Jobs" (Wang, Shi, Wang, Chu);
 the equations and tables of this room are its, unless another is named.
@@ -30,15 +30,15 @@ class Contention:
 
     def __post_init__(self) -> None:
         if self.ns_per_byte <= 0:
-            raise UsageError(f"contention: b is {float(self.ns_per_byte):g} ns/byte: more than 0 is allowed")
+            raise UsageError(f"contention: b: expected more than 0 ns/byte, got {float(self.ns_per_byte):g}")
         if self.latency_ns < 0 or self.penalty_ns_per_byte < 0:
             raise UsageError(
-                f"contention: a is {float(self.latency_ns):g} ns, eta {float(self.penalty_ns_per_byte):g} ns/byte: "
-                "0 or more is allowed"
+                f"contention: a and eta: expected 0 or more, got {float(self.latency_ns):g} ns and "
+                f"{float(self.penalty_ns_per_byte):g} ns/byte"
             )
 
     def pace_ns_per_byte(self, transfers: int) -> Fraction:
-        """What a byte takes while `transfers` (1 or more) share the link: k*b + (k-1)*eta."""
+        """The time of a byte while `transfers` (1 or more) share the link: k*b + (k-1)*eta."""
         return transfers * self.ns_per_byte + (transfers - 1) * self.penalty_ns_per_byte
 
     def duration_ns(self, size_bytes: int, transfers: int = 1) -> Fraction:
@@ -76,7 +76,7 @@ class AllReduce(Enum):
             UsageError: fewer than two nodes, or not a power of two where the algorithm needs one.
         """
         if nodes < 2 or (self is not AllReduce.RING and nodes & (nodes - 1)):
-            raise UsageError(f"{self.value} among {nodes} nodes: a power of two is allowed, 2 or more")
+            raise UsageError(f"{self.value}: expected a power of two of nodes, 2 or more, got {nodes}")
         log = math.log2(nodes)
         match self:
             case AllReduce.BINARY_TREE:

@@ -11,7 +11,7 @@ from mltcp.core.errors import UsageError
 
 @dataclass(frozen=True)
 class Model:
-    """A network as Table III describes one.
+    """A neural network as in Table III.
 
     Attributes:
         name: of the network.
@@ -33,7 +33,7 @@ class Model:
         for name in ("size_bytes", "forward_ns", "backward_ns", "memory_mb", "batch_size"):
             if getattr(self, name) < 0:
                 raise UsageError(
-                    f"model {self.name!r}: {name} is {getattr(self, name)}: 0 or more is allowed"
+                    f"model {self.name!r}: {name}: expected 0 or more, got {getattr(self, name)}"
                 )
 
     @property
@@ -65,7 +65,7 @@ class Job:
         for name, lowest in least.items():
             value = getattr(self, name)
             if value < lowest:
-                raise UsageError(f"job {self.job_id}: {name} is {value}: {lowest} or more is allowed")
+                raise UsageError(f"job {self.job_id}: {name}: expected {lowest} or more, got {value}")
 
     @property
     def compute_ns(self) -> int:
@@ -88,7 +88,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Task:
-    """tau^k_{l,m} of Table II: iteration l; the worker is -1 for the all-reduce, which all take part in."""
+    """tau^k_{l,m} of Table II: iteration l; the worker is -1 for the all-reduce, in which all take part."""
 
     iteration: int
     kind: Kind

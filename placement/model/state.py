@@ -1,4 +1,4 @@
-"""What a policy may see: the jobs, GPUs, servers and links as arrays of records, in a simulation or a live service.
+"""The state that policies see: jobs, GPUs, servers and links as arrays of records, in a simulation or a live service.
 
 The records are plain numpy, so that policies can be compiled. Times are whole nanoseconds.
 """
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Records: TypeAlias = Any
-"""An array of records of one of the types below; numpy's own types do not know the fields of a record."""
+"""An array of records of one of the types below; numpy's type annotations do not cover the fields of a record."""
 
 NOT_ARRIVED, QUEUED, COMPUTING, WAITING, SENDING, ENDED = range(6)
 """The states of a job: WAITING for its links with gradients ready, SENDING them, or COMPUTING with none to send."""
@@ -93,4 +93,4 @@ LINK = np.dtype(
 )
 
 PLACE = np.dtype([("job", "i8"), ("link", "i8"), ("next", "i8"), ("before", "i8")])
-"""A job on a link: in the list of those that wait for it, or of those that it carries."""
+"""A job on a link, in the link's list of waiting or of running transfers."""

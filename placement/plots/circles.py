@@ -1,4 +1,4 @@
-"""A picture of the unified circles of the jobs of a link, before and after they are rotated (Figures 4.4 and 4.5)."""
+"""The picture of the unified circles of a link's jobs, before and after rotation (Figures 4.4 and 4.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures of a comparison: the distributions and bars of Figures 4 to 6 of the paper, and what it costs.
+"""The pictures of a comparison: the distributions and bars of Figures 4 to 6 of the paper, and the simulation times.
 
 A policy has the same colour in all of them.
 """
@@ -32,7 +32,7 @@ _PARTS = (
 
 
 def cdf_figure(comparison: PolicyComparison, log: bool = False) -> Figure:
-    """How the completion times of jobs are distributed, over all traces: a line a policy."""
+    """The distribution of job completion times over all traces, a line a policy."""
     values = {policy: [jct for run in runs for jct in run.jct_s] for policy, runs in comparison.runs.items()}
     figure = _distributions("Job completion time", values)
     (ax,) = figure.axes
@@ -47,7 +47,7 @@ def cdf_figure(comparison: PolicyComparison, log: bool = False) -> Figure:
 
 
 def utilization_figure(comparison: PolicyComparison) -> Figure:
-    """How the utilization of GPUs is distributed, over all traces: a line a policy."""
+    """The distribution of GPU utilization over all traces, a line a policy."""
     values = {
         policy: [share for run in runs for share in run.gpu_utilization]
         for policy, runs in comparison.runs.items()
@@ -62,7 +62,7 @@ def utilization_figure(comparison: PolicyComparison) -> Figure:
 
 
 def bars_figure(comparison: PolicyComparison) -> Figure:
-    """The average JCT of each policy, what it is made of, and how it compares with the baseline's."""
+    """The average JCT of each policy, its parts, and its difference from the baseline's."""
     policies = list(comparison.runs)
     key = [(words, colour) for _, words, colour in _PARTS]
     left_in = 0.35 + _CHARACTER_IN * max(map(len, policies))
@@ -82,7 +82,7 @@ def bars_figure(comparison: PolicyComparison) -> Figure:
 
 
 def scaling_figure(runs: Sequence[SimulationRun]) -> Figure:
-    """What simulations take against how many jobs, and how many events, they have: a line a policy.
+    """The wall-clock time of simulations against their numbers of jobs and of events, a line a policy.
 
     Raises:
         UsageError: all runs have the same number of jobs.
@@ -110,7 +110,7 @@ def _distributions(title: str, values: dict[str, list[float]]) -> Figure:
     colours = policy_colours(list(values))
     figure = framed(title, list(colours.items()), PANEL_IN)
     (ax,) = figure.axes
-    # The later the thinner: of lines that coincide, all remain in sight.
+    # Later lines are thinner, so that lines that coincide all remain visible.
     widths = np.linspace(3.0, 1.4, len(values)) if len(values) > 1 else [1.8]
     for (policy, each), width in zip(values.items(), widths, strict=True):
         ax.ecdf(each, color=colours[policy], linewidth=width)
@@ -164,7 +164,7 @@ def _cost(ax: Axes, runs: Sequence[SimulationRun], attribute: str, colour: str) 
 
 
 def _proportional(ax: Axes, runs: Sequence[SimulationRun], attribute: str) -> None:
-    """A line of slope 1 through the middle of the largest runs."""
+    """Draw a line of slope 1 through the median of the largest runs."""
     largest = max(run.jobs for run in runs)
     most = [run for run in runs if run.jobs == largest]
     pace = median(run.wall_s / getattr(run, attribute) for run in most)

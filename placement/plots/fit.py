@@ -21,7 +21,7 @@ _COLOURS = "viridis"
 _HEIGHT_IN = 3.9
 _MAX_LINES = 6
 
-# Any: newer type stubs of matplotlib list the names that are allowed, older ones do not.
+# Any: newer type stubs of matplotlib list the accepted names, older ones do not.
 _STYLE: Any = {
     "axes.grid": True,
     "legend.framealpha": 1.0,
@@ -103,7 +103,7 @@ def _points(
 
 
 def _some(values: Sequence[int]) -> Sequence[int]:
-    """All of them, or as many as a picture has room for: the first, the last, and some between."""
+    """All values, or, if a picture has no room for them, the first, the last and some between."""
     if len(values) <= _MAX_LINES:
         return values
     return [values[round(at)] for at in np.linspace(0, len(values) - 1, _MAX_LINES)]

@@ -1,4 +1,4 @@
-"""What all pictures of this package look like, and how they are written."""
+"""The style of all pictures: colours, sizes, frames, and writing to a file."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ POLICY_COLOURS = (
     "#882255",
     "#999933",
 )
-"""Tol's "muted", of which all can be told apart by colour-blind readers."""
+"""Tol's "muted" palette, which colour-blind readers can tell apart."""
 JOB_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
-"""Okabe and Ito's, likewise."""
+"""Okabe and Ito's palette, likewise."""
 
 WIDTH_IN, DPI = 9.0, 180
 LEFT_IN, RIGHT_IN, BOTTOM_IN = 0.85, 0.25, 0.6
 TITLE_IN, KEY_LINE_IN, BELOW_KEY_IN = 0.5, 0.24, 0.22
 _MARGIN_IN, _GAP_IN = 0.15, 0.25
 
-# Any: newer type stubs of matplotlib list the names that are allowed, older ones do not.
+# Any: newer type stubs of matplotlib list the accepted names, older ones do not.
 STYLE: Any = {
     "font.size": 10.5,
     "axes.titlesize": 11,
@@ -58,13 +58,13 @@ STYLE: Any = {
 }
 
 Word = tuple[str, str]
-"""A word of a key, and its colour."""
+"""A word of a key and its colour."""
 
 
 def check_path(path: Path) -> None:
     """Raise UsageError unless a picture can be written there."""
     if path.suffix not in SUFFIXES:
-        raise UsageError(f"{path}: the name of a picture that ends in {', '.join(SUFFIXES)} is allowed")
+        raise UsageError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")
     check_writable(path)
 
 
@@ -87,14 +87,14 @@ def write(draw: Callable[[], Figure], path: Path) -> None:
 def framed(
     title: str, key: Sequence[Word], height_in: float, columns: int = 1, left_in: float = LEFT_IN
 ) -> Figure:
-    """A figure with a title, a key below it, and margins in inches, so that text is of one size in all pictures.
+    """Make a figure with a title, a key below it, and margins in inches, so that text has one size in all pictures.
 
     Args:
         title: in bold.
         key: each word in its own colour.
         height_in: of the panels.
-        columns: how many panels there are side by side; the figure has them as its axes.
-        left_in: room for what stands left of the first panel.
+        columns: the number of panels side by side, which are the figure's axes.
+        left_in: the margin left of the first panel.
     """
     lines = _lines(key)
     top_in = TITLE_IN + KEY_LINE_IN * len(lines) + BELOW_KEY_IN
@@ -118,7 +118,7 @@ def framed(
 
 
 def policy_colours(policies: Sequence[str]) -> dict[str, str]:
-    """A colour for each, in their order; beyond nine, paler ones."""
+    """Assign a colour to each policy in order; from the tenth on, paler ones."""
     count = len(POLICY_COLOURS)
     return {
         policy: POLICY_COLOURS[index % count] if index < count else paler(POLICY_COLOURS[index % count])
@@ -127,19 +127,19 @@ def policy_colours(policies: Sequence[str]) -> dict[str, str]:
 
 
 def paler(colour: str) -> str:
-    """Half way to white."""
+    """The colour half way to white."""
     red, green, blue = to_rgb(colour)
     return to_hex(((1 + red) / 2, (1 + green) / 2, (1 + blue) / 2))
 
 
 def darker(colour: str) -> str:
-    """Of two thirds of the brightness."""
+    """The colour at two thirds of its brightness."""
     red, green, blue = to_rgb(colour)
     return to_hex((red * 2 / 3, green * 2 / 3, blue * 2 / 3))
 
 
 def _lines(words: Sequence[Word]) -> list[list[tuple[float, Word]]]:
-    """The words in as many lines as they need, each with where it begins, in inches."""
+    """Break the words into lines; each word has its position in inches."""
     figure = Figure(figsize=(WIDTH_IN, 1))
     FigureCanvasAgg(figure)
     lines: list[list[tuple[float, Word]]] = []

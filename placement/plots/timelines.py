@@ -1,4 +1,4 @@
-"""The pictures of one simulation: which job had which GPU when, and how busy the links were."""
+"""The pictures of a simulation: the jobs on each GPU over time, and the use of the links."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _USE = LinearSegmentedColormap.from_list("use", ["#FFFFFF", "#56B4E9", "#0072B2"
 
 @dataclass(frozen=True)
 class Span:
-    """A job on a GPU.
+    """The time of a job on a GPU.
 
     Attributes:
-        job: its number.
-        gpu: that of the GPU.
-        start_s: when it was placed there.
-        end_s: when it ended.
+        job: the job's number.
+        gpu: the GPU's number.
+        start_s: the time of its placement.
+        end_s: the time of its end.
     """
 
     job: int
@@ -48,7 +48,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Slice:
-    """A part of a GPU's row, from `low` to `high` of 0 to 1, for a job and a time."""
+    """A part of a GPU's row for a job and an interval, from `low` to `high` of 0 to 1."""
 
     job: int
     start_s: float
@@ -59,7 +59,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A simulation as `simulate --json` prints it.
+    """A simulation, read from the document of `simulate --json`.
 
     Attributes:
         title: the policy and the trace.
@@ -67,7 +67,7 @@ class Timeline:
         spans: of all jobs.
         makespan_s: until the last job ended.
         width_s: of an interval of the use; 0 without any.
-        links: names.
+        links: the links' names.
         link_use: per link and interval, the share of the time in which it was in use.
     """
 
@@ -81,7 +81,7 @@ class Timeline:
 
     @property
     def gpus(self) -> int:
-        """How many there are."""
+        """The number of GPUs."""
         return sum(count for _, count in self.servers)
 
 
@@ -96,11 +96,11 @@ def load(path: Path) -> Timeline:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     except (ValueError, TypeError, KeyError, UsageError):
-        raise UsageError(f"{path}: what `mltcp-placement simulate --json` prints is allowed") from None
+        raise UsageError(f"{path}: expected a document of `mltcp-placement simulate --json`") from None
 
 
 def gantt_figure(timeline: Timeline) -> Figure:
-    """A row a GPU, in it the jobs that were placed there, with equal parts of it while there are several."""
+    """A picture with a row a GPU, which its jobs share in equal parts."""
     height_in = min(_HIGHEST_IN, _ROW_IN * max(8, timeline.gpus))
     key = [("a colour a job, with its number where there is room", MUTED)]
     figure = framed(f"Jobs on GPUs: {timeline.title}", key, height_in)
@@ -116,13 +116,15 @@ def gantt_figure(timeline: Timeline) -> Figure:
 
 
 def links_figure(timeline: Timeline) -> Figure:
-    """A row a link, the darker the more of the time it was in use.
+    """A picture with a row a link, darker where the link was in use for more of the time.
 
     Raises:
-        UsageError: the simulation did not note the use over time.
+        UsageError: the document has no use over time.
     """
     if not timeline.links:
-        raise UsageError("links: the use over time is not in the document: simulate --intervals N notes it")
+        raise UsageError(
+            "links: expected a document with the use over time, which simulate --intervals N adds"
+        )
     use = np.array(timeline.link_use, dtype=np.float64)
     height_in = min(_HIGHEST_IN, max(2.0, 0.22 * len(timeline.links)))
     figure = framed(f"Use of links: {timeline.title}", [("share of the time in use", MUTED)], height_in)
@@ -136,9 +138,9 @@ def links_figure(timeline: Timeline) -> Figure:
 
 
 def slices(spans: Sequence[Span]) -> list[Slice]:
-    """What each of the jobs on a GPU has of its row: at any time, all that are there have equal parts of it.
+    """Divide a GPU's row among its jobs: at any time, all jobs on the GPU have equal parts.
 
-    They lie in the order in which they were placed. Slices are as long as nothing about them changes.
+    The parts are in the order of placement. A slice ends when its part changes.
     """
     ordered = sorted(spans, key=lambda each: (each.start_s, each.job))
     times = sorted({time for span in ordered for time in (span.start_s, span.end_s)})
@@ -219,7 +221,7 @@ def _number(ax: Axes, gpu: int, found: Sequence[Slice], per_second_in: float, ro
 
 
 def _scale(figure: Figure, ax: Axes, mesh: QuadMesh) -> None:
-    """What the colours mean, at the right, in a part of the figure's own."""
+    """Add a colour bar at the right of the figure."""
     box = ax.get_position()
     ax.set_position((box.x0, box.y0, box.width - 0.07, box.height))
     axes = figure.add_axes((box.x1 - 0.05, box.y0, 0.015, box.height))

@@ -1,4 +1,4 @@
-"""What a simulation comes to."""
+"""The outcome of a simulation."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """A job from arrival to end; seconds.
+    """The times of a job from arrival to end, in seconds.
 
     `jct_s` is the sum of all the others but `contention_s`, which is a part of `communication_s`.
 
     Attributes:
         job_id: its number in the trace.
         arrival_s: A_k.
-        start_s: when it was placed.
+        start_s: the time of its placement.
         end_s: F_k.
         queue_s: from arrival until it was placed.
         compute_s: its iterations, each as long as its slowest worker computes.
@@ -49,7 +49,7 @@ class JobOutcome:
         return self.end_s - self.arrival_s
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """The job as a JSON document."""
         names = ("job_id", "arrival_s", "start_s", "end_s", "jct_s", "queue_s", "compute_s", "gpu_wait_s")
         more = ("link_wait_s", "communication_s", "contention_s")
         return {name: getattr(self, name) for name in (*names, *more)} | {"gpus": list(self.gpus)}
@@ -57,7 +57,7 @@ class JobOutcome:
 
 @dataclass(frozen=True)
 class UseOverTime:
-    """How busy the GPUs and links were over time.
+    """The use of GPUs and links over time.
 
     Attributes:
         width_s: of an interval; the first begins at 0.
@@ -72,7 +72,7 @@ class UseOverTime:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A simulation of a whole trace.
+    """The outcome of a trace's simulation.
 
     Attributes:
         jobs: in the order of their numbers.
@@ -116,14 +116,14 @@ class Outcome:
         return self.quantile_s(0.95)
 
     def quantile_s(self, share: float) -> float:
-        """That of the completion times, linear between them."""
+        """The percentile of the completion times, interpolated linearly."""
         position = share * (len(self.jcts_s) - 1)
         low = int(position)
         high = min(low + 1, len(self.jcts_s) - 1)
         return self.jcts_s[low] + (position - low) * (self.jcts_s[high] - self.jcts_s[low])
 
     def document(self) -> dict[str, Any]:
-        """As JSON: the contract of `mltcp-placement simulate --json`."""
+        """The JSON document of `mltcp-placement simulate --json`."""
         names = ("average_jct_s", "median_jct_s", "p95_jct_s", "average_gpu_utilization", "makespan_s")
         return {
             "schema": SCHEMA,

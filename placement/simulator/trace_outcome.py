@@ -1,4 +1,4 @@
-"""What became of a trace of jobs with demand phases: times of iterations and jobs, marks, and decisions."""
+"""The outcome of a trace of jobs with demand phases: times of iterations and jobs, marked bits, and decisions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class IteratedJobOutcome:
-    """What became of a job.
+    """The outcome of a job.
 
     Attributes:
         name: of the job.
@@ -34,7 +34,7 @@ class IteratedJobOutcome:
     delayed: int
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """The job as a JSON document."""
         return {
             "name": self.name,
             "model": self.model,
@@ -50,7 +50,7 @@ class IteratedJobOutcome:
 
 @dataclass(frozen=True)
 class TraceOutcome:
-    """What became of a trace.
+    """The outcome of a trace.
 
     Attributes:
         policy: the name of the policy.
@@ -66,7 +66,7 @@ class TraceOutcome:
 
     @property
     def mean_s(self) -> float:
-        """Of the times of all iterations of all jobs."""
+        """The mean time of all iterations of all jobs."""
         return float(joined([job.iteration_ns for job in self.jobs]).mean()) / 1e9
 
     @property
@@ -75,7 +75,7 @@ class TraceOutcome:
         return _percentile(joined([job.iteration_ns for job in self.jobs]), 99) / 1e9
 
     def document(self) -> dict[str, Any]:
-        """As JSON; the means and percentiles are over all iterations of all jobs."""
+        """The outcome as a JSON document; means and percentiles are over all iterations of all jobs."""
         return {
             "policy": self.policy,
             "iteration_s": _spread(joined([job.iteration_ns for job in self.jobs]) / 1e9),
@@ -95,7 +95,7 @@ class TraceOutcome:
 
 
 def joined(values: Sequence[np.ndarray]) -> np.ndarray:
-    """One array of several."""
+    """Concatenate arrays; without any, an empty one."""
     return np.concatenate(values) if values else np.zeros(0)
 
 

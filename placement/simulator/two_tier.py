@@ -7,15 +7,15 @@ from placement.model.cluster import Cluster
 
 
 def two_tier(racks: int = 12, servers: int = 2, gpus: int = 1, oversubscription: float = 2.0) -> Cluster:
-    """By default 24 servers of one GPU below 13 switches, 2:1 oversubscribed: uplinks as fast as a NIC.
+    """Build a two-tier cluster; by default 24 servers of one GPU, 13 switches and uplinks as fast as a NIC (2:1).
 
     Raises:
-        UsageError: none of them, or an oversubscription that is not positive.
+        UsageError: an argument is out of range.
     """
     if min(racks, servers, gpus) < 1 or not 0 < oversubscription <= 1000:
         raise UsageError(
-            f"{racks} racks of {servers} servers of {gpus} GPUs, {oversubscription}:1: 1 or more of each, "
-            "and an oversubscription above 0 up to 1000, are allowed"
+            f"cluster: expected 1 or more racks, servers and GPUs and 0 < oversubscription <= 1000, "
+            f"got {racks} racks, {servers} servers, {gpus} GPUs and {oversubscription}"
         )
     speed = f"{servers / oversubscription:.6f}"
     placed = [

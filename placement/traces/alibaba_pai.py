@@ -89,7 +89,7 @@ def parse(jobs: Source, tasks: Source, models: Mapping[str, Model] = PUBLISHED) 
 
 
 def table_of(record: Record) -> str | None:
-    """Which of the two tables begins with this record: JOB_TABLE, TASK_TABLE, or None."""
+    """The table whose first record this is: JOB_TABLE, TASK_TABLE, or None."""
     for table, columns in {JOB_TABLE: JOB_COLUMNS, TASK_TABLE: TASK_COLUMNS}.items():
         is_header = record.fields == columns
         if is_header or (len(record.fields) == len(columns) and record.fields[3] in STATUSES):
@@ -117,8 +117,8 @@ def load(path: Path, source: Source | None = None, models: Mapping[str, Model] =
     table = table_of(first)
     if table is None:
         reason = f"{len(first.fields)} fields"
-        allowed = f"{len(JOB_COLUMNS)} of {JOB_TABLE} or {len(TASK_COLUMNS)} of {TASK_TABLE} are allowed"
-        raise fault(first.place, "line", reason, allowed)
+        expected = f"{len(JOB_COLUMNS)} of {JOB_TABLE} or {len(TASK_COLUMNS)} of {TASK_TABLE}"
+        raise fault(first.place, "line", reason, expected)
     other = Source.load(_beside(path, table))
     return parse(source, other, models) if table == JOB_TABLE else parse(other, source, models)
 
@@ -127,7 +127,7 @@ def _beside(path: Path, table: str) -> Path:
     this, that = ("job", "task") if table == JOB_TABLE else ("task", "job")
     if this not in path.name:
         reason = f"its table of {that}s cannot be told"
-        raise UsageError(f"{path}: file: {reason}; a name with {this!r} in it is allowed")
+        raise UsageError(f"{path}: file: {reason}; expected a name with {this!r} in it")
     return path.with_name(path.name.replace(this, that))
 
 
@@ -143,7 +143,7 @@ def _tasks(source: Source) -> dict[str, _Tasks]:
 
 
 def _entry(name: str, place: str, arrival_ns: int | None, tasks: _Tasks | None) -> RecordedJob | str:
-    """The job, or why it is none."""
+    """The job, or the reason why it is left out."""
     if tasks is None:
         return "no tasks"
     if not tasks.gpus:
@@ -164,7 +164,7 @@ def _rows(source: Source, columns: tuple[str, ...]) -> Iterator[Mapping[str, Fie
         if number == 0 and record.fields == columns:
             continue
         if len(record.fields) != len(columns):
-            raise fault(record.place, "line", f"{len(record.fields)} fields", f"{len(columns)} are allowed")
+            raise fault(record.place, "line", f"{len(record.fields)} fields", f"{len(columns)}")
         named = zip(columns, record.fields, strict=True)
         yield {name: Field(record.place, name, text) for name, text in named}
 
@@ -182,8 +182,8 @@ def _time_ns(field: Field) -> int | None:
 def _gpus(fields: Mapping[str, Field]) -> int:
     if not fields["plan_gpu"].text.strip() or not fields["inst_num"].text.strip():
         return 0
-    allowed = f"percent from 0 to {MOST_TEXT} are allowed"
-    percent = fields["plan_gpu"].number(allowed)
+    expected = f"percent from 0 to {MOST_TEXT}"
+    percent = fields["plan_gpu"].number(expected)
     if not 0 <= percent <= MOST:
-        raise fields["plan_gpu"].error(f"{shown(fields['plan_gpu'].text)} is out of range", allowed)
+        raise fields["plan_gpu"].error(f"{shown(fields['plan_gpu'].text)} is out of range", expected)
     return fields["inst_num"].whole() * math.ceil(percent / 100)

@@ -34,7 +34,7 @@ _NEEDED = ("job_id", "arrival_s", "num_gpus", "iterations", "model")
 _SIMULATED = ("sim_arrival_ms", "sim_iterations")
 _MODEL = ("model_size_mb", "fw_ms", "bw_ms", "train_mem_mb", "batch_size")
 COLUMNS = (*_NEEDED, *_SIMULATED, *_MODEL)
-"""In the order in which they are written."""
+"""The columns in the order in which they are written."""
 
 _NS_PER_S = 10**9
 _NS_PER_MS = 10**6
@@ -58,7 +58,7 @@ def parse(source: Source, models: Mapping[str, Model] = PUBLISHED) -> Trace:
     columns = _columns(header)
     rows = [_row(columns, record) for record in records]
     if not rows:
-        raise fault(header.place, "file", "no jobs follow the names of the columns", "1 or more are allowed")
+        raise fault(header.place, "file", "no jobs follow the names of the columns", "1 or more")
     return Trace.of(source.name, [(row.job(models), row.place) for row in rows], _scale(rows))
 
 
@@ -100,7 +100,7 @@ class _Row:
 
     @property
     def scale(self) -> Fraction:
-        """Iterations of the paper's scale over those simulated."""
+        """The ratio of the iterations of the paper's scale to those simulated."""
         return Fraction(self.fields["iterations"].whole(1), self.fields["sim_iterations"].whole(1))
 
     def job(self, models: Mapping[str, Model]) -> Job:
@@ -119,7 +119,7 @@ class _Row:
         name = fields["model"].word()
         if "fw_ms" not in fields:
             if name not in models:
-                raise fields["model"].error(f"{shown(name)} is unknown", f"{', '.join(models)} are allowed")
+                raise fields["model"].error(f"{shown(name)} is unknown", f"{', '.join(models)}")
             return models[name]
         return Model(
             name,
@@ -131,28 +131,28 @@ class _Row:
         )
 
     def check_scale(self, scale: Fraction) -> None:
-        """That this line's two times and two numbers of iterations differ by the trace's scale."""
+        """Check that the two times and the two numbers of iterations of this line differ by the trace's scale."""
         if self.scale != scale:
             reason = f"{self.scale} times sim_iterations, where another line has {scale} times"
-            raise self.fields["iterations"].error(reason, "one scale in all lines is allowed")
+            raise self.fields["iterations"].error(reason, "one scale in all lines")
         arrival = self.fields["arrival_s"]
-        arrival_s = arrival.number("seconds are allowed")
+        arrival_s = arrival.number("seconds")
         exact_s = scale * Fraction(self.fields["sim_arrival_ms"].units(_NS_PER_MS, "ns"), _NS_PER_S)
         # Rounded seconds are seconds still.
         if abs(arrival_s - exact_s) > arrival.quantum() / 2:
             reason = f"{shown(arrival.text)} is not {scale} times sim_arrival_ms"
-            raise arrival.error(reason, f"{_decimal(exact_s, 3)} is allowed")
+            raise arrival.error(reason, f"{_decimal(exact_s, 3)}")
 
 
 def _columns(header: Record) -> Sequence[str]:
     columns = [name.strip() for name in header.fields]
     given = set(columns)
-    allowed = f"{', '.join(COLUMNS)} are allowed"
+    expected = f"{', '.join(COLUMNS)}"
     for name in columns:
         if name not in COLUMNS:
-            raise fault(header.place, "columns", f"{shown(name)} is unknown", allowed)
+            raise fault(header.place, "columns", f"{shown(name)} is unknown", expected)
         if columns.count(name) > 1:
-            raise fault(header.place, name, "is there twice", "each column once is allowed")
+            raise fault(header.place, name, "is there twice", "each column once")
     needed = list(_NEEDED)
     for group in (_SIMULATED, _MODEL):
         needed += group if given.intersection(group) else ()
@@ -164,7 +164,7 @@ def _columns(header: Record) -> Sequence[str]:
 
 def _row(columns: Sequence[str], record: Record) -> _Row:
     if len(record.fields) != len(columns):
-        raise fault(record.place, "line", f"{len(record.fields)} fields", f"{len(columns)} are allowed")
+        raise fault(record.place, "line", f"{len(record.fields)} fields", f"{len(columns)}")
     named = zip(columns, record.fields, strict=True)
     return _Row(record.place, {name: Field(record.place, name, text) for name, text in named})
 
@@ -183,7 +183,7 @@ def _cells(job: Job, trace: Trace) -> list[str]:
     iterations = job.iterations * scale
     if iterations.denominator != 1:
         reason = f"job {job.job_id}: {job.iterations} iterations times {scale} are not whole"
-        raise UsageError(f"{trace.name}: {reason}; whole numbers are allowed")
+        raise UsageError(f"{trace.name}: {reason}; expected whole numbers")
     model = job.model
     return [
         str(job.job_id),
@@ -202,7 +202,7 @@ def _cells(job: Job, trace: Trace) -> list[str]:
 
 
 def _decimal(value: Fraction, least: int, most: int = 9) -> str:
-    """With as many decimals as it has, but not fewer than `least` and (rounded) not more than `most`."""
+    """The number as text with its own count of decimals, but at least `least` and (rounded) at most `most`."""
     whole, rest = divmod(round(value * 10**most), 10**most)
     digits = f"{rest:0{most}d}".rstrip("0").ljust(least, "0")
     return f"{whole}.{digits}" if digits else str(whole)

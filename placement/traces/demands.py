@@ -51,13 +51,13 @@ class Network:
     noise_scale: float = 16.0
 
     def phases(self, workers: int, batch: int) -> tuple[Phase, ...]:
-        """Of an iteration of a job that runs alone.
+        """The phases of an iteration of a job that runs alone.
 
         Raises:
             UsageError: no workers, or no batch.
         """
         if workers < 1 or batch < 1:
-            raise UsageError(f"{self.name}: {workers} workers of batch {batch}: 1 or more are allowed")
+            raise UsageError(f"{self.name}: workers and batch: expected 1 or more, got {workers} and {batch}")
         compute_ms = self.compute_ms * batch / self.batches[0]
         if self.kind == "model":
             return self._pipelined(workers, batch / self.batches[0])
@@ -127,4 +127,4 @@ NETWORKS: Mapping[str, Network] = _table(
     Network("GPT3", "model", 1952, 25, (16, 32), 0, ((40, 150, 25), (20, 210, 25))),
     Network("DLRM", "model", 890, 45, (1024,), 0, ((300, 180, 45), (320, 200, 45))),
 )
-"""Of Table 4.2; sizes, where a range is given, are its least."""
+"""The networks of Table 4.2; where it gives a range of sizes, the least."""

@@ -1,4 +1,4 @@
-"""Jobs of traces that say how long a job ran, but not what it trained."""
+"""Jobs of traces that record the duration of a job, but not its neural network."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from placement.traces.trace import Trace
 
 @dataclass(frozen=True)
 class RecordedJob:
-    """What a trace of a real cluster tells about a job.
+    """A job as a trace of a real cluster records it.
 
     Attributes:
         name: unique.
-        arrival_ns: since any moment.
+        arrival_ns: since an arbitrary moment.
         gpus: 1 or more.
-        duration_ns: how long it had them.
+        duration_ns: the time for which it had them.
         place: "file:line" where it was read.
     """
 
@@ -48,7 +48,7 @@ def trace(
     if not ordered:
         reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(skipped.items()))
         reason = "no jobs are left" + (f" ({reasons})" if reasons else "")
-        raise fault(source.place(1), "file", reason, "1 or more are allowed")
+        raise fault(source.place(1), "file", reason, "1 or more")
     first_ns = ordered[0].arrival_ns
     known = tuple(models.values())
     jobs = [(_job(number, entry, first_ns, known), entry.place) for number, entry in enumerate(ordered)]

@@ -17,13 +17,13 @@ from placement.traces.trace import Trace
 JOBS = 160
 GPUS = 64
 SPAN_S = 1200
-"""Of the paper's traces: so many jobs for so many GPUs arrive in so many seconds of the paper's scale."""
+"""The paper's traces: the number of jobs, the GPUs of the cluster, and the seconds in which the jobs arrive."""
 
 MIX = {1: 80, 2: 14, 4: 26, 8: 30, 16: 8, 32: 2}
-"""Of the paper's jobs, how many have so many GPUs."""
+"""The number of the paper's jobs by their number of GPUs."""
 
 SCALES = (10, 1000)
-"""How many simulated ms make a second of the paper's scale, and so many to six times as many iterations a job."""
+"""The simulated ms that make a second of the paper's scale; jobs have this number to six times as many iterations."""
 
 MOST_JOBS = 1_000_000
 _NS_PER_MS = 10**6
@@ -68,12 +68,12 @@ def scaled(jobs: int, seed: int = 0, scale: int = 1000, gpus: int = GPUS) -> Tra
 
 def _check(jobs: int, seed: int, scale: int, gpus: int) -> None:
     if scale not in SCALES:
-        raise UsageError(f"scale: {scale}; {' or '.join(map(str, SCALES))} is allowed")
+        raise UsageError(f"scale: expected {' or '.join(map(str, SCALES))}, got {scale}")
     most = {"jobs": MOST_JOBS, "seed": _SEEDS - 1, "gpus": MOST_JOBS}
     least = {"jobs": 1, "seed": 0, "gpus": 1}
     for name, value in {"jobs": jobs, "seed": seed, "gpus": gpus}.items():
         if not least[name] <= value <= most[name]:
-            raise UsageError(f"{name}: {value}; {least[name]} to {most[name]} is allowed")
+            raise UsageError(f"{name}: expected {least[name]} to {most[name]}, got {value}")
 
 
 def _span_ms(jobs: int, scale: int, gpus: int) -> float:
@@ -81,7 +81,7 @@ def _span_ms(jobs: int, scale: int, gpus: int) -> float:
 
 
 def _sizes(jobs: int) -> Iterator[int]:
-    """The GPUs of each job: the classes in order, the jobs that a share leaves over to the largest remainders."""
+    """The GPUs of each job: the classes in order, with left-over jobs assigned to the largest remainders."""
     shares = {gpus: Fraction(jobs * count, JOBS) for gpus, count in MIX.items()}
     counts = {gpus: math.floor(share) for gpus, share in shares.items()}
     by_remainder = sorted(MIX, key=lambda gpus: counts[gpus] - shares[gpus])

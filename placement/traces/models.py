@@ -1,4 +1,4 @@
-"""The networks of Table III of the Ada-SRSF paper, and which of them a job trains whose trace does not say."""
+"""The networks of Table III of the Ada-SRSF paper, and their assignment to jobs whose trace does not name one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PUBLISHED: Mapping[str, Model] = _table(
     Model("inception-v3", 103_000_000, 35 * _MS, 52 * _MS, 3291, 16),
     Model("lstm", 251_800_000, 32 * _MS, 47 * _MS, 2751, 64),
 )
-"""With the whole milliseconds of the published simulator, in the order in which its generator draws them."""
+"""The networks with the published simulator's whole milliseconds, in the order in which its generator draws them."""
 
 PAPER: Mapping[str, Model] = _table(
     Model("vgg16", 526_400_000, 35_800_000, 53_700_000, 4527, 16),
@@ -30,11 +30,11 @@ PAPER: Mapping[str, Model] = _table(
     Model("inception-v3", 103_000_000, 34_900_000, 52_400_000, 3291, 16),
     Model("lstm", 251_800_000, 31_500_000, 47_300_000, 2751, 64),
 )
-"""With the times that the paper's Table III prints."""
+"""The networks with the times printed in the paper's Table III."""
 
 
 def assigned(job: str, models: Sequence[Model]) -> Model:
-    """The network of a job of which only the name is known: the same in every run, and each equally likely.
+    """Assign a network to a job by its name: the same in every run, and each equally likely.
 
     It is that of number h mod len(models), where h is the first 8 bytes, the most significant first, of SHA-256 of
     the job's name in UTF-8.
@@ -43,6 +43,6 @@ def assigned(job: str, models: Sequence[Model]) -> Model:
         UsageError: no models.
     """
     if not models:
-        raise UsageError("models: the table is empty; 1 or more models are allowed")
+        raise UsageError("models: the table is empty; expected 1 or more models")
     digest = hashlib.sha256(job.encode("utf-8", "surrogatepass")).digest()
     return models[int.from_bytes(digest[:8], "big") % len(models)]

@@ -62,7 +62,7 @@ def parse(source: Source, models: Mapping[str, Model] = PUBLISHED) -> Trace:
 
 
 def _entry(place: str, jobid: str, document: Any) -> RecordedJob | str:
-    """The job, or why it is none."""
+    """The job, or the reason why it is left out."""
     arrival_ns = _time_ns(place, document, "submitted_time")
     attempts = _get(place, document, "attempts", list)
     if not attempts:
@@ -82,13 +82,13 @@ def _entry(place: str, jobid: str, document: Any) -> RecordedJob | str:
 
 
 def _get(place: str, document: Any, key: str, kind: type) -> Any:
-    allowed = "a list is allowed" if kind is list else "a string is allowed"
+    expected = "a list" if kind is list else "a string"
     if not isinstance(document, dict):
-        raise fault(place, key, f"{shown(document)} is no object", "an object with this key is allowed")
+        raise fault(place, key, f"{shown(document)} is no object", "an object with this key")
     if key not in document:
-        raise fault(place, key, "is missing", allowed)
+        raise fault(place, key, "is missing", expected)
     if not isinstance(document[key], kind):
-        raise fault(place, key, f"{shown(document[key])} is none", allowed)
+        raise fault(place, key, f"{shown(document[key])} is none", expected)
     return document[key]
 
 
@@ -99,27 +99,27 @@ def _time_ns(place: str, document: Any, key: str) -> int | None:
     try:
         moment = datetime.strptime(text, _TIME)
     except ValueError:
-        raise fault(place, key, f"{shown(text)} is no time", "YYYY-MM-DD hh:mm:ss is allowed") from None
+        raise fault(place, key, f"{shown(text)} is no time", "YYYY-MM-DD hh:mm:ss") from None
     return (moment - datetime(1970, 1, 1)) // timedelta(seconds=1) * _NS_PER_S
 
 
 def _documents(source: Source) -> Iterator[tuple[str, Any]]:
-    """The elements of the list, each with its place: json.loads would not say where they begin."""
+    """Yield the elements of the list, each with its line, which json.loads would not tell."""
     cursor = _Cursor(source)
-    cursor.expect("[", "a list of jobs is allowed")
+    cursor.expect("[", "a list of jobs")
     is_open = not cursor.take("]")
     while is_open:
         place = source.place(cursor.line)
         yield place, cursor.value()
         is_open = cursor.take(",")
         if not is_open:
-            cursor.expect("]", "a comma and another job, or the end of the list, is allowed")
+            cursor.expect("]", "a comma and another job, or the end of the list")
     if cursor.position < len(source.text):
-        raise fault(source.place(cursor.line), "file", "more follows the list", "nothing is allowed there")
+        raise fault(source.place(cursor.line), "file", "more follows the list", "the end of the file")
 
 
 class _Cursor:
-    """A position in JSON, always at the beginning of something other than space."""
+    """A position in JSON text, past any white space."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -129,20 +129,20 @@ class _Cursor:
         self._move(0)
 
     def take(self, mark: str) -> bool:
-        """Whether `mark` is here; it is passed over."""
+        """Skip `mark` if it is here; returns whether it was."""
         if not self.source.text.startswith(mark, self.position):
             return False
         self._move(self.position + len(mark))
         return True
 
-    def expect(self, mark: str, allowed: str) -> None:
+    def expect(self, mark: str, expected: str) -> None:
         """Pass over `mark`.
 
         Raises:
             UsageError: something else is here.
         """
         if not self.take(mark):
-            raise fault(self.source.place(self.line), "file", f"no {mark!r} where one must be", allowed)
+            raise fault(self.source.place(self.line), "file", f"no {mark!r} where one must be", expected)
 
     def value(self) -> Any:
         """Pass over a value.
@@ -150,15 +150,15 @@ class _Cursor:
         Raises:
             UsageError: none is here.
         """
-        place, allowed = self.source.place(self.line), "JSON is allowed"
+        place, expected = self.source.place(self.line), "JSON"
         try:
             value, end = self._decoder.raw_decode(self.source.text, self.position)
         except json.JSONDecodeError as error:
-            raise fault(self.source.place(error.lineno), "file", error.msg, allowed) from None
+            raise fault(self.source.place(error.lineno), "file", error.msg, expected) from None
         except RecursionError:
-            raise fault(place, "file", "nested too deeply", allowed) from None
+            raise fault(place, "file", "nested too deeply", expected) from None
         except ValueError:
-            raise fault(place, "file", "a number of thousands of digits", allowed) from None
+            raise fault(place, "file", "a number of thousands of digits", expected) from None
         self._move(end)
         return value
 

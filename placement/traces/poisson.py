@@ -24,7 +24,7 @@ _NS_PER_MS = 10**6
 
 
 def poisson(seed: int, *, jobs: int = 60, load: float = 0.9, gpus: int = GPUS) -> JobSet:
-    """A Poisson trace.
+    """Generate a Poisson trace.
 
     Args:
         seed: from 0 on.
@@ -33,12 +33,12 @@ def poisson(seed: int, *, jobs: int = 60, load: float = 0.9, gpus: int = GPUS) -
         gpus: of the cluster; jobs ask for up to half of them, and up to 12.
 
     Raises:
-        UsageError: any of them cannot be.
+        UsageError: an argument is out of range.
     """
     if seed < 0 or not 1 <= jobs <= _MOST_JOBS or not 0 < load <= 10 or gpus < 2:
         raise UsageError(
-            f"seed {seed}, {jobs} jobs, load {load}, {gpus} GPUs: from 0 on, 1 to {_MOST_JOBS}, "
-            "more than 0 up to 10, and 2 or more are allowed"
+            f"expected seed >= 0, 1 to {_MOST_JOBS} jobs, 0 < load <= 10 and gpus >= 2, "
+            f"got seed {seed}, {jobs} jobs, load {load}, {gpus} GPUs"
         )
     draw = random.Random(seed)
     most = min(MOST_WORKERS, max(gpus // 2, 1))
@@ -54,15 +54,15 @@ def poisson(seed: int, *, jobs: int = 60, load: float = 0.9, gpus: int = GPUS) -
 
 
 def dynamic(seed: int, *, gpus: int = GPUS) -> JobSet:
-    """A dynamic trace (4.5.3): jobs fill the cluster to two thirds, and then DLRM and ResNet50 arrive.
+    """Generate a dynamic trace (4.5.3): jobs fill two thirds of the cluster, then DLRM and ResNet50 arrive.
 
-    Those that are there ask for 3 to 5 workers, so that they do not fit into racks of 2 or 4 servers evenly.
+    The first jobs ask for 3 to 5 workers, so that they do not fit evenly into racks of 2 or 4 servers.
 
     Raises:
         UsageError: a negative seed, or less than 12 GPUs.
     """
     if seed < 0 or gpus < 12:
-        raise UsageError(f"seed {seed}, {gpus} GPUs: from 0 on, and 12 or more are allowed")
+        raise UsageError(f"expected seed >= 0 and gpus >= 12, got seed {seed}, {gpus} GPUs")
     draw = random.Random(seed)
     present: list[TracedJob] = []
     busy, limit = 0, gpus * 2 // 3
@@ -95,7 +95,7 @@ def _job(
     arrival_ns: int,
     fixed: bool = False,
 ) -> TracedJob:
-    """A data-parallel job may also run with as few as half of its workers."""
+    """Allow a data-parallel job to run with as few as half of its workers."""
     least = workers if fixed or network.kind == "model" else -(-workers // 2)
     return TracedJob(
         f"{name}-{network.name}",

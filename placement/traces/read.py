@@ -13,7 +13,7 @@ from placement.traces.source import Source
 from placement.traces.trace import Trace
 
 FORMATS = ("csv", "philly", "alibaba-pai")
-"""The names of the formats; each has a page of its own in the module of its name."""
+"""The formats; each is described in the module of its name."""
 
 
 def read(path: Path, format: str | None = None, models: Mapping[str, Model] = PUBLISHED) -> Trace:
@@ -26,10 +26,10 @@ def read(path: Path, format: str | None = None, models: Mapping[str, Model] = PU
         models: the networks known; in the formats that name none, each job trains one of these.
 
     Raises:
-        UsageError: an unknown format, or whatever is wrong with the file: "file:line: field: reason; what is allowed".
+        UsageError: an unknown format, or whatever is wrong with the file: "file:line: field: reason; expected what".
     """
     if format is not None and format not in FORMATS:
-        raise UsageError(f"format: {format!r} is unknown; {', '.join(FORMATS)} are allowed")
+        raise UsageError(f"format: {format!r} is unknown; expected {', '.join(FORMATS)}")
     if format in (None, "alibaba-pai") and path.is_dir():
         return alibaba_pai.load(path, models=models)
     source = Source.load(path)

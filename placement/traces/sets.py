@@ -20,7 +20,7 @@ from mltcp.core.errors import UsageError
 from placement.traces.demands import rescaled
 
 NOISE_SCALE = 16.0
-"""Of a job that says nothing of it, in batches of one worker."""
+"""The default noise scale of a job, in batches of one worker."""
 
 _MOST_JOBS = 100_000
 _MOST_WORKERS = 1_000_000
@@ -45,7 +45,7 @@ _JOB_FIELDS = (
 
 @dataclass(frozen=True)
 class TracedJob:
-    """A job of a set.
+    """A job of a set, with its demand and its work.
 
     Attributes:
         name: unique in its set.
@@ -79,22 +79,22 @@ class TracedJob:
         object.__setattr__(self, "max_workers", self.max_workers or self.workers)
         if not 1 <= self.min_workers <= self.workers <= self.max_workers <= _MOST_WORKERS:
             raise UsageError(
-                f"{self.name}: workers: {self.min_workers} (least), {self.workers}, {self.max_workers} (most): "
-                f"1 to {_MOST_WORKERS} in this order are allowed"
+                f"{self.name}: workers: expected 1 <= min_workers <= workers <= max_workers <= {_MOST_WORKERS}, "
+                f"got {self.min_workers}, {self.workers}, {self.max_workers}"
             )
         if self.workers == 1 < self.max_workers:
             raise UsageError(
-                f"{self.name}: max_workers is {self.max_workers}: with phases of 1 worker only 1 is allowed"
+                f"{self.name}: max_workers: expected 1 with phases of 1 worker, got {self.max_workers}"
             )
         if not 1 <= self.iterations <= _MOST_ITERATIONS:
             raise UsageError(
-                f"{self.name}: iterations is {self.iterations}: 1 to {_MOST_ITERATIONS} are allowed"
+                f"{self.name}: iterations: expected 1 to {_MOST_ITERATIONS}, got {self.iterations}"
             )
         if not (isfinite(self.noise_scale) and self.noise_scale > 0):
-            raise UsageError(f"{self.name}: noise_scale is {self.noise_scale}: a number above 0 is allowed")
+            raise UsageError(f"{self.name}: noise_scale: expected a number above 0, got {self.noise_scale}")
 
     def phases(self, workers: int) -> tuple[Phase, ...]:
-        """Of an iteration with another number of workers."""
+        """The phases of an iteration with another number of workers."""
         return rescaled(self.demand.phases, self.workers, workers)
 
     def document(self) -> dict[str, Any]:
@@ -140,25 +140,23 @@ class JobSet:
     def __post_init__(self) -> None:
         if not 0 < self.capacity_gbps <= _MOST_GBPS:
             raise UsageError(
-                f"{self.name}: capacity_gbps is {self.capacity_gbps}: more than 0 up to {_MOST_GBPS} is allowed"
+                f"{self.name}: capacity_gbps: expected more than 0 up to {_MOST_GBPS}, got {self.capacity_gbps}"
             )
         if not 1 <= len(self.jobs) <= _MOST_JOBS:
-            raise UsageError(f"{self.name}: {len(self.jobs)} jobs: 1 to {_MOST_JOBS} are allowed")
+            raise UsageError(f"{self.name}: jobs: expected 1 to {_MOST_JOBS}, got {len(self.jobs)}")
         seen: set[str] = set()
         for job in self.jobs:
             if job.name in seen:
-                raise UsageError(
-                    f"{self.name}: the job {job.name!r} is there twice: each name once is allowed"
-                )
+                raise UsageError(f"{self.name}: jobs: expected each name once, got {job.name!r} twice")
             seen.add(job.name)
         if any(
             after.arrival_ns < job.arrival_ns for job, after in zip(self.jobs, self.jobs[1:], strict=False)
         ):
-            raise UsageError(f"{self.name}: jobs in the order of their arrival_s are allowed")
+            raise UsageError(f"{self.name}: jobs: expected in the order of their arrival_s")
 
     @property
     def capacity_bps(self) -> int:
-        """As a whole number of bit/s."""
+        """The capacity as a whole number of bit/s."""
         return round(self.capacity_gbps * 1e9)
 
     def document(self) -> dict[str, Any]:
@@ -172,7 +170,7 @@ class JobSet:
 
     @classmethod
     def from_document(cls, document: object, where: str = "set") -> Self:
-        """The set in a JSON document.
+        """Read the set from a JSON document.
 
         Raises:
             UsageError: it is none; the message names the field.
@@ -194,14 +192,14 @@ class JobSet:
 
 
 def names() -> tuple[str, ...]:
-    """The sets that come with this package."""
+    """The names of the sets that come with this package."""
     folder = resources.files("placement.traces").joinpath(_SHIPPED)
     found = [entry.name for entry in folder.iterdir() if entry.name.endswith(".json")]
     return tuple(sorted(name.removesuffix(".json") for name in found))
 
 
 def load(name_or_path: str | Path) -> JobSet:
-    """The set of this name, or in this file.
+    """Load the set of this name or from this file.
 
     Raises:
         UsageError: there is neither, or the file holds no set; the message names the field.
@@ -220,7 +218,7 @@ def load(name_or_path: str | Path) -> JobSet:
 
 def _read(path: Path) -> str:
     if not path.exists() and path.suffix != ".json":
-        raise UsageError(f"no set {str(path)!r}: a file, or one of {', '.join(names())}, is allowed")
+        raise UsageError(f"set: expected a file or one of {', '.join(names())}, got {str(path)!r}")
     try:
         return path.read_text()
     except (OSError, ValueError) as error:
@@ -232,7 +230,7 @@ def _job(document: object, where: str) -> TracedJob:
     demand = demand_from_document({"phases": fields.get("phases")}, where)
     arrival_s = _number(fields, "arrival_s", where, 0.0)
     if arrival_s > _LATEST_S:
-        raise UsageError(f"{where}.arrival_s is {arrival_s}: 0 to {_LATEST_S} is allowed")
+        raise UsageError(f"{where}.arrival_s: expected 0 to {_LATEST_S}, got {arrival_s}")
     try:
         return TracedJob(
             _text(fields, "name", where),
@@ -254,31 +252,31 @@ def _placed(where: str, error: UsageError) -> str:
     return str(error) if str(error).startswith(where) else f"{where}: {error}"
 
 
-def _object(document: object, where: str, allowed: Sequence[str]) -> Mapping[str, Any]:
+def _object(document: object, where: str, expected: Sequence[str]) -> Mapping[str, Any]:
     if not isinstance(document, Mapping):
-        raise UsageError(f"{where}: must be an object with {', '.join(allowed[:5])}")
+        raise UsageError(f"{where}: expected an object with {', '.join(expected[:5])}")
     for field in document:
-        if field not in allowed:
-            raise UsageError(f"{where}.{field}: unknown; {', '.join(allowed)} are allowed")
+        if field not in expected:
+            raise UsageError(f"{where}.{field}: unknown field, expected {', '.join(expected)}")
     return document
 
 
 def _text(fields: Mapping[str, Any], field: str, where: str, default: str | None = None) -> str:
     value = fields.get(field, default)
     if not isinstance(value, str) or not value.isprintable() or (default is None and not value):
-        raise UsageError(f"{where}.{field} is {value!r}: a text on one line is allowed")
+        raise UsageError(f"{where}.{field}: expected a text on one line, got {value!r}")
     return value
 
 
 def _whole(fields: Mapping[str, Any], field: str, where: str, default: int | None = None) -> int:
     value = fields.get(field, default)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0 or (field in fields and value < 1):
-        raise UsageError(f"{where}.{field} is {value!r}: a whole number from 1 on is allowed")
+        raise UsageError(f"{where}.{field}: expected a whole number from 1 on, got {value!r}")
     return value
 
 
 def _number(fields: Mapping[str, Any], field: str, where: str, default: float | None = None) -> float:
     value = fields.get(field, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
-        raise UsageError(f"{where}.{field} is {value!r}: a number from 0 on is allowed")
+        raise UsageError(f"{where}.{field}: expected a number from 0 on, got {value!r}")
     return float(value)

@@ -49,36 +49,36 @@ class Source:
 
     @classmethod
     def decode(cls, data: bytes, file: str) -> Self:
-        """What `data`, the content of `file`, says.
+        """Decode `data`, the content of `file`.
 
         Raises:
-            UsageError: it is empty, or no text.
+            UsageError: it is empty, or not text in UTF-8.
         """
         file = _printable(file)
-        allowed = "text in UTF-8 is allowed"
+        expected = "text in UTF-8"
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             line = 1 + data.count(b"\n", 0, error.start)
-            raise fault(f"{file}:{line}", f"byte {error.start}", "no UTF-8", allowed) from None
+            raise fault(f"{file}:{line}", f"byte {error.start}", "no UTF-8", expected) from None
         if "\0" in text:
             line = 1 + text.count("\n", 0, text.index("\0"))
-            raise fault(f"{file}:{line}", f"byte {data.index(0)}", "binary data", allowed)
+            raise fault(f"{file}:{line}", f"byte {data.index(0)}", "binary data", expected)
         if not text.strip():
-            raise fault(f"{file}:1", "file", "is empty", "a trace of 1 or more jobs is allowed")
+            raise fault(f"{file}:1", "file", "is empty", "a trace of 1 or more jobs")
         return cls(file, text)
 
     @property
     def name(self) -> str:
-        """That of the trace: the file's, without the suffix."""
+        """The name of the trace: the file's stem."""
         return Path(self.file).stem
 
     def place(self, line: int) -> str:
-        """A line, as messages name it."""
+        """The place of a line, "file:line"."""
         return f"{self.file}:{line}"
 
     def records(self) -> Iterator[Record]:
-        """The records of comma-separated values; empty lines are left out, and a field may be in double quotes.
+        """Yield the records of comma-separated values; empty lines are left out, and a field may be in double quotes.
 
         There is at least one record.
 
@@ -94,10 +94,10 @@ class Source:
                     yield Record(self.place(begin), tuple(fields))
                 begin = lines.line_num + 1
         except csv.Error as error:
-            allowed = "comma-separated values are allowed"
-            raise fault(self.place(begin), "line", str(error), allowed) from None
+            expected = "comma-separated values"
+            raise fault(self.place(begin), "line", str(error), expected) from None
         if not found:
-            raise fault(self.place(1), "file", "all fields are empty", "a trace of 1 or more jobs is allowed")
+            raise fault(self.place(1), "file", "all fields are empty", "a trace of 1 or more jobs")
 
 
 def _printable(file: str) -> str:

@@ -1,4 +1,4 @@
-"""A trace: the jobs that arrive at a cluster, and when."""
+"""A trace: jobs with their times of arrival at a cluster."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Trace:
 
     def __post_init__(self) -> None:
         if not self.jobs:
-            raise UsageError(f"{self.name}: no jobs; 1 or more are allowed")
+            raise UsageError(f"{self.name}: no jobs; expected 1 or more")
         if self.jobs != tuple(sorted(self.jobs, key=_order)):
-            raise UsageError(f"{self.name}: jobs are allowed in the order of their arrival and number only")
+            raise UsageError(f"{self.name}: jobs: expected in the order of their arrival and number")
         once = Once()
         for index, job in enumerate(self.jobs):
             once.add(job.job_id, self.place(index), "job_id")
@@ -55,7 +55,7 @@ class Trace:
         seconds_per_simulated_s: Fraction = Fraction(1),
         skipped: Mapping[str, int] | None = None,
     ) -> Self:
-        """The trace of jobs in any order, each with the place where it was read.
+        """Make a trace of jobs in any order, each with the place where it was read.
 
         Raises:
             UsageError: as the class.
@@ -66,12 +66,12 @@ class Trace:
         return cls(name, numbers, seconds_per_simulated_s, dict(skipped or {}), places)
 
     def place(self, index: int) -> str:
-        """Where the job of this index was read; the trace's name if it was not."""
+        """The place where the job of this index was read; the trace's name if it was not read."""
         return self.places[index] if self.places else self.name
 
 
 def check_fits(trace: Trace, cluster: Cluster) -> None:
-    """Whether every job could run on the cluster if it were alone there.
+    """Check that every job could run on the cluster if it were alone there.
 
     Raises:
         UsageError: which job could not, how many GPUs, or GPUs with how much memory, it wants, and how many there are.
@@ -80,9 +80,7 @@ def check_fits(trace: Trace, cluster: Cluster) -> None:
     for index, job in enumerate(trace.jobs):
         if job.gpus > len(memories):
             reason = f"job {job.job_id} wants {job.gpus} GPUs"
-            raise fault(
-                trace.place(index), "num_gpus", reason, f"the cluster's {len(memories)} or less are allowed"
-            )
+            raise fault(trace.place(index), "num_gpus", reason, f"the cluster's {len(memories)} or less")
         large = len(memories) - bisect_left(memories, job.model.memory_mb)
         if job.gpus > large:
             each = f"job {job.job_id} ({job.model.name}) wants {job.model.memory_mb} MB on each of its GPUs"
@@ -91,17 +89,17 @@ def check_fits(trace: Trace, cluster: Cluster) -> None:
                 trace.place(index),
                 "train_mem_mb",
                 f"{each} ({job.gpus}); {found}",
-                "what they have is allowed",
+                "what they have",
             )
 
 
 def _check_countable(job: Job, place: str) -> None:
-    allowed = f"up to {MOST_TEXT} ns are allowed"
+    expected = f"up to {MOST_TEXT} ns"
     if job.arrival_ns > MOST:
-        raise fault(place, "arrival", f"job {job.job_id} arrives after {shown(job.arrival_ns)} ns", allowed)
+        raise fault(place, "arrival", f"job {job.job_id} arrives after {shown(job.arrival_ns)} ns", expected)
     if job.service_ns > MOST:
         reason = f"job {job.job_id} computes for {shown(job.service_ns)} ns on all its GPUs together"
-        raise fault(place, "iterations", reason, allowed)
+        raise fault(place, "iterations", reason, expected)
 
 
 def _order(job: Job) -> tuple[int, int]:

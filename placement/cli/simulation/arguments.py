@@ -1,4 +1,4 @@
-"""The arguments that several commands share: traces, the cluster, and the constants of the contention model."""
+"""Arguments that several commands share: the cluster and the constants of the contention model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SEEDS = 2**32
 
 
 def add_setting(command: argparse.ArgumentParser) -> None:
-    """The arguments that describe the cluster, and what contention costs there."""
+    """Add the arguments of the cluster and of the contention model."""
     cluster = command.add_argument_group("cluster")
     cluster.add_argument("--servers", type=int, metavar="N", help=f"around one switch (default {_SERVERS})")
     cluster.add_argument("--gpus", type=int, metavar="N", help=f"of a server (default {_GPUS})")
@@ -32,7 +32,7 @@ def add_setting(command: argparse.ArgumentParser) -> None:
 
 
 def add_contention(command: argparse.ArgumentParser) -> None:
-    """The arguments that describe what contention costs."""
+    """Add the arguments of the contention model."""
     contention = command.add_argument_group(
         "contention", "M MB while k transfers share a link take a + k*b*M + (k-1)*eta*M"
     )
@@ -47,18 +47,18 @@ def add_contention(command: argparse.ArgumentParser) -> None:
 
 
 def setting_of(options: argparse.Namespace) -> Setting:
-    """The setting that the arguments describe.
+    """Build the setting that the arguments describe.
 
     Raises:
-        UsageError: a value that is not allowed, a file that cannot be read, or arguments that exclude each other.
+        UsageError: an invalid value, a file that cannot be read, or arguments that exclude each other.
     """
     return Setting(_cluster(options), contention_of(options))
 
 
 def check_seed(seed: int) -> None:
-    """Raise UsageError unless all generators of random numbers take this seed."""
+    """Raise UsageError unless all random number generators accept this seed."""
     if not 0 <= seed < _SEEDS:
-        raise UsageError(f"--seed {seed}: 0 to {_SEEDS - 1} are allowed")
+        raise UsageError(f"--seed: expected 0 to {_SEEDS - 1}, got {seed}")
 
 
 def _cluster(options: argparse.Namespace) -> Cluster:
@@ -71,10 +71,10 @@ def _cluster(options: argparse.Namespace) -> Cluster:
 
 
 def contention_of(options: argparse.Namespace) -> Contention:
-    """What the arguments of `add_contention` describe.
+    """Build the contention model from the arguments of `add_contention`.
 
     Raises:
-        UsageError: a value that is not allowed, a file that cannot be read, or arguments that exclude each other.
+        UsageError: an invalid value, a file that cannot be read, or arguments that exclude each other.
     """
     if options.contention is not None:
         _refuse_beside(options, "contention", ("a", "b", "eta"))
@@ -88,10 +88,10 @@ def contention_of(options: argparse.Namespace) -> Contention:
 
 
 def load_contention(path: Path) -> Contention:
-    """The constants in a document of `mltcp-placement fit --json`, each to six digits.
+    """Read the constants from a document of `mltcp-placement fit --json`, rounded to six digits.
 
     Raises:
-        UsageError: the file cannot be read, is something else, or its constants are not allowed.
+        UsageError: the file cannot be read, is another document, or has invalid constants.
     """
     try:
         document: Any = json.loads(path.read_bytes())
@@ -100,7 +100,7 @@ def load_contention(path: Path) -> Contention:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     except (ValueError, TypeError, KeyError):
-        raise UsageError(f"{path}: what `mltcp-placement fit --json` prints is allowed") from None
+        raise UsageError(f"{path}: expected a document of `mltcp-placement fit --json`") from None
     try:
         return Contention(*constants)
     except UsageError as error:
@@ -111,12 +111,12 @@ def _constant(name: str, text: str) -> Fraction:
     try:
         return Fraction(text)
     except (ValueError, ZeroDivisionError):
-        raise UsageError(f"--{name} {text!r}: a number of ms is allowed, such as 0.856") from None
+        raise UsageError(f"--{name}: expected a number of ms, such as 0.856, got {text!r}") from None
 
 
 def _refuse_beside(options: argparse.Namespace, name: str, others: tuple[str, ...]) -> None:
     for other in others:
         if getattr(options, other) is not None:
             raise UsageError(
-                f"--{name} with --{other.replace('_', '-')}: the file says it; either is allowed"
+                f"--{other.replace('_', '-')}: expected only without --{name}, whose file contains it"
             )

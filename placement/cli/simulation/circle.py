@@ -1,4 +1,4 @@
-"""``mltcp-placement circle`` as a command: how well jobs fit together on a link, and a picture of it."""
+"""``mltcp-placement circle``: the compatibility of jobs on a link, with a picture of their circles."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def add_precision(command: argparse.ArgumentParser) -> None:
-    """The arguments that say how finely circles are looked at."""
+    """Add the arguments of the precision of circles."""
     command.add_argument(
         "--angles", type=int, default=ANGLES, metavar="N", help=f"discrete angles (default {ANGLES})"
     )
@@ -65,7 +65,7 @@ def add_precision(command: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Solve and show; returns the exit status."""
+    """Solve the link and print the result; returns the exit status."""
     if options.output is not None:
         from placement.plots.style import check_path
 
@@ -119,7 +119,7 @@ def _jobs(given: Sequence[str], capacity: str | None) -> tuple[list[str], list[D
 
 
 def document(names: Sequence[str], demands: Sequence[Demand], found: LinkFit) -> dict[str, Any]:
-    """What was found, for programs."""
+    """The document that ``--json`` prints."""
     return {
         "capacity_bps": found.capacity_bps,
         "score_before": found.score_at([0] * len(names)),

@@ -1,4 +1,4 @@
-"""``mltcp-placement compare`` as a command: its arguments, and how the comparison is shown."""
+"""``mltcp-placement compare``: its arguments and its output."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _add_output(command: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Compare, and show the comparison; returns the exit status."""
+    """Run the comparison and print it; returns the exit status."""
     processes = _processes(options)
     plan = plan_of(options)
     with _folder(options.output) as folder:
@@ -123,10 +123,10 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def plan_of(options: argparse.Namespace) -> ComparisonPlan:
-    """What the arguments ask to compare.
+    """Build the comparison's plan from the arguments.
 
     Raises:
-        UsageError: what is wrong with them, with a trace, or with a file that they name.
+        UsageError: an invalid argument, trace or file.
     """
     rules = SimulationModel(options.model)
     policies = parse_policies(options.policies, rules)
@@ -143,7 +143,7 @@ def plan_of(options: argparse.Namespace) -> ComparisonPlan:
 
 
 def document(plan: ComparisonPlan, comparison: PolicyComparison) -> dict[str, Any]:
-    """What ``--json`` prints: the comparison, and what was compared."""
+    """The document that ``--json`` prints: the comparison and its configuration."""
     planned = plan.document()
     return {**comparison.document(), "traces": planned["traces"], "config": planned["setting"]}
 
@@ -176,7 +176,7 @@ def _fresh(options: argparse.Namespace, setting: Setting) -> tuple[SeededTrace, 
     if options.format is not None:
         raise UsageError("--format with --fresh: only --trace has one")
     if options.fresh < 1:
-        raise UsageError(f"--fresh {options.fresh}: 1 or more is allowed")
+        raise UsageError(f"--fresh: expected 1 or more, got {options.fresh}")
     first = options.first_seed or 0
     scale = options.scale or 1000
     jobs = JOBS if options.jobs is None else options.jobs
@@ -191,7 +191,7 @@ def _processes(options: argparse.Namespace) -> int:
     if options.processes is None:
         return len(os.sched_getaffinity(0))
     if options.processes < 1:
-        raise UsageError(f"--processes {options.processes}: 1 or more is allowed")
+        raise UsageError(f"--processes: expected 1 or more, got {options.processes}")
     return int(options.processes)
 
 

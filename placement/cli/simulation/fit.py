@@ -1,4 +1,4 @@
-"""``mltcp-placement fit`` as a command: its arguments, and how the constants of eq. 5 are shown."""
+"""``mltcp-placement fit``: its arguments and its output, the constants of eq. 5."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Fit, and show the constants; returns the exit status."""
+    """Fit the constants and print them; returns the exit status."""
     measurements = read_measurements(options.measurements)
     found = fit(measurements)
     if options.output is not None:
@@ -58,7 +58,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def document(found: Fit) -> dict[str, Any]:
-    """The fit as ``--json`` prints it; the three constants are named as in `Contention`."""
+    """The document that ``--json`` prints; the three constants are named as in `Contention`."""
     return {
         "schema": 1,
         "latency_ns": asdict(found.latency_ns),

@@ -1,4 +1,4 @@
-"""``mltcp-placement plot`` as a command: the pictures of a comparison, and of one simulation."""
+"""``mltcp-placement plot``: the pictures of a comparison and of a single simulation."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def execute(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     if len(options.source) > 1 and options.kind != "scaling":
-        raise UsageError(f"{options.kind}: one source is allowed, not {len(options.source)}")
+        raise UsageError(f"{options.kind}: expected one source, got {len(options.source)}")
     kinds = {
         "policies": OF_COMPARISONS,
         "baseline": ("bars",),
@@ -79,11 +79,11 @@ def _check(options: argparse.Namespace) -> None:
     }
     for name, allowed in kinds.items():
         if getattr(options, name) and options.kind not in allowed:
-            raise UsageError(f"--{name} with {options.kind}: only for {', '.join(allowed)}")
+            raise UsageError(f"--{name}: expected only with {', '.join(allowed)}, got it with {options.kind}")
 
 
 def _drawing(options: argparse.Namespace) -> Callable[[], Figure]:
-    """What draws the picture, all that it needs having been read."""
+    """A function that draws the picture; its input files have been read and checked."""
     from placement.plots import comparison as plots
     from placement.plots import timelines
 
@@ -110,6 +110,6 @@ def _chosen(comparison: PolicyComparison, names: list[str], baseline: str | None
         return chosen
     if baseline not in chosen.runs:
         raise UsageError(
-            f"--baseline {baseline}: one of the policies shown is allowed: {', '.join(chosen.runs)}"
+            f"--baseline: expected one of the policies shown, {', '.join(chosen.runs)}, got {baseline}"
         )
     return PolicyComparison(baseline, chosen.runs)

@@ -43,7 +43,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Read the capture, and write or show the profile; returns the exit status."""
+    """Read the capture and write or print the profile; returns the exit status."""
     if options.output is not None:
         check_writable(options.output)
     from rich.console import Console
@@ -70,7 +70,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def document(found: Captured, name: str) -> dict[str, Any]:
-    """The profile, as `circle` and the service read it, with where it is from."""
+    """The profile as `circle` and the service read it, with its origin."""
     return {
         "name": name,
         "sender": found.sender,

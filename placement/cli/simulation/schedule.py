@@ -1,4 +1,4 @@
-"""``mltcp-placement schedule`` as a command: schedulers with and without Cassini on traces of demand phases."""
+"""``mltcp-placement schedule``: schedulers with and without Cassini on traces of jobs with demand phases."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _add_cluster(command: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Compare, and show the comparison; returns the exit status."""
+    """Run the comparison and print it; returns the exit status."""
     plan = plan_of(options)
     with progress_bar(len(plan.seeds) * len(plan.schedulers), transient=True) as bar:
         comparison = compare(plan, bar.remaining)
@@ -94,14 +94,16 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def plan_of(options: argparse.Namespace) -> SchedulePlan:
-    """What the arguments ask for.
+    """Build the comparison's plan from the arguments.
 
     Raises:
-        UsageError: what is wrong with them.
+        UsageError: an invalid argument.
     """
     for name in ("migration", "lease", "nic_gbps"):
         if not 0 <= getattr(options, name) <= 1e6:
-            raise UsageError(f"--{name.replace('_', '-')} {getattr(options, name)}: 0 to 1000000 is allowed")
+            raise UsageError(
+                f"--{name.replace('_', '-')}: expected 0 to 1000000, got {getattr(options, name)}"
+            )
     setup = FluidSettings(
         two_tier(options.racks, options.servers, options.gpus, options.oversubscription),
         round(options.nic_gbps * 1e9),
@@ -124,9 +126,9 @@ def plan_of(options: argparse.Namespace) -> SchedulePlan:
 def _seeds(text: str) -> tuple[int, ...]:
     match = _SEEDS.fullmatch(text)
     if match is None:
-        raise UsageError(f"--seeds {text!r}: a number, or a range such as 0:5, is allowed")
+        raise UsageError(f"--seeds: expected a number or a range such as 0:5, got {text!r}")
     first = int(match[1])
     last = first + 1 if match[2] is None else int(match[2])
     if not 0 < last - first <= _MOST_SEEDS:
-        raise UsageError(f"--seeds {text!r}: 1 to {_MOST_SEEDS} of them are allowed")
+        raise UsageError(f"--seeds: expected 1 to {_MOST_SEEDS} seeds, got {text!r}")
     return tuple(range(first, last))

@@ -1,4 +1,4 @@
-"""``mltcp-placement simulate`` as a command: its arguments, and how the outcome is shown."""
+"""``mltcp-placement simulate``: its arguments and its output."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Simulate, and show the outcome; returns the exit status."""
+    """Simulate and print the outcome; returns the exit status."""
     what = task_of(options)
     if not 0 <= options.intervals <= _MOST_INTERVALS:
-        raise UsageError(f"--intervals {options.intervals}: 0 to {_MOST_INTERVALS} are allowed")
+        raise UsageError(f"--intervals: expected 0 to {_MOST_INTERVALS}, got {options.intervals}")
     if options.intervals and what.policy.model is not SimulationModel.EXACT:
-        raise UsageError("--intervals: only the exact model notes the use over time")
+        raise UsageError("--intervals: expected only the exact model, which records the use over time")
     if options.output is not None:
         check_writable(options.output)
     outcome = _simulate(what, options.intervals)
@@ -112,10 +112,10 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def task_of(options: argparse.Namespace) -> SimulationTask:
-    """The task that the arguments describe.
+    """Build the task that the arguments describe.
 
     Raises:
-        UsageError: what is wrong with them, with the trace, or with a file that they name.
+        UsageError: an invalid argument, trace or file.
     """
     if options.kappa is not None and options.placement != LWF:
         raise UsageError(f"--kappa with --placement {options.placement}: only lwf has one")
@@ -131,7 +131,7 @@ def task_of(options: argparse.Namespace) -> SimulationTask:
 
 
 def document(what: SimulationTask, outcome: Outcome) -> dict[str, Any]:
-    """What ``--json`` prints: the outcome, what was simulated, and the use over time if it was asked for."""
+    """The document that ``--json`` prints: the outcome, the configuration and any use over time."""
     policy = what.policy
     config = {
         "trace": what.trace.name,

@@ -10,7 +10,7 @@ from placement.model.state import Records
 
 @compiled
 def starts(jobs: Records, links: Records, places: Records, acceptance: np.ndarray, job: int) -> bool:
-    """Whether the job, which is ready to communicate, starts now.
+    """Whether a job that is ready to communicate starts now.
 
     As written, the one running transfer that counts is that of the first of the job's links that carries one (lines
     4 to 9: a later one with no more than it does not replace it).

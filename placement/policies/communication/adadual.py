@@ -13,7 +13,7 @@ _TIE = 1.0 + 2.0**-40
 
 @compiled
 def starts(jobs: Records, links: Records, places: Records, costs: np.ndarray, job: int) -> bool:
-    """Whether the job, which is ready to communicate, starts now: iff it should on each of its links by itself.
+    """Whether a job that is ready to communicate starts now: if and only if it should on each of its links alone.
 
     On a link that carries transfers with R_j left, one of size M should start iff waiting for none of them pays:
 
@@ -40,7 +40,7 @@ def starts(jobs: Records, links: Records, places: Records, costs: np.ndarray, jo
 
 @compiled
 def _starts_beside(jobs: Records, places: Records, costs: np.ndarray, new: int, running: int) -> bool:
-    """Whether a transfer of this size should start beside those of the list."""
+    """Whether a transfer of this size should start beside those in the list."""
     place = running
     while place >= 0:
         if _waiting_pays(jobs, places, costs, new, running, place):
@@ -53,7 +53,7 @@ def _starts_beside(jobs: Records, places: Records, costs: np.ndarray, new: int, 
 def _waiting_pays(
     jobs: Records, places: Records, costs: np.ndarray, new: int, running: int, awaited: int
 ) -> bool:
-    """Whether it is no worse to wait for one of the list than to start now.
+    """Whether waiting for a transfer in the list is no worse than starting now.
 
     The differences are taken of integers; the sums, which integers might not hold, are of floats of one sign.
     """

@@ -1,4 +1,4 @@
-"""Whether an all-reduce may start: the communication policies by number, for compiled code."""
+"""Admission of all-reduces: dispatches to the communication policies by number, for compiled code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def starts(
     acceptance: np.ndarray,
     job: int,
 ) -> bool:
-    """Whether the job, which is ready to communicate, starts now."""
+    """Whether a job that is ready to communicate starts now."""
     if rule == LIMITED:
         return srsf.starts(limit, jobs, links, places, job)
     if rule == ADA_SRSF_K:

@@ -1,4 +1,4 @@
-"""In which order jobs get GPUs and links: the smallest rank first."""
+"""The order in which jobs get GPUs and links: the smallest rank first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def rank(kind: int, jobs: Records, job: int) -> int:
         return record.service_left
     if kind == REMAINING_TIME:
         return record.iterations_left * (record.compute + record.transfer)
-    # In 1024ths of what a worker has yet to compute (about a microsecond is lost, and no range), times the cube root
-    # of the workers; and half of that if it communicates.
+    # The compute that a worker has left, in 1024ths (which loses about a microsecond, but no range), times the cube
+    # root of the number of workers; halved if the job communicates.
     work = ((record.iterations_left * record.compute) >> 10) * record.weight
     return work >> 1 if record.places else work

@@ -8,7 +8,7 @@ from placement.model.state import Records
 
 @compiled
 def starts(limit: int, jobs: Records, links: Records, places: Records, job: int) -> bool:
-    """Whether the job, which is ready to communicate, starts now."""
+    """Whether a job that is ready to communicate starts now."""
     first = jobs[job].first_place
     for place in range(first, first + jobs[job].places):
         if links[places[place].link].running >= limit:

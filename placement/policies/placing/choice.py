@@ -1,4 +1,4 @@
-"""Which GPUs a job gets: the placement policies by number, for compiled code."""
+"""The choice of a job's GPUs: dispatches to the placement policies by number, for compiled code."""
 
 from __future__ import annotations
 

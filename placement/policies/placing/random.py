@@ -10,7 +10,7 @@ from placement.model.state import Records
 
 @compiled_with_arrays
 def seed(number: int) -> None:
-    """Begin the sequence of choices anew: those of compiled code have a generator of their own."""
+    """Seed the random number generator of compiled code, which is not numpy's own."""
     np.random.seed(number)
 
 

@@ -78,7 +78,7 @@ def racks_of(cluster: Cluster, gpus: Sequence[int]) -> set[str]:
 
 
 def fits_a_rack(cluster: Cluster, workers: int) -> bool:
-    """Whether the largest rack has so many GPUs."""
+    """Whether the largest rack has as many GPUs."""
     gpus: dict[str, int] = {}
     for server in cluster.servers:
         gpus[server.switch] = gpus.get(server.switch, 0) + len(server.gpus)
@@ -86,7 +86,7 @@ def fits_a_rack(cluster: Cluster, workers: int) -> bool:
 
 
 def seed_of(*numbers: int) -> int:
-    """A seed made of several numbers, the same in every process."""
+    """Derive a seed from several numbers, the same in every process."""
     mixed = 0
     for number in numbers:
         mixed = (mixed * 1_000_003 + number) % 2**63
@@ -96,7 +96,7 @@ def seed_of(*numbers: int) -> int:
 def _draw(
     cluster: Cluster, requests: Sequence[PlacementRequest], free: Sequence[int], draw: random.Random
 ) -> Mapping[str, tuple[int, ...]]:
-    """One placement. Jobs are placed in random order, large ones more often before small ones."""
+    """Draw one placement. Jobs are placed in random order, large ones more often before small ones."""
     racks: dict[str, list[int]] = {}
     for gpu in free:
         racks.setdefault(cluster.servers[cluster.gpus[gpu][0]].switch, []).append(gpu)

@@ -1,4 +1,4 @@
-"""When the gradients of a bucket are ready: evenly through the backward pass, or all of them at its end.
+"""The times at which the gradients of buckets are ready: spread over the backward pass, or all at its end.
 
 The k-th of n buckets is ready when the last of the workers to begin its backward task would have done k/n of it on the
 slowest of the job's GPUs: exact where these are equal, and never too early.
@@ -13,7 +13,7 @@ from placement.simulator.exact.world import World
 
 @compiled
 def buckets_ready(world: World, number: int, now: int) -> int:
-    """How many of a job's buckets are ready in this iteration."""
+    """The number of a job's buckets that are ready in this iteration."""
     job = world.jobs[number]
     if job.computed >= 0:
         return job.buckets
@@ -25,7 +25,7 @@ def buckets_ready(world: World, number: int, now: int) -> int:
 
 @compiled
 def await_bucket(world: World, number: int) -> None:
-    """Note when the next bucket will be ready, unless it is the last: that one is when all workers have computed."""
+    """Schedule the time at which the next bucket is ready; the last one is ready when all workers have computed."""
     job = world.jobs[number]
     item = len(world.jobs) + number
     following = job.sent + 1

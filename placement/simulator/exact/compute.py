@@ -16,7 +16,7 @@ FORWARD_DUE, BACKWARD_DUE, DONE = range(3)
 
 @compiled
 def mark_gpu(world: World, gpu: int) -> None:
-    """Have this GPU choose its next task at the end of this instant."""
+    """Mark this GPU to choose its next task at the end of this instant."""
     core = world.core[0]
     if world.gpus[gpu].mark == 0:
         world.gpus[gpu].mark = 1
@@ -97,7 +97,7 @@ def end_task(world: World, gpu: int, now: int) -> int:
 
 @compiled
 def begin_iteration(world: World, number: int, now: int) -> None:
-    """All workers of a job have their forward task to do."""
+    """Queue the forward tasks of all workers of a job."""
     job = world.jobs[number]
     job.state = COMPUTING
     job.iteration_began = now

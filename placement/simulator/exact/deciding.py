@@ -13,7 +13,7 @@ from placement.simulator.exact.world import World
 
 @compiled
 def decide(world: World, now: int) -> None:
-    """Start what the policy lets start."""
+    """Start the transfers that the policy admits."""
     if world.core[0].rule == BY_RANK:
         _grant(world, now)
     else:
@@ -22,7 +22,7 @@ def decide(world: World, now: int) -> None:
 
 @compiled
 def _admit(world: World, now: int) -> None:
-    """Ask for each in the order of rank, until none may start any more."""
+    """Ask the policy for each waiting job in the order of rank, until none may start."""
     core = world.core[0]
     while core.dirty_links or core.candidates:
         _gather(world)
@@ -63,7 +63,7 @@ def _gather(world: World) -> None:
 
 @compiled
 def _sort_by_rank(world: World, count: int) -> None:
-    """By insertion: there are few, and they are nearly in order."""
+    """Sort by insertion: the candidates are few and nearly in order."""
     candidates = world.candidates
     for position in range(1, count):
         number = candidates[position]

@@ -1,4 +1,4 @@
-"""What happens next: an indexed heap of items, each due at one time that may change."""
+"""An indexed heap of items, each due at one time, which may change."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _WIDTH = 4
 
 
 class EventHeap(NamedTuple):
-    """Items numbered from 0; at most one entry each.
+    """A heap of items numbered from 0, each in it at most once.
 
     Attributes:
-        heap: the items that are due, as a heap of `_WIDTH` children a node.
-        due: per item, when.
-        place: per item, where it is in the heap, or -1.
-        size: one number: how many are in the heap.
+        order: the items that are due, as a heap with `_WIDTH` children a node.
+        due: the time at which each item is due.
+        place: the position of each item in the heap, or -1.
+        size: the number of items in the heap, as an array of one.
     """
 
     order: np.ndarray
@@ -29,7 +29,7 @@ class EventHeap(NamedTuple):
 
 
 def empty(items: int) -> EventHeap:
-    """An agenda for `items` items, none of which is due."""
+    """Make a heap for `items` items, none of which is due."""
     return EventHeap(
         np.zeros(items, np.int64),
         np.full(items, NEVER, np.int64),
@@ -40,7 +40,7 @@ def empty(items: int) -> EventHeap:
 
 @compiled
 def put(heap: EventHeap, item: int, due: int) -> None:
-    """Let `item` be due then, whether or not it was due at another time."""
+    """Set the time at which `item` is due."""
     place = heap.place[item]
     if place < 0:
         place = heap.size[0]
@@ -58,7 +58,7 @@ def put(heap: EventHeap, item: int, due: int) -> None:
 
 @compiled
 def drop(heap: EventHeap, item: int) -> None:
-    """Let `item` not be due."""
+    """Remove `item`, if it is due."""
     place = heap.place[item]
     if place < 0:
         return
@@ -75,13 +75,13 @@ def drop(heap: EventHeap, item: int) -> None:
 
 @compiled
 def soonest(heap: EventHeap) -> int:
-    """When the next item is due; NEVER if there is none."""
+    """The time at which the next item is due; NEVER if there is none."""
     return heap.due[heap.order[0]] if heap.size[0] else NEVER
 
 
 @compiled
 def pop(heap: EventHeap) -> int:
-    """Take the item that is due next."""
+    """Remove and return the item that is due next."""
     item = heap.order[0]
     drop(heap, item)
     return item

@@ -1,4 +1,4 @@
-"""The loop of Algorithm 3, from event to event."""
+"""The event loop of Algorithm 3."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from placement.simulator.exact.world import World
 
 @compiled
 def run(world: World) -> int:
-    """Until all jobs have ended; returns the time, in ns."""
+    """Simulate until all jobs have ended; returns the time in ns."""
     core = world.core[0]
     now = 0
     while core.ended < len(world.jobs):

@@ -11,7 +11,7 @@ from placement.simulator.exact.world import World
 
 @compiled
 def arrive(world: World, number: int) -> None:
-    """A job joins the queue, which is in the order of SRSF."""
+    """Insert an arriving job into the queue, which is in the order of SRSF."""
     core = world.core[0]
     service = world.jobs[number].service_left
     hole = core.queued
@@ -99,7 +99,7 @@ def _host(world: World, number: int, worker: int, gpu: int) -> None:
 
 @compiled
 def _use_links(world: World, number: int) -> None:
-    """Note the links between its servers: those that have some of them below, but not all."""
+    """Record the links of a job: those with some of its servers below them, but not all."""
     job, core = world.jobs[number], world.core[0]
     servers = 0
     for index in range(job.gpus):

@@ -1,7 +1,7 @@
 """The exact simulator: event-driven, in whole nanoseconds, the same for the same jobs and seed.
 
 Compute takes whole nanoseconds. A transfer ends at the first nanosecond at which it has nothing left, and progresses in
-integer parts of a nanosecond, at the rates of Eq. 5 rounded down: so which of two things comes first never hangs on how
+integer parts of a nanosecond, at the rates of Eq. 5 rounded down, so that the order of two events never depends on how
 floating-point numbers were rounded. Rounding makes transfers that share a link late, by some nanoseconds in a second.
 """
 
@@ -41,26 +41,26 @@ def simulate(
 
     Args:
         jobs: in any order.
-        cluster: where they run.
+        cluster: the cluster they run on.
         placement: decides on GPUs.
         communication: decides on links.
-        contention: what sharing a link costs.
-        seed: of what the policies leave to chance.
-        intervals: into how many the makespan is divided for the use over time; it takes twice as long then.
+        contention: the cost of sharing a link.
+        seed: of the policies' random choices.
+        intervals: the number of intervals of the use over time; with any, the simulation runs twice.
 
     Raises:
-        UsageError: no jobs, a number twice, a job that cannot run on this cluster, or times beyond all measure.
+        UsageError: no jobs, a duplicate number, a job that cannot run on this cluster, or times out of range.
     """
     if not 0 <= intervals <= _MOST_INTERVALS:
-        raise UsageError(f"intervals {intervals}: 0 to {_MOST_INTERVALS} is allowed")
+        raise UsageError(f"intervals: expected 0 to {_MOST_INTERVALS}, got {intervals}")
     if not 0 <= seed < _SEEDS:
-        raise UsageError(f"seed {seed}: 0 to {_SEEDS - 1} is allowed")
+        raise UsageError(f"seed: expected 0 to {_SEEDS - 1}, got {seed}")
     began_s = time.perf_counter()
     world, end = _run(jobs, cluster, placement, communication, contention, seed, (0, 0))
     wall_s = time.perf_counter() - began_s
     use = None
     if intervals:
-        # How long the intervals are is known only now; everything happens again as it did.
+        # The length of the intervals is known only now; the second run is the same as the first.
         interval = max(1, -(-end // intervals))
         world, end = _run(jobs, cluster, placement, communication, contention, seed, (intervals, interval))
         use = UseOverTime(
@@ -114,7 +114,7 @@ def _outcome(world: World, record: Records) -> JobOutcome:
 
 
 def alone_ns(world: World, job: Records) -> int:
-    """What the transfers of one iteration of a placed job take, alone on its links."""
+    """The time of a placed job's transfers in one iteration, alone on its links."""
     places = world.places[job["first_place"] : job["first_place"] + job["places"]]
     if len(places) == 0:
         return 0

@@ -1,4 +1,4 @@
-"""When the tasks on the GPUs end: those that end together, as a job's mostly do, are one entry of a heap."""
+"""A heap of the ends of tasks on GPUs; tasks that end together, as a job's mostly do, are one entry."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TaskEnds(NamedTuple):
 
 
 def none(gpus: int) -> TaskEnds:
-    """No task runs on any of the GPUs."""
+    """Make the heap for GPUs on which no task runs."""
     return TaskEnds(
         np.zeros(gpus, np.int64),
         np.zeros(gpus, np.int64),
@@ -62,7 +62,7 @@ def note_end(ends: TaskEnds, gpu: int, due: int) -> None:
 
 @compiled
 def next_end(ends: TaskEnds) -> int:
-    """When the next task ends; NEVER if none runs."""
+    """The time at which the next task ends; NEVER if none runs."""
     return ends.due[0] if ends.numbers[_SIZE] else NEVER
 
 

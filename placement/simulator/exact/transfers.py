@@ -34,7 +34,7 @@ def add_candidate(world: World, number: int) -> None:
 
 @compiled
 def offer_bucket(world: World, number: int, now: int) -> None:
-    """A bucket of this job is ready: it asks for its links, unless it has asked already."""
+    """Have a job with a ready bucket request its links, unless it has already."""
     job = world.jobs[number]
     if job.computed >= 0:
         drop(world.event_heap, len(world.jobs) + number)
@@ -69,7 +69,7 @@ def start(world: World, number: int, now: int) -> None:
 
 @compiled
 def end_bucket(world: World, number: int, now: int) -> bool:
-    """What was due for a transfer has come; whether with it all of the iteration's gradients are reduced."""
+    """Handle the event of a transfer; returns whether all gradients of the iteration are reduced."""
     job = world.jobs[number]
     settle(world, number, now)
     if job.left > 0:
@@ -96,7 +96,7 @@ def end_bucket(world: World, number: int, now: int) -> bool:
 
 @compiled
 def settle(world: World, number: int, now: int) -> None:
-    """What a running transfer has left by now."""
+    """Update the remainder of a running transfer to this instant."""
     job = world.jobs[number]
     elapsed = now - job.updated
     waited = min(elapsed, job.latency_left)
@@ -203,7 +203,7 @@ def _share_anew(world: World, number: int, now: int) -> None:
 
 @compiled
 def _rate(world: World, number: int) -> int:
-    """That of the slowest of its links."""
+    """The rate of a job's transfer, which is that of its slowest link."""
     job = world.jobs[number]
     first = world.links[world.places[job.first_place].link]
     slowest = world.rates[first.kind, first.running]
@@ -215,7 +215,7 @@ def _rate(world: World, number: int) -> int:
 
 @compiled
 def _expect(world: World, number: int, now: int) -> None:
-    """Note when a running bucket will end: at the first nanosecond at which it has nothing left."""
+    """Schedule the end of a running bucket: the first nanosecond at which it has nothing left."""
     job = world.jobs[number]
     rest = (job.left + job.rate - 1) // job.rate
     put(world.event_heap, number, now + job.latency_left + rest)

@@ -1,4 +1,4 @@
-"""How busy GPUs and links are over time."""
+"""Accounting of the use of GPUs and links over time."""
 
 from __future__ import annotations
 

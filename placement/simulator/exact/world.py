@@ -21,7 +21,7 @@ from placement.simulator.exact.event_heap import EventHeap
 from placement.simulator.exact.task_ends import TaskEnds
 
 _MOST = 1 << 62
-"""No number in the arrays may pass it."""
+"""The bound of all numbers in the arrays."""
 
 _LONGEST = _MOST // 4
 _FASTEST = 1 << 20
@@ -52,7 +52,7 @@ CORE = np.dtype(
 
 
 class World(NamedTuple):
-    """All of a simulation. The jobs are in the order of (arrival, number)."""
+    """The state of a simulation. The jobs are in the order of (arrival, number)."""
 
     jobs: Records
     gpus: Records
@@ -178,7 +178,7 @@ def _most_hosted(jobs: Sequence[Job], cluster: Cluster) -> int:
 
 def _check(jobs: Sequence[Job], cluster: Cluster, contention: Contention) -> None:
     if not jobs:
-        raise UsageError("no jobs: one or more is allowed")
+        raise UsageError("jobs: expected one or more, got no jobs")
     seen: set[int] = set()
     sizes = [gpu.memory_mb for _, gpu in cluster.gpus]
     wanted = {job.model.memory_mb for job in jobs}
@@ -196,7 +196,7 @@ def _check(jobs: Sequence[Job], cluster: Cluster, contention: Contention) -> Non
 
 
 def _check_range(jobs: Sequence[Job], cluster: Cluster, contention: Contention) -> None:
-    """One after the other all jobs must end before the numbers do, however slow and crowded the links are."""
+    """Refuse jobs whose sequential run, on slow and crowded links, would exceed the range of the numbers."""
     slowest = min([Fraction(1), *_performances(cluster)])
     speeds = [Fraction(1), *_speeds(cluster)]
     crowded = (1 + contention.penalty_ns_per_byte / contention.ns_per_byte) / min(speeds)
@@ -210,11 +210,11 @@ def _check_range(jobs: Sequence[Job], cluster: Cluster, contention: Contention) 
     total = max(job.arrival_ns for job in jobs) + sum(needed[job.model] * job.iterations for job in jobs)
     if max(total, needed[worst.model] * worst.iterations * worst.gpus) > _LONGEST:
         raise UsageError(
-            f"job {worst.job_id}: with it, the jobs may take {float(total) / 1e9:.3g} s one after the other: "
-            f"{_LONGEST / 1e9:.3g} s is allowed"
+            f"job {worst.job_id}: expected jobs that take at most {_LONGEST / 1e9:.3g} s one after the other, "
+            f"got up to {float(total) / 1e9:.3g} s with it"
         )
     if max(speeds) > _FASTEST:
-        raise UsageError(f"a link of speed {float(max(speeds)):g}: {_FASTEST} is allowed")
+        raise UsageError(f"link: expected a speed of at most {_FASTEST}, got {float(max(speeds)):g}")
 
 
 def _jobs(
@@ -265,7 +265,7 @@ def _links(cluster: Cluster) -> Records:
 
 
 def _rates(cluster: Cluster, contention: Contention, parts: int, most: int) -> np.ndarray:
-    """How many parts of its nanoseconds alone a transfer gets through in one, beside others (Eq. 5).
+    """The progress of a transfer beside others (Eq. 5): parts of a nanosecond alone that it completes in a nanosecond.
 
     Rounded down: no transfer is faster than the model says.
     """

@@ -85,7 +85,7 @@ class Flows(NamedTuple):
 
 @compiled
 def advance(world: Flows, until: float) -> None:
-    """Until a time (ns), or the end of a job, or a full log, whatever comes first."""
+    """Advance until a time (ns), the end of a job or a full log, whichever comes first."""
     core = world.core[0]
     core.ended = 0
     while core.now < until and core.ended == 0 and core.logged + len(world.flows) <= len(world.ended):
@@ -138,7 +138,7 @@ def share(world: Flows) -> None:
 
 @compiled
 def _ask(world: Flows) -> None:
-    """What is asked of each link; one that is asked for too much may lose a part of its capacity by that."""
+    """Sum the demand on each link; a link with too much demand may lose a part of its capacity."""
     world.demand[:] = 0.0
     world.unmet[:] = 0
     for number in range(len(world.flows)):
@@ -155,7 +155,7 @@ def _ask(world: Flows) -> None:
 
 @compiled
 def _rise(world: Flows, level: float) -> float:
-    """By how much all that are not settled can rise; what that takes is taken from the links."""
+    """The step by which all unsettled rates can rise; it is subtracted from the links' capacities."""
     step = math.inf
     for number in range(len(world.flows)):
         flow = world.flows[number]
@@ -174,7 +174,7 @@ def _rise(world: Flows, level: float) -> float:
 
 @compiled
 def _settle(world: Flows, level: float) -> int:
-    """Those that have what they ask for, or a link of which is full, are settled; how many."""
+    """Settle the rates that meet their demand or use a full link; returns their number."""
     settled = 0
     for number in range(len(world.flows)):
         flow = world.flows[number]
@@ -251,7 +251,7 @@ def _next_phase(world: Flows, number: int) -> None:
 
 @compiled
 def _log(world: Flows, number: int) -> None:
-    """An iteration has ended."""
+    """Handle the end of an iteration."""
     core, flow = world.core[0], world.flows[number]
     entry = world.ended[core.logged]
     entry.flow, entry.began, entry.ended, entry.marked = number, flow.began, core.now, flow.marked

@@ -69,11 +69,11 @@ class Fluid:
         congestion_loss: float = 0.0,
     ) -> None:
         if not capacities_bps or min(capacities_bps) <= 0:
-            raise UsageError("links: one or more are allowed, each with a capacity above 0 bit/s")
+            raise UsageError("links: expected one or more, each with a capacity above 0 bit/s")
         if jobs < 1 or most_phases < 1:
-            raise UsageError(f"{jobs} jobs of {most_phases} phases: 1 or more are allowed")
+            raise UsageError(f"jobs and phases: expected 1 or more, got {jobs} and {most_phases}")
         if not 0 <= congestion_loss < 1:
-            raise UsageError(f"congestion_loss is {congestion_loss}: 0 up to (not including) 1 is allowed")
+            raise UsageError(f"congestion_loss: expected 0 <= congestion_loss < 1, got {congestion_loss}")
         links = len(capacities_bps)
         self._world = Flows(
             flows=np.zeros(jobs, FLOW).view(np.recarray),
@@ -96,17 +96,17 @@ class Fluid:
 
     @property
     def now_ns(self) -> float:
-        """How far the simulation is."""
+        """The simulated time."""
         return float(self._world.core.now[0])
 
     @property
     def link_bits(self) -> np.ndarray:
-        """What each link has carried."""
+        """The bits that each link has carried."""
         return self._world.link_bits.copy()
 
     @property
     def link_marked_bits(self) -> np.ndarray:
-        """What each link has carried while more was asked of it than it has."""
+        """The bits that each link has carried while demand exceeded its capacity."""
         return self._world.link_marked.copy()
 
     def start(
@@ -138,12 +138,12 @@ class Fluid:
             raise UsageError(f"job {job} runs already")
         if not 1 <= len(phases) <= world.duration.shape[1] or iterations < 1 or hold_ns < 0 or noise_ns < 0:
             raise UsageError(
-                f"job {job}: 1 to {world.duration.shape[1]} phases, 1 or more iterations, and no negative time, "
-                "are allowed"
+                f"job {job}: expected 1 to {world.duration.shape[1]} phases, 1 or more iterations and no negative "
+                f"time, got {len(phases)} phases, {iterations} iterations, {hold_ns} ns and {noise_ns} ns"
             )
         if any(not 0 <= link < len(world.capacity) for link in links) or len(set(links)) != len(links):
             raise UsageError(
-                f"job {job}: links {list(links)}: of {len(world.capacity)}, each once, are allowed"
+                f"job {job}: links: expected numbers below {len(world.capacity)}, each once, got {list(links)}"
             )
         world.duration[job, : len(phases)] = [phase.duration_ns for phase in phases]
         world.bandwidth[job, : len(phases)] = [phase.bandwidth_bps * _SEND for phase in phases]
@@ -166,17 +166,17 @@ class Fluid:
             UsageError: by less than 0.
         """
         if by_ns < 0:
-            raise UsageError(f"job {job}: a delay of {by_ns} ns: 0 or more is allowed")
+            raise UsageError(f"job {job}: delay: expected 0 ns or more, got {by_ns}")
         self._world.flows[job].delay += by_ns
 
     def run(self, until_ns: float) -> tuple[int, ...]:
-        """Until a time, or until jobs have done all of their iterations: these.
+        """Advance until a time, or until jobs have done all of their iterations; returns these jobs.
 
         Raises:
             UsageError: the time is not finite.
         """
         if not np.isfinite(until_ns):
-            raise UsageError(f"until {until_ns} ns: a finite time is allowed")
+            raise UsageError(f"until_ns: expected a finite time, got {until_ns}")
         world = self._world
         before = world.flows.running.copy()
         while self.now_ns < until_ns:
@@ -189,19 +189,19 @@ class Fluid:
         return tuple(int(job) for job in np.flatnonzero(before & (world.flows.running == 0)))
 
     def runs(self, job: int) -> bool:
-        """Whether it has iterations to do."""
+        """Whether the job has iterations left."""
         return bool(self._world.flows.running[job])
 
     def iterations_left(self, job: int) -> int:
-        """Those of the present start."""
+        """The iterations that the job has left."""
         return int(self._world.flows.to_do[job])
 
     def sent_bits(self, job: int) -> float:
-        """Over all its iterations so far, the present one included."""
+        """The bits that it has sent in all iterations so far, the current one included."""
         return float(self._world.flows.bits[job])
 
     def reference_ns(self, job: int) -> float | None:
-        """When its last iteration began, told from its first communication, as an agent sees it.
+        """The start of its last iteration, derived from its first communication, as an agent sees it.
 
         None before the first one after a start or a delay, and while a delay is still to come.
         """
@@ -209,7 +209,7 @@ class Fluid:
         return float(flow.reference) if flow.running and flow.told and flow.delay == 0 else None
 
     def iterations(self) -> dict[int, Iterations]:
-        """Of each job, those that ended since this was called last."""
+        """The iterations of each job that ended since the last call."""
         log = np.concatenate(self._log) if self._log else np.zeros(0, ENDED)
         self._log = []
         found = {}

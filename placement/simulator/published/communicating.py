@@ -16,7 +16,7 @@ _ROUNDING = 1e-6
 
 @compiled
 def ready(state: PublishedState, job: int) -> None:
-    """All workers of the job have computed: it would like to communicate, if it is on several servers."""
+    """Queue a job whose workers have all computed for communication, if it is on several servers."""
     clock, record = state.clock[0], state.jobs[job]
     record.ready = clock.now
     if record.servers == 1:
@@ -54,7 +54,7 @@ def catch_up(state: PublishedState) -> None:
 
 @compiled
 def end_transfers(state: PublishedState, server: int) -> None:
-    """Those on this server that are done by now; their jobs go on at the first of their servers."""
+    """End the transfers on this server that are done; a job continues at the first of its servers."""
     kept, now = 0, state.clock[0].now
     for at in range(state.load[server]):
         job = state.sending[server, at]
@@ -151,7 +151,7 @@ def _may_start(state: PublishedState, job: int) -> bool:
 
 @compiled
 def _ask(state: PublishedState, job: int) -> float:
-    """What the job's transfer has left. With the defect, the question is paid for by nobody."""
+    """The remainder of the job's transfer. With the defect, the query advances the transfer at no cost of time."""
     record = state.jobs[job]
     sent = record.sent + (state.clock[0].now - record.updated) * record.speed
     if state.rules[0].defect:

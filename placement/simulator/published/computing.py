@@ -1,4 +1,4 @@
-"""What the GPUs do: the ends and beginnings of forward and backward passes."""
+"""The GPUs' work: the ends and starts of forward and backward passes."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _NEVER = int(NEVER)
 
 @compiled
 def _step(state: PublishedState) -> bool:
-    """What the published simulator does in a millisecond, in its order; whether the next can differ."""
+    """One millisecond of the published simulator, in its order; returns whether the next can differ."""
     clock = state.clock[0]
     _end(state)
     if clock.finished > 0:

@@ -1,4 +1,4 @@
-"""Which GPUs the queued jobs get."""
+"""The placement of queued jobs on GPUs."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _found_by_server(state: PublishedState, memory: int) -> int:
 
 @compiled
 def _sort_servers(state: PublishedState) -> None:
-    """By their GPUs' mean workload; of equals, those come first that did when they were last sorted."""
+    """Sort servers by their GPUs' mean workload; the sort is stable with respect to the last one."""
     gpus = state.rules[0].gpus
     for server in range(len(state.order)):
         total = 0.0
@@ -142,7 +142,7 @@ def _sort(items: np.ndarray, first: int, end: int, keys: np.ndarray) -> None:
 
 @compiled
 def _shuffle(state: PublishedState, count: int) -> None:
-    """As `random.shuffle` of Python 2."""
+    """Shuffle as `random.shuffle` of Python 2 does."""
     for last in range(count - 1, 0, -1):
         other = int(twister.random(state) * (last + 1))
         state.found[last], state.found[other] = state.found[other], state.found[last]
@@ -150,7 +150,7 @@ def _shuffle(state: PublishedState, count: int) -> None:
 
 @compiled
 def _draws_in_vain(state: PublishedState) -> int:
-    """How many numbers are used up by shuffling for every queued job, while none of them can be placed."""
+    """The count of random numbers that shuffling uses for the queued jobs while none of them can be placed."""
     clock, draws = state.clock[0], 0
     for at in range(clock.queued):
         draws += max(0, _found(state, state.jobs[state.queue[at]].memory) - 1)

@@ -1,4 +1,4 @@
-"""What a run of the published simulator comes to, in its milliseconds."""
+"""The result of a run of the published simulator, in its milliseconds."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ class PublishedRun:
 
     @property
     def queue_ms(self) -> Times:
-        """From arrival until they were placed."""
+        """The time of each job from arrival to placement."""
         return self.placed_ms - self.arrival_ms
 
     @property
     def contention_ms(self) -> Times:
-        """How much longer their transfers took than alone; less than 0 is the defect's work."""
+        """The time by which transfers took longer than alone; negative values are due to the defect."""
         return self.communication_ms - self.alone_ms
 
     @property
     def average_gpu_utilization(self) -> float:
-        """Of all GPUs, over all steps."""
+        """The mean utilization of all GPUs over all steps."""
         return float(self.active_ms.mean() / self.total_ms)
 
     def outcome(self) -> Outcome:

@@ -1,4 +1,4 @@
-"""The published simulator's constants, and which of its policies is run."""
+"""The constants of the published simulator, and the selection of its policies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PENALTY_MS_PER_MB = 0.235
 """eta: what every further transfer on a server costs each."""
 
 LWF_MS_PER_MB = 7.8125
-"""What LWF takes communication for, whatever it really costs: that of 1 Gbit/s Ethernet."""
+"""The cost of communication that LWF assumes, whatever it is: that of 1 Gbit/s Ethernet."""
 
 ASKED_FOR = 2 * (MS_PER_MB + PENALTY_MS_PER_MB) / MS_PER_MB
 """AdaDUAL: how many times as large the rest of the running transfer must be, for a second one to start."""
@@ -36,7 +36,7 @@ _COMMUNICATIONS = Vocabulary("communication of the published simulator", ("ada-s
 
 
 class PlacementRule(IntEnum):
-    """How GPUs are chosen."""
+    """The choice of GPUs."""
 
     RANDOM = 0
     FIRST_FIT = 1
@@ -57,10 +57,10 @@ RULES = np.dtype(
 
 @dataclass(frozen=True)
 class PublishedRules:
-    """Which policies are run, and where.
+    """The policies and the cluster of a run.
 
     Attributes:
-        placement: how GPUs are chosen.
+        placement: the choice of GPUs.
         kappa: of LWF: jobs with more workers are kept together on servers.
         most: how many transfers a server may have for one more to start, plus 1; or ADA_DUAL.
         defect: whether AdaDUAL's questions advance the transfer that they are about.
@@ -80,14 +80,14 @@ class PublishedRules:
     def __post_init__(self) -> None:
         for name in ("kappa", "servers", "gpus", "memory_mb"):
             if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}: 1 or more is allowed")
+                raise UsageError(f"{name}: expected 1 or more, got {getattr(self, name)}")
 
     def record(self) -> np.ndarray:
         """For the compiled code."""
         return np.array([(self.placement, self.kappa, self.most, self.defect, self.gpus)], RULES)
 
     def check_jobs(self, jobs: Sequence[Job]) -> None:
-        """Whether the published simulator could run them, and would come to an end.
+        """Check that the published simulator could run the jobs to their end.
 
         Raises:
             UsageError: a job that is larger than the cluster or has times that are no whole milliseconds, or a number
@@ -104,14 +104,14 @@ class PublishedRules:
     def _check_size(self, job: Job) -> None:
         gpus = self.servers * self.gpus
         if job.gpus > gpus:
-            raise UsageError(f"job {job.job_id}: {job.gpus} GPUs: the cluster has {gpus}")
+            raise UsageError(f"job {job.job_id}: expected at most the cluster's {gpus} GPUs, got {job.gpus}")
         if not 0 <= job.model.memory_mb <= self.memory_mb:
             raise UsageError(
-                f"job {job.job_id}: its workers need {job.model.memory_mb} MB: 0 to {self.memory_mb} is allowed"
+                f"job {job.job_id}: memory of a worker: expected 0 to {self.memory_mb} MB, got {job.model.memory_mb}"
             )
         if job.model.size_bytes <= 0:
             raise UsageError(
-                f"job {job.job_id}: size_bytes of {job.model.name} is {job.model.size_bytes}: 1 or more is allowed"
+                f"job {job.job_id}: size_bytes of {job.model.name}: expected 1 or more, got {job.model.size_bytes}"
             )
 
 
@@ -130,7 +130,7 @@ def _check_times(job: Job) -> None:
 
 
 def rules_of(placement: str, kappa: int, communication: str) -> tuple[PlacementRule, int, int]:
-    """The rule, its kappa and `most`, of the policies' names.
+    """Look up the placement rule, its kappa and `most` of the policies with these names.
 
     Raises:
         UsageError: an unknown name.

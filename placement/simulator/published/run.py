@@ -45,7 +45,7 @@ def run(
     rule, kappa, most = rules_of(placement, kappa, communication)
     rules = PublishedRules(rule, kappa, most, defect, servers, gpus, memory_mb)
     if not jobs:
-        raise UsageError("the trace has no jobs: one or more is allowed")
+        raise UsageError("jobs: expected one or more, got no jobs")
     rules.check_jobs(jobs)
     ordered = sorted(jobs, key=lambda job: (job.arrival_ns, job.job_id))
     state = initial_state(ordered, rules, seed)

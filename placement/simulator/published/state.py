@@ -1,4 +1,4 @@
-"""What the published simulator's rules work on: arrays, so that the rules can be compiled.
+"""The state of the published simulator as arrays, so that its rules can be compiled.
 
 Times are in steps of a millisecond, sizes in MB, as in the published code. Jobs are numbered in the order of their
 arrivals and then of their numbers in the trace; GPUs server by server.
@@ -20,7 +20,7 @@ NEVER = np.iinfo(np.int64).max
 
 
 class Phase(IntEnum):
-    """Of a worker: what it does next, or does now."""
+    """The task that a worker runs or will run next."""
 
     FORWARD = 0
     BACKWARD = 1

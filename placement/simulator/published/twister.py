@@ -21,7 +21,7 @@ def random(state: PublishedState) -> float:
 
 @compiled
 def skip(state: PublishedState, numbers: int) -> None:
-    """As if `random` were called so many times."""
+    """Advance the generator as `count` calls of `random` would."""
     clock = state.clock[0]
     word = clock.word + 2 * numbers
     while word > WORDS:

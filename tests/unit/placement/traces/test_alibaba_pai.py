@@ -105,13 +105,13 @@ def test_the_order_of_lines_does_not_matter(jobs, tasks):
 @pytest.mark.parametrize(
     ("jobs", "tasks", "message"),
     [
-        (job() + "k,i\n", task(), "j.csv:2: line: 2 fields; 6 are allowed"),
-        (job(), "a,b\n", "t.csv:1: line: 2 fields; 10 are allowed"),
-        (job() + job(), task(), "j.csv:2: job_name: 'j' is also at j.csv:1; each once is allowed"),
+        (job() + "k,i\n", task(), "j.csv:2: line: 2 fields; expected 6"),
+        (job(), "a,b\n", "t.csv:1: line: 2 fields; expected 10"),
+        (job() + job(), task(), "j.csv:2: job_name: 'j' is also at j.csv:1; expected each once"),
         (
             job(),
             task() + task(),
-            "t.csv:2: task_name: ('j', 'worker') is also at t.csv:1; each once is allowed",
+            "t.csv:2: task_name: ('j', 'worker') is also at t.csv:1; expected each once",
         ),
         (job(start="-5"), task(), "j.csv:1: start_time: '-5' is too small; "),
         (job(start="nan"), task(), "j.csv:1: start_time: 'nan' is no number; "),

@@ -84,17 +84,17 @@ def test_the_order_of_entries_does_not_matter(documents):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"jobid": "absent"}, "jobid: is missing; a string is allowed"),
-        ({"jobid": 3}, "jobid: 3 is none; a string is allowed"),
-        ({"attempts": None}, "attempts: None is none; a list is allowed"),
-        ({"attempts": [3]}, "detail: 3 is no object; an object with this key is allowed"),
-        ({"attempts": [{"detail": [{}]}]}, "gpus: is missing; a list is allowed"),
-        ({"attempts": [{"detail": []}]}, "start_time: is missing; a string is allowed"),
-        ({"submitted_time": "absent"}, "submitted_time: is missing; a string is allowed"),
-        ({"submitted_time": 5}, "submitted_time: 5 is none; a string is allowed"),
+        ({"jobid": "absent"}, "jobid: is missing; expected a string"),
+        ({"jobid": 3}, "jobid: 3 is none; expected a string"),
+        ({"attempts": None}, "attempts: None is none; expected a list"),
+        ({"attempts": [3]}, "detail: 3 is no object; expected an object with this key"),
+        ({"attempts": [{"detail": [{}]}]}, "gpus: is missing; expected a list"),
+        ({"attempts": [{"detail": []}]}, "start_time: is missing; expected a string"),
+        ({"submitted_time": "absent"}, "submitted_time: is missing; expected a string"),
+        ({"submitted_time": 5}, "submitted_time: 5 is none; expected a string"),
         (
             {"submitted_time": "7 October"},
-            "submitted_time: '7 October' is no time; YYYY-MM-DD hh:mm:ss is allowed",
+            "submitted_time: '7 October' is no time; expected YYYY-MM-DD hh:mm:ss",
         ),
     ],
 )
@@ -107,28 +107,28 @@ def test_bad_entries(changes, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", "log:1: file: no '[' where one must be; a list of jobs is allowed"),
-        ("[]", "log:1: file: no jobs are left; 1 or more are allowed"),
-        ("\n[", "log:2: file: Expecting value; JSON is allowed"),
+        ("{}", "log:1: file: no '[' where one must be; expected a list of jobs"),
+        ("[]", "log:1: file: no jobs are left; expected 1 or more"),
+        ("\n[", "log:2: file: Expecting value; expected JSON"),
         (
             "[\n" + json.dumps(entry()) + "\n{",
             "log:3: file: no ']' where one must be; a comma and another job, ",
         ),
         (
             "[" + json.dumps(entry()) + "]\n\n]",
-            "log:3: file: more follows the list; nothing is allowed there",
+            "log:3: file: more follows the list; expected nothing there",
         ),
-        ("[" + json.dumps(entry()) + ",]", "log:1: file: Expecting value; JSON is allowed"),
-        ("[" * 100_000, "log:1: file: nested too deeply; JSON is allowed"),
-        ("[1" + "1" * 5000 + "]", "log:1: file: a number of thousands of digits; JSON is allowed"),
+        ("[" + json.dumps(entry()) + ",]", "log:1: file: Expecting value; expected JSON"),
+        ("[" * 100_000, "log:1: file: nested too deeply; expected JSON"),
+        ("[1" + "1" * 5000 + "]", "log:1: file: a number of thousands of digits; expected JSON"),
         ("[NaN]", "log:1: jobid: nan is no object"),
         (
             "[" + json.dumps(entry()) + ",\n" + json.dumps(entry()) + "]",
-            "log:2: jobid: 'a' is also at log:1; each once is allowed",
+            "log:2: jobid: 'a' is also at log:1; expected each once",
         ),
         (
             json.dumps([entry(attempts=[]), entry(jobid="b", submitted_time=None)]),
-            "log:1: file: no jobs are left (never started: 1, never submitted: 1); 1 or more are allowed",
+            "log:1: file: no jobs are left (never started: 1, never submitted: 1); expected 1 or more",
         ),
     ],
 )
