@@ -1,1 +1,1 @@
-"""Cassini: which jobs' traffic fits together on a link, and by how much each must be delayed for that (thesis, 4)."""
+"""Cassini: the compatibility of jobs' traffic on links, and the time shifts that realize it (thesis, chapter 4)."""

@@ -1,4 +1,4 @@
-"""The affinity graph: which jobs meet on which links, and one time shift for each job (4.4.1, Algorithm 1)."""
+"""The affinity graph of jobs and the links that they share, and one time shift for each job (4.4.1, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class AffinityGraph:
     """The bipartite graph of the links that several jobs share, and these jobs.
 
     Attributes:
-        links: of each link, its jobs, each with t_j^l, the weight of the edge: its time shift on this link, ns.
-        iteration_ns: of each job, its iteration time.
+        links: the jobs of each link, each with t_j^l, the weight of the edge: its time shift on this link, ns.
+        iteration_ns: the iteration time of each job.
 
     Raises:
-        UsageError: a link with less than two jobs, or a job without an iteration time.
+        UsageError: a link with fewer than two jobs, or a job without an iteration time.
     """
 
     links: Mapping[str, Mapping[str, int]]
@@ -35,7 +35,7 @@ class AffinityGraph:
 
     @cached_property
     def links_of(self) -> Mapping[str, tuple[str, ...]]:
-        """The links of each job that shares one, jobs and links by name."""
+        """The links of each job that shares one, both ordered by name."""
         found: dict[str, list[str]] = {}
         for link in sorted(self.links):
             for job in self.links[link]:
@@ -43,7 +43,7 @@ class AffinityGraph:
         return {job: tuple(found[job]) for job in sorted(found)}
 
     def components(self) -> Iterator[tuple[str, ...]]:
-        """The jobs of each connected subgraph, by name."""
+        """The jobs of each connected subgraph, ordered by name."""
         seen: set[str] = set()
         for job in self.links_of:
             if job not in seen:
@@ -59,7 +59,7 @@ class AffinityGraph:
         return edges != nodes - sum(1 for _ in self.components())
 
     def walk(self, reference: str) -> Iterator[Step]:
-        """Breadth first from a job to all that are connected with it (lines 5 to 14): each once, with the way to it."""
+        """Walk breadth first from a job to all connected jobs (lines 5 to 14), each once, with the step to it."""
         yield Step(reference, None, None)
         queue, seen, crossed = deque([reference]), {reference}, set[str]()
         while queue:
@@ -87,8 +87,8 @@ class Step:
 def time_shifts(graph: AffinityGraph, references: Mapping[str, int] | None = None) -> dict[str, int]:
     """Algorithm 1: a unique time shift (ns, less than its iteration) for every job of a graph without loops.
 
-    What it keeps (Theorem 1) is how the jobs of each link lie to each other: on every link all circles are rotated as
-    the weights say, but for a rotation that all of them have in common. That is Eq. 4.6 up to whole iterations of the
+    It preserves the relative time shifts of the jobs of each link (Theorem 1): on every link all circles are rotated
+    by their weights plus a rotation that all of them have in common. That is Eq. 4.6 up to whole iterations of the
     jobs: literally it holds for the sums before the modulo of line 17, and a shift by an iteration rotates a circle
     onto itself.
 
@@ -112,7 +112,7 @@ def time_shifts(graph: AffinityGraph, references: Mapping[str, int] | None = Non
         for step in graph.walk(reference):
             if step.before is not None and step.link is not None:
                 weights = graph.links[step.link]
-                # from the job to the link the weight is subtracted, from the link to the job it is added
+                # The weight is subtracted from the job to the link, and added from the link to the job.
                 total = shifts[step.before] - weights[step.before] + weights[step.job]
                 shifts[step.job] = total % graph.iteration_ns[step.job]
     return shifts

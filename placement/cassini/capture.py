@@ -29,11 +29,11 @@ class Captured:
     """The job that a capture shows.
 
     Attributes:
-        demand: an iteration, from the beginning of its longest silence.
+        demand: an iteration, from the start of its longest silence.
         sender: the address whose packets were counted.
-        iterations: how many the capture holds, whole or not.
-        likeness: how alike they are: the autocorrelation at the iteration time, at most 1.
-        packets: how many of the sender there were.
+        iterations: the number of iterations in the capture, including fractions.
+        likeness: the autocorrelation at the iteration time, at most 1.
+        packets: the number of packets of the sender.
     """
 
     demand: Demand
@@ -50,17 +50,17 @@ def captured(
     bin_ns: int = BIN_NS,
     on_packets: Callable[[int], None] = lambda _: None,
 ) -> Captured:
-    """Read a capture (pcap or pcapng), find the period of what a host sends, and what it sends within it.
+    """Read a capture (pcap or pcapng), and find the period and the phases of a host's traffic.
 
-    The bytes are counted in bins. The iteration time is the shortest lag at which they are like themselves, nearly as
-    much as at any other, refined over as many iterations as there are. Then all iterations are laid over one another;
-    an Up phase is where they send more than a twentieth of their busiest bins on average.
+    The bytes are counted in bins. The iteration time is the shortest lag whose autocorrelation is close to the highest,
+    refined over all iterations. Then all iterations are folded into one; an Up phase is where its mean exceeds a
+    twentieth of its busiest bins.
 
     Args:
         path: of the capture.
         sender: its IPv4 or IPv6 address; else the one that sent most bytes.
         bin_ns: the resolution.
-        on_packets: called with the number of packets read so far, now and then.
+        on_packets: called periodically with the number of packets read so far.
 
     Raises:
         UsageError: no capture, no packets of that sender, or no period in them.
@@ -85,7 +85,7 @@ def captured(
 
 def _packets(path: Path, on_packets: Callable[[int], None]) -> Iterator[tuple[int, str, int]]:
     """Yield the arrival time, the source address and the size on the wire of each packet."""
-    # scapy takes a second to import, and says on stderr what it thinks of the host's interfaces
+    # scapy takes a second to import, and warns on stderr about the host's interfaces.
     from scapy.config import conf
     from scapy.error import Scapy_Exception
     from scapy.layers.inet import IP
@@ -97,7 +97,7 @@ def _packets(path: Path, on_packets: Callable[[int], None]) -> Iterator[tuple[in
         reader = PcapReader(str(path))
     except (OSError, EOFError, Scapy_Exception) as error:
         raise UsageError(f"{path}: {str(error) or 'no capture'}") from None
-    # what is inside of the packets does not matter, and takes most of the time
+    # The contents of packets are not needed, and dissecting them would take most of the time.
     conf.layers.filter([Ether, CookedLinux, Loopback, IP, IPv6])
     try:
         with reader:
@@ -121,7 +121,7 @@ def _busiest(packets: list[tuple[int, str, int]]) -> str:
 
 
 def _period(times_ns: np.ndarray, sizes: np.ndarray, bin_ns: int, path: Path) -> tuple[float, float]:
-    """The iteration time, and how alike the iterations are."""
+    """Find the iteration time, and the autocorrelation at it."""
     bins = int(times_ns.max() // bin_ns) + 1
     if bins > _MOST_BINS:
         raise UsageError(
@@ -154,11 +154,11 @@ def _autocorrelation(sent: np.ndarray) -> np.ndarray:
 
 
 def _refined(likeness: np.ndarray, lag: int, bins: int) -> float:
-    """The period in bins, from the peak at the largest multiple of it that half of the capture has."""
+    """Refine the period, in bins, at the peak of its largest multiple within half of the capture."""
     period = float(lag)
     for multiple in range(2, bins // 2 // lag + 1):
         about = round(period * multiple)
-        # from one multiple to the next the estimate is off by less than a bin or two
+        # From one multiple to the next, the estimate is off by at most a bin or two.
         near = range(max(1, about - 2), min(bins // 2, about + 2) + 1)
         if len(near):
             period = max(near, key=lambda each: likeness[each]) / multiple
@@ -193,7 +193,7 @@ def _phases(times_ns: np.ndarray, sizes: np.ndarray, period_ns: float, bin_ns: i
 
 
 def _close_short_pauses(up: np.ndarray) -> None:
-    """Make pauses within an Up phase a part of it: those of less than two bins, or a hundredth of the iteration."""
+    """Merge pauses into their Up phase that are shorter than two bins or a hundredth of the iteration."""
     count = len(up)
     shortest = max(2, int(_SHORT_PAUSE * count) + 1)
     sending = np.flatnonzero(up)

@@ -15,7 +15,7 @@ from placement.cassini.multiples import closest_multiples
 from placement.model.compiled import compiled_with_arrays
 
 ANGLES = 72
-"""Five degrees, as in 4.5.1."""
+"""The default number of angles: five degrees each, as in 4.5.1."""
 
 TOLERANCE = 0.03
 KEPT_TOLERANCE = 0.05
@@ -25,8 +25,8 @@ MOST_ANGLES = 36_000
 _LARGEST = 2**62
 MOST_EXACT, MOST_MEASURED = 24, 8
 """The most iterations of the shortest job on a circle: with an exact common multiple of the times, and with one within
-the tolerance. Any two times have one sooner or later; but with more iterations the jobs meet in so many ways that
-rotating them hardly matters, and a fit would not outlast the drift.
+the tolerance. Any two times have a common multiple eventually; but with more iterations the jobs overlap in so many
+ways that rotations hardly matter, and drift would soon undo them.
 """
 
 _ANGLES_AN_ITERATION = 12
@@ -40,10 +40,10 @@ class Circles:
 
     Attributes:
         perimeter_ns: the common multiple of the iteration times; see `unified`.
-        angles: |A| of Table 4.1, how many angles there are.
-        repeats: r_j, how many iterations of each job its circle holds.
-        drift_ns: by how much an iteration of each job is shorter than its share of the perimeter. So far a job runs
-            ahead of its circle with every iteration, unless it is held back; 0 for exact multiples.
+        angles: |A| of Table 4.1, the number of angles.
+        repeats: r_j, the number of iterations of each job on the circle.
+        drift_ns: the time by which an iteration of each job is shorter than its share of the perimeter. A job runs
+            ahead of its circle by it in every iteration unless it is delayed; 0 for exact multiples.
         demand: bw_circle_j of Table 4.1: [job, angle], bit/s.
     """
 
@@ -58,7 +58,7 @@ class Circles:
         return self.perimeter_ns / self.repeats[job]
 
     def together(self, rotations: Sequence[int]) -> np.ndarray:
-        """The demand of all jobs at each angle, bit/s, when each is rotated by so many angles."""
+        """The sum of all jobs' demands at each angle, bit/s, with each job rotated by its number of angles."""
         return _rotated_sum(self.demand, np.array(rotations, np.int64))
 
 
@@ -75,16 +75,16 @@ def _rotated_sum(circles: np.ndarray, rotations: np.ndarray) -> np.ndarray:
 
 
 def unified(demands: Sequence[Demand], *, angles: int = ANGLES, tolerance: float = TOLERANCE) -> Circles:
-    """The unified circles of jobs that share a link.
+    """Build the unified circles of jobs that share a link.
 
-    The perimeter is the least common multiple of the iteration times. Measured times have none that would be of use:
+    The perimeter is the least common multiple of the iteration times. Measured times have no useful one:
     then it is the smallest p = max_j(r_j T_j) such that no job's r_j T_j is shorter by more than
     `tolerance` / max_j(r_j) of it, if there is one within 8 iterations of the shortest (an exact one: 24). A job whose
     iterations are shorter than p / r_j is silent for the rest, which is its drift. Where there is none, the p with the
-    least drift is taken, and `drift_ns` tells how bad it is: `groups` keeps such jobs apart.
+    least drift is taken, and `drift_ns` has that drift: `groups` keeps such jobs apart.
 
     There are at least `angles` angles, more where an iteration of some job would have fewer than twelve, and a
-    multiple of every r_j where that is affordable, so that all iterations of a job look alike.
+    multiple of every r_j where that is affordable, so that all iterations of a job are sampled alike.
 
     Raises:
         UsageError: no demands, or angles or a tolerance out of range.
@@ -120,7 +120,7 @@ def common_turn(times_ns: Sequence[int], tolerance: float = TOLERANCE) -> tuple[
 
 
 def common_repeats(times_ns: Sequence[int], tolerance: float) -> tuple[int, ...]:
-    """r_j of the smallest common multiple within the tolerance; of the closest where there is none."""
+    """r_j of the smallest common multiple within the tolerance, or of the closest if there is none."""
     distinct = np.array(sorted(set(times_ns)), np.int64)
     repeats = np.zeros(len(distinct), np.int64)
     if closest_multiples(distinct, _within(times_ns, MOST_MEASURED), tolerance, repeats) > tolerance:
@@ -146,8 +146,8 @@ def _within(times_ns: Sequence[int], most: int) -> int:
 def groups(times_ns: Sequence[int], tolerance: float) -> tuple[tuple[int, ...], ...]:
     """Group the jobs (by position) that can share a circle: those whose iteration times have a common multiple.
 
-    It is the least common multiple within 24 iterations of the shortest, or one but for the tolerance within 8.
-    Beginning with the longest iterations, a job joins the first group where it has one with all others.
+    The common multiple is exact within 24 iterations of the shortest, or within the tolerance within 8. Beginning with
+    the longest iterations, a job joins the first group with all of whose jobs it has one.
     """
     found: list[list[int]] = []
     for job in sorted(range(len(times_ns)), key=lambda each: -times_ns[each]):
@@ -181,7 +181,7 @@ def _angles(least: int, repeats: Sequence[int]) -> int:
 def _sampled(demand: Demand, perimeter_ns: int, repeats: int, angles: int) -> np.ndarray:
     """The demand at each angle; after the end of its iteration a job is silent until the next begins."""
     values = np.array([phase.bandwidth_bps for phase in demand.phases] + [0], np.int64)
-    # whole numbers throughout: an angle on the border of two phases belongs to the later one
+    # Integers throughout: an angle on the border of two phases belongs to the later one.
     positions = np.arange(angles) * repeats % angles
     if angles * perimeter_ns < _LARGEST:
         times_ns = positions * perimeter_ns // (angles * repeats)

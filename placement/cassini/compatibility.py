@@ -16,7 +16,7 @@ EFFORT = 30_000_000
 """The number of sums that branch and bound may evaluate: enough to prove four jobs at five degrees."""
 
 _MOST_MATCHED = 12
-"""Jobs of which pairs are looked at for the bound; for more, which overload any link, it is the overload."""
+"""The most jobs for which the bound considers pairs; for more, which overload any link, it is the overload."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Compatibility:
 
     Attributes:
         score: 1 minus the average excess over the capacity; 1 if the jobs are fully compatible, and possibly negative.
-        bound: no rotation has a higher score.
-        proven: whether the score is the best there is: it equals the bound.
+        bound: an upper bound of the score over all rotations.
+        proven: whether the score is optimal: it equals the bound.
         rotations: Delta_j of each job, in angles of its circle (Eq. 4.4: within its first iteration).
-        shifts_ns: t_j of each job (Eq. 4.5): by how much to delay the start of its next iteration.
+        shifts_ns: t_j of each job (Eq. 4.5): the delay of the start of its next iteration.
     """
 
     score: float
@@ -49,7 +49,7 @@ def score_link(
     """The compatibility of the demands of some jobs on a link, in the order of the jobs.
 
     Raises:
-        UsageError: no demands, a capacity that is not positive, or angles or a tolerance that cannot be.
+        UsageError: no demands, a capacity that is not positive, or angles or a tolerance out of range.
     """
     return compatibility(unified(demands, angles=angles, tolerance=tolerance), capacity_bps, effort=effort)
 
@@ -58,8 +58,8 @@ def compatibility(circles: Circles, capacity_bps: int, *, effort: int = EFFORT) 
     """Maximize the score of Table 4.1.
 
     The jobs are sorted by their circles first, so that their order makes no difference. Rotating all of them alike
-    changes nothing, so one stays where it is: all rotations are relative to it. Of rotations with the same score they
-    are those that leave room for drift on both sides.
+    changes nothing, so one job is not rotated, and all rotations are relative to it. Of rotations with equal scores
+    those are chosen that leave room for drift on both sides.
 
     Raises:
         UsageError: the capacity is not positive.
@@ -85,7 +85,7 @@ def compatibility(circles: Circles, capacity_bps: int, *, effort: int = EFFORT) 
 
 
 def shift_ns(circles: Circles, job: int, rotation: int) -> int:
-    """Eq. 4.5: the time shift of a job that a rotation of its unified circle (in angles) stands for."""
+    """Eq. 4.5: the time shift of a job for a rotation of its unified circle (in angles)."""
     whole = circles.angles * circles.repeats[job]
     # t = rotation / angles * perimeter, modulo the perimeter / repeats
     return rotation * circles.repeats[job] % circles.angles * circles.perimeter_ns // whole
@@ -98,7 +98,7 @@ def score_at(circles: Circles, capacity_bps: int, rotations: Sequence[int]) -> f
 
 
 def _canonical(circles: Circles) -> list[int]:
-    """The jobs, those with the longest iterations and the most to send first."""
+    """Order the jobs by iteration time and bits, the largest first."""
     return sorted(
         range(len(circles.repeats)),
         key=lambda job: (
@@ -123,7 +123,7 @@ def _least_excess(
     effort: int,
     rotations: np.ndarray,
 ) -> tuple[int, int]:
-    """The least excess found, and one that is not undercut; the rotations are written."""
+    """Search the rotations, which are written; returns the least excess found, and a lower bound of it."""
     jobs = len(domains)
     overload = int(demand[:, :angles].sum()) - angles * capacity_bps
     if jobs == 1:

@@ -1,4 +1,4 @@
-"""Drift: jobs that no longer lie as their time shifts have them, and how to put that right (4.4.2, step 3)."""
+"""Drift: delays that bring jobs back to their time shifts (4.4.2, step 3)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def corrections(
 ) -> dict[str, int]:
     """The delays that bring connected jobs back to their time shifts; empty if none has drifted off.
 
-    A job can be delayed, but not hurried: somewhere in the common turn of all, the job that is latest waits for
-    nothing, and the others wait for it. Of the jobs that might be that one, it is the one for which all wait least.
+    A job can be delayed, but not advanced: the latest job on the common circle does not wait, and the others wait for
+    it. Of the jobs that could be the latest, the one is taken for which the sum of all waits is least.
 
     Args:
-        phases_ns: of each job, when an iteration of it began, on one clock.
-        shifts_ns: of each job, its time shift, t_j.
-        periods_ns: of each job, how long an iteration takes; those of the circle are worked out from these.
-        threshold: the share of the longest period that a job may be off.
+        phases_ns: the start of an iteration of each job, on one clock.
+        shifts_ns: the time shift of each job, t_j.
+        periods_ns: the iteration time of each job, from which the periods on the circle are computed.
+        threshold: the drift from which on jobs are delayed, as a share of the longest period.
 
     Returns:
-        Of each job that has to wait, how long, ns: less than its period. Waits below a tenth of the threshold are
-        not worth a message.
+        The wait of each job that has to wait, ns: less than its period. Waits below a tenth of the threshold are
+        left out.
 
     Raises:
         UsageError: a job without shift or period, a period that is not positive, or a threshold outside of 0 to 0.5.
@@ -56,7 +56,7 @@ def least_waits(
 ) -> dict[str, int]:
     """The wait of each job, however short, that brings all jobs back to their time shifts; see `corrections`.
 
-    One of them waits for nothing. The periods are those of the circle, which may be longer than those given.
+    One of them does not wait. The periods are those of the circle, which may be longer than those given.
     """
     jobs = sorted(phases_ns)
     perimeter_ns, repeats = common_turn([periods_ns[job] for job in jobs])

@@ -12,10 +12,10 @@ _LEVELS = 4096
 
 
 def expected_excess(demands: Sequence[np.ndarray], capacity_bps: int) -> float:
-    """The mean of what the sum of demands is beyond the capacity, bit/s, when each is at a random angle of its own.
+    """The mean excess of the sum of demands over the capacity, bit/s, with each at an independent random angle.
 
     Args:
-        demands: of each, bit/s at all its angles.
+        demands: each in bit/s at all of its angles.
     """
     if not demands:
         return 0.0
@@ -57,7 +57,7 @@ def _levels(demand: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _added(
     values: np.ndarray, shares: np.ndarray, own: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The distribution of the sum of two, both ascending: one shifted copy for each level, merged."""
+    """The distribution of the sum of two demands, both ascending: one shifted copy for each level, merged."""
     sums, products = np.empty(len(values) * len(own)), np.empty(len(values) * len(own))
     next_of = np.zeros(len(own), np.int64)
     found = 0

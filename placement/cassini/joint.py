@@ -1,8 +1,8 @@
 """Time shifts for jobs whose affinity graph has loops, where one link's rotations may contradict another's.
 
 The thesis discards such placements (4.4.1). Here all links of a connected subgraph are solved together: each job has
-one time shift from the start, and what is maximized is the mean of the links' scores (Table 4.1). No time shifts can
-come to more than the mean of what the links reach one by one, which is the bound.
+one time shift from the start, and the mean of the links' scores (Table 4.1) is maximized. It is bounded by the mean of
+the links' own best scores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Circled:
     """A group of jobs on a link that share a circle.
 
     Attributes:
-        names: of its jobs, in the order of their circles.
+        names: the names of its jobs, in the order of their circles.
         group: their circles.
     """
 
@@ -35,12 +35,12 @@ def joint_shifts(
 ) -> dict[str, int]:
     """Find one time shift (ns) for each job of a connected subgraph that has loops.
 
-    Descent, from what Algorithm 1 gives if a job's shift is that of the first way to it, and from pseudo-random starts:
-    one job after the other is put where the links that it uses are best, until that changes nothing.
+    Coordinate descent from the result of Algorithm 1 along the first path to each job, and from pseudo-random starts:
+    one job after the other gets the shift that is best for its links, until nothing changes.
 
     Args:
         shared: the groups of these jobs on all links.
-        options: how many time shifts of each job are tried: so many parts of its iteration.
+        options: the number of time shifts that are tried for each job, evenly over its iteration.
     """
     numbers = {job: number for number, job in enumerate(jobs)}
     steps_ns = [graph.iteration_ns[job] / options for job in jobs]
@@ -56,7 +56,7 @@ def joint_shifts(
 
 
 def _by_first_way(graph: AffinityGraph, reference: str) -> dict[str, int]:
-    """Algorithm 1 on a graph with loops: what it would give depends on the way, here the first."""
+    """Algorithm 1 on a graph with loops, where the result depends on the path; this takes the first path."""
     shifts = {reference: 0}
     for step in graph.walk(reference):
         if step.before is not None and step.link is not None:
@@ -69,7 +69,7 @@ def _by_first_way(graph: AffinityGraph, reference: str) -> dict[str, int]:
 def _edges(
     shared: Sequence[Circled], numbers: Mapping[str, int], steps_ns: Sequence[float], options: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The edges sorted by job: where each job's begin, links, rotations by option, circles, and where these begin."""
+    """The edges sorted by job: the first of each job, links, rotations by option, circles, and their starts."""
     edges = sorted(
         (numbers[name], number, at)
         for number, each in enumerate(shared)

@@ -21,7 +21,7 @@ def _shift(sums: np.ndarray, circles: np.ndarray, start: int, angles: int, rotat
 def _cost(
     sums: np.ndarray, circles: np.ndarray, start: int, angles: int, rotation: int, capacity: int
 ) -> float:
-    """The average excess over the capacity: what the score of the link falls short of 1."""
+    """The average excess over the capacity, which is 1 minus the link's score."""
     total = np.int64(0)
     begin = start + angles - rotation
     for angle in range(angles):
@@ -35,17 +35,17 @@ def descended(
     first: np.ndarray, link: np.ndarray, rotations: np.ndarray, circles: np.ndarray, starts: np.ndarray,
     angles: np.ndarray, capacities: np.ndarray, options: int, best: np.ndarray,
 ) -> float:  # fmt: skip
-    """Improve the options in `best`, and return the sum over the links of what their scores fall short of 1.
+    """Improve the options in `best`; returns the sum over the links of 1 minus the score.
 
     Args:
-        first: of each job, its first edge; and the number of edges.
-        link: of each edge.
+        first: the first edge of each job; and the number of edges.
+        link: the link of each edge.
         rotations: [edge, option].
         circles: the doubled circles of all edges, one after the other, beginning at `starts`.
-        angles: of each link.
-        capacities: of each link, bit/s.
-        options: how many there are.
-        best: the option of each job to begin with; and those found.
+        angles: the number of angles of each link.
+        capacities: the capacity of each link, bit/s.
+        options: the number of options.
+        best: the initial option of each job, replaced by the best found.
     """
     jobs = best.shape[0]
     links = angles.shape[0]
@@ -72,7 +72,7 @@ def descended(
         improved = True
         while improved:
             improved = False
-            # the first one is what the others are rotated against
+            # The first job is the reference of the others' rotations.
             for job in range(1, jobs):
                 for edge in range(first[job], first[job + 1]):
                     here = link[edge]

@@ -1,9 +1,9 @@
 """The fit of the jobs of one link, whether or not their iteration times have a common multiple.
 
-Jobs that have one share a unified circle, and can be rotated against each other (Table 4.1). Between jobs that have
-none, every way to lie beside each other comes up in turn: on the circle of their least common multiple, were it ever
-so large, the excess is the same for all rotations, that of demands that know nothing of each other. So the score of
-the link is 1 minus the expected excess of its circles, each at a random angle.
+Jobs with a common multiple share a unified circle, and can be rotated against each other (Table 4.1). Jobs without one
+pass through every relative position: on the circle of their least common multiple, however large, the excess is the
+same for all rotations, that of independent demands. So the score of the link is 1 minus the expected excess of its
+circles, each at a random angle.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class CircleGroup:
 
     Attributes:
         jobs: their positions among the jobs of the link.
-        circles: theirs.
-        capacity_bps: what they were rotated for: that of the link, less what the other groups use on average.
+        circles: their unified circles.
+        capacity_bps: the capacity that they were fitted to: the link's less the mean demand of the other groups.
         compatibility: of these jobs at this capacity.
-        at_random: the score at this capacity on average over all rotations: that of jobs which nobody holds to any.
-        tied: whether to hold them to the rotations is worth it.
+        at_random: the mean score at this capacity over all rotations: that of jobs without time shifts.
+        tied: whether holding them to the rotations is worthwhile.
     """
 
     jobs: tuple[int, ...]
@@ -44,7 +44,7 @@ class CircleGroup:
 
     @property
     def drift(self) -> float:
-        """The largest drift of a job an iteration, over its period."""
+        """The largest drift of a job in an iteration, as a fraction of its period."""
         return max(drift / self.circles.period_ns(job) for job, drift in enumerate(self.circles.drift_ns))
 
     def rotation(self, shift_ns: float) -> int:
@@ -59,10 +59,10 @@ class LinkFit:
 
     Attributes:
         capacity_bps: of the link.
-        groups: of one group, Table 4.1 as it stands.
-        score: at the best time shifts that were found.
-        bound: no time shifts have a higher score.
-        shifts_ns: of each job, Eq. 4.5; relative to the others of its group.
+        groups: the groups; with a single one this is Table 4.1 exactly.
+        score: the score at the best time shifts that were found.
+        bound: an upper bound of the score over all time shifts.
+        shifts_ns: the time shift of each job (Eq. 4.5), relative to the others of its group.
     """
 
     capacity_bps: int

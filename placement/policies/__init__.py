@@ -1,1 +1,1 @@
-"""Placement and communication policies: the state goes in, a decision comes out; none knows a clock."""
+"""Placement and communication policies: functions from the state to a decision, independent of any clock."""

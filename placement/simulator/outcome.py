@@ -25,9 +25,9 @@ class JobOutcome:
         queue_s: from arrival until it was placed.
         compute_s: its iterations, each as long as its slowest worker computes.
         gpu_wait_s: while workers waited for GPUs that others used.
-        link_wait_s: while it was ready to communicate and was not let, or was stopped.
+        link_wait_s: while it was ready to communicate but not admitted, or stopped.
         communication_s: while its all-reduces ran.
-        contention_s: how much longer these took than alone.
+        contention_s: the time by which these took longer than alone.
         gpus: the numbers of its GPUs.
     """
 
@@ -78,9 +78,9 @@ class Outcome:
         jobs: in the order of their numbers.
         makespan_s: from 0 until the last job ended.
         gpu_utilization: of every GPU, busy time over the makespan.
-        events: how many things happened (ends of tasks, arrivals).
-        wall_s: what the simulation took.
-        use: over time, if it was asked for.
+        events: the number of events (ends of tasks, arrivals).
+        wall_s: the wall-clock time of the simulation.
+        use: the use over time, if it was recorded.
     """
 
     jobs: tuple[JobOutcome, ...]
@@ -97,22 +97,22 @@ class Outcome:
 
     @property
     def average_gpu_utilization(self) -> float:
-        """The mean of all GPUs."""
+        """The mean utilization of all GPUs."""
         return statistics.fmean(self.gpu_utilization)
 
     @property
     def average_jct_s(self) -> float:
-        """Eq. 6 over the number of jobs."""
+        """The average job completion time: Eq. 6 over the number of jobs."""
         return statistics.fmean(self.jcts_s)
 
     @property
     def median_jct_s(self) -> float:
-        """Half of the jobs are faster."""
+        """The median job completion time."""
         return self.quantile_s(0.5)
 
     @property
     def p95_jct_s(self) -> float:
-        """19 of 20 jobs are faster."""
+        """The 95th percentile of the job completion times."""
         return self.quantile_s(0.95)
 
     def quantile_s(self, share: float) -> float:

@@ -1,1 +1,1 @@
-"""Communication policies: which transfer may start on a shared link."""
+"""Communication policies, which admit transfers to shared links."""

@@ -8,7 +8,7 @@ from placement.model.compiled import compiled
 from placement.model.state import Records
 
 _TIE = 1.0 + 2.0**-40
-"""More than what float64 can get wrong among thousands of transfers: what is that near to a tie is one, and waits."""
+"""Larger than the rounding errors of float64 among thousands of transfers; anything this close to a tie waits."""
 
 
 @compiled
@@ -23,10 +23,10 @@ def starts(jobs: Records, links: Records, places: Records, costs: np.ndarray, jo
     one part in 10**12 of a tie, so that rounding does not decide; one that has nothing left is waited for.
 
     Args:
-        jobs: `left` of the job is all of its transfer, `left` of a running one what it has yet to move.
-        links: whose lists of running transfers are looked at.
+        jobs: `left` of the job is all of its transfer, `left` of a running one its remainder.
+        links: the links, with lists of their running transfers.
         places: the entries of those lists.
-        costs: c_n / b, what a byte costs while n transfers share a link in units of what it costs alone (Eq. 5):
+        costs: c_n / b, the cost of a byte while n transfers share a link over its cost alone (Eq. 5):
             n + (n - 1) * eta / b. Read only where something runs: 0, 1 and 2 + eta/b are then its first elements.
         job: its number.
     """

@@ -1,4 +1,4 @@
-"""SRSF(n): an all-reduce starts if on none of its links there are then more than n (V-A)."""
+"""SRSF(n): an all-reduce starts if none of its links then carries more than n (V-A)."""
 
 from __future__ import annotations
 

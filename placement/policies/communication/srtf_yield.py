@@ -1,8 +1,8 @@
-"""SRTF-Yield: the job with the shortest remaining time has its links for itself; others yield when a bucket ends.
+"""SRTF-Yield: the job with the shortest remaining time has its links exclusively; others yield at the end of a bucket.
 
-Those that ask for links are taken in the order of rank. One is granted its links if none before it that has been
-granted shares a link with it. Who is granted starts as soon as its links are free; who sends and is no longer granted
-stops at the end of its present bucket. So no transfer is stopped in its midst, and links are never shared.
+Jobs that request links are considered in the order of rank. A job is granted its links if no granted job before it
+shares one of them. A granted job starts as soon as its links are free; a sending job that loses its grant stops at the
+end of its current bucket. So no bucket is interrupted, and links are never shared.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def grant(
     """Bring the grants up to date, as `jobs[...].granted` and `links[...].granted`.
 
     Args:
-        jobs: of which those that ask have their rank.
-        links: with the lists of those that wait for them, and of those that they carry.
+        jobs: the jobs; those that request links have their rank.
+        links: the links, with lists of waiting and of running jobs.
         places: of the jobs on the links.
         pending: `count` jobs that ask, around whose links something has changed; there is room for all jobs. Each has
             its mark set, and no other has.
@@ -29,7 +29,7 @@ def grant(
         touched: room for all jobs.
 
     Returns:
-        How many jobs are in `touched`, which are marked: all that were looked at, and so those whose grant has changed.
+        The number of jobs in `touched`, which are marked: all that were considered, among them all whose grant changed.
     """
     for position in range(count // 2 - 1, -1, -1):
         _sink(jobs, pending, count, position)
@@ -39,7 +39,7 @@ def grant(
         count -= 1
         pending[0] = pending[count]
         _sink(jobs, pending, count, 0)
-        # A mark of 2: looked at. Who is before another cannot change after the other has been looked at.
+        # A mark of 2: considered. A job cannot change after one of higher rank number was considered.
         jobs[job].mark = 2
         touched[found] = job
         found += 1
@@ -65,7 +65,7 @@ def _is_behind(jobs: Records, links: Records, places: Records, job: int) -> bool
 
 @compiled
 def _take(jobs: Records, links: Records, places: Records, job: int, pending: np.ndarray, count: int) -> int:
-    """Grant the job its links; those that had them, and those behind these, are looked at next."""
+    """Grant the job its links; the jobs that had them, and those behind these, are considered next."""
     first = jobs[job].first_place
     for place in range(first, first + jobs[job].places):
         owner = links[places[place].link].granted

@@ -1,1 +1,1 @@
-"""Placement policies: which GPUs a job gets."""
+"""Placement policies, which choose the GPUs of a job."""

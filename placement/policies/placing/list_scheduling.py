@@ -24,7 +24,7 @@ def choose(jobs: Records, gpus: Records, job: int, chosen: np.ndarray) -> bool:
 
 @compiled
 def _choose_one(jobs: Records, gpus: Records, job: int, chosen: np.ndarray) -> bool:
-    """The same for one GPU, without sorting: half of all jobs are such."""
+    """The same for a single GPU, without sorting: half of all jobs need one."""
     best = -1
     for gpu in range(len(gpus)):
         if gpus[gpu].memory_left >= jobs[job].memory and (

@@ -30,7 +30,7 @@ def choose(kappa: int, jobs: Records, gpus: Records, servers: Records, job: int,
 
 @compiled_with_arrays
 def _workloads(gpus: Records, servers: Records) -> np.ndarray:
-    """L_S: of each server, the sum of its GPUs."""
+    """L_S: the sum of the GPUs' workloads of each server."""
     found = np.zeros(len(servers), np.int64)
     for gpu in range(len(gpus)):
         found[gpus[gpu].server] += gpus[gpu].workload

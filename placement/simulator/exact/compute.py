@@ -26,7 +26,7 @@ def mark_gpu(world: World, gpu: int) -> None:
 
 @compiled
 def dispatch(world: World, now: int) -> None:
-    """Let every GPU that has become idle, or has got something to do, start a task."""
+    """Start a task on every marked GPU that is idle and has a worker to run."""
     core = world.core[0]
     for position in range(core.dirty_gpus):
         gpu = world.dirty_gpus[position]
@@ -73,7 +73,7 @@ def _start(world: World, gpu: int, worker: int, now: int) -> None:
 
 @compiled
 def end_task(world: World, gpu: int, now: int) -> int:
-    """The task of this GPU is over; returns the job if with it all of its workers are, or else -1."""
+    """End the task of this GPU; returns the job if all of its workers have computed, or else -1."""
     record = world.gpus[gpu]
     worker = record.current
     duration = now - record.since
@@ -111,7 +111,7 @@ def begin_iteration(world: World, number: int, now: int) -> None:
 
 @compiled
 def end_iteration(world: World, number: int, now: int) -> None:
-    """The gradients are reduced: the next iteration begins, or the job is over and leaves its GPUs."""
+    """End an iteration, whose gradients are reduced: start the next one, or end the job and free its GPUs."""
     job = world.jobs[number]
     job.iterations_left -= 1
     if job.iterations_left > 0:

@@ -49,7 +49,7 @@ def _admit(world: World, now: int) -> None:
 
 @compiled
 def _gather(world: World) -> None:
-    """The jobs that wait for links on which something has changed."""
+    """Collect the jobs that wait for links whose state has changed."""
     core = world.core[0]
     for position in range(core.dirty_links):
         link = world.links[world.dirty_links[position]]
@@ -90,7 +90,7 @@ def _settle_around(world: World, number: int, now: int) -> None:
 
 @compiled
 def _grant(world: World, now: int) -> None:
-    """Share the links out anew where something has changed; let jobs begin, or end with their bucket, accordingly."""
+    """Reassign links whose state has changed; start or stop (after the current bucket) jobs accordingly."""
     core = world.core[0]
     while core.dirty_links or core.candidates:
         _gather(world)

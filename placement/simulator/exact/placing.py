@@ -32,7 +32,7 @@ def arrive(world: World, number: int) -> None:
 
 @compiled
 def place_queue(world: World, now: int) -> None:
-    """Place every job that fits; the others are passed over, and stay."""
+    """Place every job that fits; the others stay in the queue."""
     core = world.core[0]
     core.must_place = 0
     if not _has_room_for_any(world):
@@ -53,7 +53,7 @@ def place_queue(world: World, now: int) -> None:
 
 @compiled
 def _has_room_for_any(world: World) -> bool:
-    """False if even the smallest job with the least memory would not fit: a long queue is not gone through in vain."""
+    """False if even the smallest job with the least memory would not fit, so that a long queue need not be searched."""
     return world.core[0].queued > 0 and world.roomy[0] >= world.core[0].least_queued
 
 
@@ -83,7 +83,7 @@ def _host(world: World, number: int, worker: int, gpu: int) -> None:
     compute = world.forward[job.model, record.kind] + backward
     job.slowest = max(job.slowest, compute)
     job.slowest_backward = max(job.slowest_backward, backward)
-    # From now on as long as it takes on these GPUs, which need not have a performance of 1.
+    # The compute time on these GPUs, whose performance need not be 1.
     job.service_left += compute * job.iterations_left
     record.workload += (compute + job.transfer if job.places else compute) * job.iterations_left
     world.workers[worker].job = number

@@ -42,8 +42,8 @@ def simulate(
     Args:
         jobs: in any order.
         cluster: the cluster they run on.
-        placement: decides on GPUs.
-        communication: decides on links.
+        placement: the placement policy.
+        communication: the communication policy.
         contention: the cost of sharing a link.
         seed: of the policies' random choices.
         intervals: the number of intervals of the use over time; with any, the simulation runs twice.

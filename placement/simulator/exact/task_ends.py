@@ -17,10 +17,10 @@ class TaskEnds(NamedTuple):
     """Groups of GPUs, each with the time at which the tasks on them end. A GPU is in one group at most.
 
     Attributes:
-        due: as a heap of `_WIDTH` children a node, in ns.
-        group: of each node of the heap.
-        first: of each group, a GPU, or the next free group.
-        following: of each GPU, another of its group, or -1.
+        due: the times as a heap with `_WIDTH` children a node, in ns.
+        group: the group of each node of the heap.
+        first: a GPU of each group, or, of a free group, the next free one.
+        following: the next GPU of the same group for each GPU, or -1.
         numbers: the size of the heap, the group that was added to last and its time, and a free group.
     """
 
@@ -44,7 +44,7 @@ def none(gpus: int) -> TaskEnds:
 
 @compiled
 def note_end(ends: TaskEnds, gpu: int, due: int) -> None:
-    """The task on this GPU, which had none, ends then."""
+    """Schedule the end of the task on a GPU that had none."""
     numbers = ends.numbers
     if numbers[_LAST_DUE] == due:
         group = numbers[_LAST_GROUP]
@@ -68,7 +68,7 @@ def next_end(ends: TaskEnds) -> int:
 
 @compiled
 def take_ended(ends: TaskEnds) -> int:
-    """Take the GPUs whose tasks end next: the first, and the others by `following`."""
+    """Remove the group of GPUs whose tasks end next; returns the first, whose `following` links the others."""
     numbers = ends.numbers
     group = ends.group[0]
     gpu = ends.first[group]

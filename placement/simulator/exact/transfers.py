@@ -1,4 +1,4 @@
-"""Transfers on the links, bucket by bucket: asking, starting, stopping, and contention as in Eq. 5."""
+"""Transfers on the links, bucket by bucket: requests, starts, stops, and contention as in Eq. 5."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from placement.simulator.exact.world import World
 
 @compiled
 def mark_link(world: World, link: int) -> None:
-    """Have those that wait for this link ask again at the end of this instant."""
+    """Mark the jobs that wait for this link as candidates at the end of this instant."""
     core = world.core[0]
     if world.links[link].mark == 0:
         world.links[link].mark = 1
@@ -24,7 +24,7 @@ def mark_link(world: World, link: int) -> None:
 
 @compiled
 def add_candidate(world: World, number: int) -> None:
-    """Have this job ask at the end of this instant."""
+    """Mark this job as a candidate at the end of this instant."""
     core = world.core[0]
     if world.jobs[number].mark == 0:
         world.jobs[number].mark = 1
@@ -48,7 +48,7 @@ def offer_bucket(world: World, number: int, now: int) -> None:
 
 @compiled
 def start(world: World, number: int, now: int) -> None:
-    """Let a job that has asked begin."""
+    """Start the transfer of a job that has requested its links."""
     job, rule = world.jobs[number], world.core[0].rule
     if job.computed >= 0:
         job.link_wait += now - max(job.ready, job.computed)
@@ -63,7 +63,7 @@ def start(world: World, number: int, now: int) -> None:
         if record.running == 1:
             record.since = now
         if rule in (ADA_SRSF, ADA_SRSF_K):
-            mark_link(world, link)  # one more running transfer can make AdaDUAL accept another
+            mark_link(world, link)  # One more running transfer can make AdaDUAL accept another one.
     _share_anew(world, number, now)
 
 
@@ -127,7 +127,7 @@ def _ask(world: World, number: int, now: int) -> None:
 
 @compiled
 def _release(world: World, number: int) -> None:
-    """Give back what was granted."""
+    """Release the granted links of a job."""
     job = world.jobs[number]
     job.granted = job.yields = 0
     for place in range(job.first_place, job.first_place + job.places):
@@ -185,7 +185,7 @@ def _stop(world: World, number: int, now: int) -> None:
 
 @compiled
 def _share_anew(world: World, number: int, now: int) -> None:
-    """Bring all transfers on the links of this job up to date with how many they are now."""
+    """Recompute the rates of all transfers on the links of this job from their current number."""
     job = world.jobs[number]
     for place in range(job.first_place, job.first_place + job.places):
         other = world.links[world.places[place].link].first_running

@@ -1,4 +1,4 @@
-"""The arrays that a simulation works on, made from jobs, a cluster and what contention costs."""
+"""The state of a simulation as arrays, built from jobs, a cluster and a contention model."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ class World(NamedTuple):
     forward: np.ndarray  # per model and kind of GPU
     backward: np.ndarray
     rates: np.ndarray  # per kind of link and number of transfers: parts per nanosecond
-    costs: np.ndarray  # per number of transfers: what a byte takes, over what it takes alone
+    costs: np.ndarray  # per number of transfers: the time of a byte over its time alone
     acceptance: np.ndarray  # per model: AdaDUAL starts its transfer beside one with more parts left than this
-    memories: np.ndarray  # what jobs need of a GPU's memory, each size once
+    memories: np.ndarray  # the jobs' memory requirements a GPU, each size once
     roomy: np.ndarray  # per size in `memories`: the GPUs that have as much left
     way: np.ndarray  # per server, the links to the root, then -1
     below: np.ndarray  # per link, scratch
@@ -91,10 +91,10 @@ def build(
     contention: Contention,
     use: tuple[int, int] = (0, 0),
 ) -> World:
-    """The world before anything has happened; `use` is a number of intervals and how long they are, in ns.
+    """Build the initial state; `use` is the number of intervals of the use over time and their length in ns.
 
     Raises:
-        UsageError: no jobs, a number twice, or a job that cannot run on this cluster.
+        UsageError: no jobs, a duplicate number, or a job that cannot run on this cluster.
     """
     ordered = sorted(jobs, key=lambda job: (job.arrival_ns, job.job_id))
     _check(ordered, cluster, contention)
@@ -148,7 +148,7 @@ def _core(
     core["rule"], core["limit"] = communication.rule, communication.limit
     core["compute_rank"], core["link_rank"] = communication.compute_rank, communication.link_rank
     core["placement"], core["kappa"] = placement.rule, placement.kappa
-    # As fine as the longest transfer allows without passing the range of the numbers.
+    # As fine as the longest transfer allows within the range of the numbers.
     core["parts"] = 1 << min(40, (_MOST // (4 * (longest + 1))).bit_length() - 1)
     core["latency"] = math.ceil(contention.latency_ns)
     return core
@@ -169,7 +169,7 @@ def _durations(models: Sequence[Model], performances: Sequence[Fraction]) -> tup
 
 
 def _most_hosted(jobs: Sequence[Job], cluster: Cluster) -> int:
-    """The most workers that a GPU can have memory for."""
+    """The number of workers that fit into the memory of a GPU."""
     least = min(job.model.memory_mb for job in jobs)
     if least < 1:
         return len(jobs)

@@ -1,8 +1,7 @@
-"""Compiled: phases of jobs, one after the other, and how the links share themselves among those that send.
+"""The compiled fluid simulation: the phases of jobs in sequence, and max-min fair shares of the links.
 
-Every phase counts down what is left of it, in nanoseconds at its full speed. A silent phase runs at speed 1; one that
-sends runs at the share of its bandwidth that it gets. So a job that nothing holds back takes its iteration time to the
-last bit.
+Every phase counts down its remainder in nanoseconds at full speed. A silent phase runs at speed 1; a sending phase
+runs at the fraction of its bandwidth that it gets. So an undisturbed job takes exactly its iteration time.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from placement.model.state import Records
 FLOW = np.dtype(
     [
         ("running", "i8"),
-        ("phase", "i8"),  # -1: held until the iteration may begin
+        ("phase", "i8"),  # -1: waiting for the start of the iteration
         ("phases", "i8"),
         ("links", "i8"),
         ("sending", "i8"),
@@ -30,7 +29,7 @@ FLOW = np.dtype(
         ("speed", "f8"),
         ("due", "f8"),  # ns from now
         ("began", "f8"),
-        ("reference", "f8"),  # when the last iteration began, told from its first communication
+        ("reference", "f8"),  # start of the last iteration, derived from its first communication
         ("silence", "f8"),
         ("delay", "f8"),  # of the next iteration
         ("noise", "f8"),  # standard deviation, ns
@@ -57,14 +56,14 @@ class Flows(NamedTuple):
         bandwidth: per job and phase, bit/ns (Gbit/s).
         way: per job, the numbers of its links.
         capacity: per link, bit/ns.
-        demand: per link, scratch: what is asked of it.
-        spare: per link, scratch: what is left of it.
-        unmet: per link, scratch: how many transfers are still to be given more.
+        demand: per link, scratch: the sum of the demands.
+        spare: per link, scratch: the capacity that is left.
+        unmet: per link, scratch: the number of unsettled transfers.
         rate: per job, scratch: bit/ns.
         noise: per job, standard normal numbers for its iterations, used in turn.
         ended: of ENDED, the iterations that ended; as many as `core.logged`.
-        link_bits: per link, what was sent over it.
-        link_marked: per link, what was sent over it while more was asked of it than it has.
+        link_bits: per link, the bits that were sent over it.
+        link_marked: per link, the bits that were sent over it while demand exceeded its capacity.
     """
 
     flows: Records
@@ -106,7 +105,7 @@ def advance(world: Flows, until: float) -> None:
 
 @compiled
 def begin(world: Flows, number: int, hold: float) -> None:
-    """The first iteration of a job begins after `hold` ns."""
+    """Start a job, whose first iteration begins after `hold` ns."""
     flow = world.flows[number]
     flow.running = 1
     flow.began = world.core[0].now + hold
@@ -119,7 +118,7 @@ def begin(world: Flows, number: int, hold: float) -> None:
 
 @compiled
 def share(world: Flows) -> None:
-    """Max-min fair rates: all rise alike until a link is full or a phase has the bandwidth it asks for."""
+    """Compute max-min fair rates: all rise equally until a link is full or a phase has its bandwidth."""
     _ask(world)
     world.core[0].stale = 0
     left = 0
@@ -166,7 +165,7 @@ def _rise(world: Flows, level: float) -> float:
             step = min(step, world.spare[link] / world.unmet[link])
     for link in range(len(world.spare)):
         if world.unmet[link] > 0:
-            # exactly nothing is left of the link that decided
+            # The link that determined the step is exactly full.
             full = world.spare[link] / world.unmet[link] == step
             world.spare[link] = 0.0 if full else world.spare[link] - step * world.unmet[link]
     return step
@@ -181,7 +180,7 @@ def _settle(world: Flows, level: float) -> int:
         if flow.sending == 0 or flow.links == 0 or world.rate[number] >= 0.0:
             continue
         wanted = world.bandwidth[number, flow.phase]
-        # rounding may leave a hair between the level and what is asked for
+        # Rounding may leave a tiny gap between the level and the demand.
         met = wanted - level <= _HAIR * wanted
         if met or _is_full(world, number):
             world.rate[number] = wanted if met else level
@@ -214,7 +213,7 @@ def _soonest(world: Flows) -> float:
 
 @compiled
 def _send(world: Flows, step: float) -> None:
-    """Count the bits, and those that met congestion."""
+    """Count the bits that were sent, and those that were sent under congestion."""
     for number in range(len(world.flows)):
         flow = world.flows[number]
         if flow.sending == 0:
@@ -264,7 +263,7 @@ def _log(world: Flows, number: int) -> None:
 
 @compiled
 def _begin_next(world: Flows, number: int) -> None:
-    """The next iteration: later by a delay, and by its noise, or earlier where that is negative."""
+    """Start the next iteration, after its delay and its noise, which may be negative."""
     flow = world.flows[number]
     noise = flow.noise * world.noise[number, flow.number % world.noise.shape[1]]
     hold = flow.delay + noise
@@ -279,7 +278,7 @@ def _begin_next(world: Flows, number: int) -> None:
 
 @compiled
 def _enter(world: Flows, number: int, hold: float) -> None:
-    """The phase begins; -1 is one of `hold` ns, skipped where that is nothing."""
+    """Start a phase; phase -1 lasts `hold` ns and is skipped if that is 0."""
     flow = world.flows[number]
     if flow.phase < 0:
         flow.left = hold
@@ -297,7 +296,7 @@ def _enter(world: Flows, number: int, hold: float) -> None:
         flow.early -= cut
         return
     if flow.first:
-        # by the profile, the iteration began its silence earlier
+        # According to the profile, the silence of the iteration began earlier.
         flow.reference = world.core[0].now - flow.silence
         flow.first = 0
         flow.told = 1

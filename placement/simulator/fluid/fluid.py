@@ -18,7 +18,7 @@ from placement.simulator.fluid import flows
 from placement.simulator.fluid.flows import CORE, ENDED, FLOW, Flows
 
 NOISE = 1024
-"""Random numbers a job, used in turn: iterations k and k + 1024 of a job have the same noise."""
+"""Random numbers a job, used cyclically: iterations k and k + 1024 of a job have the same noise."""
 
 _LOG = 16_384
 _SEND, _NS = 1e-9, 1e9
@@ -26,12 +26,12 @@ _SEND, _NS = 1e-9, 1e9
 
 @dataclass(frozen=True)
 class Iterations:
-    """The iterations of a job that ended between two looks, in order.
+    """The iterations of a job that ended between two calls of `iterations`, in order.
 
     Attributes:
-        began_ns: of each, when the one before it ended, or the job began.
-        ended_ns: of each.
-        marked_bits: of each, what it sent over links while more was asked of them than they have.
+        began_ns: the end of the iteration before each, or the start of the job.
+        ended_ns: the end of each.
+        marked_bits: the bits that each sent over links while demand exceeded their capacity.
     """
 
     began_ns: np.ndarray
@@ -40,20 +40,19 @@ class Iterations:
 
     @property
     def duration_ns(self) -> np.ndarray:
-        """Of each."""
+        """The duration of each iteration."""
         return self.ended_ns - self.began_ns
 
 
 class Fluid:
-    """Jobs on links. Jobs and links have numbers from 0 on; times are in ns since the beginning.
+    """A fluid simulation of jobs on links. Both are numbered from 0; times are in ns since the start.
 
     Args:
         capacities_bps: of each link.
-        jobs: how many there may be.
-        most_phases: of one of their iterations.
+        jobs: the most jobs.
+        most_phases: the most phases of an iteration.
         seed: of the noise. The k-th iteration of a job has the same noise whatever else happens.
-        congestion_loss: the share of its capacity that a link loses while more is asked of it than it has; 0 is fair
-            sharing without any cost but the sharing.
+        congestion_loss: the share of its capacity that a link loses while demand exceeds it; 0 for ideal fair sharing.
 
     Raises:
         UsageError: a capacity that is not positive, no jobs, or a loss outside of 0 to (not including) 1.
@@ -119,18 +118,18 @@ class Fluid:
         hold_ns: float = 0.0,
         noise_ns: float = 0.0,
     ) -> None:
-        """Let a job that does not run begin its iterations.
+        """Start a job that does not run.
 
         Args:
             job: its number.
             phases: of an iteration.
-            links: that it sends over; with none, nothing holds it back.
-            iterations: after how many it ends.
-            hold_ns: how long before the first begins; no part of its duration.
-            noise_ns: the standard deviation of what an iteration takes longer or shorter, in its computation.
+            links: the links that it sends over; without any it always has its full bandwidth.
+            iterations: the number after which it ends.
+            hold_ns: the delay of the first iteration, which is no part of its duration.
+            noise_ns: the standard deviation of an iteration's computation time.
 
         Raises:
-            UsageError: the job runs already, or any of these cannot be.
+            UsageError: the job runs already, or an argument is out of range.
         """
         world = self._world
         flow = world.flows[job]
@@ -153,17 +152,17 @@ class Fluid:
         flows.begin(world, job, float(hold_ns))
 
     def stop(self, job: int) -> None:
-        """End a job between two events; the iteration that it is in is lost."""
+        """End a job between two events; its current iteration is lost."""
         flow = self._world.flows[job]
         if flow.sending:
             self._world.core.stale[0] = 1
         flow.running = flow.sending = 0
 
     def delay(self, job: int, by_ns: float) -> None:
-        """Hold the start of a job's next iteration, once.
+        """Delay the start of a job's next iteration, once.
 
         Raises:
-            UsageError: by less than 0.
+            UsageError: the delay is negative.
         """
         if by_ns < 0:
             raise UsageError(f"job {job}: delay: expected 0 ns or more, got {by_ns}")

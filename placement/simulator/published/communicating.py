@@ -1,4 +1,4 @@
-"""The all-reduces: who may send, how fast, and until when."""
+"""The all-reduces: admission, rates and ends of transfers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _is_before(state: PublishedState, job: int, other: int) -> bool:
 
 @compiled
 def catch_up(state: PublishedState) -> None:
-    """Transfers send as they did until the last step: a step at a time, as rounding depends on it."""
+    """Advance the transfers at their rates up to the last step, one step at a time, because rounding depends on it."""
     until = state.clock[0].now - 1
     for at in range(state.clock[0].transfers):
         record = state.jobs[state.transfers[at]]
@@ -86,7 +86,7 @@ def _end_transfer(state: PublishedState, job: int) -> None:
 
 @compiled
 def end_local(state: PublishedState) -> None:
-    """Jobs of one server that have computed go on at once."""
+    """End the iterations of single-server jobs that have computed."""
     clock = state.clock[0]
     for at in range(clock.local):
         _end_iteration(state, state.local[at])
@@ -113,7 +113,7 @@ def _end_iteration(state: PublishedState, job: int) -> None:
 
 @compiled
 def communicate(state: PublishedState) -> None:
-    """Waiting jobs start transfers where they may, and all transfers get their new speeds."""
+    """Start admitted transfers of waiting jobs, and recompute the speeds of all transfers."""
     clock, kept = state.clock[0], 0
     catch_up(state)
     for at in range(clock.transfers):
@@ -128,7 +128,7 @@ def communicate(state: PublishedState) -> None:
             kept += 1
     clock.waiting = kept
     _set_speeds(state)
-    # What a job is told can change by a start, also for those that asked before it.
+    # A start can change the answer for a job, also for those that asked before.
     clock.ask = kept < waiting
 
 
@@ -197,5 +197,5 @@ def _pace_ms_per_mb(state: PublishedState, job: int) -> float:
 
 @compiled
 def _steps(rest: float, speed: float, asks: int) -> int:
-    """After how many steps a transfer is done; one too few, rather than one too many, if rounding could decide."""
+    """The number of steps until a transfer is done; rather one too few than one too many where rounding matters."""
     return 1 + max(0, math.ceil((rest / speed - 1) / (1 + asks) - _ROUNDING))

@@ -11,7 +11,7 @@ _FORWARD, _BACKWARD, _COMPUTED = (int(phase) for phase in Phase)
 
 @compiled
 def wake(state: PublishedState, gpu: int) -> None:
-    """There may be something new for the GPU to do in this step."""
+    """Mark a GPU that may have a new task in this step."""
     clock = state.clock[0]
     if not state.is_woken[gpu]:
         state.is_woken[gpu] = True
@@ -21,7 +21,7 @@ def wake(state: PublishedState, gpu: int) -> None:
 
 @compiled
 def end_task(state: PublishedState, gpu: int) -> bool:
-    """The GPU's task is done; whether all workers of its job have now computed in this iteration."""
+    """End the GPU's task; returns whether all workers of its job have computed in this iteration."""
     job = state.task[gpu]
     record = state.jobs[job]
     if state.phase[job, gpu] == _FORWARD:
@@ -42,7 +42,7 @@ def end_task(state: PublishedState, gpu: int) -> bool:
 
 @compiled
 def start_tasks(state: PublishedState) -> None:
-    """GPUs that have nothing to do take the worker whose job has the least service left."""
+    """Start on every idle GPU the worker whose job has the least service left."""
     clock = state.clock[0]
     for at in range(clock.woken):
         gpu = state.woken[at]

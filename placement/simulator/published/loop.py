@@ -1,4 +1,4 @@
-"""The published simulator's steps, those in which nothing can happen left out."""
+"""The steps of the published simulator, without those in which nothing can happen."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _step(state: PublishedState) -> bool:
 
 @compiled
 def _end(state: PublishedState) -> None:
-    """Tasks and transfers that end, server by server, as the order decides the rounding of workloads."""
+    """End tasks and transfers server by server, because the order affects the rounding of workloads."""
     clock, gpus = state.clock[0], state.rules[0].gpus
     due = clock.due <= clock.now
     if due:
@@ -65,7 +65,7 @@ def _next(state: PublishedState) -> int:
 
 @compiled
 def run_to_end(state: PublishedState, every: bool) -> int:
-    """Run a state to its end: the number of steps. `every`: leave none out, which changes nothing."""
+    """Run a state to its end; returns the number of steps. `every` skips none, which changes no result."""
     clock = state.clock[0]
     while True:
         again = _step(state)

@@ -16,7 +16,7 @@ _FORWARD = int(Phase.FORWARD)
 
 @compiled
 def arrive(state: PublishedState) -> None:
-    """The jobs of this step are queued: the least service first, and of equals the first that came."""
+    """Queue the jobs that arrive in this step: by least service, and of equals by arrival."""
     clock, jobs = state.clock[0], state.jobs
     while clock.arrived < len(jobs) and jobs[clock.arrived].arrival == clock.now:
         job = clock.arrived
@@ -35,10 +35,10 @@ def arrive(state: PublishedState) -> None:
 
 @compiled
 def place(state: PublishedState) -> None:
-    """Queued jobs get GPUs where they can.
+    """Place the queued jobs that fit.
 
-    Only if a job came or memory became free can there be a change. Otherwise nothing comes of trying but what LWF and
-    the random placement do even in vain: sort the servers, and use up numbers (these are made up for later).
+    This can change only after an arrival or a release of memory. Otherwise only the side effects of failed attempts
+    remain: LWF sorts the servers, and the random placement draws numbers, which are skipped later.
     """
     clock, rules = state.clock[0], state.rules[0]
     if clock.retry:
@@ -79,7 +79,7 @@ def _unqueue(state: PublishedState, at: int) -> None:
 
 @compiled
 def _pick(state: PublishedState, job: int) -> bool:
-    """The job's GPUs are the first of `found`, if there are enough."""
+    """Choose the job's GPUs: the first of `found`, if there are enough."""
     rules, workers = state.rules[0], state.jobs[job].workers
     if rules.placement == _LWF and workers > rules.kappa:
         found = _found_by_server(state, state.jobs[job].memory)
@@ -130,7 +130,7 @@ def _sort_servers(state: PublishedState) -> None:
 
 @compiled
 def _sort(items: np.ndarray, first: int, end: int, keys: np.ndarray) -> None:
-    """The part of `items` from `first` to before `end`, stably; it is short, or nearly in order."""
+    """Sort `items` from `first` to before `end` stably; the part is short or nearly in order."""
     for unsorted in range(first + 1, end):
         item = items[unsorted]
         at = unsorted
@@ -159,7 +159,7 @@ def _draws_in_vain(state: PublishedState) -> int:
 
 @compiled
 def _settle(state: PublishedState, job: int) -> None:
-    """The job gets the first GPUs of `found`."""
+    """Place the job on the first GPUs of `found`."""
     clock, record = state.clock[0], state.jobs[job]
     record.servers = _spread(state, job)
     if record.servers == 1:
@@ -183,7 +183,7 @@ def _settle(state: PublishedState, job: int) -> None:
 
 @compiled
 def _spread(state: PublishedState, job: int) -> int:
-    """The servers of the job's GPUs, in the order in which they were chosen; how many."""
+    """Record the servers of the job's GPUs in the order of choice; returns their number."""
     count = 0
     for worker in range(state.jobs[job].workers):
         server = state.found[worker] // state.rules[0].gpus
@@ -198,7 +198,7 @@ def _spread(state: PublishedState, job: int) -> int:
 
 @compiled
 def leave(state: PublishedState) -> None:
-    """Jobs that have finished leave their GPUs."""
+    """Remove finished jobs from their GPUs."""
     clock = state.clock[0]
     at = 0
     while at < clock.running:
@@ -211,7 +211,7 @@ def leave(state: PublishedState) -> None:
             clock.finished -= 1
             clock.left += 1
             clock.retry = True
-        # Also after a removal: the published loop passes over the job behind one that leaves.
+        # Also after a removal: the published loop skips the job behind one that leaves.
         at += 1
 
 

@@ -21,7 +21,7 @@ _MS_PER_S = 1000
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """A run; arrays are per job, in the order of their numbers, unless they say otherwise.
+    """A run; arrays are per job, in the order of their numbers, unless stated otherwise.
 
     Each job's `jct_ms` is the sum of `queue_ms`, `compute_ms`, `gpu_wait_ms`, `link_wait_ms` and `communication_ms`.
 
@@ -30,17 +30,17 @@ class PublishedRun:
         arrival_ms: when they arrived.
         placed_ms: when they got their GPUs.
         ended_ms: when their last iteration was over.
-        compute_ms: what a worker computes.
-        gpu_wait_ms: how much longer their iterations' passes took, as workers shared GPUs with others'.
+        compute_ms: the compute time of a worker.
+        gpu_wait_ms: the time by which passes took longer because workers shared GPUs with other jobs'.
         link_wait_ms: while they had computed, and their transfers were not started.
         communication_ms: while their transfers ran.
-        alone_ms: what these would have taken alone, in whole steps; with the defect, it can be more.
-        transfers: how many these were.
+        alone_ms: the time that transfers take alone, in whole steps; with the defect, it can be more.
+        transfers: the number of transfers.
         gpus: the numbers of their GPUs.
         active_ms: per GPU, while it computed.
         total_ms: the number of steps, which are counted until the one after the last job's end.
         events: arrivals, and ends of passes and of transfers.
-        wall_s: what the run took.
+        wall_s: the wall-clock time of the run.
     """
 
     job_ids: tuple[int, ...] = field(repr=False)
@@ -80,7 +80,7 @@ class PublishedRun:
         return float(self.active_ms.mean() / self.total_ms)
 
     def outcome(self) -> Outcome:
-        """In seconds."""
+        """Convert to an outcome, in seconds."""
         return Outcome(
             jobs=tuple(self._job_outcome(job) for job in range(len(self.job_ids))),
             makespan_s=self.total_ms / _MS_PER_S,
@@ -106,7 +106,7 @@ class PublishedRun:
 
 
 def result_of(jobs: Sequence[Job], state: PublishedState, total_ms: int, wall_s: float) -> PublishedRun:
-    """The run whose end this state is; the jobs are in the state's order."""
+    """Read the result off a final state; the jobs are in the state's order."""
     order = sorted(range(len(jobs)), key=lambda number: jobs[number].job_id)
     records = state.jobs[order]
     return PublishedRun(

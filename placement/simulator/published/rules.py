@@ -14,19 +14,19 @@ from placement.model.cluster import GPU_MEMORY_MB
 from placement.model.job import Job
 
 MS_PER_MB = 0.856
-"""b: of a transfer that is alone."""
+"""b: the cost of a transfer alone."""
 
 PENALTY_MS_PER_MB = 0.235
-"""eta: what every further transfer on a server costs each."""
+"""eta: the extra cost for each transfer of every further one on a server."""
 
 LWF_MS_PER_MB = 7.8125
 """The cost of communication that LWF assumes, whatever it is: that of 1 Gbit/s Ethernet."""
 
 ASKED_FOR = 2 * (MS_PER_MB + PENALTY_MS_PER_MB) / MS_PER_MB
-"""AdaDUAL: how many times as large the rest of the running transfer must be, for a second one to start."""
+"""AdaDUAL: the factor by which the rest of the running transfer must be larger for a second one to start."""
 
 ADA_DUAL = -1
-"""In place of the number of transfers that a server may have."""
+"""The value of `most` that selects AdaDUAL instead of a number of transfers."""
 
 _STEP_NS = 1_000_000
 _PLACEMENTS = Vocabulary(
@@ -62,8 +62,8 @@ class PublishedRules:
     Attributes:
         placement: the choice of GPUs.
         kappa: of LWF: jobs with more workers are kept together on servers.
-        most: how many transfers a server may have for one more to start, plus 1; or ADA_DUAL.
-        defect: whether AdaDUAL's questions advance the transfer that they are about.
+        most: the number of transfers that a server may have; or ADA_DUAL.
+        defect: whether AdaDUAL's queries advance the queried transfer.
         servers: of the cluster.
         gpus: of a server.
         memory_mb: of a GPU.
@@ -83,15 +83,15 @@ class PublishedRules:
                 raise UsageError(f"{name}: expected 1 or more, got {getattr(self, name)}")
 
     def record(self) -> np.ndarray:
-        """For the compiled code."""
+        """The rules as a record for compiled code."""
         return np.array([(self.placement, self.kappa, self.most, self.defect, self.gpus)], RULES)
 
     def check_jobs(self, jobs: Sequence[Job]) -> None:
         """Check that the published simulator could run the jobs to their end.
 
         Raises:
-            UsageError: a job that is larger than the cluster or has times that are no whole milliseconds, or a number
-                that two jobs have.
+            UsageError: a job that is larger than the cluster or has times that are not whole milliseconds, or a
+                duplicate number.
         """
         seen: set[int] = set()
         for job in jobs:
@@ -143,6 +143,6 @@ def rules_of(placement: str, kappa: int, communication: str) -> tuple[PlacementR
         case "first-fit":
             return PlacementRule.FIRST_FIT, kappa, most
         case "list-scheduling":
-            # It chooses as LWF does for the jobs that are not kept together: no job is.
+            # It chooses as LWF does for jobs that are not kept together, which is every job here.
             return PlacementRule.LWF, np.iinfo(np.int64).max, most
     return PlacementRule.LWF, kappa, most

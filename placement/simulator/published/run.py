@@ -1,4 +1,4 @@
-"""Running the published simulator's rules on a trace."""
+"""Runs the published simulator's rules on a trace."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def run(
         placement: random, first-fit, list-scheduling or lwf.
         kappa: of lwf: jobs with more workers are kept together on servers.
         communication: ada-srsf, or srsf-N with the number of transfers that a server may have.
-        defect: whether AdaDUAL's questions advance the transfers that they are about, as published.
+        defect: whether AdaDUAL's queries advance the queried transfers, as published.
         seed: of the random placement, which draws what Python's generator of this seed gives.
         servers: around one switch.
         gpus: of a server.
         memory_mb: of a GPU.
 
     Raises:
-        UsageError: no jobs, an unknown policy, a job that can never run, or times that are no whole milliseconds.
+        UsageError: no jobs, an unknown policy, a job that can never run, or times that are not whole milliseconds.
     """
     rule, kappa, most = rules_of(placement, kappa, communication)
     rules = PublishedRules(rule, kappa, most, defect, servers, gpus, memory_mb)

@@ -62,7 +62,7 @@ JOB = np.dtype(
         ("iterations", np.int64),  # left
         ("service", np.int64),  # what all workers compute from beginning to end
         ("remaining", np.int64),  # of it
-        ("workload", np.float64),  # what its transfers add to that of its GPUs, by LWF's reckoning
+        ("workload", np.float64),  # what its transfers add to that of its GPUs, as LWF computes it
         ("charge", np.float64),  # of it, one transfer
         ("place", np.int64),  # how many jobs were placed before it
         ("servers", np.int64),  # how many it is on
@@ -88,7 +88,7 @@ JOB = np.dtype(
 
 
 class PublishedState(NamedTuple):
-    """Everything that changes, and the rules.
+    """The whole state of a run, with its rules.
 
     Attributes:
         rules: one record of `rules.RULES`.
@@ -103,20 +103,20 @@ class PublishedState(NamedTuple):
         waiting: jobs that would like to start a transfer, in order of remaining service.
         transfers: jobs that send.
         order: servers, as LWF sorted them last.
-        means: per server, that of its GPUs' workload.
-        load: per server, how many transfers.
-        sending: per server, which, in the order of their starts.
-        ends: per GPU, when its task does.
+        means: per server, the mean of its GPUs' workloads.
+        load: per server, the number of transfers.
+        sending: per server, the jobs of these transfers in the order of their starts.
+        ends: per GPU, the end of its task.
         task: per GPU, the job that it computes for.
-        memory: per GPU, what is free.
-        workload: per GPU, by LWF's reckoning.
-        active: per GPU, for how long it has computed.
-        hosted: per GPU, how many jobs it has.
-        hosts: per GPU, which, in the order in which they were placed.
+        memory: per GPU, the free memory.
+        workload: per GPU, as LWF computes it.
+        active: per GPU, the time that it has computed.
+        hosted: per GPU, the number of its jobs.
+        hosts: per GPU, its jobs in the order of placement.
         is_woken: per GPU, whether it is in `woken`.
         woken: GPUs that may have something new to do.
-        found: GPUs that a job could have; the first ones are those that it gets.
-        generator: 624 words.
+        found: the GPUs that a job could use; it gets the first ones.
+        generator: the 624 words of the random number generator.
     """
 
     rules: np.ndarray
@@ -148,7 +148,7 @@ class PublishedState(NamedTuple):
 
 
 def initial_state(jobs: Sequence[Job], rules: PublishedRules, seed: int) -> PublishedState:
-    """Before the first step. The jobs are in the order of their arrivals, and pass `rules.check_jobs`."""
+    """Build the state before the first step. The jobs are in the order of arrival and pass `rules.check_jobs`."""
     count, gpus = len(jobs), rules.servers * rules.gpus
     most = max(job.gpus for job in jobs)
     least_mb = min(job.model.memory_mb for job in jobs)

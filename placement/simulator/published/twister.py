@@ -13,7 +13,7 @@ _SHIFT = 397
 
 @compiled
 def random(state: PublishedState) -> float:
-    """The next number of [0, 1), as `random.Random.random`."""
+    """Return the next number in [0, 1), as `random.Random.random` does."""
     high = _word(state) >> np.uint32(5)
     low = _word(state) >> np.uint32(6)
     return (high * 67108864.0 + low) * (1.0 / 9007199254740992.0)
@@ -46,7 +46,7 @@ def _word(state: PublishedState) -> np.uint32:
 
 @compiled
 def _renew(words: np.ndarray) -> None:
-    """The next 624 words from the last."""
+    """Generate the next 624 words."""
     for i in range(WORDS - _SHIFT):
         words[i] = words[i + _SHIFT] ^ _twist(words[i], words[i + 1])
     for i in range(WORDS - _SHIFT, WORDS - 1):
