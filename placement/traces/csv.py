@@ -158,7 +158,7 @@ def _columns(header: Record) -> Sequence[str]:
         needed += group if given.intersection(group) else ()
     for name in needed:
         if name not in given:
-            raise fault(header.place, name, "the column is missing", f"{', '.join(needed)} are needed here")
+            raise fault(header.place, name, "the column is missing", f"{', '.join(needed)}")
     return columns
 
 

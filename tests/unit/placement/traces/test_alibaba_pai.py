@@ -117,14 +117,14 @@ def test_the_order_of_lines_does_not_matter(jobs, tasks):
         (job(start="nan"), task(), "j.csv:1: start_time: 'nan' is no number; "),
         (job(name=""), task(), "j.csv:1: job_name: is empty; "),
         (job(), task(number="0.5"), "t.csv:1: inst_num: '0.5' is too fine; "),
-        (job(), task(gpu="-1"), "t.csv:1: plan_gpu: '-1' is out of range; percent from 0 "),
-        (job(), task(gpu="half"), "t.csv:1: plan_gpu: 'half' is no number; percent from 0 "),
+        (job(), task(gpu="-1"), "t.csv:1: plan_gpu: '-1' is out of range; expected percent from 0 "),
+        (job(), task(gpu="half"), "t.csv:1: plan_gpu: 'half' is no number; expected percent from 0 "),
         (job(), task(end="1e10"), "t.csv:1: end_time: '1e10' is too large; "),
         (job(), task(number="1e17"), "j.csv:1: iterations: job 0 computes for "),
         (
             job(),
             task(name="k"),
-            "j.csv:1: file: no jobs are left (no tasks: 1, not in the job table: 1); 1 or ",
+            "j.csv:1: file: no jobs are left (no tasks: 1, not in the job table: 1); expected 1 or ",
         ),
     ],
 )
@@ -148,5 +148,5 @@ def test_the_other_table_is_missing(tmp_path):
 def test_neither_table(tmp_path):
     path = tmp_path / "pai_job_table.csv"
     path.write_text("1,2,3\n")
-    with pytest.raises(UsageError, match=r"csv:1: line: 3 fields; 6 of pai_job_table.csv or 10 of "):
+    with pytest.raises(UsageError, match=r"csv:1: line: 3 fields; expected 6 of pai_job_table.csv or 10 of "):
         read(path, "alibaba-pai")

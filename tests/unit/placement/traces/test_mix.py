@@ -81,11 +81,11 @@ def test_scaled_to_the_papers_size_is_the_papers():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((160, 0, 100), "scale: 100; expected 10 or 1000"),
-        ((0,), "jobs: 0; expected 1 to 1000000"),
-        ((160, -1), "seed: -1; expected 0 to 4294967295"),
-        ((160, 2**32), "seed: 4294967296; expected 0 to 4294967295"),
-        ((160, 0, 10, 0), "gpus: 0; expected 1 to 1000000"),
+        ((160, 0, 100), "scale: expected 10 or 1000, got 100"),
+        ((0,), "jobs: expected 1 to 1000000, got 0"),
+        ((160, -1), "seed: expected 0 to 4294967295, got -1"),
+        ((160, 2**32), "seed: expected 0 to 4294967295, got 4294967296"),
+        ((160, 0, 10, 0), "gpus: expected 1 to 1000000, got 0"),
     ],
 )
 def test_what_cannot_be_made(arguments, message):

@@ -112,11 +112,11 @@ def test_bad_entries(changes, message):
         ("\n[", "log:2: file: Expecting value; expected JSON"),
         (
             "[\n" + json.dumps(entry()) + "\n{",
-            "log:3: file: no ']' where one must be; a comma and another job, ",
+            "log:3: file: no ']' where one must be; expected a comma and another job, ",
         ),
         (
             "[" + json.dumps(entry()) + "]\n\n]",
-            "log:3: file: more follows the list; expected nothing there",
+            "log:3: file: more follows the list; expected the end of the file",
         ),
         ("[" + json.dumps(entry()) + ",]", "log:1: file: Expecting value; expected JSON"),
         ("[" * 100_000, "log:1: file: nested too deeply; expected JSON"),
