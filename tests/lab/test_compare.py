@@ -110,7 +110,7 @@ def test_a_trace_is_placed_and_runs_to_its_end(pair):
     [
         (["--policies", "best"], "got 'best'"),
         (["--policies", "themis"], "themis only places jobs"),
-        (["--set", "snapshot9"], "no set 'snapshot9'"),
+        (["--set", "snapshot9"], "got 'snapshot9'"),
         (["--change", "nobody:3:2"], "no job 'nobody'"),
         (["--iterations", "0"], "--iterations: expected 1 or more, got 0"),
         (["--from", "/nowhere"], "/nowhere"),

@@ -89,9 +89,9 @@ def test_every_iteration_has_a_dozen_angles_or_more():
     ("arguments", "message"),
     [
         (([],), "no demands"),
-        (([demand((1, 1))], 1), "angles is 1"),
-        (([demand((1, 1))], 72, 1.0), "tolerance is 1.0"),
-        (([demand((1, 1))], 72, -0.1), "tolerance is -0.1"),
+        (([demand((1, 1))], 1), "angles: expected .*, got 1"),
+        (([demand((1, 1))], 72, 1.0), "tolerance: expected .*, got 1.0"),
+        (([demand((1, 1))], 72, -0.1), "tolerance: expected .*, got -0.1"),
     ],
 )
 def test_bad_arguments(arguments, message):

@@ -129,5 +129,5 @@ def test_little_effort_still_gives_a_bound():
 
 
 def test_a_capacity_that_cannot_be():
-    with pytest.raises(UsageError, match="capacity_bps is 0"):
+    with pytest.raises(UsageError, match="capacity_bps: expected more than 0, got 0"):
         score_link([up_down(1, 1)], 0)

@@ -62,7 +62,7 @@ def test_after_the_waits_all_jobs_of_one_period_lie_right(phases, data):
 
 
 def test_what_cannot_be():
-    with pytest.raises(UsageError, match=r"threshold is 0\.6"):
+    with pytest.raises(UsageError, match=r"threshold: expected .*, got 0\.6"):
         corrections({}, {}, {}, threshold=0.6)
     with pytest.raises(UsageError, match="job 'b'"):
         corrections({"a": 1, "b": 2}, {"a": 0}, {"a": 1, "b": 1})

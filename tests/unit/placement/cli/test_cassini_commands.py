@@ -91,8 +91,8 @@ def test_profile_writes_what_circle_reads(tmp_path, capsys):
     [
         (["circle", "absent.json"], "absent.json: "),
         (["circle", "snapshot1", "--capacity", "fast"], "--capacity: expected a number with unit"),
-        (["circle", "snapshot1", "--angles", "1"], "angles is 1"),
-        (["circle", "snapshot1", "--tolerance", "2"], "tolerance is 2.0"),
+        (["circle", "snapshot1", "--angles", "1"], "angles: expected 2 to 36000, got 1"),
+        (["circle", "snapshot1", "--tolerance", "2"], "tolerance: expected 0 <= tolerance < 1, got 2.0"),
         (["circle", "snapshot1", "-o", "picture.txt"], "picture.txt"),
         (["circle"], "JOB"),
         (["profile", "absent.pcap"], "absent.pcap"),

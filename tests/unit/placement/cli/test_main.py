@@ -123,18 +123,18 @@ class TestSimulate:
             (["--servers", "1"], "num_gpus: job 1 wants 8 GPUs"),
             (["--servers", "0"], "1 or more"),
             (["--memory-mb", "100"], "train_mem_mb"),
-            (["--seed", "-1"], "--seed -1"),
+            (["--seed", "-1"], "--seed: expected 0 to 4294967295, got -1"),
             (["--b", "2"], "constants of its own"),
-            (["--b", "two"], "--b 'two'"),
-            (["--b", "1/0"], "--b '1/0'"),
-            (["--intervals", "4"], "only the exact model"),
+            (["--b", "two"], "--b: expected a number of ms, such as 0.856, got 'two'"),
+            (["--b", "1/0"], "got '1/0'"),
+            (["--intervals", "4"], "expected only the exact model"),
             (["--format", "xml"], "invalid choice"),
             (["-o", "/nowhere/x.json"], "no folder /nowhere"),
             (["-o", "/"], "a folder"),
             (["--contention", "/nowhere/fit.json"], "No such file"),
-            (["--contention", "x", "--b", "1"], "either is allowed"),
+            (["--contention", "x", "--b", "1"], "--b: expected only without --contention"),
             (["--cluster", "/nowhere/cluster.json"], "/nowhere/cluster.json"),
-            (["--cluster", "x", "--gpus", "1"], "either is allowed"),
+            (["--cluster", "x", "--gpus", "1"], "--gpus: expected only without --cluster"),
             (["--trace", "/nowhere/trace.csv"], "/nowhere/trace.csv"),
         ],
     )
@@ -248,7 +248,7 @@ class TestCompare:
             (["--policies", "random-2+srsf-1"], "lwf[-K] (K: 1 to 1000000), got 'random-2'"),
             (["--baseline", "lwf-9+srsf-1"], "one of the policies"),
             (["--scale", "10"], "only --fresh has one"),
-            (["--processes", "0"], "--processes 0"),
+            (["--processes", "0"], "--processes: expected 1 or more, got 0"),
             (["--fresh", "3"], "not allowed with"),
         ],
     )
@@ -260,7 +260,7 @@ class TestCompare:
 
     def test_a_file_is_no_folder(self, capsys, trace):
         arguments = ["compare", "--trace", trace, "--model", "published", "--policies", "lwf+srsf-1"]
-        assert "a folder is allowed" in refused(capsys, *arguments, "-o", trace)
+        assert "expected a folder" in refused(capsys, *arguments, "-o", trace)
 
 
 class TestManners:

@@ -81,17 +81,19 @@ def test_the_ring_sends_what_halving_and_doubling_sends():
     + [(each, nodes) for each in AllReduce if each is not AllReduce.RING for nodes in (3, 6, 12)],
 )
 def test_nodes_that_cannot_be(algorithm, nodes):
-    with pytest.raises(UsageError, match=f"{algorithm.value} among {nodes} nodes: a power of two is allowed"):
+    with pytest.raises(
+        UsageError, match=f"{algorithm.value}: expected a power of two of nodes, 2 or more, got {nodes}"
+    ):
         algorithm.cost(nodes, 1, 1, 1)
 
 
 @pytest.mark.parametrize(
     ("constants", "message"),
     [
-        ((0, 0, 0), "b is 0 ns/byte: more than 0 is allowed"),
+        ((0, 0, 0), "b: expected more than 0 ns/byte, got 0"),
         ((0, -1, 0), "b is -1 ns/byte"),
-        ((-1, 1, 0), "a is -1 ns, .* 0 or more is allowed"),
-        ((0, 1, -2), "eta -2 ns/byte: 0 or more is allowed"),
+        ((-1, 1, 0), "a and eta: expected 0 or more, got -1 ns"),
+        ((0, 1, -2), "expected 0 or more, got 0 ns and -2 ns/byte"),
     ],
 )
 def test_constants_that_cannot_be(constants, message):

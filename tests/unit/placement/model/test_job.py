@@ -61,10 +61,10 @@ def test_the_first_iteration_waits_for_nothing():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ((-1, 0, 1, 1), "job -1: job_id is -1: 0 or more is allowed"),
-        ((5, -1, 1, 1), "job 5: arrival_ns is -1: 0 or more is allowed"),
-        ((5, 0, 0, 1), "job 5: gpus is 0: 1 or more is allowed"),
-        ((5, 0, 1, 0), "job 5: iterations is 0: 1 or more is allowed"),
+        ((-1, 0, 1, 1), "job -1: job_id: expected 0 or more, got -1"),
+        ((5, -1, 1, 1), "job 5: arrival_ns: expected 0 or more, got -1"),
+        ((5, 0, 0, 1), "job 5: gpus: expected 1 or more, got 0"),
+        ((5, 0, 1, 0), "job 5: iterations: expected 1 or more, got 0"),
     ],
 )
 def test_jobs_that_cannot_be(values, message):
