@@ -121,7 +121,11 @@ TOP = Switch("switch")
         ((server("a"),), (TOP, Switch("p", "q"), Switch("q", "r"), Switch("r", "q")), "got 'p' above itself"),
         ((Server("a", ()),), (TOP,), "server 'a': gpus: expected one or more, got no GPUs"),
         ((server("a", nic_speed=Fraction(0)),), (TOP,), "server 'a': nic_speed: expected more than 0, got 0"),
-        ((server("a"),), (TOP, Switch("r", "switch", Fraction(-1))), "switch 'r': uplink_speed is -1"),
+        (
+            (server("a"),),
+            (TOP, Switch("r", "switch", Fraction(-1))),
+            "switch 'r': uplink_speed: expected more than 0, got -1",
+        ),
         ((Server("a", (Gpu(0),)),), (TOP,), "server 'a': memory_mb and performance"),
         ((Server("a", (Gpu(), Gpu(1, Fraction(0)))),), (TOP,), "server 'a': memory_mb and performance"),
     ],

@@ -82,7 +82,7 @@ def test_the_ring_sends_what_halving_and_doubling_sends():
 )
 def test_nodes_that_cannot_be(algorithm, nodes):
     with pytest.raises(
-        UsageError, match=f"{algorithm.value}: expected a power of two of nodes, 2 or more, got {nodes}"
+        UsageError, match=f"{algorithm.value}: expected a power of two of nodes, .*, got {nodes}"
     ):
         algorithm.cost(nodes, 1, 1, 1)
 
@@ -91,7 +91,7 @@ def test_nodes_that_cannot_be(algorithm, nodes):
     ("constants", "message"),
     [
         ((0, 0, 0), "b: expected more than 0 ns/byte, got 0"),
-        ((0, -1, 0), "b is -1 ns/byte"),
+        ((0, -1, 0), "b: expected more than 0 ns/byte, got -1"),
         ((-1, 1, 0), "a and eta: expected 0 or more, got -1 ns"),
         ((0, 1, -2), "expected 0 or more, got 0 ns and -2 ns/byte"),
     ],
