@@ -88,7 +88,7 @@ def test_every_iteration_has_a_dozen_angles_or_more():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([],), "no demands"),
+        (([],), "demands: expected one or more"),
         (([demand((1, 1))], 1), "angles: expected .*, got 1"),
         (([demand((1, 1))], 72, 1.0), "tolerance: expected .*, got 1.0"),
         (([demand((1, 1))], 72, -0.1), "tolerance: expected .*, got -0.1"),

@@ -91,7 +91,7 @@ def test_scores_are_reached_below_their_bounds_and_in_any_order(shapes, numbers)
 
 
 def test_what_cannot_be():
-    with pytest.raises(UsageError, match="no demands"):
+    with pytest.raises(UsageError, match="demands: expected one or more"):
         fit_link([], 100)
     with pytest.raises(UsageError, match="capacity_bps: expected more than 0, got 0"):
         fit_link([up_down(1, 1)], 0)

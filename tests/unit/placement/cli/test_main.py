@@ -129,7 +129,7 @@ class TestSimulate:
             (["--b", "1/0"], "got '1/0'"),
             (["--intervals", "4"], "expected only the exact model"),
             (["--format", "xml"], "invalid choice"),
-            (["-o", "/nowhere/x.json"], "no folder /nowhere"),
+            (["-o", "/nowhere/x.json"], "folder /nowhere"),
             (["-o", "/"], "a folder"),
             (["--contention", "/nowhere/fit.json"], "No such file"),
             (["--contention", "x", "--b", "1"], "--b: expected only without --contention"),

@@ -68,7 +68,7 @@ def test_the_table_of_a_file(capsys, tmp_path):
         (["--load", "0"], "load 0.0"),
         (["--noise", "2"], "noise: expected 0 <= noise < 1, got 2"),
         (["--congestion-loss", "1"], "congestion_loss: expected 0 <= congestion_loss < 1, got 1"),
-        (["--nic-gbps", "nan"], "--nic-gbps nan"),
+        (["--nic-gbps", "nan"], "--nic-gbps: expected 0 to 1000000, got nan"),
         (["--lease", "0"], "lease_ns: expected more than 0, got 0"),
     ],
 )
