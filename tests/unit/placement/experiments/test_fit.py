@@ -287,7 +287,7 @@ def test_a_file_that_was_written_is_read_back(tmp_path):
         ("", [":1: header: ", "job_num,msg_size,avg_latency"]),
         ("jobs,size,time\n1,2,3\n", [":1: header: expected"]),
         (HEADER, [":2: ", "at least one measurement"]),
-        (HEADER + "1,10,5\n0,10,5\n", [":3: job_num: '0'", "from 1"]),
+        (HEADER + "1,10,5\n0,10,5\n", [":3: job_num: expected a whole number from 1", "got '0'"]),
         (HEADER + "1.5,10,5\n", [":2: job_num: expected ", "got '1.5'"]),
         (HEADER + "²,10,5\n", [":2: job_num: expected ", "got '²'"]),
         (HEADER + "1,-10,5\n", [":2: msg_size: expected ", "got '-10'"]),
