@@ -122,7 +122,7 @@ def test_what_could_not_be_put_back_is_refused_even_if_it_may_be_replaced(inside
         before = shown()
         with Journal.locked(tmp_path / "journal") as journal, tree_on("eth0", journal) as tree:
             with pytest.raises(
-                NotAvailableError, match="7: with classes or other parts, which could not be put back"
+                NotAvailableError, match="7: with classes or other parts, which could not be restored"
             ):
                 tree.install()
             assert journal.pending() == []
