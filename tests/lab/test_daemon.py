@@ -22,6 +22,7 @@ from bench.workloads.job import JobSpec
 from bench.workloads.launch.launch import PlacedJob, run_jobs
 from bench.workloads.profile import Profile
 from bench.workloads.ranks.place import RankPlace
+from mltcp.core.errors import MltcpError
 from mltcp.daemon.client.client import Client, Registration
 from mltcp.daemon.client.membership import Membership
 from mltcp.ebpf.mounts import BPFFS
@@ -153,7 +154,7 @@ TBF = (
 def test_a_qdisc_that_somebody_chose_is_not_replaced(namespace):
     tc(namespace, *TBF)
     before = host_state(namespace)
-    with pytest.raises(AssertionError, match=r"eth0 has qdisc tbf 7:, which is not the kernel's default"):
+    with pytest.raises(MltcpError, match=r"eth0 has qdisc tbf 7:, which is not the kernel's default"):
         with daemon_in(namespace, PACED):
             pass
     assert host_state(namespace) == before
