@@ -155,7 +155,7 @@ def test_one_more_edge_within_a_subgraph_makes_a_loop(case, data):
 
 
 def test_what_is_no_graph():
-    with pytest.raises(UsageError, match="'l' has 1 jobs"):
+    with pytest.raises(UsageError, match="'l': expected 2 or more jobs, got 1"):
         AffinityGraph({"l": {"a": 0}}, {"a": 1})
     with pytest.raises(UsageError, match="'b' on link 'l'"):
         AffinityGraph({"l": {"a": 0, "b": 0}}, {"a": 1})

@@ -223,7 +223,7 @@ class TestAnyNumber:
                 ask(running, new, PUBLISHED)
 
     def test_others_refused(self):
-        with pytest.raises(UsageError, match="a start at -1 ns"):
+        with pytest.raises(UsageError, match="start: expected 0 ns or more, got -1"):
             completion_times([1], 1, -1, PUBLISHED)
         with pytest.raises(UsageError, match="expected 1 or more transfers"):
             largest_that_starts([], PUBLISHED)
