@@ -15,7 +15,7 @@ from placement.model.contention import Contention
 from placement.model.job import Job, Model
 from placement.model.state import GPU, JOB, LINK, PLACE, SERVER, WORKER, Records
 from placement.policies.catalogue import CommunicationPolicy, PlacementPolicy
-from placement.simulator.exact import event_heap as agendas
+from placement.simulator.exact import event_heap as event_heaps
 from placement.simulator.exact import task_ends
 from placement.simulator.exact.event_heap import EventHeap
 from placement.simulator.exact.task_ends import TaskEnds
@@ -124,7 +124,7 @@ def build(
         way=_ways(cluster),
         below=np.zeros(len(links), np.int64),
         ends=task_ends.none(len(gpus)),
-        event_heap=agendas.empty(2 * len(ordered)),
+        event_heap=event_heaps.empty(2 * len(ordered)),
         queue=np.zeros(len(ordered), np.int64),
         chosen=np.zeros(len(gpus), np.int64),
         dirty_gpus=np.zeros(len(gpus), np.int64),

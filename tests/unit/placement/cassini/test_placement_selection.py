@@ -124,7 +124,7 @@ def test_the_order_of_jobs_links_and_demands_makes_no_difference(data):
 
 
 def test_what_cannot_be():
-    with pytest.raises(UsageError, match="no candidates"):
+    with pytest.raises(UsageError, match="candidates: expected one or more, got none"):
         choose_placement([], {}, {})
     with pytest.raises(UsageError, match="job 'b' on link 'l' has no demand"):
         choose_placement([{"l": ("a", "b")}], {"a": HALF}, CAPACITY)

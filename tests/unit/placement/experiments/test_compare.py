@@ -90,7 +90,7 @@ class TestRuns:
         keys = [
             task(trace, trace_digest(trace), policy, setting, seed).key
             for trace in (first, second)
-            for policy in (a, b, replace(a, rules=SimulationModel.DEFECT))
+            for policy in (a, b, replace(a, model=SimulationModel.DEFECT))
             for setting in (Setting(), other)
             for seed in (0, 1)
         ]
@@ -225,7 +225,7 @@ class TestCompare:
         plan = plan_of(2)
         with pytest.raises(UsageError, match="the same jobs as trace_seed00"):
             replace(plan, entries=plan.entries[:1] * 2)
-        with pytest.raises(UsageError, match=r"baseline random\+srsf-9: one of the policies"):
+        with pytest.raises(UsageError, match=r"baseline: expected one of the policies, .* got random\+srsf-9"):
             replace(plan, baseline=PolicyName("random", "srsf-9"))
         with pytest.raises(UsageError, match="no traces"):
             replace(plan, entries=())

@@ -261,7 +261,7 @@ def test_pictures_are_written_in_the_format_of_their_name_and_are_the_same_again
     ("arguments", "reason"),
     [
         (["gantt", "RUN", "-o", "OUT/x.bmp"], ".svg, .png, .pdf"),
-        (["gantt", "RUN", "-o", "/nowhere/x.svg"], "no folder /nowhere"),
+        (["gantt", "RUN", "-o", "/nowhere/x.svg"], "the folder /nowhere does not exist"),
         (["gantt", "RUN", "RUN", "-o", "OUT/x.svg"], "expected one source, got 2"),
         (["gantt", "RUN", "--log", "-o", "OUT/x.svg"], "--log: expected only with cdf, got it with gantt"),
         (

@@ -204,7 +204,7 @@ def check_instants(mix):
                 blocking = [running(world, link) for link in its_links if world.links[link]["running"]]
                 assert blocking
                 assert all(jobs[other]["yields"] for other in blocking)
-                expected.setdefault(number, int(max(world.agenda.due[other] for other in blocking)))
+                expected.setdefault(number, int(max(world.event_heap.due[other] for other in blocking)))
                 assert expected[number] > now
             else:
                 expected.pop(number, None)

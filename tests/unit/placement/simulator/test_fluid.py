@@ -175,7 +175,7 @@ def test_against_the_reference_in_exact_fractions(data):
     [([], 1, 0), ([0], 1, 0), ([1], 0, 0), ([1], 1, 1), ([1], 1, -0.1)],
 )
 def test_what_cannot_be_is_refused(capacities, jobs, loss):
-    with pytest.raises(UsageError, match="allowed"):
+    with pytest.raises(UsageError, match="expected"):
         Fluid(capacities, jobs, congestion_loss=loss)
 
 
