@@ -1,0 +1,1 @@
+"""The results of a comparison: runs, figures, documents and the journal."""
