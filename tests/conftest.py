@@ -4,6 +4,7 @@ import random
 import signal
 from itertools import groupby
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would every program they test.
@@ -23,7 +24,14 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Shuffle if asked to; a module's tests stay together, so that its fixtures are made once."""
+    """Group the tests for workers, and shuffle them if asked to.
+
+    Tests of one module stay together, so that its fixtures are made once. All tests of the lab run on one worker: they
+    share congestion controls kernel-wide.
+    """
+    for item in items:
+        file = item.path.relative_to(config.rootpath)
+        item.add_marker(pytest.mark.xdist_group("lab" if "lab" in file.parts[:2] else str(file)))
     seed = config.getoption("--random-order")
     if seed is None:
         return

@@ -149,6 +149,6 @@ def test_jobs_are_given_numbers_in_turn_and_only_if_they_cross_a_link():
         assert network.attach("next", ["r0s0", "r1s0"])[0].address == "10.77.3.1"
         network.detach("next")
         assert network.attach("last", ["r0s0", "r1s0"])[0].address == "10.77.5.1", "the longest free"
-        with pytest.raises(MltcpError, match="server: expected one of .*, got 'r7s0'"):
+        with pytest.raises(MltcpError, match=r"server: expected one of .*, got 'r7s0'"):
             network.attach("lost", ["r0s0", "r7s0"])
         assert [stay.job_id for stay in network.stays if stay.to_ns is not None] == ["j3", "j5", "next"]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.unit.collectives.group.uses import USES, run_all
+from tests.unit.collectives.group.uses import USES, preload, run_all
 from tests.unit.collectives.ranks import run_ranks
 
 pytestmark = pytest.mark.slow
@@ -12,6 +12,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
+    preload()
+
     def on(backend, environment=None):
         directory = tmp_path_factory.mktemp(backend)
         return run_ranks(run_all, 2, backend, environment, 60, directory)

@@ -225,7 +225,9 @@ class TestCompare:
         plan = plan_of(2)
         with pytest.raises(UsageError, match="the same jobs as trace_seed00"):
             replace(plan, entries=plan.entries[:1] * 2)
-        with pytest.raises(UsageError, match=r"baseline: expected one of the policies, .* got random\+srsf-9"):
+        with pytest.raises(
+            UsageError, match=r"baseline: expected one of the policies, .* got random\+srsf-9"
+        ):
             replace(plan, baseline=PolicyName("random", "srsf-9"))
         with pytest.raises(UsageError, match="no traces"):
             replace(plan, entries=())

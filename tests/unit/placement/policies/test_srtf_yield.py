@@ -17,7 +17,7 @@ from placement.simulator.exact.simulation import alone_ns
 from tests.unit.placement.simulator.exact_mixes import FAIR, ns
 from tests.unit.placement.simulator.layered_mixes import YIELDING, LayeredMix, instants, layered_mix
 
-CHUNKS = int(os.environ.get("MLTCP_TEST_EXACT", "12")) // 3
+CHUNKS = int(os.environ.get("MLTCP_TEST_EXACT", "6")) // 3
 """Of 200 sequences, or of 20 mixes; more take longer and look into more corners."""
 
 

@@ -16,7 +16,7 @@ from placement.simulator.exact.simulation import alone_ns
 from tests.unit.placement.simulator.layered_mixes import alone_on_two, instants, layered_mix
 
 LAYERED = ("srsf-1:layered", "srsf-2:layered", "srtf-1:layered", "srtf-3:layered:gpus", "ada-srsf:layered")
-CHUNKS = int(os.environ.get("MLTCP_TEST_EXACT", "12")) // 3
+CHUNKS = int(os.environ.get("MLTCP_TEST_EXACT", "6")) // 3
 """Of 20 mixes; more take longer and look into more corners."""
 
 few = settings(max_examples=80, deadline=None)
