@@ -23,15 +23,17 @@ def pytest_addoption(parser):
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config, items):
     """Group the tests for workers, and shuffle them if asked to.
 
     Tests of one module stay together, so that its fixtures are made once. All tests of the lab run on one worker: they
-    share congestion controls kernel-wide.
+    share congestion controls kernel-wide. A module that names a group runs where the others of its group do.
     """
     for item in items:
-        file = item.path.relative_to(config.rootpath)
-        item.add_marker(pytest.mark.xdist_group("lab" if "lab" in file.parts[:2] else str(file)))
+        if not any(item.iter_markers("xdist_group")):
+            file = item.path.relative_to(config.rootpath)
+            item.add_marker(pytest.mark.xdist_group("lab" if "lab" in file.parts[:2] else str(file)))
     seed = config.getoption("--random-order")
     if seed is None:
         return

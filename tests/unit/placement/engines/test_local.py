@@ -29,7 +29,8 @@ from placement.engines.engine import (
 from placement.engines.hosts import Host
 from placement.engines.local import LocalEngine
 
-pytestmark = pytest.mark.slow
+# Every engine hands out the same ports, from the first on.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("engine ports")]
 
 PATIENCE_S = 60
 TWO_HOSTS = (

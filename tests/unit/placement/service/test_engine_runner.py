@@ -12,7 +12,8 @@ from placement.service.embedded_gate import EmbeddedGate
 from placement.service.protocol import placement_pb2 as pb
 from tests.unit.placement.service.serving import eventually, serving
 
-pytestmark = pytest.mark.slow
+# Every engine hands out the same ports, from the first on.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("engine ports")]
 
 PATIENCE_S = 90
 
