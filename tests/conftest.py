@@ -23,17 +23,32 @@ def pytest_addoption(parser):
     )
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(config, items):
-    """Group the tests for workers, and shuffle them if asked to.
+SHARED = {
+    "tests/unit/placement/engines/test_local.py": "engine ports",
+    "tests/unit/placement/service/test_engine_runner.py": "engine ports",
+}
+"""Modules that share something of the host: every engine hands out the same ports, from the first on."""
 
-    Tests of one module stay together, so that its fixtures are made once. All tests of the lab run on one worker: they
-    share congestion controls kernel-wide. A module that names a group runs where the others of its group do.
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Keep the tests of a module on one worker, so that its fixtures are made once.
+
+    All lab tests are one unit of work: they share congestion controls kernel-wide. xdist's own groups cannot be used:
+    its version 3.8 does not find them under pytest 9.2.
     """
-    for item in items:
-        if not any(item.iter_markers("xdist_group")):
-            file = item.path.relative_to(config.rootpath)
-            item.add_marker(pytest.mark.xdist_group("lab" if "lab" in file.parts[:2] else str(file)))
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ModuleScheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.split("::", 1)[0]
+            return "lab" if file.startswith("tests/lab/") else SHARED.get(file, file)
+
+    return ModuleScheduling(config, log)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Shuffle if asked to."""
     seed = config.getoption("--random-order")
     if seed is None:
         return

@@ -29,8 +29,7 @@ from placement.engines.engine import (
 from placement.engines.hosts import Host
 from placement.engines.local import LocalEngine
 
-# Every engine hands out the same ports, from the first on.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("engine ports")]
+pytestmark = pytest.mark.slow
 
 PATIENCE_S = 60
 TWO_HOSTS = (

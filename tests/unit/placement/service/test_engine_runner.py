@@ -12,8 +12,7 @@ from placement.service.embedded_gate import EmbeddedGate
 from placement.service.protocol import placement_pb2 as pb
 from tests.unit.placement.service.serving import eventually, serving
 
-# Every engine hands out the same ports, from the first on.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("engine ports")]
+pytestmark = pytest.mark.slow
 
 PATIENCE_S = 90
 
