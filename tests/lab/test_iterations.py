@@ -1,4 +1,4 @@
-"""What the kernel says of a job's iterations, against what the job itself sent."""
+"""The iterations that the kernel finds in a job's traffic, against those that the job itself sent."""
 
 import itertools
 import os

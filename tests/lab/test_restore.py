@@ -1,4 +1,4 @@
-"""What a daemon does to an interface is undone to the letter, wherever it was killed, and nobody else's work is."""
+"""The daemon's changes to an interface are undone exactly, wherever it was killed; changes of others stay."""
 
 import os
 import random

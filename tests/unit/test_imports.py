@@ -23,7 +23,7 @@ class Import:
 
 @dataclass(frozen=True)
 class Rule:
-    """What a package may import of this project, what only inside functions, and what it never may."""
+    """The imports of this project that a package may make anywhere, inside functions only, and never."""
 
     project: frozenset[str]
     lazily: frozenset[str] = frozenset()

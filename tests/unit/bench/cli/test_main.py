@@ -1,4 +1,4 @@
-"""Bad input to `mltcp-bench`: one line that names what is allowed, exit status 2, and nothing done."""
+"""Bad input to `mltcp-bench`: one line that names what is expected, exit status 2, and nothing done."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""What of the lab needs no root: links, topologies, settings, ownership, the classifier's configuration."""
+"""The parts of the lab that need no root: links, topologies, settings, ownership, the classifier's configuration."""
 
 import json
 import os

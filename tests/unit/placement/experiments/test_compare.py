@@ -60,7 +60,7 @@ def finished(tmp_path_factory):
 
 
 class TestRuns:
-    """What is kept of a simulation."""
+    """The record that is kept of a simulation."""
 
     def test_a_run_survives_its_line(self):
         run = a_run("k")

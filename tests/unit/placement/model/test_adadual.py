@@ -230,7 +230,7 @@ class TestAnyNumber:
 
 
 class TestLaws:
-    """What the rule does not depend on, and what follows from it."""
+    """Invariances of the rule, and consequences of it."""
 
     @pytest.mark.slow
     @settings(deadline=None)

@@ -18,7 +18,7 @@ _ASK = "from placement.model import compiled; print(compiled._FOLDER)"
 
 
 def folder(tree, **environment):
-    """What a fresh interpreter says with the package of this tree."""
+    """The cache folder that a fresh interpreter uses with the package of this tree."""
     environment = {"PATH": os.environ["PATH"], "HOME": "/somewhere", "PYTHONPATH": str(tree), **environment}
     command = [sys.executable, "-P", "-c", _ASK]
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""What all-reduces cost: Table I, Eq. 2 and Eq. 5, and the threshold of Theorem 2."""
+"""The cost of all-reduces: Table I, Eq. 2 and Eq. 5, and the threshold of Theorem 2."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""What policies are called, what their names stand for, and by what they rank."""
+"""Names of policies, their rules, and their ranking keys."""
 
 import numpy as np
 import pytest

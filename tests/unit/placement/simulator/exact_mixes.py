@@ -70,7 +70,7 @@ class Mix:
         }
 
     def alone(self, job):
-        """What an all-reduce of this job takes alone, in whole nanoseconds, on links of speed 1."""
+        """The time that an all-reduce of this job takes alone, in whole nanoseconds, on links of speed 1."""
         return -(-self.contention.duration_ns(job.model.size_bytes) // 1)
 
     def links(self, gpus):

@@ -129,7 +129,7 @@ class Reference:
         )
 
     def alone(self, job):
-        """What an all-reduce takes that shares no link."""
+        """The time of an all-reduce that shares no link."""
         return math.ceil(self.contention.duration_ns(job.told.model.size_bytes))
 
     def carried(self, link):
