@@ -26,8 +26,10 @@ def pytest_addoption(parser):
 SHARED = {
     "tests/unit/placement/engines/test_local.py": "engine ports",
     "tests/unit/placement/service/test_engine_runner.py": "engine ports",
+    "tests/unit/collectives/transport/test_congestion_control.py": "lab",
 }
-"""Modules that share something of the host: every engine hands out the same ports, from the first on."""
+"""Modules that share something of the host: every engine hands out the same ports, from the first on; which congestion
+controls are loaded is seen everywhere."""
 
 
 @pytest.hookimpl(optionalhook=True)
