@@ -26,7 +26,14 @@ def pytest_addoption(parser):
 SHARED = {
     "tests/unit/placement/engines/test_local.py": "engine ports",
     "tests/unit/placement/service/test_engine_runner.py": "engine ports",
-    "tests/unit/collectives/transport/test_congestion_control.py": "lab",
+    **dict.fromkeys(
+        (
+            "tests/unit/collectives/transport/test_congestion_control.py",
+            "tests/unit/mltcp/daemon/test_job_manager.py",
+            "tests/unit/mltcp/daemon/test_server.py",
+        ),
+        "lab",
+    ),
 }
 """Modules that share something of the host: every engine hands out the same ports, from the first on; which congestion
 controls are loaded is seen everywhere."""
