@@ -19,8 +19,8 @@ from mltcp.ebpf.records import record_reader
 from tests.lab.controls_under_test import own_controls
 
 pytestmark = pytest.mark.lab
-GAP_NS = 30_000_000
-PAUSE_S = 0.06
+GAP_NS = 60_000_000
+PAUSE_S = 0.12
 LEARNED = Tracker()
 
 _SENDER = """
