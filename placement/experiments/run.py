@@ -184,12 +184,8 @@ def trace_digest(trace: Trace) -> str:
 def _program() -> str:
     """A digest of the code that determines the outcome of a simulation: another version's runs are other runs."""
     root = Path(__file__).parents[1]
-    paths = sorted(path for name in _SOURCES for path in _modules(root / name))
+    paths = sorted(path for name in _SOURCES for path in (root / name).rglob("*.py"))
     return _digest("".join(f"{path.relative_to(root)}\n{path.read_text()}" for path in paths))
-
-
-def _modules(path: Path) -> list[Path]:
-    return list(path.rglob("*.py")) if path.is_dir() else [path]
 
 
 def _digest(text: str) -> str:
