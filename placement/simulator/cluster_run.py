@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from fractions import Fraction
+from typing import Generic
 
 from mltcp.core.demand import Demand
 from mltcp.core.errors import MltcpError
@@ -11,8 +13,7 @@ from placement.model.cluster import Cluster
 from placement.policies.schedulers.scheduler import JobView, gpu_owners, progress
 from placement.policies.schedulers.scheduling_policy import Decision, SchedulingPolicy
 from placement.simulator.executor import Executor, Start
-from placement.simulator.scheduled_job import ScheduledJob
-from placement.traces.sets import TracedJob
+from placement.simulator.scheduled_job import Job, ScheduledJob
 
 IDLE_DECISIONS = 100
 """A run fails after this many decisions in a row that leave all jobs waiting, if no more jobs are to arrive."""
@@ -20,7 +21,7 @@ IDLE_DECISIONS = 100
 _FOREVER_NS = 2**62
 
 
-class ClusterRun:
+class ClusterRun(Generic[Job]):
     """One run of a trace under a policy.
 
     The scheduler is asked whenever jobs arrive or end, and when it wants to be asked again (leases, timers). Ends come
@@ -36,11 +37,12 @@ class ClusterRun:
 
     def __init__(
         self,
-        jobs: Sequence[TracedJob],
+        jobs: Sequence[Job],
         cluster: Cluster,
         nic_bps: int,
         policy: SchedulingPolicy,
-        executor: Executor,
+        executor: Executor[Job],
+        restart_ns: int = 0,
     ) -> None:
         """Prepare a run.
 
@@ -50,14 +52,15 @@ class ClusterRun:
             nic_bps: the rate of a NIC of speed 1.
             policy: the scheduler, alone or with Cassini.
             executor: runs the jobs.
+            restart_ns: the cost of a restart that the scheduler is told, for executors that charge for one.
         """
         self.jobs = tuple(ScheduledJob(job) for job in jobs)
         self.decision_ns: list[int] = []
         self.scores: list[float] = []
         self._cluster, self._nic_bps = cluster, nic_bps
-        self._policy, self._executor = policy, executor
+        self._policy, self._executor, self._restart_ns = policy, executor, restart_ns
         self._to_come = deque(self.jobs)
-        self._active: dict[str, ScheduledJob] = {}
+        self._active: dict[str, ScheduledJob[Job]] = {}
         self._idle_decisions = 0
 
     def run(self) -> None:
@@ -111,9 +114,10 @@ class ClusterRun:
         return arrived
 
     def _views(self) -> list[JobView]:
-        return [job.view(self._work_done(job)) for job in self._active.values()]
+        now_ns, restart_ns = self._executor.now_ns, self._restart_ns
+        return [job.view(self._work_done(job), now_ns, restart_ns) for job in self._active.values()]
 
-    def _work_done(self, job: ScheduledJob) -> float:
+    def _work_done(self, job: ScheduledJob[Job]) -> float | Fraction:
         return job.work_done + self._executor.work_done(job.name) if job.gpus else job.work_done
 
     def _decide(self) -> None:
@@ -128,8 +132,9 @@ class ClusterRun:
         self._executor.decided(decision)
 
     def _demand_of(self, name: str, workers: int) -> Demand | None:
-        demand = Demand(self._active[name].job.phases(workers))
-        return demand if demand.bits else None
+        phases = tuple(self._active[name].job.phases(workers))
+        demand = Demand(phases) if phases else None
+        return demand if demand is not None and demand.bits else None
 
     def _carry_out(self, decision: Decision, views: Sequence[JobView], now_ns: int) -> None:
         assigned = {view.name: decision.assignment.get(view.name, ()) for view in views}
@@ -144,14 +149,15 @@ class ClusterRun:
             if gpus != job.gpus:
                 self._start(job, gpus)
 
-    def _stop(self, job: ScheduledJob) -> None:
+    def _stop(self, job: ScheduledJob[Job]) -> None:
         job.work_done = self._work_done(job)
         job.gpus = ()
         self._executor.stop(job.name)
 
-    def _start(self, job: ScheduledJob, gpus: tuple[int, ...]) -> None:
+    def _start(self, job: ScheduledJob[Job], gpus: tuple[int, ...]) -> None:
         work = job.job.iterations - job.work_done
         worth = progress(job.view(job.work_done), len(gpus))
         self._executor.start(Start(job.job, gpus, work, worth, job.starts))
         job.gpus = gpus
         job.starts += 1
+        job.started_ns = self._executor.now_ns

@@ -10,16 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from fractions import Fraction
+from typing import Generic, Protocol
 
 from placement.policies.schedulers.scheduling_policy import Decision
-from placement.traces.sets import TracedJob
+from placement.simulator.scheduled_job import Job
 
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
-class Start:
+class Start(Generic[Job]):
     """One start of a job on GPUs.
 
     Attributes:
@@ -30,10 +31,10 @@ class Start:
         restarts: the number of earlier starts; an executor may charge for a start that is not the first.
     """
 
-    job: TracedJob
+    job: Job
     gpus: tuple[int, ...]
-    work: float
-    progress: float
+    work: float | Fraction
+    progress: float | Fraction
     restarts: int
 
     def iterations(self, share: float = 1.0) -> int:
@@ -54,7 +55,7 @@ class JobEnd:
     at_ns: float
 
 
-class Executor(Protocol):
+class Executor(Protocol[Job]):
     """Runs the jobs that are started on it. All times are in ns of the trace, whose first moment is 0."""
 
     @property
@@ -69,7 +70,7 @@ class Executor(Protocol):
         """
         ...
 
-    def start(self, start: Start) -> None:
+    def start(self, start: Start[Job]) -> None:
         """Start a job that does not run, on GPUs that are free."""
         ...
 
@@ -77,7 +78,7 @@ class Executor(Protocol):
         """Stop a job that runs, and free its GPUs. An iteration that it has not finished is lost."""
         ...
 
-    def work_done(self, job: str) -> float:
+    def work_done(self, job: str) -> float | Fraction:
         """The work that a running job has done since its last start."""
         ...
 

@@ -3,31 +3,73 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import Generic, Protocol, TypeVar
 
-from placement.policies.schedulers.scheduler import JobView
-from placement.traces.sets import TracedJob
-
-ACROSS_RACKS = 1.5
-"""Schedulers assume that communication takes this many times as long for a job that spans racks."""
+from mltcp.core.demand import Phase
+from placement.policies.schedulers.scheduler import IterationTimes, JobView
 
 
-@dataclass(frozen=True)
-class ProfiledTimes:
-    """Iteration times from a job's profile. They depend on the racks that it spans, not on other jobs' traffic."""
+class ClusterJob(Protocol):
+    """A job as a trace describes it; `TracedJob` and `RateJob` are such."""
 
-    job: TracedJob
+    @property
+    def name(self) -> str:
+        """Unique in its trace."""
+        ...
 
-    def iteration_ns(self, workers: int, one_rack: bool) -> float:
-        """See `IterationTimes`."""
-        phases = self.job.phases(workers)
-        sending = sum(phase.duration_ns for phase in phases if phase.bandwidth_bps)
-        total = sum(phase.duration_ns for phase in phases)
-        return total if one_rack else total + (ACROSS_RACKS - 1) * sending
+    @property
+    def arrival_ns(self) -> int:
+        """Since the beginning of the trace."""
+        ...
+
+    @property
+    def workers(self) -> int:
+        """The number of GPUs that it asks for."""
+        ...
+
+    @property
+    def min_workers(self) -> int:
+        """The fewest that it can run on."""
+        ...
+
+    @property
+    def max_workers(self) -> int:
+        """The most that it can use."""
+        ...
+
+    @property
+    def iterations(self) -> int | Fraction:
+        """Its work, in iterations with `workers` workers."""
+        ...
+
+    @property
+    def noise_scale(self) -> float:
+        """See `JobView.noise_scale`."""
+        ...
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When it is to have ended, since the beginning of the trace; None if it has no deadline."""
+        ...
+
+    @property
+    def times(self) -> IterationTimes:
+        """Its iteration times as a scheduler knows them."""
+        ...
+
+    def phases(self, workers: int) -> Sequence[Phase]:
+        """The demand of an iteration with so many workers; empty if it is not known."""
+        ...
+
+
+Job = TypeVar("Job", bound=ClusterJob)
 
 
 @dataclass
-class ScheduledJob:
+class ScheduledJob(Generic[Job]):
     """The state of a job from its arrival to its end; `ClusterRun` alone changes it.
 
     Attributes:
@@ -37,14 +79,16 @@ class ScheduledJob:
             counts in `Fraction` keeps it exact.
         lease_end_ns: until when the scheduler has promised it these GPUs.
         starts: how often it has been started.
+        started_ns: when it was last started.
         ended_ns: when it ended; NaN before.
     """
 
-    job: TracedJob
+    job: Job
     gpus: tuple[int, ...] = ()
-    work_done: float = 0
+    work_done: float | Fraction = 0
     lease_end_ns: int = 0
     starts: int = 0
+    started_ns: int = 0
     ended_ns: float = math.nan
 
     @property
@@ -62,20 +106,24 @@ class ScheduledJob:
         """Job completion time: from its arrival to its end."""
         return self.ended_ns - self.job.arrival_ns
 
-    def view(self, work_done: float) -> JobView:
-        """The job as a scheduler sees it, with so much of its work done."""
+    def view(self, work_done: float | Fraction, now_ns: int = 0, restart_ns: int = 0) -> JobView:
+        """The job as a scheduler sees it, with so much of its work done, where a restart costs `restart_ns`."""
         job = self.job
+        restarting = bool(self.gpus) and self.restarts > 0
         return JobView(
             name=job.name,
             arrival_ns=job.arrival_ns,
             gpus_wanted=job.workers,
             gpus_min=job.min_workers,
             gpus_max=job.max_workers,
-            iterations=float(job.iterations),
+            iterations=job.iterations,
             iterations_left=max(job.iterations - work_done, 0),
-            times=ProfiledTimes(job),
+            times=job.times,
             gpus=self.gpus,
             lease_end_ns=self.lease_end_ns,
             restarts=self.restarts,
             noise_scale=job.noise_scale,
+            deadline_ns=job.deadline_ns,
+            restart_ns=restart_ns if self.starts else 0,
+            restart_left_ns=max(self.started_ns + restart_ns - now_ns, 0) if restarting else 0,
         )

@@ -2,7 +2,8 @@
 
 A set is ``{"name", "source", "capacity_gbps", "jobs": [...]}``, and a job ``{"name", "workers", "iterations",
 "arrival_s", "phases": [{"duration_s", "bandwidth_bps"}, ...]}``. A job may also have ``model``, ``batch`` (per worker),
-``min_workers`` and ``max_workers`` (of a data-parallel job: its phases are then recalculated), and ``noise_scale``.
+``min_workers`` and ``max_workers`` (of a data-parallel job: its phases are then recalculated), ``noise_scale``, and
+``deadline_s`` (from the beginning of the trace, as ``arrival_s``).
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from placement.traces.demands import rescaled
 NOISE_SCALE = 16.0
 """The default noise scale of a job, in batches of one worker."""
 
+ACROSS_RACKS = 1.5
+"""Schedulers assume that communication takes this many times as long for a job that spans racks."""
+
 _MOST_JOBS = 100_000
 _MOST_WORKERS = 1_000_000
 _MOST_ITERATIONS = 10**9
@@ -40,6 +44,7 @@ _JOB_FIELDS = (
     "min_workers",
     "max_workers",
     "noise_scale",
+    "deadline_s",
 )
 
 
@@ -58,6 +63,7 @@ class TracedJob:
         model: the name of its network, or empty.
         batch: per worker; 0 if that is not known.
         noise_scale: its gradient noise scale, in batches of one worker.
+        deadline_ns: when it is to have ended, since the beginning of the trace; None if it has no deadline.
 
     Raises:
         UsageError: any of these cannot be.
@@ -73,6 +79,7 @@ class TracedJob:
     model: str = ""
     batch: int = 0
     noise_scale: float = NOISE_SCALE
+    deadline_ns: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "min_workers", self.min_workers or self.workers)
@@ -92,6 +99,16 @@ class TracedJob:
             )
         if not (isfinite(self.noise_scale) and self.noise_scale > 0):
             raise UsageError(f"{self.name}: noise_scale: expected a number above 0, got {self.noise_scale}")
+        if self.deadline_ns is not None and self.deadline_ns <= self.arrival_ns:
+            raise UsageError(
+                f"{self.name}: deadline_s: expected more than its arrival_s {self.arrival_ns / 1e9}, "
+                f"got {self.deadline_ns / 1e9}"
+            )
+
+    @property
+    def times(self) -> ProfiledTimes:
+        """Its iteration times as a scheduler knows them."""
+        return ProfiledTimes(self)
 
     def phases(self, workers: int) -> tuple[Phase, ...]:
         """The phases of an iteration with another number of workers."""
@@ -115,7 +132,23 @@ class TracedJob:
             found["max_workers"] = self.max_workers
         if self.noise_scale != NOISE_SCALE:
             found["noise_scale"] = self.noise_scale
+        if self.deadline_ns is not None:
+            found["deadline_s"] = self.deadline_ns / 1e9
         return {**found, **demand_document(self.demand)}
+
+
+@dataclass(frozen=True)
+class ProfiledTimes:
+    """Iteration times from a job's profile. They depend on the racks that it spans, not on other jobs' traffic."""
+
+    job: TracedJob
+
+    def iteration_ns(self, workers: int, one_rack: bool) -> float:
+        """The time of an iteration with so many workers, all in one rack or not."""
+        phases = self.job.phases(workers)
+        sending = sum(phase.duration_ns for phase in phases if phase.bandwidth_bps)
+        total = sum(phase.duration_ns for phase in phases)
+        return total if one_rack else total + (ACROSS_RACKS - 1) * sending
 
 
 @dataclass(frozen=True)
@@ -243,6 +276,7 @@ def _job(document: object, where: str) -> TracedJob:
             _text(fields, "model", where, ""),
             _whole(fields, "batch", where, 0),
             _number(fields, "noise_scale", where, NOISE_SCALE),
+            round(_number(fields, "deadline_s", where) * 1e9) if "deadline_s" in fields else None,
         )
     except UsageError as error:
         raise UsageError(_placed(where, error)) from None

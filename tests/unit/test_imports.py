@@ -47,7 +47,10 @@ LAYERS = {
         *("gate", "engines", "service", "client", "cli"),
     ),
     "placement.policies": ("rule_numbers", "placing", "communication", "schedulers"),
-    "placement.simulator": ("outcome", "exact", "published", "fluid"),
+    "placement.simulator": (
+        *("outcome", "exact", "published", "fluid"),
+        *("scheduled_job", "executor", "cluster_run", "rates"),
+    ),
     "placement.service": ("protocol", "state", "context", "decisions", "agents"),
     "bench": ("lab", "workloads", "compare", "allreduce", "bulk", "contention", "perf", "cost", "cli"),
     "bench.compare": (

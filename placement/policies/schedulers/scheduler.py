@@ -7,8 +7,10 @@ whose traffic fits together best. A scheduler keeps no state between two calls.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Protocol, TypeAlias
 
 from mltcp.core.errors import UsageError
@@ -45,7 +47,12 @@ class JobView:
         gpus: those that it holds; none while it waits.
         lease_end_ns: until when it may keep them; without meaning while it waits.
         restarts: how often it has been restarted.
-        noise_scale: the gradient noise scale, in batches of one worker.
+        noise_scale: the gradient noise scale, in batches of one worker; infinite if every sample counts the same
+            whatever the size of the batch.
+        deadline_ns: when it is to have ended; None if it has no deadline.
+        restart_ns: the time for which it would hold GPUs without training if it were started on others than its own; 0
+            before its first start.
+        restart_left_ns: what is left of such a time on the GPUs that it holds.
 
     Raises:
         UsageError: a value is out of range.
@@ -56,13 +63,16 @@ class JobView:
     gpus_wanted: int
     gpus_min: int
     gpus_max: int
-    iterations: float
-    iterations_left: float
+    iterations: float | Fraction
+    iterations_left: float | Fraction
     times: IterationTimes
     gpus: tuple[int, ...] = ()
     lease_end_ns: int = 0
     restarts: int = 0
     noise_scale: float = 16.0
+    deadline_ns: int | None = None
+    restart_ns: int = 0
+    restart_left_ns: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.gpus_min <= self.gpus_wanted <= self.gpus_max:
@@ -83,6 +93,8 @@ class JobView:
         The batch of w workers is w times as large. With the gradient noise scale phi, in batches of one worker, the
         efficiency is (phi + 1) / (phi + w).
         """
+        if math.isinf(self.noise_scale):
+            return 1.0
         return (self.noise_scale + 1) / (self.noise_scale + workers)
 
     def throughput(self, workers: int, one_rack: bool) -> float:
@@ -93,13 +105,20 @@ class JobView:
         """Iterations a second, counted by the progress that their samples make."""
         return progress(self, workers) * 1e9 / self.times.iteration_ns(workers, one_rack)
 
+    def run_ns(self, workers: int, one_rack: bool) -> int:
+        """The time that the iterations left take with so many workers, rounded up; exact where the job's times are."""
+        left = self.iterations_left * self.times.iteration_ns(workers, one_rack)
+        return math.ceil(left / progress(self, workers))
+
     def holds(self, now_ns: int) -> bool:
         """Whether it has GPUs that it may keep for now."""
         return bool(self.gpus) and self.lease_end_ns > now_ns
 
 
-def progress(job: JobView, workers: int) -> float:
+def progress(job: JobView, workers: int) -> float | Fraction:
     """The progress of an iteration with so many workers, relative to one with `gpus_wanted` workers."""
+    if math.isinf(job.noise_scale):
+        return Fraction(workers, job.gpus_wanted)
     return workers * job.efficiency(workers) / (job.gpus_wanted * job.efficiency(job.gpus_wanted))
 
 

@@ -1,0 +1,1 @@
+"""Comparisons of schedulers on traces of whole jobs with deadlines."""

@@ -1,0 +1,1 @@
+"""Throughput models: how fast a training job advances on its GPUs, one model a file."""

@@ -1,0 +1,29 @@
+"""First in, first out, as in the DRS paper: a job waits until the whole cluster is free, and gets all of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from placement.policies.schedulers.drs.allocation import FreeGpus
+from placement.policies.schedulers.drs.scheme import Scheme
+from placement.policies.schedulers.ordered.non_preemptive import NonPreemptive, Rank
+from placement.policies.schedulers.ordered.shares import whole_cluster
+from placement.policies.schedulers.scheduler import JobView
+
+
+@dataclass(frozen=True)
+class Fifo(NonPreemptive):
+    """FIFO: the earliest arrival first, one job at a time."""
+
+    @property
+    def name(self) -> str:
+        """Its name on the command line."""
+        return "fifo"
+
+    def share(self, job: JobView, now_ns: int, free: FreeGpus) -> Scheme | None:
+        """See `NonPreemptive`."""
+        return whole_cluster(job, now_ns, free)
+
+    def rank(self, job: JobView, now_ns: int, scheme: Scheme) -> Rank:
+        """See `NonPreemptive`."""
+        return (job.arrival_ns,)

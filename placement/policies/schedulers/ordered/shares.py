@@ -1,0 +1,36 @@
+"""The shares of the cluster that a job may get at its start, and the ranks that several policies have in common."""
+
+from __future__ import annotations
+
+from placement.policies.schedulers.drs.allocation import FreeGpus
+from placement.policies.schedulers.drs.scheme import Scheme, deadline_of
+from placement.policies.schedulers.ordered.non_preemptive import Rank
+from placement.policies.schedulers.scheduler import JobView
+
+
+def whole_cluster(job: JobView, now_ns: int, free: FreeGpus) -> Scheme | None:
+    """All GPUs, or as many as the job can use, once all are free."""
+    if not free.all_free:
+        return None
+    gpus = min(free.total, job.gpus_max)
+    return _scheme(job, now_ns, gpus, one_node=gpus <= max(free.counts))
+
+
+def whole_node(job: JobView, now_ns: int, free: FreeGpus) -> Scheme | None:
+    """All GPUs of a node, or as many as the job can use, once a node is free."""
+    node = free.free_node()
+    if node is None or free.counts[node] < job.gpus_min:
+        return None
+    return _scheme(job, now_ns, min(free.counts[node], job.gpus_max), one_node=True)
+
+
+def late_last(job: JobView, scheme: Scheme) -> Rank:
+    """Earliest deadline first; jobs that would end late come after all others, by their end."""
+    deadline_ns = deadline_of(job)
+    return (0, deadline_ns) if scheme.end_ns <= deadline_ns else (1, scheme.end_ns)
+
+
+def _scheme(job: JobView, now_ns: int, gpus: int, one_node: bool) -> Scheme | None:
+    if gpus < job.gpus_min:
+        return None
+    return Scheme(gpus, not one_node, now_ns + job.restart_ns + job.run_ns(gpus, one_node))

@@ -1,0 +1,53 @@
+"""All schedulers by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from mltcp.core.policy_names import Vocabulary
+from placement.policies.schedulers.drs.drs import Drs
+from placement.policies.schedulers.fairness.themis_batch import ThemisBatch
+from placement.policies.schedulers.ordered.edf import Edf
+from placement.policies.schedulers.ordered.edf_late_last import EdfLateLast
+from placement.policies.schedulers.ordered.edf_late_last_node import EdfLateLastNode
+from placement.policies.schedulers.ordered.edf_late_last_scheme import EdfLateLastScheme
+from placement.policies.schedulers.ordered.edf_scheme import EdfScheme
+from placement.policies.schedulers.ordered.fifo import Fifo
+from placement.policies.schedulers.ordered.llf import Llf
+from placement.policies.schedulers.pollux import Pollux
+from placement.policies.schedulers.random_scheduler import RandomScheduler
+from placement.policies.schedulers.scheduler import Scheduler
+from placement.policies.schedulers.themis import Themis
+
+_Factory = Callable[[int], Scheduler]
+
+SCHEDULERS: Mapping[str, _Factory] = MappingProxyType(
+    {
+        "drs": lambda seed: Drs(),
+        "norm": lambda seed: Drs(migration=False),
+        "edf": lambda seed: Edf(),
+        "fifo": lambda seed: Fifo(),
+        "themis-batch": lambda seed: ThemisBatch(),
+        "edf-scheme": lambda seed: EdfScheme(),
+        "edf-late-last": lambda seed: EdfLateLast(),
+        "edf-late-last-node": lambda seed: EdfLateLastNode(),
+        "edf-late-last-scheme": lambda seed: EdfLateLastScheme(),
+        "llf": lambda seed: Llf(),
+        "themis": lambda seed: Themis(seed=seed),
+        "pollux": lambda seed: Pollux(seed=seed),
+        "random": lambda seed: RandomScheduler(seed),
+    }
+)
+"""A factory a name; its argument is the seed of draws among equally good placements."""
+
+NAMES = Vocabulary("scheduler", tuple(SCHEDULERS))
+
+
+def named_scheduler(name: str, seed: int = 0) -> Scheduler:
+    """The scheduler of this name.
+
+    Raises:
+        UsageError: there is no such scheduler.
+    """
+    return SCHEDULERS[NAMES.parse(name).base](seed)

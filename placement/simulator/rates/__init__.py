@@ -1,0 +1,1 @@
+"""Whole jobs that advance at the rates of a throughput model."""

@@ -1,0 +1,152 @@
+"""The executor in which a job advances at the rate that a throughput model gives for its allocation and its neighbours.
+
+Times are whole nanoseconds and work is exact, so that a run can be repeated to the nanosecond. A job ends at the first
+whole nanosecond at which its work is done. A restart holds the GPUs for a fixed time before the job goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from mltcp.core.errors import UsageError
+from placement.model.cluster import Cluster
+from placement.model.throughput.throughput import GpusByNode, Neighbour, ThroughputModel
+from placement.policies.schedulers.scheduling_policy import Decision
+from placement.simulator.executor import JobEnd, Start
+from placement.simulator.rates.rate_job import RateJob
+from placement.simulator.rates.span import Span
+
+
+@dataclass
+class _Running:
+    """A job that runs.
+
+    Attributes:
+        start: its start.
+        allocation: its GPUs by node.
+        began_ns: the time of the start.
+        hold_ns: the cost of the restart.
+        since_ns: from when on `rate` holds; not before the restart is over.
+        work: that was left at `since_ns`.
+        rate: the work done in a nanosecond.
+        end_ns: when the work is done at this rate.
+    """
+
+    start: Start[RateJob]
+    allocation: GpusByNode
+    began_ns: int
+    hold_ns: int
+    since_ns: int
+    work: Fraction
+    rate: Fraction = Fraction(1)
+    end_ns: int = 0
+
+    def left(self, now_ns: int) -> Fraction:
+        """The work that is left at a time."""
+        return max(self.work - self.rate * max(now_ns - self.since_ns, 0), Fraction(0))
+
+    def accelerate(self, now_ns: int, rate: Fraction) -> None:
+        """From now on the job has this rate."""
+        self.work = self.left(now_ns)
+        self.since_ns = max(self.since_ns, now_ns)
+        self.rate = rate
+        self.end_ns = self.since_ns + math.ceil(self.work / rate)
+
+
+class RatesExecutor:
+    """Runs jobs at the rates of a throughput model; see `Executor`.
+
+    Attributes:
+        spans: of all jobs, in the order in which they gave their GPUs back.
+
+    Args:
+        cluster: where the jobs run; a server is a node.
+        model: gives the rates.
+        restart_ns: the cost c of every start of a job but its first.
+
+    Raises:
+        UsageError: the cost is negative.
+    """
+
+    def __init__(self, cluster: Cluster, model: ThroughputModel, restart_ns: int = 0) -> None:
+        if restart_ns < 0:
+            raise UsageError(f"restart_ns: expected 0 or more, got {restart_ns}")
+        self.spans: list[Span] = []
+        self._cluster, self._model, self._restart_ns = cluster, model, restart_ns
+        self._running: dict[str, _Running] = {}
+        self._now_ns = 0
+
+    @property
+    def now_ns(self) -> int:
+        """See `Executor`."""
+        return self._now_ns
+
+    def run(self, until_ns: int | None) -> Sequence[JobEnd]:
+        """See `Executor`."""
+        times = [job.end_ns for job in self._running.values()]
+        if until_ns is not None:
+            times.append(until_ns)
+        self._now_ns = max(self._now_ns, min(times))
+        ended = [name for name, job in self._running.items() if job.end_ns <= self._now_ns]
+        for name in ended:
+            self._free(name)
+        if ended:
+            self._set_rates([])
+        return [JobEnd(name, self._now_ns) for name in ended]
+
+    def start(self, start: Start[RateJob]) -> None:
+        """See `Executor`."""
+        hold_ns = self._restart_ns if start.restarts else 0
+        begins_ns = self._now_ns + hold_ns
+        work = Fraction(start.work)
+        self._running[start.job.name] = _Running(
+            start, self._by_node(start.gpus), self._now_ns, hold_ns, begins_ns, work
+        )
+        self._set_rates([start.job.name])
+
+    def stop(self, job: str) -> None:
+        """See `Executor`; no work is lost."""
+        self._free(job)
+        self._set_rates([])
+
+    def work_done(self, job: str) -> Fraction:
+        """See `Executor`."""
+        running = self._running[job]
+        return Fraction(running.start.work) - running.left(self._now_ns)
+
+    def decided(self, decision: Decision) -> None:
+        """See `Executor`: time shifts make no difference to rates."""
+
+    def _by_node(self, gpus: Sequence[int]) -> GpusByNode:
+        counts: dict[int, int] = {}
+        for gpu in gpus:
+            node = self._cluster.gpus[gpu][0]
+            counts[node] = counts.get(node, 0) + 1
+        return tuple(sorted(counts.items()))
+
+    def _free(self, name: str) -> None:
+        job = self._running.pop(name)
+        if self._now_ns > job.began_ns:
+            self.spans.append(Span(name, job.start.gpus, job.began_ns, self._now_ns, job.hold_ns))
+
+    def _set_rates(self, started: Sequence[str]) -> None:
+        """Set the rates of jobs that were started, and of all others where neighbours count."""
+        for name in self._running if self._model.uses_neighbours else started:
+            job = self._running[name]
+            job.accelerate(self._now_ns, self._rate(name, job))
+
+    def _rate(self, name: str, job: _Running) -> Fraction:
+        rate_job = job.start.job
+        neighbours = []
+        if self._model.uses_neighbours:
+            neighbours = [
+                Neighbour(other.start.job.job.workload, other.allocation)
+                for key, other in self._running.items()
+                if key != name
+            ]
+        workload = rate_job.job.workload
+        samples = self._model.samples_per_ns(workload, job.allocation, neighbours)
+        return samples / (workload.batch * rate_job.workers)

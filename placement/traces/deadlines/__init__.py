@@ -1,0 +1,1 @@
+"""Traces of whole jobs that have deadlines."""
