@@ -55,11 +55,11 @@ def _replace(path: Path, content: bytes, durable: bool) -> None:
         os.unlink(name)
         raise
     if durable:
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
 
 
-def _sync_directory(path: Path) -> None:
-    """Make the renaming durable, too; without this, a crash may bring the old file back."""
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable; without this, a crash may undo a renaming."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -41,7 +41,7 @@ RULES = {
 LAYERS = {
     "mltcp": ("core", "control", "ebpf", "pacing", "daemon", "cli"),
     "mltcp.daemon": ("client", "journal", "jobs", "mechanisms", "service"),
-    "collectives": ("core", "transport", "recording", "gate", "agent", "group"),
+    "collectives": ("core", "transport", "recording", "gate", "agent", "group", "elastic"),
     "placement": (
         *("model", "cassini", "policies", "traces", "simulator", "experiments", "plots"),
         *("gate", "engines", "service", "client", "cli"),
@@ -60,7 +60,7 @@ LAYERS = {
     "bench.lab": ("link", "topology", "network", "bottleneck"),
     "bench.workloads": (
         *("loop", "perturbation", "profile", "phases", "flows", "job"),
-        *("kinds", "ranks", "launch"),
+        *("kinds", "ranks", "launch", "elastic"),
     ),
 }
 

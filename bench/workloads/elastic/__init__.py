@@ -1,0 +1,1 @@
+"""A training that may be stopped at any step and go on with another number of ranks, started by torchrun."""

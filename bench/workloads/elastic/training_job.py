@@ -1,0 +1,178 @@
+"""A small training on the CPU, for torchrun: ``python -m bench.workloads.elastic.training_job DIRECTORY``.
+
+A perceptron learns a fixed function of seeded random inputs under DistributedDataParallel. Its computing takes as long
+as asked, by a timer, so that many ranks fit on few cores. It stops at a step boundary on SIGTERM and goes on with any
+number of ranks.
+"""
+
+from __future__ import annotations
+
+import time
+
+_STARTED_NS = time.monotonic_ns()
+
+import argparse  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+from dataclasses import dataclass  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+from bench.workloads.elastic.sample_counts import SampleCounts  # noqa: E402
+from bench.workloads.kinds.training import perceptron  # noqa: E402
+from bench.workloads.loop import sleep_until  # noqa: E402
+from collectives.elastic.batch import Batch  # noqa: E402
+from collectives.elastic.batch_scaling import linear_in_batch  # noqa: E402
+from collectives.elastic.journal import Journal  # noqa: E402
+from collectives.elastic.training import ElasticTraining  # noqa: E402
+
+LOSSES = "losses.jsonl"
+FAULTS = "faults.json"
+_INPUTS = 16
+_DROPOUT = 0.1
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """The training.
+
+    Attributes:
+        directory: of its checkpoints, losses and journal.
+        samples: in an epoch.
+        batch: samples of a rank in a step.
+        epochs: to train.
+        parameters: of the model, about.
+        compute_s: computing of a step before gradients are reduced.
+        seed: of data, model and order.
+        backend: of torch.distributed.
+        checkpoint_every_s: between checkpoints.
+        verify: count samples, and record the loss of every step; costs two more all-reduces a step.
+    """
+
+    directory: Path
+    samples: int = 480
+    batch: int = 4
+    epochs: int = 10
+    parameters: int = 10_000
+    compute_s: float = 0.02
+    seed: int = 1
+    backend: str = "gloo"
+    checkpoint_every_s: float = 300.0
+    verify: bool = False
+
+    def arguments(self) -> list[str]:
+        """The arguments of this module's command that stand for these options."""
+        values = {
+            **{"samples": self.samples, "batch": self.batch, "epochs": self.epochs},
+            **{"parameters": self.parameters, "compute-s": self.compute_s, "seed": self.seed},
+            **{"backend": self.backend, "checkpoint-every-s": self.checkpoint_every_s},
+        }
+        flags = ["--verify"] if self.verify else []
+        return [os.fspath(self.directory), *(f"--{name}={value}" for name, value in values.items()), *flags]
+
+
+class TrainingJob:
+    """One rank of the training, in a process group."""
+
+    def __init__(self, options: JobOptions) -> None:
+        self._options = options
+        torch.manual_seed(options.seed)
+        module = nn.Sequential(nn.Dropout(_DROPOUT), *perceptron(options.parameters))
+        self._inputs = torch.randn(options.samples, _INPUTS)
+        self._targets = self._inputs.mean(dim=1, keepdim=True).mul(4).tanh()
+        self._model = DistributedDataParallel(module, init_sync=False)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.05, momentum=0.9)
+        self._schedule = torch.optim.lr_scheduler.ExponentialLR(self._optimizer, 0.95)
+        self._counts = SampleCounts(options.samples, options.epochs)
+
+    def run(self) -> None:
+        """Train until all epochs are done, or until the job is asked to stop, which ends the process."""
+        options = self._options
+        with ElasticTraining(
+            options.directory,
+            model=self._model,
+            optimizer=self._optimizer,
+            schedule=self._schedule,
+            samples=options.samples,
+            batch=options.batch,
+            epochs=options.epochs,
+            scaling=linear_in_batch(options.batch),
+            others={"counts": self._counts} if options.verify else None,
+            seed=options.seed,
+            checkpoint_every_s=options.checkpoint_every_s,
+        ) as training:
+            for batch in training:
+                self._step(batch)
+        if options.verify and dist.get_rank() == 0:
+            faults = self._counts.faults(training.samples_done)
+            (options.directory / FAULTS).write_text(json.dumps(faults))
+
+    def _step(self, batch: Batch) -> None:
+        begin_s = time.monotonic()
+        outputs = self._model(self._inputs[batch.indices])
+        loss = nn.functional.mse_loss(outputs, self._targets[batch.indices], reduction="sum")
+        sleep_until(begin_s + self._options.compute_s)
+        batch.mean(loss).backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        if batch.ends_epoch:
+            self._schedule.step()
+        if self._options.verify:
+            self._counts.add(batch)
+            self._record(batch, loss.detach())
+
+    def _record(self, batch: Batch, loss: torch.Tensor) -> None:
+        dist.all_reduce(loss)
+        if dist.get_rank() == 0:
+            line = {"samples_done": batch.samples_done, "ranks": batch.ranks, "loss": float(loss).hex()}
+            with open(self._options.directory / LOSSES, "a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def read_losses(directory: Path) -> list[tuple[int, int, str]]:
+    """Samples done before, ranks and loss of each step that led to the last one; steps that were done again count once.
+
+    A step whose checkpoint was lost is replaced by the one that a later run did from the same position.
+    """
+    kept: list[tuple[int, int, str]] = []
+    for line in (directory / LOSSES).read_text().splitlines():
+        found = json.loads(line)
+        while kept and kept[-1][0] >= found["samples_done"]:
+            kept.pop()
+        kept.append((found["samples_done"], found["ranks"], found["loss"]))
+    return kept
+
+
+def main() -> None:
+    """Run one rank."""
+    imported_ns = time.monotonic_ns()
+    options = _options()
+    torch.set_num_threads(1)
+    dist.init_process_group(options.backend)
+    if dist.get_rank() == 0:
+        options.directory.mkdir(parents=True, exist_ok=True)
+        journal = Journal(options.directory)
+        journal.note("process", _STARTED_NS)
+        journal.note("imported", imported_ns)
+        journal.note("rendezvous")
+    TrainingJob(options).run()
+
+
+def _options() -> JobOptions:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("directory", type=Path)
+    for name in ("samples", "batch", "epochs", "parameters", "seed"):
+        parser.add_argument(f"--{name}", type=int, default=getattr(JobOptions, name))
+    for name in ("compute_s", "checkpoint_every_s"):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(JobOptions, name))
+    parser.add_argument("--backend", default=JobOptions.backend)
+    parser.add_argument("--verify", action="store_true")
+    return JobOptions(**vars(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

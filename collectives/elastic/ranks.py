@@ -1,0 +1,96 @@
+"""Agreement between the ranks of a training: on flags in every step, and on outcomes and objects at its ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from mltcp.core.errors import MltcpError
+
+_Value = TypeVar("_Value")
+
+
+class Flags:
+    """Two flags of each rank, being summed over all ranks."""
+
+    def __init__(self, counts: torch.Tensor, work: dist.Work | None) -> None:
+        self._counts, self._work = counts, work
+
+    def wait(self) -> tuple[bool, bool]:
+        """Whether any rank has set the first, and the second."""
+        if self._work is not None:
+            self._work.wait()
+        first, second = self._counts.tolist()
+        return first > 0, second > 0
+
+
+class Ranks:
+    """The ranks of a process group, or this process alone where torch.distributed is not initialized.
+
+    Args:
+        group: default: the default group.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self._alone = not dist.is_initialized()
+        self.group = group
+        self.rank = 0 if self._alone else dist.get_rank(group)
+        self.count = 1 if self._alone else dist.get_world_size(group)
+        self._device = torch.device("cpu") if self._alone else _device_of(group)
+
+    def start_flags(self, first: bool, second: bool) -> Flags:
+        """Begin an all-reduce of two flags; every rank must call it at the same place."""
+        counts = torch.tensor([int(first), int(second)], dtype=torch.int32, device=self._device)
+        work = None
+        if self.count > 1:
+            work = dist.all_reduce(counts, group=self.group, async_op=True)
+        return Flags(counts, work)
+
+    def of_first(self, value: Any) -> Any:
+        """The value of rank 0, on every rank; the values of the others are ignored."""
+        if self.count == 1:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, group_src=0, group=self.group)
+        return values[0]
+
+    def by_first(self, action: Callable[[], _Value]) -> _Value:
+        """The value that an action has on rank 0, on every rank.
+
+        Raises:
+            MltcpError: the action has raised it; every rank raises the same.
+        """
+        outcome: tuple[_Value | None, MltcpError | None] = (None, None)
+        if self.rank == 0:
+            try:
+                outcome = (action(), None)
+            except MltcpError as raised:
+                outcome = (None, raised)
+        value, error = self.of_first(outcome)
+        if error is not None:
+            raise error
+        found: _Value = value
+        return found
+
+    def of_all(self, value: Any) -> list[Any]:
+        """The values of all ranks, by rank."""
+        if self.count == 1:
+            return [value]
+        values: list[Any] = [None] * self.count
+        dist.all_gather_object(values, value, group=self.group)
+        return values
+
+
+def _device_of(group: dist.ProcessGroup | None) -> torch.device:
+    """A device whose tensors the group reduces: the CPU where it can."""
+    members = group if group is not None else dist.group.WORLD
+    assert members is not None
+    types = [device.type for device in members._device_types]
+    if "cpu" in types or not types:
+        return torch.device("cpu")
+    accelerator = torch.accelerator.current_accelerator()
+    assert accelerator is not None
+    return torch.device(accelerator.type, torch.accelerator.current_device_index())
