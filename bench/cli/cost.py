@@ -18,6 +18,7 @@ BENCHMARKS = tuple(
         ("gate", "time that a gate adds to an all-reduce of two ranks on this host"),
         ("placement-service", "submissions per second, time of a placement, and jobs lost after SIGKILL"),
         ("cassini", "time of a compatibility score, and of the choice among candidate placements"),
+        ("restart", "cost of restarts of a training with other numbers of ranks, and samples lost"),
         ("perf-beside-iperf3", "throughput of one bulk flow of mltcp-bench perf, beside iperf3"),
     )
 )

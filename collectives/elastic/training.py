@@ -37,17 +37,17 @@ from torch.optim import Optimizer
 
 from collectives.elastic.batch import Batch
 from collectives.elastic.batch_scaling import BatchScaling
-from collectives.elastic.checkpoint_directory import CheckpointDirectory
-from collectives.elastic.checkpointer import Checkpointer
+from collectives.elastic.checkpoints.checkpoint_directory import CheckpointDirectory
+from collectives.elastic.checkpoints.checkpointer import Checkpointer
+from collectives.elastic.checkpoints.header import CheckpointError, Header
+from collectives.elastic.checkpoints.identity import identity_of
+from collectives.elastic.checkpoints.run_lock import RunLock
+from collectives.elastic.checkpoints.training_state import Stateful, training_state
 from collectives.elastic.epoch_order import HIGHEST_SEED, EpochOrder, step_range, step_seed
-from collectives.elastic.header import CheckpointError, Header
-from collectives.elastic.identity import identity_of
 from collectives.elastic.journal import Journal
 from collectives.elastic.ranks import Flags, Ranks
-from collectives.elastic.run_lock import RunLock
 from collectives.elastic.step_hooks import StepHooks
 from collectives.elastic.stop_request import StopRequest
-from collectives.elastic.training_state import Stateful, training_state
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.signals import stop_signals
 

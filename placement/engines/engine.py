@@ -97,9 +97,16 @@ class JobFailed:
 
 @dataclass(frozen=True)
 class JobStopped:
-    """A job has ended because it was asked to stop: all of its ranks have ended, and its slots are free."""
+    """A job has ended because it was asked to stop: all of its ranks have ended, and its slots are free.
+
+    Attributes:
+        job_id: the job's id.
+        orderly: whether every rank exited with status 0 within the grace period, as one does that has written a
+            checkpoint at the end of a step; False if a rank was killed, or does not know of being stopped.
+    """
 
     job_id: str
+    orderly: bool = False
 
 
 EngineEvent = JobStarted | JobFinished | JobFailed | JobStopped

@@ -42,6 +42,7 @@ SLOTS = "MLTCP_SLOTS"
 
 _log = logging.getLogger("mltcp.placement")
 _MONITOR_S = 0.1
+_SHUTDOWN_S = 300  # the grace period of `stop` counts, not the 30 s of torchrun
 _LONGEST_NAME = 200
 
 
@@ -236,6 +237,7 @@ class LocalEngine:
             "local-addr": endpoint.address,
             "max-restarts": 0,
             "monitor-interval": _MONITOR_S,
+            "shutdown-timeout": _SHUTDOWN_S,
         }
         return {
             "node": number,

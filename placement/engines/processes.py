@@ -37,7 +37,7 @@ def start_ticks(pid: int) -> int | None:
 def kill_descendants() -> None:
     """Kill and reap all descendants of this process, which must be a subreaper."""
     while True:
-        for pid in _descendants(os.getpid()):
+        for pid in descendants(os.getpid()):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         try:
@@ -46,7 +46,8 @@ def kill_descendants() -> None:
             return
 
 
-def _descendants(ancestor: int) -> Iterator[int]:
+def descendants(ancestor: int) -> Iterator[int]:
+    """The pids of a process's children, their children, and so on, as /proc has them now."""
     children: dict[int, list[int]] = defaultdict(list)
     for name in os.listdir("/proc"):
         if name.isdigit() and (fields := _stat(int(name))) is not None:

@@ -40,7 +40,7 @@ class RunningJob:
         self.job_id = job_id
         self.nodes = tuple(nodes)
         self._hosts = [share.host for share in placement for _ in share.slots]
-        self._started = 0
+        self._started = self._exited = 0
         self._waiting = set(nodes)
         self._failures: list[_Failure] = []
         self._end_asked = False
@@ -99,6 +99,7 @@ class RunningJob:
 
     def _note_end_of_rank(self, message: Mapping[str, Any]) -> None:
         status, rank = message["status"], message["rank"]
+        self._exited += status == 0
         if status != 0 and not message["signalled"]:
             host = self._hosts[rank]
             detail = f": {message['last_log_line']}" if message["last_log_line"] and status > 0 else ""
@@ -131,7 +132,10 @@ class RunningJob:
             return JobFailed(self.job_id, first.why, first.rank, first.host)
         if all(node.result is not None and node.result["status"] == 0 for node in self.nodes):
             return JobFinished(self.job_id)
-        return JobFailed(self.job_id, "the engine was closed") if self._closing else JobStopped(self.job_id)
+        if self._closing:
+            return JobFailed(self.job_id, "the engine was closed")
+        # torchrun itself exits with status 1 after SIGTERM, whatever its ranks did.
+        return JobStopped(self.job_id, orderly=self._exited == len(self._hosts))
 
     def _blamed(self) -> _Failure:
         """The failure that caused the others: a killed rank or launcher, or else the first rank that failed."""

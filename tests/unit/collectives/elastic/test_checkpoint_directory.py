@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from collectives.elastic.checkpoint_directory import CheckpointDirectory, progress_of
-from collectives.elastic.header import (
+from collectives.elastic.checkpoints.checkpoint_directory import CheckpointDirectory, progress_of
+from collectives.elastic.checkpoints.header import (
     NAME,
     CheckpointError,
     Header,

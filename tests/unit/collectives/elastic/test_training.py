@@ -14,11 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bench.workloads.elastic.sample_counts import SampleCounts
 from collectives.elastic.batch_scaling import linear_in_batch
-from collectives.elastic.checkpoint_directory import progress_of
+from collectives.elastic.checkpoints.checkpoint_directory import progress_of
+from collectives.elastic.checkpoints.header import CheckpointError, Segment
+from collectives.elastic.checkpoints.run_lock import CheckpointsInUse
 from collectives.elastic.epoch_order import EpochOrder, step_range, step_seed
-from collectives.elastic.header import CheckpointError, Segment
 from collectives.elastic.journal import read_journal
-from collectives.elastic.run_lock import CheckpointsInUse
 from collectives.elastic.training import ElasticTraining, Stopped
 from mltcp.core.errors import UsageError
 from tests.unit.collectives.ranks import run_ranks, started

@@ -132,7 +132,7 @@ def test_stopping_asks_first_and_then_makes_the_end(engine, tmp_path):
     polite.await_running(1)
     stubborn.await_running(1)
     engine.stop("polite", PATIENCE_S)
-    assert end_of(engine, "polite") == JobStopped("polite")
+    assert end_of(engine, "polite") == JobStopped("polite", orderly=True)
     assert (engine.logs_of(handle) / "rank-0.log").read_text() == "bye\n"
     assert polite.pids() == [], "what the rank had left behind is gone as well"
     engine.stop("stubborn", 0.5)

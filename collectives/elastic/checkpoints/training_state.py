@@ -13,8 +13,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from collectives.elastic.header import CheckpointError
-from collectives.elastic.identity import unwrapped
+from collectives.elastic.checkpoints.header import CheckpointError
+from collectives.elastic.checkpoints.identity import unwrapped
 from collectives.elastic.ranks import Ranks
 
 _WHOLE = "state.pt"

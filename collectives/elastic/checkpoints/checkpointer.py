@@ -9,11 +9,11 @@ from pathlib import Path
 
 from torch.distributed.checkpoint.api import CheckpointException
 
-from collectives.elastic.checkpoint_directory import CheckpointDirectory
-from collectives.elastic.header import CheckpointError, Header, StoredFile, stored_file
-from collectives.elastic.identity import difference
+from collectives.elastic.checkpoints.checkpoint_directory import CheckpointDirectory
+from collectives.elastic.checkpoints.header import CheckpointError, Header, StoredFile, stored_file
+from collectives.elastic.checkpoints.identity import difference
+from collectives.elastic.checkpoints.training_state import TrainingState
 from collectives.elastic.ranks import Ranks
-from collectives.elastic.training_state import TrainingState
 
 
 class Checkpointer:

@@ -11,7 +11,14 @@ import re
 import shutil
 from pathlib import Path
 
-from collectives.elastic.header import NAME, CheckpointError, Header, check_files, encoded, read_header
+from collectives.elastic.checkpoints.header import (
+    NAME,
+    CheckpointError,
+    Header,
+    check_files,
+    encoded,
+    read_header,
+)
 from mltcp.core.atomic_files import sync_directory
 from mltcp.core.errors import MltcpError
 
