@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from torch.distributed.checkpoint.api import CheckpointException
-
 from collectives.elastic.checkpoints.checkpoint_directory import CheckpointDirectory
 from collectives.elastic.checkpoints.header import CheckpointError, Header, StoredFile, stored_file
 from collectives.elastic.checkpoints.identity import difference
@@ -57,7 +55,7 @@ class Checkpointer:
         failed = None
         try:
             mine = {name: stored_file(unfinished / name) for name in self._state.save(unfinished)}
-        except (OSError, RuntimeError, CheckpointException) as error:
+        except (OSError, RuntimeError) as error:
             failed = CheckpointError(f"{unfinished}: rank {self._ranks.rank} could not write: {error}")
         outcomes = self._ranks.of_all((mine, failed))
         files = {name: file for each, _ in outcomes for name, file in each.items()}

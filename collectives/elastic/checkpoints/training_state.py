@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from collectives.elastic.checkpoints.header import CheckpointError
@@ -37,7 +37,10 @@ class TrainingState(Protocol):
     kind: str
 
     def save(self, directory: Path) -> list[str]:
-        """Write and sync this rank's files, and return their names. All ranks call it."""
+        """Write and sync this rank's files, and return their names. All ranks call it.
+
+        Raises OSError or RuntimeError if they cannot be written.
+        """
 
     def load(self, directory: Path) -> None:
         """Restore the objects on this rank. All ranks call it."""
@@ -79,11 +82,16 @@ class ShardedState:
     def save(self, directory: Path) -> list[str]:
         """See `TrainingState`."""
         import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.api import CheckpointException
         from torch.distributed.checkpoint.state_dict import get_state_dict
 
         model, optimizer = get_state_dict(self._model, self._optimizer)
         state = {"model": model, "optimizer": optimizer}
-        dcp.save(state, storage_writer=dcp.FileSystemWriter(directory), process_group=self._ranks.group)
+        writer = dcp.FileSystemWriter(directory)
+        try:
+            dcp.save(state, storage_writer=writer, process_group=self._ranks.group)
+        except CheckpointException as error:  # it is no Exception
+            raise RuntimeError(_first_line(error)) from None
         mine = sorted(path.name for path in directory.glob(f"__{self._ranks.rank}_*"))
         if self._ranks.rank == 0:
             _write(directory / _OTHERS, {name: each.state_dict() for name, each in self._others.items()})
@@ -115,7 +123,9 @@ def training_state(
     model: nn.Module, optimizer: Optimizer, others: Mapping[str, Stateful], ranks: Ranks
 ) -> TrainingState:
     """The state of these objects: sharded if a parameter is, else whole."""
-    if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+    # Importing it takes a second, and where nobody has, no parameter is sharded.
+    tensors = sys.modules.get("torch.distributed.tensor")
+    if tensors is not None and any(isinstance(each, tensors.DTensor) for each in model.parameters()):
         return ShardedState(model, optimizer, others, ranks)
     return WholeState({"model": unwrapped(model), "optimizer": optimizer, **others}, ranks)
 
@@ -151,6 +161,6 @@ def _restore(objects: Mapping[str, Stateful], state: Mapping[str, Any], checkpoi
             raise CheckpointError(f"{checkpoint}: {name}: {_first_line(error)}") from None
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:2]) or type(error).__name__
