@@ -26,6 +26,7 @@ def pytest_addoption(parser):
 SHARED = {
     "tests/unit/placement/engines/test_local.py": "engine ports",
     "tests/unit/placement/service/test_engine_runner.py": "engine ports",
+    "tests/unit/bench/workloads/elastic/test_training_job.py": "engine ports",
     **dict.fromkeys(
         (
             "tests/unit/collectives/transport/test_congestion_control.py",

@@ -28,10 +28,10 @@ from placement.service.decisions.policy import ServicePolicy
 from placement.service.embedded_gate import EmbeddedGate
 from placement.service.engine_runner import EngineRunner
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.checks import check_job, demand_of, profile_message
+from placement.service.protocol.checks import check_deadline, check_job, demand_of, profile_message
 from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
 from placement.service.state.capacity import check_possible
-from placement.service.state.job_record import JobRecord, wrong_state
+from placement.service.state.job_record import JobRecord, deadline_of, wrong_state
 from placement.service.state.persistence import save_link, save_new_job, save_server
 
 
@@ -166,7 +166,9 @@ class ServiceOperations:
         """The explanation of a job's placement, or of its waiting. Raises `RequestError`."""
         job = self._registry.job(job_id)
         found = self.context.decisions.get(job.number)
-        return found if found is not None else explain_unplaced(self._registry, job)
+        return (
+            found if found is not None else explain_unplaced(self._registry, job, self.context.clock.now_ns())
+        )
 
     # --------------------------------------------------------------------------------- profiles, scores, time shifts
 
@@ -329,14 +331,23 @@ class ServiceOperations:
         return known
 
     def _add(self, spec: pb.Job, state: int) -> None:
+        now_ns = self.context.clock.now_ns()
         check_job(spec)
+        check_deadline(spec, now_ns)
         if spec.policy:
             _check_policy(policy_named(spec.policy, "job.policy"), spec, "job.policy")
         for place, server in enumerate(spec.servers):
             self._registry.server_number(server, f"job.servers[{place}]")
         demand = demand_of(spec.profile, "job.profile") if spec.HasField("profile") else None
-        now_ns = self.context.clock.now_ns()
-        job = JobRecord(len(self._registry.jobs), spec, demand, state, spec.policy, submitted_ns=now_ns)
+        job = JobRecord(
+            len(self._registry.jobs),
+            spec,
+            demand,
+            state,
+            spec.policy,
+            submitted_ns=now_ns,
+            deadline_ns=deadline_of(spec, demand, now_ns),
+        )
         check_possible(self._registry, job)
         self._registry.add_job(job)
         save_new_job(self.context.store, job)

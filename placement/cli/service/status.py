@@ -56,8 +56,9 @@ def execute(options: argparse.Namespace) -> int:
 
 def _print_jobs(reply: pb.StatusReply) -> None:
     from placement.service.protocol import placement_pb2 as pb
+    from placement.service.protocol.checks import time_text
 
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             each.id,
             pb.JobState.Name(each.state).lower(),
@@ -69,7 +70,14 @@ def _print_jobs(reply: pb.StatusReply) -> None:
         )
         for each in reply.jobs
     ]
-    print_table(("job", "state", "policy", "places", "time shift", "agent", "reason"), rows)
+    names: tuple[str, ...] = ("job", "state", "policy", "places", "time shift", "agent", "reason")
+    if any(each.HasField("deadline_ns") for each in reply.jobs):
+        names = (*names[:-1], "deadline", names[-1])
+        deadlines = [
+            time_text(each.deadline_ns) if each.HasField("deadline_ns") else "" for each in reply.jobs
+        ]
+        rows = [(*row[:-1], deadline, row[-1]) for row, deadline in zip(rows, deadlines, strict=True)]
+    print_table(names, rows)
 
 
 def _print_cluster(reply: pb.StatusReply) -> None:

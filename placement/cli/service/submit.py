@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import UsageError, shown
+from mltcp.core.quantities import parse_number
 from placement.cli.service.arguments import add_connection, client_of, places_text, print_json, print_table
 from placement.client.client import Client
 
@@ -18,6 +20,7 @@ _EXAMPLES = """\
 examples:
   mltcp-placement submit --id bert-7 --gpus 4 --iterations 20000 --profile bert.json
   mltcp-placement submit --id bert-7 --gpus 4 --iterations 20000 --wait ended -- train.py --lr 0.1
+  mltcp-placement submit --id bert-8 --gpus 4 --iterations 20000 --deadline 2030-01-31T18:00
   mltcp-placement submit --file jobs.json --json
 
 The client chooses the id. Submitting the same job again has no effect, so a command whose answer was lost can be
@@ -48,6 +51,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     job.add_argument("--iterations", type=int, default=0, metavar="N", help="number of iterations to train")
     job.add_argument("--profile", type=Path, metavar="FILE", help="demand profile of an iteration, JSON")
     job.add_argument("--policy", default="", metavar="NAME", help="placement policy (default: the service's)")
+    job.add_argument(
+        "--deadline",
+        metavar="TIME",
+        help="when it is to have ended: ISO 8601, such as 2030-01-31T18:00 (local time), or +SECONDS from now",
+    )
+    job.add_argument(
+        "--priority",
+        type=float,
+        metavar="ALPHA",
+        help="a deadline of ALPHA times its run time on one GPU; smaller is more urgent, needs --profile",
+    )
     job.add_argument(
         "--servers", default="", metavar="NAMES", help="place it on these servers only, separated by commas"
     )
@@ -103,9 +117,26 @@ def _jobs(options: argparse.Namespace) -> list[pb.Job]:
         servers=[each.strip() for each in options.servers.split(",") if each.strip()],
         command=options.program,
     )
+    if options.deadline is not None:
+        job.deadline_ns = _deadline_ns(options.deadline)
+    if options.priority is not None:
+        job.priority = options.priority
     if options.profile is not None:
         job.profile.CopyFrom(profile_from_file(options.profile))
     return [job]
+
+
+def _deadline_ns(text: str) -> int:
+    """A time since the epoch; the service checks that it has not passed."""
+    if text.startswith("+"):
+        seconds = parse_number(text[1:], field="--deadline", lowest=0)
+        return time.time_ns() + round(seconds * 1e9)
+    try:
+        return round(datetime.fromisoformat(text).timestamp()) * 10**9
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(
+            f"--deadline: expected a time in ISO 8601, such as 2030-01-31T18:00, or +SECONDS, got {shown(text)}"
+        ) from None
 
 
 def _wait(client: Client, status: pb.JobStatus, until: str) -> pb.JobStatus:

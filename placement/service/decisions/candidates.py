@@ -116,6 +116,7 @@ def _view(job: JobRecord, registry: Registry) -> JobView:
         _Profiled(job.iteration_ns),
         job.slots if job.placed else (),
         _FOREVER_NS if job.placed else 0,
+        deadline_ns=job.deadline_ns,
     )
 
 

@@ -67,7 +67,7 @@ async def decide(
         choice, connected = await solve(request), tuple(request.demands)
     taken = found[choice.candidate if choice else 0]
     took_ns = time.perf_counter_ns() - began_ns
-    explained = explain_placement(registry, job, policy, found, choice, took_ns)
+    explained = explain_placement(registry, job, policy, found, choice, took_ns, now_ns)
     return PlacementDecision(job.id, policy.name, taken.slots, explained, connected, choice)
 
 

@@ -9,6 +9,7 @@ from placement.cassini.placement_selection import LinkScore, PlacementChoice
 from placement.service.decisions.candidates import Candidate
 from placement.service.decisions.policy import ServicePolicy
 from placement.service.protocol import placement_pb2 as pb
+from placement.service.protocol.checks import time_text
 from placement.service.state.capacity import shortage
 from placement.service.state.job_record import JobRecord
 from placement.service.state.registry import Registry
@@ -21,6 +22,7 @@ def explain_placement(
     candidates: Sequence[Candidate],
     choice: PlacementChoice | None,
     took_ns: int,
+    now_ns: int,
 ) -> pb.ExplainReply:
     """Explain a new placement: Cassini's choice, or without Cassini the first candidate."""
     listed = [pb.Candidate(places=registry.places(job, each.slots)) for each in candidates]
@@ -34,18 +36,19 @@ def explain_placement(
     return pb.ExplainReply(
         job_id=job.id,
         policy=policy.name,
-        summary=_summary(job, policy, candidates, choice),
+        summary=_summary(job, policy, candidates, choice) + _deadline_text(job, now_ns, "expected to end"),
         candidates=listed,
         decision_ns=took_ns,
     )
 
 
-def explain_unplaced(registry: Registry, job: JobRecord) -> pb.ExplainReply:
-    """Explain why a job has not been placed."""
+def explain_unplaced(registry: Registry, job: JobRecord, now_ns: int) -> pb.ExplainReply:
+    """Explain why a job has not been placed as of now."""
     if job.state == pb.QUEUED:
         summary = f"waits: job.{'gpus' if job.spec.gpus else 'cpu_slots'}: {shortage(registry, job)}"
         if registry.pool(job).available(registry.slot_request(job)) >= job.count:
             summary = "waits: its turn has not come yet"
+        summary += _deadline_text(job, now_ns, "placed now it would end")
     elif job.state == pb.REGISTERED:
         summary = "registered, not queued for placement"
     else:
@@ -66,6 +69,15 @@ def _summary(
         f"{policy.name}: score {choice.score:.4f} over {shared}, the best of {len(candidates)} placements that"
         f" {base} considers equally good"
     )
+
+
+def _deadline_text(job: JobRecord, now_ns: int, expectation: str) -> str:
+    """How much before or after its deadline a job ends that is placed now, as the end of a sentence."""
+    if job.deadline_ns is None:
+        return ""
+    slack_ns = job.deadline_ns - now_ns - job.run_ns
+    side = "before" if slack_ns >= 0 else "after"
+    return f"; {expectation} {abs(slack_ns) / 1e9:.1f} s {side} its deadline, {time_text(job.deadline_ns)}"
 
 
 def _link_score(link: LinkScore) -> pb.LinkScore:

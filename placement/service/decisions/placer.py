@@ -88,7 +88,7 @@ class Placer:
 
     def _next(self) -> JobRecord | None:
         registry = self._context.registry
-        for job_id, resource_class in registry.waiting.heads():
+        for job_id, resource_class in registry.waiting.heads(self._context.clock.now_ns()):
             if resource_class not in self._full:
                 return registry.jobs[job_id]
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import UsageError
@@ -12,6 +13,8 @@ from placement.service.protocol.request_error import invalid
 _NAME = re.compile(r"[\w.:/@+-]{1,200}")
 _MOST_SLOTS = 1_000_000
 _MOST = 1 << 53
+_LATEST_NS = 1 << 62
+_MOST_PRIORITY = 1e6
 
 
 def check_name(name: str, field: str) -> None:
@@ -59,6 +62,39 @@ def check_job(job: pb.Job, field: str = "job") -> None:
         raise invalid(f"{field}.memory_mb", "expected the memory per GPU of a job that shares GPUs, got 0")
     if job.command and not job.command[0]:
         raise invalid(f"{field}.command", "expected a program, got ''")
+
+
+def check_deadline(job: pb.Job, now_ns: int, field: str = "job") -> None:
+    """Raise `RequestError` if a new job's deadline has passed, or its priority is out of range or without meaning."""
+    if job.HasField("deadline_ns") and job.HasField("priority"):
+        raise invalid(
+            f"{field}.priority", f"expected either deadline_ns or priority, got both, {job.priority:g}"
+        )
+    if job.HasField("deadline_ns") and not now_ns < job.deadline_ns <= _LATEST_NS:
+        raise invalid(
+            f"{field}.deadline_ns",
+            f"expected a time after {time_text(now_ns)} in nanoseconds since the epoch, "
+            f"got {job.deadline_ns} ({time_text(job.deadline_ns)})",
+        )
+    if job.HasField("priority"):
+        if not 0 < job.priority <= _MOST_PRIORITY:
+            raise invalid(
+                f"{field}.priority",
+                f"expected more than 0 and at most {_MOST_PRIORITY:g}, got {job.priority:g}",
+            )
+        if not job.HasField("profile"):
+            raise invalid(
+                f"{field}.priority",
+                f"expected a job with a profile, which tells its run time, got {job.priority:g}",
+            )
+
+
+def time_text(time_ns: int) -> str:
+    """A time since the epoch as ISO 8601 in UTC, to the second; the number itself if it is out of range."""
+    try:
+        return datetime.fromtimestamp(time_ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return str(time_ns)
 
 
 def demand_of(profile: pb.Profile, field: str) -> Demand:

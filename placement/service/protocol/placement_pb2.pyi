@@ -89,7 +89,7 @@ class Profile(_message.Message):
     def __init__(self, phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "gpus", "cpu_slots", "memory_mb", "iterations", "profile", "command", "environment", "policy", "servers", "shares_gpus")
+    __slots__ = ("id", "gpus", "cpu_slots", "memory_mb", "iterations", "profile", "command", "environment", "policy", "servers", "shares_gpus", "deadline_ns", "priority")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +108,8 @@ class Job(_message.Message):
     POLICY_FIELD_NUMBER: _ClassVar[int]
     SERVERS_FIELD_NUMBER: _ClassVar[int]
     SHARES_GPUS_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_NS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     id: str
     gpus: int
     cpu_slots: int
@@ -119,7 +121,9 @@ class Job(_message.Message):
     policy: str
     servers: _containers.RepeatedScalarFieldContainer[str]
     shares_gpus: bool
-    def __init__(self, id: _Optional[str] = ..., gpus: _Optional[int] = ..., cpu_slots: _Optional[int] = ..., memory_mb: _Optional[int] = ..., iterations: _Optional[int] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., policy: _Optional[str] = ..., servers: _Optional[_Iterable[str]] = ..., shares_gpus: _Optional[bool] = ...) -> None: ...
+    deadline_ns: int
+    priority: float
+    def __init__(self, id: _Optional[str] = ..., gpus: _Optional[int] = ..., cpu_slots: _Optional[int] = ..., memory_mb: _Optional[int] = ..., iterations: _Optional[int] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., policy: _Optional[str] = ..., servers: _Optional[_Iterable[str]] = ..., shares_gpus: _Optional[bool] = ..., deadline_ns: _Optional[int] = ..., priority: _Optional[float] = ...) -> None: ...
 
 class ServerSlots(_message.Message):
     __slots__ = ("server", "slots")
@@ -130,7 +134,7 @@ class ServerSlots(_message.Message):
     def __init__(self, server: _Optional[str] = ..., slots: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("id", "state", "places", "links", "shift_ns", "policy", "reason", "submitted_ns", "placed_ns", "ended_ns", "attached", "job")
+    __slots__ = ("id", "state", "places", "links", "shift_ns", "policy", "reason", "submitted_ns", "placed_ns", "ended_ns", "attached", "job", "deadline_ns")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
@@ -143,6 +147,7 @@ class JobStatus(_message.Message):
     ENDED_NS_FIELD_NUMBER: _ClassVar[int]
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_NS_FIELD_NUMBER: _ClassVar[int]
     id: str
     state: JobState
     places: _containers.RepeatedCompositeFieldContainer[ServerSlots]
@@ -155,7 +160,8 @@ class JobStatus(_message.Message):
     ended_ns: int
     attached: bool
     job: Job
-    def __init__(self, id: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., places: _Optional[_Iterable[_Union[ServerSlots, _Mapping]]] = ..., links: _Optional[_Iterable[str]] = ..., shift_ns: _Optional[int] = ..., policy: _Optional[str] = ..., reason: _Optional[str] = ..., submitted_ns: _Optional[int] = ..., placed_ns: _Optional[int] = ..., ended_ns: _Optional[int] = ..., attached: _Optional[bool] = ..., job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
+    deadline_ns: int
+    def __init__(self, id: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., places: _Optional[_Iterable[_Union[ServerSlots, _Mapping]]] = ..., links: _Optional[_Iterable[str]] = ..., shift_ns: _Optional[int] = ..., policy: _Optional[str] = ..., reason: _Optional[str] = ..., submitted_ns: _Optional[int] = ..., placed_ns: _Optional[int] = ..., ended_ns: _Optional[int] = ..., attached: _Optional[bool] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., deadline_ns: _Optional[int] = ...) -> None: ...
 
 class RegisterJobRequest(_message.Message):
     __slots__ = ("job",)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 from mltcp.core.demand import Demand
 from placement.service.protocol import placement_pb2 as pb
@@ -34,6 +36,7 @@ class JobRecord:
         agent: whether an agent has attached, so that the lease applies.
         engine: the engine's reference to the started job; empty if no engine runs it.
         done: number of iterations known to be finished.
+        deadline_ns: when it is to have ended, since the epoch; None: it has no deadline.
     """
 
     number: int
@@ -52,6 +55,7 @@ class JobRecord:
     agent: bool = False
     engine: str = ""
     done: int = 0
+    deadline_ns: int | None = None
 
     @property
     def id(self) -> str:
@@ -89,9 +93,14 @@ class JobRecord:
         return min(self.iteration_ns * max(0, self.spec.iterations - self.done), 1 << 56)
 
     @property
+    def run_ns(self) -> int:
+        """The time from its placement to its end."""
+        return self.iteration_ns * self.spec.iterations
+
+    @property
     def service_ns(self) -> int:
         """The total time over all of its slots, by which SRSF ranks waiting jobs."""
-        return self.iteration_ns * self.spec.iterations * self.count
+        return self.run_ns * self.count
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,19 @@ class ResourceClass:
 
     gpus: bool
     request: SlotRequest
+
+
+def deadline_of(spec: pb.Job, demand: Demand | None, submitted_ns: int) -> int | None:
+    """The deadline of a job as it was submitted, with the profile of its specification; None if it has none.
+
+    By its priority alpha it is T_arr + floor(alpha * T_run(1)), DRS (6) and (7); T_run(1) is the service that it needs.
+    """
+    if spec.HasField("deadline_ns"):
+        return spec.deadline_ns
+    if spec.HasField("priority") and demand is not None:
+        alone_ns = demand.iteration_ns * spec.iterations * (spec.gpus or spec.cpu_slots)
+        return submitted_ns + math.floor(Fraction(spec.priority) * alone_ns)
+    return None
 
 
 def wrong_state(field: str, job: JobRecord, expected: str) -> RequestError:
@@ -126,4 +148,5 @@ def status_message(job: JobRecord, places: list[pb.ServerSlots], attached: bool)
         ended_ns=job.ended_ns,
         attached=attached,
         job=job.spec,
+        deadline_ns=job.deadline_ns,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import demand_of, profile_message
-from placement.service.state.job_record import JobRecord
+from placement.service.state.job_record import JobRecord, deadline_of
 from placement.service.state.store import Row, Store
 
 _JOB = (
@@ -114,9 +114,11 @@ def _job(row: Row) -> tuple[JobRecord, list[pb.ServerSlots]]:
         agent,
         engine,
     ) = row
+    submission = pb.Job.FromString(spec)
+    submitted_demand = demand_of(submission.profile, "profile") if submission.HasField("priority") else None
     job = JobRecord(
         number,
-        pb.Job.FromString(spec),
+        submission,
         demand_of(pb.Profile.FromString(profile), "profile") if profile else None,
         state,
         policy,
@@ -128,5 +130,6 @@ def _job(row: Row) -> tuple[JobRecord, list[pb.ServerSlots]]:
         turn=turn,
         agent=bool(agent),
         engine=engine,
+        deadline_ns=deadline_of(submission, submitted_demand, submitted),
     )
     return job, list(pb.JobStatus.FromString(places).places) if places else []

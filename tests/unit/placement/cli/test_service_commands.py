@@ -114,6 +114,22 @@ def test_release_ends_and_status_all_remembers(command):
             "job.gpus: expected at most 16, the GPUs of the cluster, got 99",
         ),
         ("submit --id z", 2, "job.gpus: expected 1 or more of either gpus or cpu_slots, got 0 and 0"),
+        (
+            "submit --id z --gpus 1 --iterations 1 --deadline soon",
+            2,
+            "--deadline: expected a time in ISO 8601, such as 2030-01-31T18:00, or +SECONDS, got 'soon'",
+        ),
+        ("submit --id z --gpus 1 --iterations 1 --deadline +x", 2, "--deadline: expected a number"),
+        (
+            "submit --id z --gpus 1 --iterations 1 --deadline 2023-11-14T22:13:20Z",
+            2,
+            "job.deadline_ns: expected a time after ",
+        ),
+        (
+            "submit --id z --gpus 1 --iterations 1 --priority 1",
+            2,
+            "job.priority: expected a job with a profile",
+        ),
         ("submit", 2, "expected either --file or --id with --gpus and --iterations"),
         ("submit --file /none.json", 2, "/none.json: [Errno 2] No such file or directory: '/none.json'"),
         ("status z", 2, "job_ids[0]: expected a known job, got 'z'"),

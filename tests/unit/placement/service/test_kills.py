@@ -28,7 +28,8 @@ def test_places_time_shifts_and_reasons_are_the_same_after_a_kill(tmp_path):
             for name, servers in (("a", ["s0", "s1"]), ("b", ["s1", "s2"])):
                 client.submit(job(name, 6, profile=HALF, servers=servers))
                 placed(client, name)
-            client.submit(job("waits", 12))
+            client.submit(job("waits", 12, profile=HALF, priority=1.5))
+            client.submit(job("due", 12, iterations=10**6, deadline_ns=1 << 61))
             client.submit(job("over", 1))
             client.release("over", "done")
             before = client.status(), client.explain("b"), client.time_shifts()
@@ -40,5 +41,7 @@ def test_places_time_shifts_and_reasons_are_the_same_after_a_kill(tmp_path):
             client.release("a")
             client.release("b")
             placed(client, "waits")
+            client.release("waits")
+            placed(client, "due")
         assert process.stop() == 0
         assert not os.path.exists(process.address.removeprefix("unix:"))

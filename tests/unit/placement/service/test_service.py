@@ -1,5 +1,8 @@
 """The service over a real socket: its calls, and errors that change nothing."""
 
+import re
+import time
+
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -92,6 +95,51 @@ def test_what_waits_is_placed_when_something_ends_the_least_service_first(client
     assert client.job("long").state == pb.QUEUED
     ended = client.job("all")
     assert (ended.state, ended.reason) == (pb.ENDED, "enough")
+
+
+@pytest.mark.slow
+def test_what_can_meet_its_deadline_is_placed_first_and_a_late_job_by_its_service(client):
+    now_ns = time.time_ns()
+    client.submit(job("all", 16))
+    placed(client, "all")
+    client.submit(job("short", 16, iterations=10))
+    client.submit(job("later", 16, iterations=2000, deadline_ns=now_ns + 9000 * 10**9))
+    client.submit(job("sooner", 16, iterations=2000, deadline_ns=now_ns + 8000 * 10**9))
+    client.submit(job("late", 16, iterations=20, deadline_ns=now_ns + 10 * 10**9))
+    order = ["all"]
+    for _ in range(4):
+        client.release(order[-1])
+        running = eventually(lambda: [each.id for each in client.status().jobs if each.state == pb.PLACED])
+        order += running
+    assert order == ["all", "sooner", "later", "short", "late"]
+
+
+def test_a_deadline_is_in_the_status_and_in_the_explanation(client):
+    deadline_ns = 4_000_000_000 * 10**9
+    status = client.submit(job("a", 16, deadline_ns=deadline_ns))
+    assert status.deadline_ns == deadline_ns
+    placed(client, "a")
+    assert re.fullmatch(
+        r"lwf-1: the policy's choice; expected to end [0-9.]+ s before its deadline, 2096-10-02T07:06:40Z",
+        client.explain("a").summary,
+    )
+    waiting = client.submit(job("b", 4, iterations=1000, profile=HALF, priority=0.5))
+    assert waiting.deadline_ns == waiting.submitted_ns + 1000 * 4 * 10**8 // 2
+    assert re.fullmatch(
+        r"waits: job.gpus: 4 GPUs needed, 0 free; placed now it would end [0-9.]+ s before its deadline, [-:TZ0-9]+",
+        client.explain("b").summary,
+    )
+    assert not client.submit(job("c", 1)).HasField("deadline_ns")
+
+
+def test_a_deadline_that_has_passed_is_shown_as_a_time(client):
+    with pytest.raises(RefusedError) as refused:
+        client.submit(job("z", 1, deadline_ns=1_700_000_000 * 10**9))
+    assert re.fullmatch(
+        r"job.deadline_ns: expected a time after [-:T0-9]+Z in nanoseconds since the epoch, "
+        r"got 1700000000000000000 \(2023-11-14T22:13:20Z\)",
+        str(refused.value),
+    )
 
 
 @pytest.mark.slow
@@ -257,6 +305,12 @@ BAD_JOBS = {
     "job.policy": pb.Job(id="z", gpus=1, iterations=1, policy="best"),
     "job.policy ": pb.Job(id="z", gpus=1, iterations=1, policy="themis", servers=["s1"]),
     "job.servers[1]": pb.Job(id="z", gpus=1, iterations=1, servers=["s0", "s9"]),
+    "job.deadline_ns": job("z", 1, deadline_ns=1_700_000_000 * 10**9),
+    "job.deadline_ns ": job("z", 1, deadline_ns=-1),
+    "job.priority": job("z", 1, profile=HALF, priority=0),
+    "job.priority ": job("z", 1, profile=HALF, priority=float("nan")),
+    "job.priority  ": job("z", 1, priority=1),
+    "job.priority   ": job("z", 1, profile=HALF, priority=1, deadline_ns=1 << 61),
     "job.profile.phases": pb.Job(id="z", gpus=1, iterations=1, profile=pb.Profile()),
     "job.profile.phases[1].duration_ns": job("z", 1, profile=profile((1, 1), (0, 1))),
     "job.profile.phases[0].duration_ns": job("z", 1, profile=profile((-1, 1))),
