@@ -61,6 +61,7 @@ class ClusterRun(Generic[Job]):
         self._policy, self._executor, self._restart_ns = policy, executor, restart_ns
         self._to_come = deque(self.jobs)
         self._active: dict[str, ScheduledJob[Job]] = {}
+        self._waiting: dict[str, JobView] = {}
         self._idle_decisions = 0
 
     def run(self) -> None:
@@ -114,8 +115,16 @@ class ClusterRun(Generic[Job]):
         return arrived
 
     def _views(self) -> list[JobView]:
-        now_ns, restart_ns = self._executor.now_ns, self._restart_ns
-        return [job.view(self._work_done(job), now_ns, restart_ns) for job in self._active.values()]
+        return [self._view(job) for job in self._active.values()]
+
+    def _view(self, job: ScheduledJob[Job]) -> JobView:
+        """The view of a job; while it waits, nothing of it changes."""
+        if job.gpus:
+            return job.view(self._work_done(job), self._executor.now_ns, self._restart_ns)
+        view = self._waiting.get(job.name)
+        if view is None:
+            view = self._waiting[job.name] = job.view(job.work_done, 0, self._restart_ns)
+        return view
 
     def _work_done(self, job: ScheduledJob[Job]) -> float | Fraction:
         return job.work_done + self._executor.work_done(job.name) if job.gpus else job.work_done
@@ -155,6 +164,7 @@ class ClusterRun(Generic[Job]):
         self._executor.stop(job.name)
 
     def _start(self, job: ScheduledJob[Job], gpus: tuple[int, ...]) -> None:
+        self._waiting.pop(job.name, None)
         work = job.job.iterations - job.work_done
         worth = progress(job.view(job.work_done), len(gpus))
         self._executor.start(Start(job.job, gpus, work, worth, job.starts))

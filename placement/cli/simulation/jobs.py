@@ -6,17 +6,24 @@ import argparse
 import os
 import re
 from fractions import Fraction
+from pathlib import Path
 
+from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
+from placement.cli.simulation.jobs_pictures import draw
+from placement.experiments.jobs.figures import SWEEPS, Sweep, sweep_cells
+from placement.experiments.jobs.kept import kept_runs
 from placement.experiments.jobs.report import print_jobs
 from placement.experiments.jobs.results import text
-from placement.experiments.jobs.runs import Drawn, Given, Traces, run_policies
+from placement.experiments.jobs.runs import Cell, Drawn, Given, Traces, result_of, run_tasks, tasks_of
 from placement.model.throughput.ring import BETWEEN_BYTES_PER_S, INSIDE_BYTES_PER_S, RingAllReduce
 from placement.policies.schedulers.registry import NAMES
-from placement.simulator.rates.run import GPUS, NODES, RatesSettings, check_fits
-from placement.traces.deadlines.drs import DrsMix
+from placement.simulator.rates.run import check_fits
+from placement.simulator.rates.settings import GPUS, NODES, RatesSettings
+from placement.traces.deadlines.drs import WORKLOADS, DrsMix
+from placement.traces.deadlines.read import read
 
 _DEFAULT = "drs,norm,edf,fifo,themis-batch"
 _DRS = "drs"
@@ -32,6 +39,15 @@ examples:
   mltcp-placement jobs --workload drs --seeds 0:100 --rate 4
   mltcp-placement jobs --workload drs --seeds 0:10 --policies drs,norm,edf-late-last-node --json
   mltcp-placement jobs --workload drs --seeds 0:100 --policies drs,themis-leases --bandwidth 5e9,3e9 --restart-cost 60
+  mltcp-placement jobs --workload drs --trace mine.csv --policies drs,edf-late-last-node
+  mltcp-placement jobs --trace cluster_job_log.json --nodes 50 --gpus 8 --urgent 0.2 --policies drs,norm
+  mltcp-placement jobs --seeds 0:100 -o results          Figures 7 to 12; may be interrupted, and goes on from there
+  mltcp-placement jobs --seeds 0:100 --figures 7,10 -o results    only some of them
+
+A trace is a table (CSV) with the columns job_id, arrival_s, workload (one of those of the DRS evaluation) and alpha or
+deadline_s (on the clock of arrival_s), or a recorded trace of Philly (JSON) or PAI (its folder or a table), whose
+priorities are drawn by the paper's rule. All means are over traces. -o keeps finished runs in DIR, whatever ends the
+command, writes jobs.json, and draws Figures 5 and 7 to 12 and the jobs on each GPU on the first trace.
 
 policies: {NAMES.allowed}
 """
@@ -49,6 +65,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--workload", choices=(_DRS,), default=_DRS, help="the table of workloads (default drs)"
     )
     which = traces.add_mutually_exclusive_group()
+    which.add_argument(
+        "--trace",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="read them: a table with deadlines, Philly or PAI",
+    )
     which.add_argument(
         "--seeds", metavar="A:B", help="draw a trace for each seed from A up to B (default 0:10)"
     )
@@ -69,6 +92,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     cluster.add_argument(
         "--restart-cost", default="0", metavar="S", help="seconds that a restart holds GPUs (default 0)"
     )
+    command.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="keep the runs there, go on from there, and draw"
+    )
+    command.add_argument(
+        "--figures",
+        metavar="LIST",
+        help=f"of -o: the experiments to run besides, of {', '.join(map(str, SWEEPS))} (default: all of seeds)",
+    )
     command.add_argument("--json", action="store_true", help="one JSON document instead of the table")
     command.add_argument(
         "--processes", type=int, metavar="N", help="that run at a time (default: one a core)"
@@ -79,18 +110,25 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def execute(options: argparse.Namespace) -> int:
     """Run the comparison and print it; returns the exit status."""
     policies = parse_names(options.policies, lambda name: str(NAMES.parse(name)))
-    settings = settings_of(options)
-    traces = _traces(options)
-    if isinstance(traces, Given):
-        for trace in traces.given:
-            check_fits(trace, settings.nodes * settings.gpus)
-    steps = len(policies) * len(list(traces.chunks()))
-    with progress_bar(steps, transient=True) as bar:
-        results = run_policies(policies, traces, settings, _processes(options), bar.advance)
+    base, sweeps = Cell(_traces(options), settings_of(options)), _sweeps(options)
+    for trace in base.traces.given if isinstance(base.traces, Given) else ():
+        check_fits(trace, base.settings.nodes * base.settings.gpus)
+    cells = [base]
+    if sweeps:
+        assert isinstance(base.traces, Drawn), "_sweeps allows none with --trace"
+        cells += sweep_cells(sweeps, base.traces, base.settings)
+    tasks = tasks_of(cells, policies)
+    with kept_runs(options.output) as journal:
+        with progress_bar(len(tasks), transient=True) as bar:
+            runs = run_tasks(tasks, _processes(options), journal, bar.advance)
+        results = [result_of(base, policy, runs) for policy in policies]
+        if options.output is not None:
+            write_atomically(options.output / "jobs.json", text(options.workload, results).encode() + b"\n")
+            draw(options.output, base, policies, sweeps, runs)
     if options.json:
         print(text(options.workload, results))
     else:
-        print_jobs(f"{options.workload}, {settings.nodes} nodes of {settings.gpus} GPUs", results)
+        print_jobs(_title(options, base), results)
     return 0
 
 
@@ -107,7 +145,37 @@ def settings_of(options: argparse.Namespace) -> RatesSettings:
 
 def _traces(options: argparse.Namespace) -> Traces:
     given = {name: getattr(options, name) for name in _DRAWN if getattr(options, name) is not None}
-    return Drawn(DrsMix(**given), _seeds(options.seeds or "0:10"))
+    mix = DrsMix(**given)
+    if options.trace is None:
+        return Drawn(mix, _seeds(options.seeds or "0:10"))
+    for name in given:
+        if name != "urgent":
+            raise UsageError(f"--{name}: expected only without --trace, got {given[name]:g}")
+    return Given(tuple(read(path, WORKLOADS, mix) for path in options.trace))
+
+
+def _sweeps(options: argparse.Namespace) -> tuple[Sweep, ...]:
+    if options.figures is None:
+        return tuple(SWEEPS.values()) if options.output is not None and options.trace is None else ()
+    if options.output is None or options.trace is not None:
+        raise UsageError(
+            f"--figures: expected only with -o and without --trace, got {shown(options.figures)}"
+        )
+    known = {str(figure): sweep for figure, sweep in SWEEPS.items()}
+    names = [name.strip() for name in options.figures.split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--figures: expected some of {', '.join(known)}, got {shown(name)}")
+    return tuple(known[name] for name in dict.fromkeys(names))
+
+
+def _title(options: argparse.Namespace, base: Cell) -> str:
+    traces = base.traces
+    if isinstance(traces, Given):
+        what = ", ".join(trace.name for trace in traces.given)
+    else:
+        what = f"{options.workload}, {traces.mix.rate:g} jobs an hour, {len(traces.seeds)} traces"
+    return f"{what}; {base.settings.nodes} nodes of {base.settings.gpus} GPUs"
 
 
 def _bandwidths(given: str) -> tuple[int, int]:

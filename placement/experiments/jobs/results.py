@@ -47,7 +47,7 @@ class TraceResult:
         return cls(
             outcome.trace.name,
             outcome.trace.seed,
-            len(outcome.records),
+            len(outcome.trace.jobs),
             outcome.met,
             outcome.mean_wait_s,
             outcome.mean_completion_s,

@@ -7,7 +7,10 @@ from types import MappingProxyType
 
 from mltcp.core.policy_names import Vocabulary
 from placement.policies.schedulers.drs.drs import Drs
+from placement.policies.schedulers.elastic.elastic_edf import ElasticEdf
+from placement.policies.schedulers.elastic.elastic_mh import ElasticMh
 from placement.policies.schedulers.fairness.themis_batch import ThemisBatch
+from placement.policies.schedulers.fairness.themis_leases import ThemisLeases
 from placement.policies.schedulers.ordered.edf import Edf
 from placement.policies.schedulers.ordered.edf_late_last import EdfLateLast
 from placement.policies.schedulers.ordered.edf_late_last_node import EdfLateLastNode
@@ -34,6 +37,9 @@ SCHEDULERS: Mapping[str, _Factory] = MappingProxyType(
         "edf-late-last-node": lambda seed: EdfLateLastNode(),
         "edf-late-last-scheme": lambda seed: EdfLateLastScheme(),
         "llf": lambda seed: Llf(),
+        "elastic-edf": lambda seed: ElasticEdf(),
+        "elastic-mh": lambda seed: ElasticMh(),
+        "themis-leases": lambda seed: ThemisLeases(),
         "themis": lambda seed: Themis(seed=seed),
         "pollux": lambda seed: Pollux(seed=seed),
         "random": lambda seed: RandomScheduler(seed),

@@ -2,55 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
-from statistics import fmean
+from functools import cached_property
+from typing import Self
 
+import numpy as np
+
+from placement.model.cluster import Cluster
 from placement.simulator.rates.span import Span
-from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
+from placement.traces.deadlines.trace import DeadlineTrace
 
 _NS_PER_S = 10**9
 
 
-@dataclass(frozen=True)
-class JobRecord:
-    """A job that has ended.
+@dataclass(frozen=True, eq=False)
+class SpanTable:
+    """The spans of all jobs as columns of whole numbers, by job and then by time.
 
     Attributes:
-        job: as the trace has it.
-        spans: the times for which it held GPUs, in order; one or more.
+        job: the position of the job in the trace.
+        gpus: N.
+        start_ns: when the job got the GPUs.
+        end_ns: when it gave them back.
+        hold_ns: the cost of the restart at the beginning.
+        placed: a row a span, the number of GPUs on each node.
     """
 
-    job: DeadlineJob
-    spans: list[Span] = field(default_factory=list)
+    job: np.ndarray
+    gpus: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    hold_ns: np.ndarray
+    placed: np.ndarray
 
-    @property
-    def start_ns(self) -> int:
-        """T_start."""
-        return self.spans[0].start_ns
+    @classmethod
+    def of(cls, spans: Sequence[Span], trace: DeadlineTrace, cluster: Cluster) -> Self:
+        """The table of these spans."""
+        numbers = {job.name: number for number, job in enumerate(trace.jobs)}
+        ordered = sorted(spans, key=lambda span: (numbers[span.job], span.start_ns))
+        placed = np.zeros((len(ordered), len(cluster.servers)), np.int64)
+        for row, span in enumerate(ordered):
+            for gpu in span.gpus:
+                placed[row, cluster.gpus[gpu][0]] += 1
+        job, gpus, start, end, hold = (
+            np.array(column, np.int64)
+            for column in (
+                [numbers[span.job] for span in ordered],
+                [len(span.gpus) for span in ordered],
+                [span.start_ns for span in ordered],
+                [span.end_ns for span in ordered],
+                [span.hold_ns for span in ordered],
+            )
+        )
+        return cls(job, gpus, start, end, hold, placed)
 
-    @property
-    def end_ns(self) -> int:
-        """T_end."""
-        return self.spans[-1].end_ns
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SpanTable):
+            return NotImplemented
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in vars(self))
 
-    @property
-    def met(self) -> bool:
-        """Whether it met its deadline (Equation 9)."""
-        return self.end_ns <= self.job.deadline_ns
-
-    @property
-    def restarts(self) -> int:
-        """The number of starts after the first."""
-        return len(self.spans) - 1
-
-    @property
-    def migrations(self) -> int:
-        """The restarts that left the number of GPUs as it was."""
+    def held_ns(self, until_ns: int) -> int:
+        """The GPU time given out before a time."""
+        spans = zip(self.gpus.tolist(), self.start_ns.tolist(), self.end_ns.tolist(), strict=True)
         return sum(
-            len(before.gpus) == len(after.gpus)
-            for before, after in zip(self.spans, self.spans[1:], strict=False)
+            gpus * (min(end_ns, until_ns) - start_ns)
+            for gpus, start_ns, end_ns in spans
+            if start_ns < until_ns
         )
 
 
@@ -62,43 +80,56 @@ class RatesOutcome:
         trace: what was run.
         policy: the name of the policy.
         gpus: of the cluster.
-        records: of all jobs, in the order of the trace.
+        table: the spans of all jobs; every job has one or more.
+        spans: the same with the numbers of the GPUs; empty from a compiled run.
     """
 
     trace: DeadlineTrace
     policy: str
     gpus: int
-    records: tuple[JobRecord, ...]
+    table: SpanTable
+    spans: tuple[Span, ...] = field(default=(), repr=False, compare=False)
+
+    @cached_property
+    def start_ns(self) -> list[int]:
+        """T_start of every job."""
+        return self.table.start_ns[self._first].tolist()
+
+    @cached_property
+    def end_ns(self) -> list[int]:
+        """T_end of every job."""
+        return self.table.end_ns[np.append(self._first[1:], len(self.table.job)) - 1].tolist()
 
     @property
     def met(self) -> int:
-        """N_sati: the number of jobs that met their deadline."""
-        return sum(record.met for record in self.records)
+        """N_sati: the number of jobs with T_end <= T_dl (Equation 9)."""
+        pairs = zip(self.end_ns, self.trace.jobs, strict=True)
+        return sum(end_ns <= job.deadline_ns for end_ns, job in pairs)
 
     @property
     def guarantee_rate(self) -> float:
         """R_trace = N_sati / M (Equation 13)."""
-        return self.met / len(self.records)
+        return self.met / len(self.trace.jobs)
 
     @property
     def mean_wait_s(self) -> float:
         """T_wait: the mean time from arrival to the first start."""
-        return fmean(record.start_ns - record.job.arrival_ns for record in self.records) / _NS_PER_S
+        return self._mean_after_arrival_s(self.start_ns)
 
     @property
     def mean_completion_s(self) -> float:
         """T_comp: the mean time from arrival to end."""
-        return fmean(record.end_ns - record.job.arrival_ns for record in self.records) / _NS_PER_S
+        return self._mean_after_arrival_s(self.end_ns)
 
     @property
     def makespan_s(self) -> float:
         """The time from the beginning of the trace until the last job ended."""
-        return self._last_ns / _NS_PER_S
+        return max(self.end_ns) / _NS_PER_S
 
     @property
     def utilization(self) -> float:
         """The share of the GPUs that were given out, until the last job ended."""
-        return self.utilization_until(self._last_ns)
+        return self.utilization_until(max(self.end_ns))
 
     @property
     def utilization_arrivals(self) -> float:
@@ -107,31 +138,24 @@ class RatesOutcome:
 
     @property
     def restarts(self) -> int:
-        """Of all jobs."""
-        return sum(record.restarts for record in self.records)
+        """Starts after a job's first, of all jobs."""
+        return len(self.table.job) - len(self.trace.jobs)
 
     @property
     def migrations(self) -> int:
-        """Of all jobs."""
-        return sum(record.migrations for record in self.records)
+        """The restarts that left the number of GPUs as it was."""
+        job, gpus = self.table.job, self.table.gpus
+        return int(np.count_nonzero((job[1:] == job[:-1]) & (gpus[1:] == gpus[:-1])))
 
     def utilization_until(self, until_ns: int) -> float:
         """The share of the GPUs that were given out, from the beginning of the trace up to a time."""
-        return float(Fraction(held_ns(self.spans(), until_ns), self.gpus * until_ns))
+        return self.table.held_ns(until_ns) / (self.gpus * until_ns)
 
-    def spans(self) -> Iterable[Span]:
-        """The spans of all jobs."""
-        return (span for record in self.records for span in record.spans)
+    @cached_property
+    def _first(self) -> np.ndarray:
+        """The row of each job's first span."""
+        return np.searchsorted(self.table.job, np.arange(len(self.trace.jobs)))
 
-    @property
-    def _last_ns(self) -> int:
-        return max(record.end_ns for record in self.records)
-
-
-def held_ns(spans: Iterable[Span], until_ns: int) -> int:
-    """The GPU time given out before a time."""
-    return sum(
-        len(span.gpus) * (min(span.end_ns, until_ns) - span.start_ns)
-        for span in spans
-        if span.start_ns < until_ns
-    )
+    def _mean_after_arrival_s(self, times_ns: Sequence[int]) -> float:
+        arrivals_ns = sum(job.arrival_ns for job in self.trace.jobs)
+        return (sum(times_ns) - arrivals_ns) / len(times_ns) / _NS_PER_S

@@ -2,59 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mltcp.core.errors import UsageError
-from placement.model.cluster import Cluster, Gpu, Server, Switch
-from placement.model.throughput.throughput import ThroughputModel
+from placement.model.throughput.throughput import Workload
 from placement.policies.schedulers.scheduler import Scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
-from placement.simulator.rates.outcome import JobRecord, RatesOutcome
+from placement.simulator.rates.outcome import RatesOutcome, SpanTable
 from placement.simulator.rates.rate_job import ModelTimes, RateJob
 from placement.simulator.rates.rates_executor import RatesExecutor
+from placement.simulator.rates.settings import RatesSettings
 from placement.traces.deadlines.trace import DeadlineTrace
 
-NODES, GPUS = 4, 4
-"""The cluster of the DRS paper: 4 nodes of 4 GPUs."""
-
 _NIC_BPS = 48_000_000_000
-_MOST_GPUS = 100_000
-
-
-@dataclass(frozen=True)
-class RatesSettings:
-    """The cluster and its throughput model.
-
-    Attributes:
-        model: gives the speeds of jobs.
-        nodes: of the cluster.
-        gpus: of a node.
-        restart_ns: the cost c of a restart.
-
-    Raises:
-        UsageError: a value is out of range.
-    """
-
-    model: ThroughputModel
-    nodes: int = NODES
-    gpus: int = GPUS
-    restart_ns: int = 0
-
-    def __post_init__(self) -> None:
-        if min(self.nodes, self.gpus) < 1 or self.nodes * self.gpus > _MOST_GPUS:
-            raise UsageError(
-                f"nodes and gpus: expected 1 or more, and up to {_MOST_GPUS} GPUs, got {self.nodes} and {self.gpus}"
-            )
-        if self.restart_ns < 0:
-            raise UsageError(f"restart_ns: expected 0 or more, got {self.restart_ns}")
-
-    def cluster(self) -> Cluster:
-        """The cluster, with a switch for each node: what schedulers call a rack is a node here."""
-        servers = tuple(Server(f"s{node}", (Gpu(),) * self.gpus, f"node{node}") for node in range(self.nodes))
-        return Cluster(
-            servers, (Switch("core"), *(Switch(f"node{node}", "core") for node in range(self.nodes)))
-        )
+"""No job has a demand, so the rate of NICs makes no difference."""
 
 
 def run_rates(trace: DeadlineTrace, settings: RatesSettings, scheduler: Scheduler) -> RatesOutcome:
@@ -68,7 +28,7 @@ def run_rates(trace: DeadlineTrace, settings: RatesSettings, scheduler: Schedule
     check_fits(trace, len(cluster.gpus))
     executor = RatesExecutor(cluster, settings.model, settings.restart_ns)
     policy = SchedulingPolicy(scheduler, most=1)
-    times: dict[object, ModelTimes] = {}
+    times: dict[Workload, ModelTimes] = {}
     jobs = [
         RateJob(
             job,
@@ -78,10 +38,8 @@ def run_rates(trace: DeadlineTrace, settings: RatesSettings, scheduler: Schedule
         for job in trace.jobs
     ]
     ClusterRun(jobs, cluster, _NIC_BPS, policy, executor, settings.restart_ns).run()
-    records = {job.name: JobRecord(job) for job in trace.jobs}
-    for span in executor.spans:
-        records[span.job].spans.append(span)
-    return RatesOutcome(trace, scheduler.name, len(cluster.gpus), tuple(records.values()))
+    table = SpanTable.of(executor.spans, trace, cluster)
+    return RatesOutcome(trace, scheduler.name, len(cluster.gpus), table, tuple(executor.spans))
 
 
 def check_fits(trace: DeadlineTrace, gpus: int) -> None:
@@ -90,8 +48,9 @@ def check_fits(trace: DeadlineTrace, gpus: int) -> None:
     Raises:
         UsageError: there is one.
     """
-    for job in trace.jobs:
+    for index, job in enumerate(trace.jobs):
         if job.gpus > gpus:
             raise UsageError(
-                f"{trace.name}: job {job.name!r}: gpus: expected at most the {gpus} of the cluster, got {job.gpus}"
+                f"{trace.place(index)}: gpus: job {job.name!r} asks for {job.gpus} GPUs; "
+                f"expected at most the {gpus} of the cluster"
             )

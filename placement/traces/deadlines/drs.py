@@ -92,7 +92,7 @@ class DrsMix:
         end_ns = round(self.hours * _NS_PER_HOUR)
         jobs = tuple(
             DeadlineJob.with_priority(
-                str(number), int(arrival_ns), self._workload(float(u)), self._priority(float(v))
+                str(number), int(arrival_ns), self._workload(float(u)), self.priority(float(v))
             )
             for number, (arrival_ns, u, v) in enumerate(zip(arrivals, workloads, priorities, strict=True))
             if arrival_ns < end_ns
@@ -104,7 +104,8 @@ class DrsMix:
             return WORKLOADS[int(u / self.fat * FAT)]
         return WORKLOADS[FAT + int((u - self.fat) / (1 - self.fat) * (len(WORKLOADS) - FAT))]
 
-    def _priority(self, v: float) -> Fraction:
+    def priority(self, v: float) -> Fraction:
+        """The priority for a random number from 0 to 1."""
         if v < self.urgent:
             return URGENT
         return NORMAL if v < self.urgent + (1 - self.urgent) / 3 else RELAXED

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from mltcp.core.errors import UsageError, shown
@@ -37,11 +38,9 @@ class DeadlineJob:
     gpus: int = 1
 
     def __post_init__(self) -> None:
-        for field, value, least in (("arrival_ns", self.arrival_ns, 0), ("gpus", self.gpus, 1)):
+        for name, value, least in (("arrival_ns", self.arrival_ns, 0), ("gpus", self.gpus, 1)):
             if not least <= value <= MOST:
-                raise UsageError(
-                    f"job {self.name!r}: {field}: expected {least} to {MOST}, got {shown(value)}"
-                )
+                raise UsageError(f"job {self.name!r}: {name}: expected {least} to {MOST}, got {shown(value)}")
         if not self.arrival_ns < self.deadline_ns <= MOST:
             raise UsageError(
                 f"job {self.name!r}: deadline_ns: expected more than its arrival_ns {self.arrival_ns} "
@@ -72,6 +71,7 @@ class DeadlineTrace:
         jobs: one or more; their positions decide between jobs that are equal in everything else.
         arrivals_ns: the time in which jobs arrive, for the utilization over it.
         seed: of a trace that was drawn; None if it was read.
+        places: of each job, "file:line" where it was read, for messages; empty if it was not read.
 
     Raises:
         UsageError: no jobs, a name twice, or another order.
@@ -81,6 +81,7 @@ class DeadlineTrace:
     jobs: tuple[DeadlineJob, ...]
     arrivals_ns: int
     seed: int | None = None
+    places: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.jobs:
@@ -95,3 +96,19 @@ class DeadlineTrace:
             raise UsageError(f"{self.name}: jobs: expected in the order of their arrival")
         if self.arrivals_ns < 1:
             raise UsageError(f"{self.name}: arrivals_ns: expected 1 or more, got {self.arrivals_ns}")
+
+    @classmethod
+    def of(cls, name: str, jobs: Iterable[tuple[DeadlineJob, str]]) -> DeadlineTrace:
+        """A trace that was read: jobs in any order, each with its place; they arrive until the last one has.
+
+        Raises:
+            UsageError: as the class.
+        """
+        ordered = sorted(jobs, key=lambda each: each[0].arrival_ns)
+        latest_ns = max((job.arrival_ns for job, _ in ordered), default=0)
+        places = tuple(place for _, place in ordered)
+        return cls(name, tuple(job for job, _ in ordered), max(latest_ns, 1), None, places)
+
+    def place(self, index: int) -> str:
+        """The place where the job of this index was read; the trace's name if it was not read."""
+        return self.places[index] if self.places else self.name

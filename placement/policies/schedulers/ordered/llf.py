@@ -27,4 +27,4 @@ class Llf(NonPreemptive):
     def rank(self, job: JobView, now_ns: int, scheme: Scheme) -> Rank:
         """See `NonPreemptive`."""
         slack_ns = deadline_of(job) - scheme.end_ns
-        return (0, slack_ns) if slack_ns >= 0 else (1, scheme.end_ns)
+        return (0, slack_ns, scheme.end_ns + slack_ns) if slack_ns >= 0 else (1, scheme.end_ns)

@@ -139,7 +139,7 @@ class TestLog:
 
     def test_two_cannot_write_at_once(self, tmp_path):
         with open_log(tmp_path):
-            with pytest.raises(UsageError, match="another compare is at work there"):
+            with pytest.raises(UsageError, match="another command is at work there"):
                 with open_log(tmp_path):
                     pass
         with open_log(tmp_path):

@@ -1,0 +1,1 @@
+"""Schedulers that change the number of GPUs of jobs that run."""

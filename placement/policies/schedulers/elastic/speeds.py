@@ -1,0 +1,104 @@
+"""The times of a job on every number of GPUs, as elastic schedulers weigh them: on one node where it fits there."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from placement.policies.schedulers.scheduler import JobView, progress
+
+_MOST_KNOWN = 4096
+_KNOWN: dict[Hashable, Speeds] = {}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A larger number of GPUs.
+
+    Attributes:
+        gain: in speed, over that on the fewest GPUs, per GPU added.
+        gpus: the number.
+    """
+
+    gain: float
+    gpus: int
+
+
+class Speeds:
+    """The times of a job in an otherwise idle cluster.
+
+    Args:
+        job: its view.
+        most: the GPUs of the cluster.
+        per_node: the GPUs of its largest node.
+    """
+
+    def __init__(self, job: JobView, most: int, per_node: int) -> None:
+        self.fewest, self.most = job.gpus_min, min(job.gpus_max, most)
+        numbers = range(self.fewest, self.most + 1)
+        self._time = {
+            gpus: Fraction(job.times.iteration_ns(gpus, gpus <= per_node)) / Fraction(progress(job, gpus))
+            for gpus in numbers
+        }
+        self._speed = {
+            0: 0.0,
+            **{gpus: float(self._time[self.fewest] / self._time[gpus]) for gpus in numbers},
+        }
+        self._shortest = min(self._time.values())
+        self._steps: dict[tuple[int, int], Step | None] = {}
+        self._shorter: dict[int, int | None] = {}
+
+    def time_ns(self, gpus: int) -> Fraction:
+        """The time of an iteration with `gpus_wanted` workers' worth of samples."""
+        return self._time[gpus]
+
+    def within(self, limit_ns: float | Fraction, left: float | Fraction) -> int | None:
+        """The fewest GPUs on which so many iterations take no longer than a time; None if there are none."""
+        if limit_ns < 0:
+            return None
+        if left == 0:
+            return self.fewest
+        longest = Fraction(limit_ns) / Fraction(left)
+        if self._shortest > longest:
+            return None
+        return next(gpus for gpus, time in self._time.items() if time <= longest)
+
+    def shorter(self, present: int) -> int | None:
+        """The next larger number of GPUs than these that is faster; the fewest, if `present` is 0."""
+        if present == 0:
+            return self.fewest
+        if present not in self._shorter:
+            numbers = range(present + 1, self.most + 1)
+            self._shorter[present] = next(
+                (gpus for gpus in numbers if self._time[gpus] < self._time[present]), None
+            )
+        return self._shorter[present]
+
+    def step(self, present: int, left: int) -> Step | None:
+        """The step from `present` GPUs, by at most `left`, with the greatest gain per GPU; the shortest of equals.
+
+        None if no larger number within reach is faster.
+        """
+        key = present, left
+        if key not in self._steps:
+            self._steps[key] = self._best_step(present, left)
+        return self._steps[key]
+
+    def _best_step(self, present: int, left: int) -> Step | None:
+        best: Step | None = None
+        for gpus in range(max(present + 1, self.fewest), min(present + left, self.most) + 1):
+            gain = (self._speed[gpus] - self._speed[present]) / (gpus - present)
+            if gain > 0 and (best is None or gain > best.gain):
+                best = Step(gain, gpus)
+        return best
+
+
+def speeds_of(job: JobView, most: int, per_node: int) -> Speeds:
+    """The speeds of a job; those of jobs with equal times are worked out once."""
+    key = job.times, job.gpus_wanted, job.gpus_min, job.gpus_max, job.noise_scale, most, per_node
+    if key not in _KNOWN:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[key] = Speeds(job, most, per_node)
+    return _KNOWN[key]

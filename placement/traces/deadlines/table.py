@@ -1,0 +1,100 @@
+"""Traces of whole jobs as comma-separated values, one job a line.
+
+Columns, in any order:
+    job_id: a name, different in each line.
+    arrival_s: when the job arrives.
+    workload: the name of one of the workloads.
+    alpha or deadline_s: its priority, from which its deadline follows, or its deadline, on the same clock as arrival_s.
+    gpus: optional, the number of GPUs that it asks for (1 without), for schedulers that do not choose one.
+
+Numbers are decimal and exact: times to the ns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mltcp.core.errors import UsageError
+from placement.model.throughput.throughput import Workload
+from placement.traces.deadlines.trace import HIGHEST_ALPHA, DeadlineJob, DeadlineTrace
+from placement.traces.fields import Field, Once, fault, shown
+from placement.traces.source import Record, Source
+
+_NEEDED = ("job_id", "arrival_s", "workload")
+_DUE = ("alpha", "deadline_s")
+COLUMNS = (*_NEEDED, *_DUE, "gpus")
+"""All columns; one of alpha and deadline_s is needed, not both."""
+
+_NS_PER_S = 10**9
+
+
+def parse(source: Source, workloads: Sequence[Workload]) -> DeadlineTrace:
+    """Read a trace; its jobs are put in the order of their arrival.
+
+    Raises:
+        UsageError: "file:line: field: reason; expected what": a column is missing, unknown or there twice; a line has
+            too few or too many fields; a field is empty, no number or out of range; a workload is unknown; a job_id is
+            there twice; a deadline is not after the arrival; there are no jobs.
+    """
+    records = source.records()
+    header = next(records)
+    columns = _columns(header)
+    known = {workload.name: workload for workload in workloads}
+    once = Once()
+    found: list[tuple[DeadlineJob, str]] = []
+    for record in records:
+        fields = _row(columns, record)
+        job = _job(fields, known)
+        once.add(job.name, record.place, "job_id")
+        found.append((job, record.place))
+    if not found:
+        raise fault(header.place, "file", "no jobs follow the names of the columns", "1 or more")
+    return DeadlineTrace.of(source.name, found)
+
+
+def _job(fields: Mapping[str, Field], known: Mapping[str, Workload]) -> DeadlineJob:
+    name, arrival_ns = fields["job_id"].word(), fields["arrival_s"].units(_NS_PER_S, "ns")
+    workload_name = fields["workload"].word()
+    if workload_name not in known:
+        raise fields["workload"].error(f"{shown(workload_name)} is unknown", ", ".join(known))
+    workload = known[workload_name]
+    gpus = fields["gpus"].whole(1) if "gpus" in fields else 1
+    if "alpha" in fields:
+        expected = f"a number above 0 up to {HIGHEST_ALPHA}"
+        alpha = fields["alpha"].number(expected)
+        if not 0 < alpha <= HIGHEST_ALPHA:
+            raise fields["alpha"].error(f"{shown(fields['alpha'].text.strip())} is out of range", expected)
+        try:
+            return DeadlineJob.with_priority(name, arrival_ns, workload, alpha, gpus)
+        except UsageError as error:
+            raise fields["alpha"].error(str(error), "a deadline after the arrival") from None
+    deadline_ns = fields["deadline_s"].units(_NS_PER_S, "ns")
+    if deadline_ns <= arrival_ns:
+        given = fields["deadline_s"].text.strip()
+        raise fields["deadline_s"].error(
+            f"{shown(given)} is in the past", f"more than its arrival_s, {fields['arrival_s'].text.strip()}"
+        )
+    return DeadlineJob(name, arrival_ns, workload, deadline_ns, None, gpus)
+
+
+def _columns(header: Record) -> Sequence[str]:
+    columns = [name.strip() for name in header.fields]
+    for name in columns:
+        if name not in COLUMNS:
+            raise fault(header.place, "columns", f"{shown(name)} is unknown", ", ".join(COLUMNS))
+        if columns.count(name) > 1:
+            raise fault(header.place, name, "is there twice", "each column once")
+    for name in _NEEDED:
+        if name not in columns:
+            raise fault(header.place, name, "the column is missing", ", ".join((*_NEEDED, " or ".join(_DUE))))
+    if len(set(columns).intersection(_DUE)) != 1:
+        reason = "both are there" if set(_DUE) <= set(columns) else "both are missing"
+        raise fault(header.place, " and ".join(_DUE), reason, "one of them")
+    return columns
+
+
+def _row(columns: Sequence[str], record: Record) -> Mapping[str, Field]:
+    if len(record.fields) != len(columns):
+        raise fault(record.place, "line", f"{len(record.fields)} fields", f"{len(columns)}")
+    named = zip(columns, record.fields, strict=True)
+    return {name: Field(record.place, name, text) for name, text in named}

@@ -1,0 +1,136 @@
+"""Laws of whole jobs under deadlines, for every scheduler or for those that have them."""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from placement.model.throughput.ring import RingAllReduce
+from placement.model.throughput.throughput import Workload
+from placement.policies.schedulers.registry import SCHEDULERS, named_scheduler
+from placement.simulator.rates.run import run_rates
+from placement.simulator.rates.settings import RatesSettings
+from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
+from tests.unit.placement.simulator.rates.whole_jobs import (
+    ALPHAS,
+    DEADLINE_SCHEDULERS,
+    S,
+    check_gpus,
+    check_no_job_waits_beside_a_free_gpu,
+    check_work,
+    settings,
+    traces,
+)
+
+FEW = hypothesis_settings(max_examples=25)
+
+
+def run(trace, setup, name):
+    return run_rates(trace, setup, named_scheduler(name))
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+@FEW
+@given(trace=traces(), setup=settings())
+def test_gpus_are_given_once_and_all_work_is_done(name, trace, setup):
+    outcome = run(trace, setup, name)
+    check_gpus(outcome, setup.nodes, setup.gpus)
+    check_work(outcome, setup.model)
+    assert 0 <= outcome.utilization_arrivals <= 1
+    assert 0 < outcome.utilization <= 1
+
+
+@pytest.mark.parametrize("name", ["drs", "norm"])
+@FEW
+@given(trace=traces(), setup=settings())
+def test_no_job_waits_while_a_gpu_is_free(name, trace, setup):
+    check_no_job_waits_beside_a_free_gpu(run(trace, setup, name))
+
+
+@given(trace=traces(most=20), setup=settings())
+def test_migration_changes_no_number_of_gpus(trace, setup):
+    drs, norm = run(trace, setup, "drs"), run(trace, setup, "norm")
+    for job in trace.jobs:
+        assert len({len(span.gpus) for span in drs.spans if span.job == job.name}) == 1
+    assert norm.restarts == 0
+    if drs.restarts == 0 or setup.nodes == 1:
+        assert drs.table == norm.table
+
+
+@pytest.mark.parametrize("name", ["fifo", "themis-batch"])
+@FEW
+@given(trace=traces(), setup=settings(), alphas=st.lists(st.sampled_from(ALPHAS), min_size=12, max_size=12))
+def test_schedulers_that_know_no_deadlines_do_not_depend_on_them(name, trace, setup, alphas):
+    jobs = tuple(
+        replace(job, deadline_ns=job.arrival_ns + max(1, math.floor(alpha * job.workload.alone_ns)))
+        for job, alpha in zip(trace.jobs, alphas, strict=False)
+    )
+    assert run(trace, setup, name).table == run(replace(trace, jobs=jobs), setup, name).table
+
+
+@FEW
+@given(trace=traces(), nodes=st.integers(2, 4), bandwidth=st.sampled_from([2, 4, 8]))
+def test_fifo_ends_no_job_later_with_more_bandwidth(trace, nodes, bandwidth):
+    slow, fast = (
+        run(trace, RatesSettings(RingAllReduce(value * S, value * S), nodes, 4), "fifo").end_ns
+        for value in (bandwidth, bandwidth + 1)
+    )
+    assert all(after <= before for before, after in zip(slow, fast, strict=True))
+
+
+@pytest.mark.parametrize("name", DEADLINE_SCHEDULERS)
+@FEW
+@given(trace=traces(), setup=settings())
+def test_a_job_that_arrives_after_all_have_ended_changes_nothing(name, trace, setup):
+    alone = run(trace, setup, name)
+    late_ns = max(alone.end_ns) + 1
+    workload = Workload("late", 1, 1, 10, 10, 1)
+    later = DeadlineJob("late", late_ns, workload, late_ns + 100)
+    both = run(replace(trace, jobs=(*trace.jobs, later)), setup, name)
+    before = [span for span in both.spans if span.job != "late"]
+    assert before == list(alone.spans)
+
+
+def divisible(factor):
+    """A trace without rounding, all of whose times are multiplied."""
+    unit = 720_720
+    jobs = []
+    for number, (arrival, size, compute, alpha) in enumerate(
+        [(0, 3, 90, 1), (5, 1, 40, 0), (5, 8, 60, 2), (900, 2, 200, 2), (901, 5, 30, 1), (2000, 1, 300, 0)]
+    ):
+        workload = Workload(str(size), factor * unit * size, 2, factor * compute * unit, 2 * unit, 1)
+        arrival_ns = factor * arrival * unit * unit
+        jobs.append(DeadlineJob.with_priority(str(number), arrival_ns, workload, ALPHAS[alpha]))
+    return DeadlineTrace("divisible", tuple(jobs), factor * 3000 * unit * unit)
+
+
+@pytest.mark.parametrize("name", [name for name in DEADLINE_SCHEDULERS if name != "themis-leases"])
+def test_all_times_times_k_give_the_same_schedule_times_k(name):
+    setup = RatesSettings(RingAllReduce(2 * S, S), 3, 4)
+    once, thrice = run(divisible(1), setup, name), run(divisible(3), setup, name)
+    assert [3 * time for time in once.end_ns] == pytest.approx(thrice.end_ns, abs=10)
+    assert [3 * time for time in once.start_ns] == pytest.approx(thrice.start_ns, abs=10)
+    assert once.met == thrice.met
+
+
+@pytest.mark.parametrize("name", DEADLINE_SCHEDULERS)
+def test_a_lone_job_on_one_gpu_ends_exactly_at_its_deadline(name):
+    workload = Workload("w", 1000, 7, 333_333_333, 1000, 3)
+    job = DeadlineJob.with_priority("lone", 17, workload, Fraction(1))
+    outcome = run(DeadlineTrace("lone", (job,), 18), RatesSettings(RingAllReduce(), 1, 1), name)
+    assert outcome.end_ns == [job.deadline_ns] == [17 + -(-3000 * 333_333_333 // 7)]
+    assert outcome.met == 1
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_run_can_be_repeated(name):
+    jobs = tuple(
+        DeadlineJob(str(number), number * 100 * S, Workload("w", 10**7, 8, 10**8, 5000, 2), 10**14 + number)
+        for number in range(8)
+    )
+    trace, setup = DeadlineTrace("again", jobs, 800 * S), RatesSettings(RingAllReduce(), 2, 2, 5 * S)
+    assert run(trace, setup, name).spans == run(trace, setup, name).spans
