@@ -8,7 +8,8 @@ checked: each sample of each epoch must have been seen once. A row has medians o
     signal_s      request to the signal in rank 0           spawn_s       start to the first line of rank 0's program
     step_s        signal to the end of the last step        import_s      imports
     write_s       writing the checkpoint                    rendezvous_s  joining the process group
-    gone_s        checkpoint to the last process's end      load_s        building the model, and loading the checkpoint
+    gone_s        checkpoint to the last process's end      build_s       model and optimizer (imports by torch itself)
+                                                            load_s        run lock, checking and loading the checkpoint
                                                             first_step_s  the first step
 
 ``restart_s`` is the whole, from the request or the kill to the end of the first step of the next run.
@@ -26,7 +27,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.cost.benchmark import Row
-from bench.workloads.elastic.engine_job import EngineTraining, Event
+from bench.workloads.elastic.engine_job import EngineEvents, EngineTraining, Event
 from bench.workloads.elastic.training_job import JobOptions, read_losses
 from collectives.elastic.checkpoints.checkpoint_directory import progress_of
 from mltcp.core.errors import MltcpError, UsageError
@@ -37,7 +38,7 @@ from placement.engines.local import LocalEngine
 _HOSTS, _SLOTS = 4, 4
 _SAMPLES, _BATCH, _EPOCHS = 480, 4, 2000
 _GRACE_S = 120.0
-_MOST_STEPS = 12
+_MOST_STEPS = 40
 
 Parts = dict[str, float]
 """Seconds of the parts of a restart, by name."""
@@ -63,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="computing of a step, by a timer (default 0.02)",
     )
     parser.add_argument(
-        "--checkpoint-every-s", type=float, default=0.5, metavar="S", help="between checkpoints (default 0.5)"
+        "--checkpoint-every-s", type=float, default=0.2, metavar="S", help="between checkpoints (default 0.2)"
     )
     parser.add_argument(
         "--backend", default="gloo", metavar="NAME", help="of torch.distributed (default gloo)"
@@ -78,7 +79,9 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
     counts = _rank_counts(options)
     with tempfile.TemporaryDirectory(prefix="mltcp-restart-") as directory, ExitStack() as stack:
         engine = stack.enter_context(_engine(options.lab, Path(directory) / "logs"))
-        training = EngineTraining(engine, "restart", _job_options(options, Path(directory) / "job"))
+        training = EngineTraining(
+            EngineEvents(engine), "restart", _job_options(options, Path(directory) / "job")
+        )
         restarts = _Restarts(training, tuple(engine.hosts), counts, options)
         restarts.run()
         yield from restarts.rows()
@@ -154,8 +157,11 @@ class _Restarts:
         first_step_ns = _first(self._training.events(), "first_step")
         marks = ("process", "imported", "rendezvous", "resumed")
         times = [started_ns, *(at[mark] for mark in marks), first_step_ns]
-        names = ("spawn_s", "import_s", "rendezvous_s", "load_s", "first_step_s")
+        names = ("spawn_s", "import_s", "rendezvous_s", "build_s", "first_step_s")
         parts = {name: (end - begin) / 1e9 for name, begin, end in zip(names, times, times[1:], strict=False)}
+        resumed = next(event for event in self._training.events() if event["event"] == "resumed")
+        parts["load_s"] = resumed["lock_s"] + resumed["load_s"]
+        parts["build_s"] -= parts["load_s"]
         if asked_ns is not None:
             parts["restart_s"] = (first_step_ns - asked_ns) / 1e9
         return parts

@@ -32,11 +32,26 @@ Event = dict[str, Any]
 """A line of the job's journal."""
 
 
+class EngineEvents:
+    """The events of an engine, kept apart by job, so that each job's may be waited for."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self.engine = engine
+        self._kept: dict[str, list[EngineEvent]] = {}
+
+    def of(self, job_id: str, timeout_s: float) -> list[EngineEvent]:
+        """The events of a job since the last call; waits up to `timeout_s` for events of any job if it has none."""
+        if not self._kept.get(job_id):
+            for event in self.engine.poll(timeout_s):
+                self._kept.setdefault(event.job_id, []).append(event)
+        return self._kept.pop(job_id, [])
+
+
 class EngineTraining:
     """One training on a local engine, over all of its runs.
 
     Args:
-        engine: runs the job; no other job's events are lost only if this is the engine's only job.
+        events: of the engine that runs the job.
         name: of the job.
         options: of the training, with a directory of its own.
         environment: further variables of the ranks.
@@ -44,12 +59,13 @@ class EngineTraining:
 
     def __init__(
         self,
-        engine: LocalEngine,
+        events: EngineEvents,
         name: str,
         options: JobOptions,
         environment: dict[str, str] | None = None,
     ) -> None:
-        self._engine, self._name, self.options = engine, name, options
+        self._events, self._engine = events, events.engine
+        self._name, self.options = name, options
         self._environment = environment or {}
         self._handle: JobHandle | None = None
         self._seen = 0
@@ -93,8 +109,8 @@ class EngineTraining:
         """Wait for the end of the run."""
         end_s = time.monotonic() + _LONGEST_S
         while time.monotonic() < end_s:
-            for event in self._engine.poll(1.0):
-                if event.job_id == self._name and not isinstance(event, JobStarted):
+            for event in self._events.of(self._name, 1.0):
+                if not isinstance(event, JobStarted):
                     return event
         raise MltcpError(f"job {self._name}: expected its end within {_LONGEST_S:g} s, got none")
 
@@ -119,8 +135,8 @@ class EngineTraining:
             return 0
 
     def _check_running(self, end_s: float) -> None:
-        for event in self._engine.poll(_POLL_S):
-            if event.job_id == self._name and not isinstance(event, JobStarted):
+        for event in self._events.of(self._name, _POLL_S):
+            if not isinstance(event, JobStarted):
                 raise MltcpError(f"job {self._name}: expected more steps, got {event}")
         if time.monotonic() > end_s:
             raise MltcpError(f"job {self._name}: expected a step within {_LONGEST_S:g} s, got none")

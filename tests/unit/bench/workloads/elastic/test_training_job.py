@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from bench.workloads.elastic import training_job
-from bench.workloads.elastic.engine_job import EngineTraining
+from bench.workloads.elastic.engine_job import EngineEvents, EngineTraining
 from bench.workloads.elastic.training_job import FAULTS, JobOptions, read_losses
 from collectives.elastic.checkpoints.checkpoint_directory import progress_of
 from collectives.elastic.journal import read_journal
@@ -35,7 +35,7 @@ def test_a_job_goes_on_with_other_ranks_on_other_hosts(engine, tmp_path):
     options = JobOptions(
         tmp_path / "job", samples=60, epochs=4, compute_s=0.01, checkpoint_every_s=1e-6, verify=True
     )
-    job = EngineTraining(engine, "j", options)
+    job = EngineTraining(EngineEvents(engine), "j", options)
     job.start([HostShare("a", (0,))])
     job.await_steps(2)
     assert job.stop(PATIENCE_S) == JobStopped("j", orderly=True)
