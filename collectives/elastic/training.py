@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.distributed as dist
@@ -50,6 +50,9 @@ from collectives.elastic.step_hooks import StepHooks
 from collectives.elastic.stop_request import StopRequest
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.signals import stop_signals
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
 
 LOCK = "lock"
 CHECKPOINT_EVERY_S = 300.0
@@ -168,6 +171,26 @@ class ElasticTraining:
                 self._save("complete" if self.complete else "stop" if stop else "due")
         if not self.complete:
             raise Stopped
+
+    def load(self, dataset: Dataset[Any], **options: Any) -> Iterator[tuple[Batch, Any]]:
+        """The batches with their samples, which a DataLoader loads ahead: ``for batch, data in training.load(...)``.
+
+        `data` is None where a rank has no samples in the short last step of an epoch. Random numbers of DataLoader's
+        workers depend on where the run began.
+
+        Args:
+            dataset: by index.
+            options: of DataLoader, such as ``num_workers``, ``pin_memory``, ``collate_fn``.
+        """
+        from collectives.elastic.prefetch import RemainingSteps, prefetched
+
+        rank, ranks = self._ranks.rank, self._ranks.count
+        steps = RemainingSteps(
+            self._done, self._total, self._samples, self._header.seed, self._batch, rank, ranks
+        )
+        data = prefetched(dataset, steps, **options)
+        for batch in self:
+            yield batch, next(data)
 
     def _enter(self, stack: ExitStack) -> None:
         began_ns = time.monotonic_ns()

@@ -1,46 +1,69 @@
-"""Trainings on hosts of their own: stopped at a step boundary, and moved to other hosts with other numbers of ranks."""
+"""Trainings on hosts of their own: a scheduler stops them at a step boundary, and moves them to other hosts."""
 
 import json
 
 import pytest
 
+from bench.compare.jobs.elastic_executor import ElasticExecutor
 from bench.lab import Lab
 from bench.lab.servers import LabNetwork, engine_hosts
-from bench.lab.two_tier import TwoTier, two_tier
-from bench.workloads.elastic.engine_job import EngineEvents, EngineTraining
-from bench.workloads.elastic.training_job import FAULTS, JobOptions
+from bench.lab.two_tier import TwoTier, two_tier, two_tier_cluster
+from bench.workloads.elastic.training_job import FAULTS
 from collectives.elastic.checkpoints.checkpoint_directory import progress_of
-from placement.engines.engine import HostShare, JobFinished, JobStopped
 from placement.engines.local import LocalEngine
+from placement.model.throughput.ring import RingAllReduce
+from placement.model.throughput.throughput import Workload
+from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
+from placement.simulator.cluster_run import ClusterRun
+from placement.simulator.rates.rate_job import ModelTimes, RateJob
+from placement.traces.deadlines.trace import DeadlineJob
 
 pytestmark = pytest.mark.lab
 
-GRACE_S = 120.0
+SHAPE = TwoTier(racks=2, servers=2, slots=4)
+ALONE, FIRST, SECOND = (0, 4, 5), (8, 9), (0, 15)
 
 
-def test_jobs_move_between_hosts_with_other_numbers_of_ranks(tmp_path):
+class Sharing:
+    """Gives one job three GPUs on two hosts, and each of two jobs a pair."""
+
+    name = "sharing"
+    lease_ns = None
+
+    def candidates(self, cluster, now_ns, jobs, most=1):
+        places = [[], [ALONE], [FIRST, SECOND]][len(jobs)]
+        return ({job.name: gpus for job, gpus in zip(jobs, places, strict=True)},)
+
+    def next_ns(self, now_ns, jobs):
+        return None
+
+
+def job(name, arrival_s, epochs):
+    workload = Workload(name, parameters=10_000, batch=4, compute_ns=40_000_000, samples=60, epochs=epochs)
+    traced = DeadlineJob(name, arrival_s * 10**9, workload, deadline_ns=3600 * 10**9)
+    return RateJob(traced, ModelTimes(MODEL, workload, 4), 16)
+
+
+MODEL = RingAllReduce(10_000_000_000, 6_000_000_000)
+
+
+def test_a_scheduler_moves_jobs_between_hosts_with_other_numbers_of_ranks(tmp_path):
+    jobs = [job("long", 0, 40), job("short", 1, 2)]
     with (
-        Lab(two_tier(TwoTier(racks=2, servers=2, slots=4))) as lab,
+        Lab(two_tier(SHAPE)) as lab,
         LocalEngine(engine_hosts(lab), tmp_path / "logs", network=LabNetwork(lab)) as engine,
     ):
-        events = EngineEvents(engine)
-        stays = EngineTraining(events, "stays", options(tmp_path / "stays", "gloo"))
-        moves = EngineTraining(events, "moves", options(tmp_path / "moves", "mltcp"), {"MLTCP_CC": "none"})
-        moves.start([HostShare("r0s0", (0, 1))])
-        moves.await_steps(3)
-        stays.start([HostShare("r0s0", (2,)), HostShare("r1s1", (0,))])
-        assert moves.stop(GRACE_S) == JobStopped("moves", orderly=True)
-        assert engine.free("r0s0") == (0, 1, 3)
-        first = progress_of(moves.options.directory).samples_done
-        moves.start([HostShare("r0s1", (3,)), HostShare("r1s1", (1, 2))])
-        assert moves.end() == JobFinished("moves")
-        assert stays.end() == JobFinished("stays")
-    for job, segments in ((moves, [(0, first, 2), (first, 480, 3)]), (stays, [(0, 480, 2)])):
-        header = progress_of(job.options.directory)
-        assert [(each.begin, each.end, each.ranks) for each in header.segments] == segments
-        assert json.loads((job.options.directory / FAULTS).read_text()) == []
-        assert job.faults() == []
-
-
-def options(directory, backend):
-    return JobOptions(directory, samples=60, epochs=8, compute_s=0.03, backend=backend, verify=True)
+        options = {"backend": "mltcp", "verify": True}
+        executor = ElasticExecutor(engine, two_tier_cluster(SHAPE), tmp_path, options, {"MLTCP_CC": "none"})
+        run = ClusterRun(jobs, two_tier_cluster(SHAPE), 1, SchedulingPolicy(Sharing()), executor)
+        run.run()
+    # How far the first job came with three ranks before the second arrived depends on the machine.
+    assert [span.gpus for span in executor.spans if span.job == "long"] == [ALONE, FIRST, ALONE]
+    assert [span.gpus for span in executor.spans if span.job == "short"] == [SECOND]
+    assert [each.restarts for each in run.jobs] == [2, 0]
+    for name, ranks, total in (("long", (2, 3), 2400), ("short", (2,), 120)):
+        header = progress_of(tmp_path / name)
+        assert (header.samples_done, header.segments[-1].end) == (total, total)
+        assert tuple(each.ranks for each in header.segments[-len(ranks) :]) == ranks
+        assert json.loads((tmp_path / name / FAULTS).read_text()) == []
+        assert executor.trainings[name].faults() == []

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ import torch
 
 from bench.workloads.elastic import training_job
 from bench.workloads.elastic.sample_counts import SampleCounts
-from bench.workloads.elastic.training_job import LOSSES, JobOptions
+from bench.workloads.elastic.training_job import LOSSES, JobOptions, read_progress
 from collectives.elastic.checkpoints.checkpoint_directory import CheckpointDirectory
 from collectives.elastic.journal import read_journal
 from mltcp.core.errors import MltcpError
 from placement.engines import processes
-from placement.engines.engine import EngineEvent, EngineJob, HostShare, JobHandle, JobStarted
+from placement.engines.engine import EngineError, EngineEvent, EngineJob, HostShare, JobHandle, JobStarted
 from placement.engines.local import LocalEngine
 
 _POLL_S = 0.01
@@ -42,9 +43,13 @@ class EngineEvents:
     def of(self, job_id: str, timeout_s: float) -> list[EngineEvent]:
         """The events of a job since the last call; waits up to `timeout_s` for events of any job if it has none."""
         if not self._kept.get(job_id):
-            for event in self.engine.poll(timeout_s):
-                self._kept.setdefault(event.job_id, []).append(event)
+            self.collect(timeout_s)
         return self._kept.pop(job_id, [])
+
+    def collect(self, timeout_s: float) -> None:
+        """Wait up to `timeout_s` for events of any job, and keep them."""
+        for event in self.engine.poll(timeout_s):
+            self._kept.setdefault(event.job_id, []).append(event)
 
 
 class EngineTraining:
@@ -93,8 +98,17 @@ class EngineTraining:
 
     def stop(self, grace_s: float) -> EngineEvent:
         """Ask the run to stop, and wait for its end."""
-        self._engine.stop(self._name, grace_s)
+        self.ask_to_stop(grace_s)
         return self.end()
+
+    def ask_to_stop(self, grace_s: float) -> None:
+        """Ask the run to stop; its end follows as an event, also if it has just ended by itself."""
+        with suppress(EngineError):
+            self._engine.stop(self._name, grace_s)
+
+    def samples_done(self) -> int:
+        """The samples that the training has done, over all of its runs; 0 before the first step."""
+        return read_progress(self.options.directory)
 
     def kill_rank(self, number: int) -> EngineEvent:
         """Kill a rank (modulo their number), and wait for the end of the run."""

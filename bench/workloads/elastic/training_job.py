@@ -17,6 +17,7 @@ import os  # noqa: E402
 import sys  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
 from pathlib import Path  # noqa: E402
+from typing import Self  # noqa: E402
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -33,6 +34,7 @@ from collectives.elastic.training import ElasticTraining, Stopped  # noqa: E402
 
 LOSSES = "losses.jsonl"
 FAULTS = "faults.json"
+PROGRESS = "progress"
 _INPUTS = 16
 _DROPOUT = 0.1
 
@@ -47,7 +49,7 @@ class JobOptions:
         batch: samples of a rank in a step.
         epochs: to train.
         parameters: of the model, about.
-        compute_s: computing of a step before gradients are reduced.
+        compute_s: computing of a full step before gradients are reduced; a short step takes its share.
         seed: of data, model and order.
         backend: of torch.distributed.
         checkpoint_every_s: between checkpoints.
@@ -93,20 +95,24 @@ class TrainingJob:
     def run(self) -> None:
         """Train until all epochs are done, or until the job is asked to stop, which ends the process."""
         options = self._options
-        with ElasticTraining(
-            options.directory,
-            model=self._model,
-            optimizer=self._optimizer,
-            schedule=self._schedule,
-            samples=options.samples,
-            batch=options.batch,
-            epochs=options.epochs,
-            scaling=linear_in_batch(options.batch),
-            others={"counts": self._counts} if options.verify else None,
-            seed=options.seed,
-            checkpoint_every_s=options.checkpoint_every_s,
-        ) as training:
+        with (
+            ElasticTraining(
+                options.directory,
+                model=self._model,
+                optimizer=self._optimizer,
+                schedule=self._schedule,
+                samples=options.samples,
+                batch=options.batch,
+                epochs=options.epochs,
+                scaling=linear_in_batch(options.batch),
+                others={"counts": self._counts} if options.verify else None,
+                seed=options.seed,
+                checkpoint_every_s=options.checkpoint_every_s,
+            ) as training,
+            _Progress(options.directory) as progress,
+        ):
             for batch in training:
+                progress.note(batch.samples_done)
                 self._step(batch)
         if options.verify and dist.get_rank() == 0:
             faults = self._counts.faults(training.samples_done)
@@ -114,9 +120,10 @@ class TrainingJob:
 
     def _step(self, batch: Batch) -> None:
         begin_s = time.monotonic()
+        compute_s = self._options.compute_s * -(-batch.step_samples // batch.ranks) / self._options.batch
         outputs = self._model(self._inputs[batch.indices])
         loss = nn.functional.mse_loss(outputs, self._targets[batch.indices], reduction="sum")
-        sleep_until(begin_s + self._options.compute_s)
+        sleep_until(begin_s + compute_s)
         batch.mean(loss).backward()
         self._optimizer.step()
         self._optimizer.zero_grad()
@@ -132,6 +139,36 @@ class TrainingJob:
             line = {"samples_done": batch.samples_done, "ranks": batch.ranks, "loss": float(loss).hex()}
             with open(self._options.directory / LOSSES, "a") as file:
                 file.write(json.dumps(line) + "\n")
+
+
+class _Progress:
+    """The file with the samples done, which rank 0 overwrites in every step; a context manager."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / PROGRESS if dist.get_rank() == 0 else None
+        self._file = -1
+
+    def __enter__(self) -> Self:
+        if self._path is not None:
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._path is not None:
+            os.close(self._file)
+
+    def note(self, samples_done: int) -> None:
+        """Write the number, by one system call."""
+        if self._path is not None:
+            os.pwrite(self._file, samples_done.to_bytes(8, "little"), 0)
+
+
+def read_progress(directory: Path) -> int:
+    """The samples that a training has done; 0 before its first step. After a crash it may have to do some again."""
+    try:
+        return int.from_bytes((directory / PROGRESS).read_bytes(), "little")
+    except FileNotFoundError:
+        return 0
 
 
 def read_losses(directory: Path) -> list[tuple[int, int, str]]:

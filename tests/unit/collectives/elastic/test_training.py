@@ -405,6 +405,25 @@ def test_sharded_state_goes_on_with_another_number_of_ranks(tmp_path):
     assert run_ranks(refused, 1, "gloo")[0].startswith(f"{damaged}: size: expected {size} bytes, got 10")
 
 
+def test_samples_are_loaded_ahead_in_the_order_of_the_batches(tmp_path):
+    def body(rank, ranks, stop_at):
+        parts, pairs = Parts(distributed=False), []
+        data = torch.utils.data.TensorDataset(torch.arange(SAMPLES))
+        with suppress(Stopped), elastic(parts, tmp_path) as training:
+            for batch, loaded in training.load(data):
+                pairs.append((batch.indices.tolist(), [] if loaded is None else loaded[0].tolist()))
+                if batch.samples_done >= stop_at:
+                    os.kill(os.getpid(), signal.SIGTERM)
+        return pairs
+
+    first = run_ranks(body, 3, "gloo", None, 60.0, 30)
+    second = run_ranks(body, 8, "gloo", None, 60.0, TOTAL)
+    for pairs in (*first, *second):
+        assert all(indices == loaded for indices, loaded in pairs)
+    seen = sorted(sample for pairs in (*first, *second) for indices, _ in pairs for sample in indices)
+    assert seen == sorted(list(range(SAMPLES)) * EPOCHS)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
