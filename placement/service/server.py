@@ -19,6 +19,7 @@ from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.signals import stop_signals
 from placement.cassini.placement_selection import choose_placement
 from placement.engines.engine import Engine
+from placement.policies.placing.slot_pool import SlotPool, SlotRequest
 from placement.service.context import ServiceContext, ServiceRules
 from placement.service.decisions.placer import policy_named
 from placement.service.embedded_gate import VARIABLE as GATE_VARIABLE
@@ -34,7 +35,6 @@ from placement.service.servicer import PlacementServicer
 from placement.service.state.clock import Clock
 from placement.service.state.persistence import saved_decisions
 from placement.service.state.recovery import recovered
-from placement.service.state.slot_pool import SlotPool, SlotRequest
 from placement.service.state.store import Store
 
 NAME = pb.DESCRIPTOR.services_by_name["Placement"].full_name

@@ -46,7 +46,7 @@ LAYERS = {
         *("model", "cassini", "policies", "traces", "simulator", "experiments", "plots"),
         *("gate", "engines", "service", "client", "cli"),
     ),
-    "placement.policies": ("rule_numbers", "placing", "communication", "schedulers"),
+    "placement.policies": ("rule_numbers", "catalogue", "placing", "communication", "schedulers"),
     "placement.simulator": (
         *("outcome", "exact", "published", "fluid"),
         *("scheduled_job", "executor", "cluster_run", "rates"),

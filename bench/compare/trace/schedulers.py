@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from bench.compare.approaches.approach import SCHEDULER_NAMES
 from placement.model.cluster import Cluster
-from placement.policies.catalogue import PlacementPolicy, placement_policy
+from placement.policies.catalogue import placement_policy
+from placement.policies.schedulers.greedy import GreedyScheduler
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Scheduler
 from placement.policies.schedulers.scheduling_policy import (
     AUGMENTED,
@@ -15,55 +16,6 @@ from placement.policies.schedulers.scheduling_policy import (
     SchedulingPolicy,
     scheduling_policy,
 )
-from placement.service.state.slot_pool import SlotPool, SlotRequest
-
-
-@dataclass(frozen=True)
-class GreedyScheduler:
-    """A scheduler that places waiting jobs one at a time by a compiled placement policy, and never moves a job.
-
-    Waiting jobs are considered by shortest remaining service first, and those that do not fit are passed over, as in
-    the simulator of Ada-SRSF. There is a single candidate.
-
-    Attributes:
-        placement: chooses the GPUs of each job.
-    """
-
-    placement: PlacementPolicy
-
-    @property
-    def name(self) -> str:
-        """The name of the placement policy."""
-        return self.placement.name
-
-    @property
-    def lease_ns(self) -> int | None:
-        """No leases."""
-        return None
-
-    def candidates(
-        self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
-    ) -> tuple[Assignment, ...]:
-        """See `Scheduler.candidates`."""
-        pool = SlotPool()
-        pool.add([len(server.gpus) for server in cluster.servers], [0] * len(cluster.servers))
-        assigned: dict[str, tuple[int, ...]] = {}
-        for job in jobs:
-            if job.gpus:
-                pool.occupy(job.gpus, _request(job), _work_ns(job))
-                assigned[job.name] = job.gpus
-        for job in sorted((job for job in jobs if not job.gpus), key=_rank):
-            chosen = None
-            if job.gpus_wanted <= pool.free:
-                chosen = pool.choose(self.placement.rule, self.placement.kappa, _request(job))
-            if chosen is not None:
-                pool.occupy(chosen, _request(job), _work_ns(job))
-                assigned[job.name] = chosen
-        return (assigned,)
-
-    def next_ns(self, now_ns: int, jobs: Sequence[JobView]) -> int | None:
-        """No timers."""
-        return None
 
 
 @dataclass(frozen=True)
@@ -107,16 +59,3 @@ def scheduler(name: str, cassini: bool, seed: int) -> SchedulingPolicy:
     if part.base in SCHEDULERS:
         return scheduling_policy(name + (AUGMENTED if cassini else ""), seed=seed)
     return SchedulingPolicy(GreedyScheduler(placement_policy(part.base, part.number or 1)), cassini)
-
-
-def _request(job: JobView) -> SlotRequest:
-    return SlotRequest(job.gpus_wanted)
-
-
-def _work_ns(job: JobView) -> int:
-    """The computation that each of the job's GPUs has left."""
-    return round(job.iterations_left * job.times.iteration_ns(job.gpus_wanted, True))
-
-
-def _rank(job: JobView) -> tuple[int, int, str]:
-    return _work_ns(job) * job.gpus_wanted, job.arrival_ns, job.name

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from mltcp.core.policy_names import Vocabulary
+from placement.policies.catalogue import placement_policy
 from placement.policies.schedulers.drs.drs import Drs
 from placement.policies.schedulers.elastic.elastic_edf import ElasticEdf
 from placement.policies.schedulers.elastic.elastic_mh import ElasticMh
 from placement.policies.schedulers.fairness.themis_batch import ThemisBatch
 from placement.policies.schedulers.fairness.themis_leases import ThemisLeases
+from placement.policies.schedulers.greedy import GreedyScheduler
 from placement.policies.schedulers.ordered.edf import Edf
 from placement.policies.schedulers.ordered.edf_late_last import EdfLateLast
 from placement.policies.schedulers.ordered.edf_late_last_node import EdfLateLastNode
@@ -27,6 +29,9 @@ _Factory = Callable[[int], Scheduler]
 
 SCHEDULERS: Mapping[str, _Factory] = MappingProxyType(
     {
+        "themis": lambda seed: Themis(seed=seed),
+        "pollux": lambda seed: Pollux(seed=seed),
+        "random": lambda seed: RandomScheduler(seed),
         "drs": lambda seed: Drs(),
         "norm": lambda seed: Drs(migration=False),
         "edf": lambda seed: Edf(),
@@ -40,14 +45,14 @@ SCHEDULERS: Mapping[str, _Factory] = MappingProxyType(
         "elastic-edf": lambda seed: ElasticEdf(),
         "elastic-mh": lambda seed: ElasticMh(),
         "themis-leases": lambda seed: ThemisLeases(),
-        "themis": lambda seed: Themis(seed=seed),
-        "pollux": lambda seed: Pollux(seed=seed),
-        "random": lambda seed: RandomScheduler(seed),
     }
 )
 """A factory a name; its argument is the seed of draws among equally good placements."""
 
-NAMES = Vocabulary("scheduler", tuple(SCHEDULERS))
+GREEDY = ("lwf[-K]", "first-fit", "list-scheduling")
+"""The placement policies that are schedulers, too."""
+
+NAMES = Vocabulary("scheduler", (*SCHEDULERS, *GREEDY))
 
 
 def named_scheduler(name: str, seed: int = 0) -> Scheduler:
@@ -56,4 +61,7 @@ def named_scheduler(name: str, seed: int = 0) -> Scheduler:
     Raises:
         UsageError: there is no such scheduler.
     """
-    return SCHEDULERS[NAMES.parse(name).base](seed)
+    part = NAMES.parse(name)
+    if part.base in SCHEDULERS:
+        return SCHEDULERS[part.base](seed)
+    return GreedyScheduler(placement_policy(part.base, part.number or 1))

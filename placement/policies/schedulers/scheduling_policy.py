@@ -10,12 +10,11 @@ from mltcp.core.demand import Demand
 from mltcp.core.policy_names import CASSINI, Vocabulary, split_cassini
 from placement.cassini.placement_selection import Loops, PlacementChoice, choose_placement
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.pollux import Pollux
-from placement.policies.schedulers.random_scheduler import RandomScheduler
+from placement.policies.schedulers import registry
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Scheduler
 from placement.policies.schedulers.themis import Themis
 
-SCHEDULERS = ("themis", "pollux", "random")
+SCHEDULERS = tuple(registry.SCHEDULERS)
 AUGMENTED = f"+{CASSINI}"
 SCHEDULER_NAMES = Vocabulary(
     "scheduler", tuple(name + suffix for name in SCHEDULERS for suffix in ("", AUGMENTED))
@@ -141,6 +140,4 @@ def scheduling_policy(name: str, *, seed: int = 0, lease_ns: int | None = None) 
     if base == "themis":
         themis = Themis(seed=seed) if lease_ns is None else Themis(lease_ns, seed=seed)
         return SchedulingPolicy(themis, augmented)
-    if base == "pollux":
-        return SchedulingPolicy(Pollux(seed=seed), augmented)
-    return SchedulingPolicy(RandomScheduler(seed), augmented)
+    return SchedulingPolicy(registry.named_scheduler(base, seed), augmented)

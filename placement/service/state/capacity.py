@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from placement.policies.placing.slot_pool import SlotRequest
 from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
 from placement.service.state.job_record import JobRecord
 from placement.service.state.registry import Registry
-from placement.service.state.slot_pool import SlotRequest
 
 
 def check_possible(registry: Registry, job: JobRecord, field: str = "job") -> None:

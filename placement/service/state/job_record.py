@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from mltcp.core.demand import Demand
+from placement.policies.placing.slot_pool import SlotRequest
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.request_error import ErrorCode, RequestError
-from placement.service.state.slot_pool import SlotRequest
 
 UNPROFILED_NS = 1_000_000_000
 """The assumed iteration time of a job without a profile, used to rank jobs and GPUs by work."""

@@ -1,10 +1,11 @@
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import MltcpError, UsageError
+from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy, scheduling_policy, traffic
 from placement.simulator.fluid_executor import FluidSettings
 from placement.simulator.scheduled_cluster import run_trace
@@ -248,3 +249,30 @@ def test_settings_that_cannot_be():
         scheduling_policy("best")
     with pytest.raises(UsageError, match="racks"):
         two_tier(0)
+
+
+@pytest.mark.parametrize(
+    "name", ["drs", "edf", "edf-late-last-node", "themis-batch", "elastic-mh", "themis-leases"]
+)
+def test_schedulers_of_whole_jobs_run_on_shared_links(name):
+    """They run where jobs have deadlines, and give a job no more GPUs than it can use."""
+    drawn = poisson(0, jobs=8, gpus=8).jobs
+    jobs = tuple(
+        replace(job, deadline_ns=job.arrival_ns + 2 * job.iterations * job.demand.iteration_ns)
+        for job in drawn
+    )
+    outcome = run_trace(
+        JobSet("due", "", 50.0, jobs),
+        FluidSettings(two_tier(2, 1, 4)),
+        SchedulingPolicy(named_scheduler(name)),
+    )
+    assert all(np.isfinite(job.completion_ns) for job in outcome.jobs)
+
+
+def test_a_scheduler_that_goes_by_deadlines_needs_them():
+    with pytest.raises(UsageError, match="deadline: expected one under this scheduler, got none"):
+        run_trace(
+            poisson(0, jobs=2, gpus=8),
+            FluidSettings(two_tier(4, 2)),
+            SchedulingPolicy(named_scheduler("edf")),
+        )

@@ -27,13 +27,14 @@ from tests.unit.placement.simulator.rates.whole_jobs import (
 )
 
 FEW = hypothesis_settings(max_examples=25)
+ALL = (*SCHEDULERS, "lwf-1", "first-fit", "list-scheduling")
 
 
 def run(trace, setup, name):
     return run_rates(trace, setup, named_scheduler(name))
 
 
-@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize("name", ALL)
 @FEW
 @given(trace=traces(), setup=settings())
 def test_gpus_are_given_once_and_all_work_is_done(name, trace, setup):
@@ -126,7 +127,7 @@ def test_a_lone_job_on_one_gpu_ends_exactly_at_its_deadline(name):
     assert outcome.met == 1
 
 
-@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize("name", ALL)
 def test_a_run_can_be_repeated(name):
     jobs = tuple(
         DeadlineJob(str(number), number * 100 * S, Workload("w", 10**7, 8, 10**8, 5000, 2), 10**14 + number)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.policies import rule_numbers
-from placement.service.state.slot_pool import SlotPool, SlotRequest
+from placement.policies.placing.slot_pool import SlotPool, SlotRequest
 
 RULES = {
     "random": rule_numbers.RANDOM,
