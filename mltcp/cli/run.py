@@ -8,15 +8,22 @@ import time
 from collections.abc import Sequence
 
 from mltcp.cli.program import Program, run, run_in_job_of_daemon
-from mltcp.control.aggressiveness import DEFAULT_INTERCEPT, DEFAULT_SLOPE, Aggressiveness, Shape
+from mltcp.control.aggressiveness import (
+    DEFAULT_INTERCEPT,
+    DEFAULT_SLOPE,
+    LARGEST_FACTOR,
+    Aggressiveness,
+    Shape,
+)
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import check_number
 from mltcp.daemon.client.client import Client, NoDaemonError, Registration
 from mltcp.ebpf.congestion_controls import DEFAULT_CONTROL
 from mltcp.ebpf.jobs import check_name
-from mltcp.ebpf.layout import KernelJob, Start, Tracker
+from mltcp.ebpf.layout import LARGEST_REFERENCE_S, KernelJob, Start, Tracker
 
 _STARTS = ", ".join(start.name.lower() for start in Start)
+_ONLY_WITHOUT_DAEMON = ("start", "decrease", "increase", "reference_s")
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -54,6 +61,20 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="D",
         help="how far F eases the decrease, 0 to 1",
     )
+    command.add_argument(
+        "--increase",
+        type=float,
+        default=KernelJob.increase,
+        metavar="F",
+        help="the largest F on the increase (default 0: no limit)",
+    )
+    command.add_argument(
+        "--reference",
+        type=float,
+        default=KernelJob.reference_s,
+        metavar="S",
+        help="scale F by the root of S over the time that an iteration sends for (default 0: not scaled)",
+    )
     command.add_argument("--user", metavar="NAME", help="run the program as this user")
     command.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the program to run"
@@ -77,9 +98,10 @@ def execute(options: argparse.Namespace) -> int:
 
 def _registration(options: argparse.Namespace, job: KernelJob) -> Registration:
     """The job as the daemon registers it."""
-    if options.start != KernelJob.start.name.lower() or options.decrease != KernelJob.decrease:
+    if any(getattr(job, field) != getattr(KernelJob, field) for field in _ONLY_WITHOUT_DAEMON):
         raise UsageError(
-            "--start and --decrease: only without a daemon (MLTCP_DAEMON=none, as root), not in a job of the daemon"
+            "--start, --decrease, --increase and --reference: only without a daemon (MLTCP_DAEMON=none, as root), "
+            "not in a job of the daemon"
         )
     law = job.aggressiveness
     return Registration(
@@ -101,6 +123,8 @@ def _job(options: argparse.Namespace, arguments: Sequence[str]) -> KernelJob:
     if options.gap is not None and not 0 < options.gap < 3600:
         raise UsageError(f"--gap: expected more than 0 and less than 3600 seconds, got {options.gap}")
     check_number(options.decrease, field="--decrease", lowest=0, highest=1)
+    check_number(options.increase, field="--increase", lowest=0, highest=LARGEST_FACTOR)
+    check_number(options.reference, field="--reference", lowest=0, highest=LARGEST_REFERENCE_S)
     if options.start.upper() not in Start.__members__:
         raise UsageError(f"--start: expected one of {_STARTS}, got {options.start!r}")
     gap_ns = None if options.gap is None else int(options.gap * 1e9)
@@ -109,5 +133,7 @@ def _job(options: argparse.Namespace, arguments: Sequence[str]) -> KernelJob:
         aggressiveness=Aggressiveness(Shape.from_name(options.function), options.slope, options.intercept),
         start=Start[options.start.upper()],
         decrease=options.decrease,
+        increase=options.increase,
+        reference_s=options.reference,
         tracker=Tracker.given_values(options.total_bytes, gap_ns),
     )

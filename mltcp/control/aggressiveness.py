@@ -50,6 +50,8 @@ class Shape(IntEnum):
     """(s + i) - s x: does not let jobs interleave; for the ablation."""
     FALLING_QUADRATIC = 6
     """(s + i) - s x^2: does not let jobs interleave; for the ablation."""
+    REMAINING = 7
+    """min(s + i, i / (1 - x)^2): by what remains to be sent (docs/theory.md)."""
 
     @property
     def label(self) -> str:
@@ -74,6 +76,7 @@ _REAL: dict[Shape, Callable[[float, float, float], float]] = {
     Shape.CONCAVE: lambda x, s, i: s * x * (2 - x) + i,
     Shape.FALLING_LINEAR: lambda x, s, i: (s + i) - s * x,
     Shape.FALLING_QUADRATIC: lambda x, s, i: (s + i) - s * x * x,
+    Shape.REMAINING: lambda x, s, i: min(s + i, i / (1 - x) ** 2) if x < 1 else s + i,
 }
 
 _FIXED: dict[Shape, Callable[[int, int, int], int]] = {
@@ -84,6 +87,7 @@ _FIXED: dict[Shape, Callable[[int, int, int], int]] = {
     Shape.CONCAVE: lambda x, s, i: ((s * (2 * x - ((x * x) >> 16))) >> 16) + i,
     Shape.FALLING_LINEAR: lambda x, s, i: (s + i) - ((s * x) >> 16),
     Shape.FALLING_QUADRATIC: lambda x, s, i: (s + i) - ((s * ((x * x) >> 16)) >> 16),
+    Shape.REMAINING: lambda x, s, i: min(s + i, (i << 32) // (ONE_Q16 - x) ** 2) if x < ONE_Q16 else s + i,
 }
 
 

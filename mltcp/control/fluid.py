@@ -225,6 +225,8 @@ def _closed_form(aggressiveness: Aggressiveness) -> tuple[_Real, _Real]:
             lambda x: x * (top - s * x / 2) / (i * top),
             lambda v: 2 * i * top * v / (top + math.sqrt(max(0.0, top * top - 2 * s * i * top * v))),
         )
+    if shape is Shape.REMAINING:
+        return _remaining(i, top)
     rate, scale = math.sqrt(s * top), math.sqrt(s / top)
     if shape is Shape.FALLING_QUADRATIC:
         return (lambda x: math.atanh(x * scale) / rate), (lambda v: math.tanh(v * rate) / scale)
@@ -234,3 +236,17 @@ def _closed_form(aggressiveness: Aggressiveness) -> tuple[_Real, _Real]:
         lambda x: whole - math.atanh((1 - x) * scale) / rate,
         lambda v: 1 - math.tanh((whole - v) * rate) / scale,
     )
+
+
+def _remaining(i: float, top: float) -> tuple[_Real, _Real]:
+    """F = i / (1 - x)^2 up to the x at which it reaches `top`, and `top` from there on."""
+    edge = 1 - math.sqrt(i / top)
+    until_edge = (1 - (1 - edge) ** 3) / (3 * i)
+
+    def integral_to(x: float) -> float:
+        return (1 - (1 - x) ** 3) / (3 * i) if x < edge else until_edge + (x - edge) / top
+
+    def ratio_at(v: float) -> float:
+        return 1 - math.cbrt(1 - 3 * i * v) if v < until_edge else edge + (v - until_edge) * top
+
+    return integral_to, ratio_at

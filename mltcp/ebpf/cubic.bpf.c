@@ -16,6 +16,11 @@ extern void cubictcp_cwnd_event(struct sock *sk, enum tcp_ca_event event) __ksym
 extern void cubictcp_acked(struct sock *sk, const struct ack_sample *sample) __ksym;
 extern __u32 tcp_reno_undo_cwnd(struct sock *sk) __ksym;
 
+/* The beginning of CUBIC's state. */
+struct bictcp {
+	__u32 epoch_start; /* 0: the next increase starts an epoch */
+} CORE;
+
 SEC("struct_ops/cubic_init")
 void BPF_PROG(cubic_init, struct sock *sk)
 {
@@ -40,7 +45,9 @@ SEC("struct_ops/cubic_event")
 void BPF_PROG(cubic_event, struct sock *sk, enum tcp_ca_event event)
 {
 	cubictcp_cwnd_event(sk, event);
-	mltcp_event(sk, event);
+	/* Otherwise CUBIC would return to the window of the last iteration at once, whoever sends now. */
+	if (mltcp_event(sk, event))
+		((struct bictcp *)ca_priv(sk))->epoch_start = 0;
 }
 
 SEC("struct_ops/cubic_cong_avoid")

@@ -17,9 +17,12 @@ Raw = bytes
 
 Q16_ONE = 1 << 16
 
-_LAW = struct.Struct("=IIIIII")
+LARGEST_REFERENCE_S = 4000.0
+"""The largest `KernelJob.reference_s`: microseconds in 32 bits."""
+
+_LAW = struct.Struct("=8I")
 _TRACKER = struct.Struct("=8Q4I336s")
-_JOB = struct.Struct(f"=II{_LAW.size}s{_TRACKER.size}s32sQ")
+_JOB = struct.Struct(f"=II{_LAW.size}s{_TRACKER.size}s32sQQII")
 _RECORD = struct.Struct("=II6Q")
 _FLOW_LINE = struct.Struct("=IIHHHH4s4sIIIIIIQQQ16s")
 _GIVEN_TOTAL, _GIVEN_GAP = 1, 2
@@ -35,6 +38,8 @@ class Start(IntEnum):
     """The kernel's small window, which grows by F from the first byte, without slow start."""
     KEEP = 2
     """The window from before the idle period, and congestion avoidance from the first byte."""
+    PROBE = 3
+    """Four packets, then slow start up to three quarters of the former window or the first congestion signal."""
 
 
 @dataclass(frozen=True)
@@ -78,15 +83,34 @@ class Tracker:
 
 @dataclass(frozen=True)
 class KernelJob:
-    """A job's entry in the kernel's map: F and where it acts, the iteration tracker, and the number of flows."""
+    """A job's entry in the kernel's map: F and where it acts, the iteration tracker, and the number of flows.
+
+    Attributes:
+        name: of the job.
+        aggressiveness: F.
+        start: the window of an iteration's first bytes.
+        decrease: d, 0 to 1: the base's decrease is divided by 1 - d + d F where F is above 1.
+        increase: the largest F on the increase; 0: no limit.
+        reference_s: F is multiplied by the root of this over the time for which an iteration sends, within 1/4 and 4
+            (shape `remaining` only); 0: it is not.
+        tracker: recognises iterations.
+        flows: the number of open connections.
+        owner: the process that created the entry.
+        sending_s: the time for which an iteration sends without competition, as observed; 0 before the first one.
+        scale: the factor that follows from it; 0 before.
+    """
 
     name: str
     aggressiveness: Aggressiveness
     start: Start = Start.AVOID
     decrease: float = 0.0
+    increase: float = 0.0
+    reference_s: float = 0.0
     tracker: Tracker = Tracker()
     flows: int = 0
     owner: int = 0
+    sending_s: float = 0.0
+    scale: float = 0.0
 
     SIZE = _JOB.size
 
@@ -98,23 +122,31 @@ class KernelJob:
             self.aggressiveness.intercept_q16,
             int(self.start),
             round(self.decrease * Q16_ONE),
+            round(self.increase * Q16_ONE),
+            round(self.reference_s * 1e6),
             0,
         )
-        return _JOB.pack(0, self.flows, law, self.tracker.pack(), self.name.encode()[:31], self.owner)
+        name = self.name.encode()[:31]
+        observed = round(self.sending_s * 1e9), round(self.scale * Q16_ONE), 0
+        return _JOB.pack(0, self.flows, law, self.tracker.pack(), name, self.owner, *observed)
 
     @classmethod
     def unpack(cls, raw: Raw) -> KernelJob:
         """Parse a value of the kernel's map."""
-        _, flows, law, tracker, name, owner = _JOB.unpack(raw)
-        shape, slope, intercept, start, decrease, _ = _LAW.unpack(law)
+        _, flows, law, tracker, name, owner, sending_ns, scale, _ = _JOB.unpack(raw)
+        shape, slope, intercept, start, decrease, increase, reference_us, _ = _LAW.unpack(law)
         return cls(
             name=name.rstrip(b"\0").decode(errors="replace"),
             aggressiveness=Aggressiveness(Shape(shape), slope / Q16_ONE, intercept / Q16_ONE),
             start=Start(start),
             decrease=decrease / Q16_ONE,
+            increase=increase / Q16_ONE,
+            reference_s=reference_us / 1e6,
             tracker=Tracker(*_TRACKER.unpack(tracker)),
             flows=flows,
             owner=owner,
+            sending_s=sending_ns / 1e9,
+            scale=scale / Q16_ONE,
         )
 
 

@@ -29,10 +29,13 @@
 
 /* The codes of mltcp.control.aggressiveness.Shape. */
 enum shape { SHAPE_ONE, SHAPE_LINEAR, SHAPE_QUADRATIC, SHAPE_RECIPROCAL, SHAPE_CONCAVE, SHAPE_FALLING_LINEAR,
-	     SHAPE_FALLING_QUADRATIC };
+	     SHAPE_FALLING_QUADRATIC, SHAPE_REMAINING };
 
 /* The window of an iteration's first bytes; docs/ebpf.md has the measurements behind the default. */
-enum start { START_KERNEL, START_AVOID, START_KEEP };
+enum start { START_KERNEL, START_AVOID, START_KEEP, START_PROBE };
+
+/* START_PROBE: the first window of an iteration, in packets. */
+#define PROBE_CWND 4
 
 struct law {
 	__u32 shape;
@@ -40,6 +43,8 @@ struct law {
 	__u32 intercept_q16;
 	__u32 start;
 	__u32 decrease_q16; /* d of mltcp_decreased(), 0 to 1; 0: the base's decrease */
+	__u32 increase_q16; /* the largest F on the increase; 0: no limit */
+	__u32 reference_us; /* F is scaled by sqrt(reference / time to send an iteration); 0: not scaled */
 	__u32 reserved;
 };
 
@@ -73,6 +78,9 @@ struct job {
 	struct tracker tracker;
 	char name[32];
 	__u64 owner; /* for user space: the process that created the entry */
+	__u64 sending_ns; /* the time to send an iteration without competition: a minimum that is slowly forgotten */
+	__u32 scale_q16;  /* of F, by mltcp_scale(); 0 before the first iteration */
+	__u32 reserved;
 };
 
 struct flow {
@@ -85,6 +93,8 @@ struct flow {
 	__u32 kept_cwnd;
 	__u32 ratio_q16;
 	__u32 good_cwnd;
+	__u32 lost_q16; /* the fraction of a packet by which the window has still to be decreased */
+	__u32 reserved;
 	struct tracker tracker; /* only used without a job */
 };
 
@@ -135,9 +145,9 @@ static __always_inline __u64 mltcp_bytes_ratio(__u64 acked, __u64 total)
  * F(bytes_ratio) in Q16, with x = bytes_ratio in Q16. MLTCP, arXiv 2402.09589: F = slope * bytes_ratio + intercept; equation
  * 1.2 of the thesis multiplies the increase step by it. The other shapes are those of mltcp/control/aggressiveness.py.
  */
-static __always_inline __u64 mltcp_factor(const struct law *law, __u64 x)
+static __always_inline __u64 mltcp_factor(const struct law *law, __u64 x, __u64 scale)
 {
-	__u64 s = law->slope_q16, i = law->intercept_q16, square = (x * x) >> 16;
+	__u64 s = law->slope_q16, i = law->intercept_q16, square = (x * x) >> 16, rest = Q16_ONE - x;
 
 	switch (law->shape) {
 	case SHAPE_LINEAR:
@@ -155,6 +165,11 @@ static __always_inline __u64 mltcp_factor(const struct law *law, __u64 x)
 		return (s + i) - ((s * x) >> 16);
 	case SHAPE_FALLING_QUADRATIC:
 		return (s + i) - ((s * square) >> 16);
+	case SHAPE_REMAINING: {
+		__u64 f = rest ? ((i * scale) << 16) / (rest * rest) : s + i;
+
+		return f < s + i ? f : s + i;
+	}
 	default:
 		return Q16_ONE;
 	}
@@ -359,11 +374,49 @@ static __always_inline __u64 mltcp_payload_acked(const struct tcp_sock *tp)
 	return tp->bytes_acked - (closing && tp->bytes_acked && tp->snd_una == tp->write_seq);
 }
 
+/* The largest and the smallest scale of F, squared, in Q32. */
+#define LARGEST_SQUARED_SCALE (16ULL << 32)
+#define SMALLEST_SQUARED_SCALE (1ULL << 28)
+
+/* The square root of x within these limits, in Q16, by Newton's method from 1 (the verifier cannot follow a search). */
+static __always_inline __u64 mltcp_square_root(__u64 x)
+{
+	__u64 root = Q16_ONE;
+
+#pragma unroll
+	for (int step = 0; step < 6; step++)
+		root = (root + x / root) >> 1;
+	return root;
+}
+
+/*
+ * Scale F by sqrt(reference / time to send an iteration), so that of two jobs that collide the one with less left to send
+ * has the larger F. Without it a small job would always be at the beginning of its iteration, and wait for large ones.
+ */
+static __always_inline void mltcp_rescale(struct job *job, __u64 took_ns)
+{
+	__u64 squared;
+
+	if (!job->law.reference_us || !took_ns)
+		return;
+	if (!job->sending_ns || took_ns < job->sending_ns)
+		job->sending_ns = took_ns;
+	else
+		job->sending_ns += (took_ns - job->sending_ns) >> 6;
+	squared = (((__u64)job->law.reference_us * 1000) << 32) / job->sending_ns;
+	if (squared > LARGEST_SQUARED_SCALE)
+		squared = LARGEST_SQUARED_SCALE;
+	if (squared < SMALLEST_SQUARED_SCALE)
+		squared = SMALLEST_SQUARED_SCALE;
+	job->scale_q16 = mltcp_square_root(squared);
+}
+
 /* Count the bytes acknowledged since the last call, and set the flow's F. */
 static __always_inline void mltcp_count(struct sock *sk, struct flow *flow)
 {
 	__u64 now = tcp_sk(sk)->tcp_mstamp * 1000, acked_now = mltcp_payload_acked(tcp_sk(sk)), acked, x;
 	struct record record = {};
+	__u32 most = 0;
 	bool finished;
 	struct job *job;
 	__u64 iteration;
@@ -380,17 +433,21 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow)
 		finished = mltcp_observe(&job->tracker, now, acked, &record);
 		x = mltcp_bytes_ratio(job->tracker.bytes, job->tracker.total_bytes);
 		iteration = job->tracker.iteration;
-		flow->factor_q16 = mltcp_is_recognised(&job->tracker) ? mltcp_factor(&job->law, x) : Q16_ONE;
+		flow->factor_q16 = mltcp_is_recognised(&job->tracker) ? mltcp_factor(&job->law, x, job->scale_q16 ? job->scale_q16 : Q16_ONE) : Q16_ONE;
 		bpf_spin_unlock(&job->lock);
-		if (finished)
+		most = job->law.increase_q16;
+		if (finished) {
+			if (record.total_bytes && mltcp_are_alike(record.bytes, record.total_bytes, ALIKE_SHIFT))
+				mltcp_rescale(job, record.end_ns - record.start_ns);
 			mltcp_emit(&record, flow->job, job->flows);
+		}
 	} else {
 		const struct law paper = { SHAPE_LINEAR, 7 * Q16_ONE / 4, Q16_ONE / 4 };
 
 		finished = mltcp_observe(&flow->tracker, now, acked, &record);
 		x = mltcp_bytes_ratio(flow->tracker.bytes, flow->tracker.total_bytes);
 		iteration = flow->tracker.iteration;
-		flow->factor_q16 = mltcp_is_recognised(&flow->tracker) ? mltcp_factor(&paper, x) : Q16_ONE;
+		flow->factor_q16 = mltcp_is_recognised(&flow->tracker) ? mltcp_factor(&paper, x, Q16_ONE) : Q16_ONE;
 		if (finished)
 			mltcp_emit(&record, 0, 1);
 	}
@@ -400,7 +457,7 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow)
 		flow->bytes = 0;
 	}
 	flow->bytes += acked;
-	mltcp_increase_of(sk)->factor_q16 = flow->factor_q16;
+	mltcp_increase_of(sk)->factor_q16 = most && flow->factor_q16 > most ? most : flow->factor_q16;
 }
 
 /* To be called when a socket gets the congestion control: create its flow, and count it into its job. */
@@ -494,11 +551,12 @@ static __always_inline __u32 mltcp_decreased(struct sock *sk, __u32 ssthresh)
 	struct job *job = flow && flow->job ? bpf_map_lookup_elem(&mltcp_jobs, &flow->job) : NULL;
 	__u64 divisor, lost, cwnd = tcp_sk(sk)->snd_cwnd, d = job ? job->law.decrease_q16 : 0;
 
-	if (!d || flow->factor_q16 == Q16_ONE || ssthresh >= cwnd)
+	if (!d || flow->factor_q16 <= Q16_ONE || ssthresh >= cwnd )
 		return ssthresh;
 	divisor = Q16_ONE - d + ((d * flow->factor_q16) >> 16);
-	lost = ((cwnd - ssthresh) << 16) / (divisor ? divisor : 1);
-	return lost + 2 > cwnd ? 2 : cwnd - lost;
+	lost = (((cwnd - ssthresh) << 32) / divisor) + flow->lost_q16;
+	flow->lost_q16 = lost & (Q16_ONE - 1);
+	return cwnd - (lost >> 16);
 }
 
 /* The `start` of a flow's job; START_KERNEL without a job. */
@@ -513,7 +571,7 @@ static __always_inline __u32 mltcp_start_of(const struct flow *flow)
  * To be called on every congestion window event: at the first transmission after an idle period, set the window by the
  * `start` of the job.
  */
-static __always_inline void mltcp_event(struct sock *sk, enum tcp_ca_event event)
+static __always_inline bool mltcp_event(struct sock *sk, enum tcp_ca_event event)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
 	struct flow *flow;
@@ -521,22 +579,29 @@ static __always_inline void mltcp_event(struct sock *sk, enum tcp_ca_event event
 	__u32 start;
 
 	if (event != CA_EVENT_TX_START && event != CA_EVENT_CWND_RESTART)
-		return;
+		return false;
 	flow = mltcp_flow_of(sk);
 	if (!flow)
-		return;
+		return false;
 	if (event == CA_EVENT_CWND_RESTART) {
 		flow->kept_cwnd = tp->snd_cwnd;
-		return;
+		return false;
 	}
 	before_event = flow->iteration;
 	mltcp_count(sk, flow);
 	if (flow->iteration == before_event || flow->factor_q16 == Q16_ONE)
-		return;
+		return false;
 	start = mltcp_start_of(flow);
+	if (start == START_PROBE) {
+		if (tp->snd_cwnd > PROBE_CWND)
+			tp->snd_cwnd = PROBE_CWND;
+		flow->kept_cwnd = 0;
+		return true;
+	}
 	if (start == START_KEEP && flow->kept_cwnd > tp->snd_cwnd)
 		tp->snd_cwnd = flow->kept_cwnd;
 	if (start != START_KERNEL && tp->snd_ssthresh > tp->snd_cwnd)
 		tp->snd_ssthresh = tp->snd_cwnd;
 	flow->kept_cwnd = 0;
+	return false;
 }

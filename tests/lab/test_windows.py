@@ -26,7 +26,7 @@ def controls():
         yield own
 
 
-def play(control, ecn):
+def play(control, ecn, rounds=ROUNDS):
     """Slow start, a congestion signal, rounds of congestion avoidance: (segments acknowledged, window) of each."""
     peer = ScriptedPeer(control, ecn)
     try:
@@ -37,14 +37,14 @@ def play(control, ecn):
         else:
             peer.lose_one()
             seen.append((0, *peer.window()))
-        seen += [(peer.play_round(), *peer.window()) for _ in range(ROUNDS)]
+        seen += [(peer.play_round(), *peer.window()) for _ in range(rounds)]
     finally:
         peer.close()
     return seen
 
 
-def windows(control, ecn):
-    return namespaces.in_scratch(lambda _: play(control, ecn))
+def windows(control, ecn, rounds=ROUNDS):
+    return namespaces.in_scratch(lambda _: play(control, ecn, rounds))
 
 
 @pytest.mark.parametrize("ecn", [False, True])
@@ -89,6 +89,29 @@ def test_the_increase_is_scaled_by_f(controls, base, shape):
     assert seen[2:] == predicted(seen[:2], f, total)
 
 
+def test_the_increase_is_scaled_by_no_more_than_its_limit(controls):
+    """At a bytes_ratio of 1 F is 2, and its limit a half."""
+    control = controls.own["mltcp_reno"]
+    job = KernelJob("limited", Aggressiveness(), increase=0.5, tracker=Tracker.given_values(1, AN_HOUR_NS))
+    with attached(job, control, controls) as place:
+        seen = in_job(place.cgroup, control)
+    assert seen[2:] == predicted(seen[:2], Aggressiveness(Shape.LINEAR, 0, 0.5), 1)
+
+
+@pytest.mark.parametrize(("slope", "intercept", "divisor"), [(1.75, 0.25, 2), (6, 2, 8), (0, 0.25, 1)])
+@pytest.mark.parametrize("base", ["reno", "dctcp"])
+def test_the_decrease_is_divided_by_f_above_one(controls, base, slope, intercept, divisor):
+    """At a bytes_ratio of 1, where F is slope + intercept; an F below 1 leaves the base's decrease as it is."""
+    control = controls.own[f"mltcp_{base}"]
+    law = Aggressiveness(Shape.LINEAR, slope, intercept)
+    job = KernelJob("eased", law, decrease=1, tracker=Tracker.given_values(1, AN_HOUR_NS))
+    with attached(job, control, controls) as place:
+        (_, cwnd, _), (_, _, ssthresh) = in_job(place.cgroup, control, rounds=0)
+    (_, base_cwnd, _), (_, _, base_ssthresh) = windows(control, True, rounds=0)
+    assert cwnd == base_cwnd
+    assert ssthresh == cwnd - (cwnd - base_ssthresh) // divisor
+
+
 def predicted(start, f, total):
     """Reno's congestion avoidance (count acknowledged segments, add one per window) with F on what it counts."""
     acked = sum(segments for segments, _, _ in start) * MSS
@@ -107,10 +130,12 @@ def predicted(start, f, total):
     return rounds
 
 
-def in_job(cgroup, control):
+def in_job(cgroup, control, rounds=ROUNDS):
     """Play the script with ECN in a process of the job's cgroup; the control comes from there."""
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=_play_in, args=(cgroup, control, theirs))
+    process = multiprocessing.get_context("fork").Process(
+        target=_play_in, args=(cgroup, control, rounds, theirs)
+    )
     process.start()
     theirs.close()
     try:
@@ -119,7 +144,7 @@ def in_job(cgroup, control):
         process.join()
 
 
-def _play_in(cgroup, control, connection):
+def _play_in(cgroup, control, rounds, connection):
     Path(cgroup, "cgroup.procs").write_text("0")
     unshare_network()
-    connection.send(play(control, True))
+    connection.send(play(control, True, rounds))

@@ -106,6 +106,8 @@ def _modified(law: KernelJob, modifier: str, text: str) -> KernelJob:
     modifiers: dict[str, Callable[[], KernelJob]] = {
         "start": lambda: replace(law, start=_start(value, text)),
         "decrease": lambda: replace(law, decrease=number()),
+        "increase": lambda: replace(law, increase=number()),
+        "reference": lambda: replace(law, reference_s=number()),
         "slope": lambda: replace(law, aggressiveness=replace(f, slope=number())),
         "intercept": lambda: replace(law, aggressiveness=replace(f, intercept=number())),
     }

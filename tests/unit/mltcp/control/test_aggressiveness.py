@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from mltcp.control.aggressiveness import ONE_Q16, Aggressiveness, Shape, ratio_q16, scale_acked
 from mltcp.core.errors import UsageError
 
-SIX = [shape for shape in Shape if shape is not Shape.ONE]
-INCREASING = [Shape.LINEAR, Shape.QUADRATIC, Shape.RECIPROCAL, Shape.CONCAVE]
+SHAPES = [shape for shape in Shape if shape is not Shape.ONE]
+INCREASING = [Shape.LINEAR, Shape.QUADRATIC, Shape.RECIPROCAL, Shape.CONCAVE, Shape.REMAINING]
 FALLING = [Shape.FALLING_LINEAR, Shape.FALLING_QUADRATIC]
 EVERY_RATIO = range(ONE_Q16 + 1)
 
@@ -24,6 +24,7 @@ ERROR_Q16 = {
     Shape.CONCAVE: (-1, 1.75),
     Shape.FALLING_LINEAR: (0, 1),
     Shape.FALLING_QUADRATIC: (0, 2.75),
+    Shape.REMAINING: (-1, 0),
 }
 
 
@@ -36,6 +37,7 @@ def test_codes_are_those_of_the_ebpf_code():
         "concave": 4,
         "falling_linear": 5,
         "falling_quadratic": 6,
+        "remaining": 7,
     }
 
 
@@ -49,6 +51,7 @@ def test_codes_are_those_of_the_ebpf_code():
         (Shape.CONCAVE, 1.5625),
         (Shape.FALLING_LINEAR, 1.125),
         (Shape.FALLING_QUADRATIC, 1.5625),
+        (Shape.REMAINING, 1.0),
     ],
 )
 def test_half_way(shape, at_half):
@@ -57,7 +60,7 @@ def test_half_way(shape, at_half):
     assert f.fixed(ONE_Q16 // 2) == pytest.approx(at_half * ONE_Q16, abs=1)
 
 
-@pytest.mark.parametrize("shape", SIX)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_ends_are_exact(shape):
     f = Aggressiveness(shape)
     low, high = (0.25, 2.0) if shape in INCREASING else (2.0, 0.25)
@@ -66,7 +69,7 @@ def test_ends_are_exact(shape):
     assert (f(-1.0), f(3.0)) == (low, high)
 
 
-@pytest.mark.parametrize("shape", SIX)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_fixed_against_real_over_the_whole_range(shape):
     f = Aggressiveness(shape)
     below, above = ERROR_Q16[shape]
@@ -110,16 +113,18 @@ def allowed_error_q16(f, x):
         denominator = s + i - s * x / ONE_Q16
         relative = 0.5 / i + 1 / (s + i) + 2 / denominator
         return 1 + 1.01 * relative * f(x / ONE_Q16) * ONE_Q16
+    if f.shape is Shape.REMAINING:
+        return 2 + 0.51 / f.intercept_q16 * f(x / ONE_Q16) * ONE_Q16
     return 2 + (0 if f.shape in (Shape.LINEAR, Shape.FALLING_LINEAR) else f.slope)
 
 
-@given(st.sampled_from(SIX), constants(), st.integers(0, ONE_Q16))
+@given(st.sampled_from(SHAPES), constants(), st.integers(0, ONE_Q16))
 def test_fixed_against_real_for_other_constants(shape, constants, x):
     f = Aggressiveness(shape, *constants)
     assert abs(f.fixed(x) - f(x / ONE_Q16) * ONE_Q16) <= allowed_error_q16(f, x)
 
 
-@given(st.sampled_from(SIX), constants(), st.integers(0, ONE_Q16 - 1))
+@given(st.sampled_from(SHAPES), constants(), st.integers(0, ONE_Q16 - 1))
 def test_fixed_is_monotone_and_in_range_for_other_constants(shape, constants, x):
     f = Aggressiveness(shape, *constants)
     step = f.fixed(x + 1) - f.fixed(x)
@@ -165,7 +170,7 @@ def test_from_name_lists_what_is_allowed(name):
         Aggressiveness.from_name(name)
     assert str(error.value) == (
         "function: expected one of one, linear, quadratic, reciprocal, concave, falling_linear,"
-        f" falling_quadratic, got {name!r}"
+        f" falling_quadratic, remaining, got {name!r}"
     )
 
 
