@@ -29,7 +29,7 @@ def epoch_figure(model: ThroughputModel, workloads: Sequence[Workload], per_node
     colours = dict(
         zip((w.name for w in workloads), policy_colours([w.name for w in workloads]).values(), strict=True)
     )
-    figure = framed("Epoch time by number of GPUs", list(colours.items()), _PANEL_IN, columns=2)
+    figure = framed("Figure 5: epoch time by number of GPUs", list(colours.items()), _PANEL_IN, columns=2)
     for ax, one_node, title in zip(figure.axes, (False, True), ("across nodes", "on one node"), strict=True):
         numbers = [1, 2, 4] if one_node else [1, 2, 4, 8, 16]
         for workload in workloads:
@@ -40,7 +40,7 @@ def epoch_figure(model: ThroughputModel, workloads: Sequence[Workload], per_node
         ax.axhline(1, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
         ax.set_xscale("log", base=2)
         ax.set_xticks(numbers, [str(number) for number in numbers])
-        ax.set_ylim(0, 1.6)
+        ax.set_ylim(bottom=0)
         ax.set_xlabel(f"GPUs, {title}")
         ax.grid()
     figure.axes[0].set_ylabel("epoch time, 1 GPU = 1")
@@ -58,11 +58,14 @@ def sweep_figure(sweep: Sweep, results: Mapping[str, Sequence[PolicyResult]]) ->
     title = f"Figure {sweep.figure}: {sweep.title.lower()}"
     figure = framed(title, list(colours.items()), _PANEL_IN, columns=3)
     rates, waits, completions = figure.axes
+    # Later lines are thinner, so that lines that coincide all remain visible.
+    widths = np.linspace(3.6, 1.2, len(results))
     for number, (policy, each) in enumerate(results.items()):
         line: dict[str, Any] = {
             "color": colours[policy],
             "marker": _MARKERS[number % len(_MARKERS)],
-            "markersize": 4,
+            "markersize": 2 + 1.2 * widths[number],
+            "linewidth": widths[number],
         }
         rates.plot(sweep.values, [result.guarantee_rate for result in each], **line)
         waits.plot(sweep.values, [_hours(result, "mean_wait_s") for result in each], **line)

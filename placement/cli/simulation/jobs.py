@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,7 +19,19 @@ from placement.experiments.jobs.figures import SWEEPS, Sweep, sweep_cells
 from placement.experiments.jobs.kept import kept_runs
 from placement.experiments.jobs.report import print_jobs
 from placement.experiments.jobs.results import text
-from placement.experiments.jobs.runs import Cell, Drawn, Given, Traces, result_of, run_tasks, tasks_of
+from placement.experiments.jobs.runs import (
+    Cell,
+    Drawn,
+    Given,
+    JobsRun,
+    JobsTask,
+    Results,
+    Traces,
+    result_of,
+    run_tasks,
+    tasks_of,
+)
+from placement.experiments.run_journal import RunJournal
 from placement.model.throughput.ring import BETWEEN_BYTES_PER_S, INSIDE_BYTES_PER_S, RingAllReduce
 from placement.policies.schedulers.registry import NAMES
 from placement.simulator.rates.run import check_fits
@@ -47,7 +61,7 @@ examples:
 A trace is a table (CSV) with the columns job_id, arrival_s, workload (one of those of the DRS evaluation) and alpha or
 deadline_s (on the clock of arrival_s), or a recorded trace of Philly (JSON) or PAI (its folder or a table), whose
 priorities are drawn by the paper's rule. All means are over traces. -o keeps finished runs in DIR, whatever ends the
-command, writes jobs.json, and draws Figures 5 and 7 to 12 and the jobs on each GPU on the first trace.
+command, writes jobs.json and figures.json, and draws Figures 5 and 7 to 12 and the jobs on each GPU on the first trace.
 
 policies: {NAMES.allowed}
 """
@@ -119,17 +133,60 @@ def execute(options: argparse.Namespace) -> int:
         cells += sweep_cells(sweeps, base.traces, base.settings)
     tasks = tasks_of(cells, policies)
     with kept_runs(options.output) as journal:
-        with progress_bar(len(tasks), transient=True) as bar:
-            runs = run_tasks(tasks, _processes(options), journal, bar.advance)
+        runs = _run(tasks, _processes(options), journal, options.output)
         results = [result_of(base, policy, runs) for policy in policies]
         if options.output is not None:
             write_atomically(options.output / "jobs.json", text(options.workload, results).encode() + b"\n")
+            _write_figures(options.output, base, policies, sweeps, runs)
             draw(options.output, base, policies, sweeps, runs)
     if options.json:
         print(text(options.workload, results))
     else:
         print_jobs(_title(options, base), results)
     return 0
+
+
+def _run(
+    tasks: Sequence[JobsTask], processes: int, journal: RunJournal[JobsRun] | None, folder: Path | None
+) -> Mapping[JobsTask, Results]:
+    """Run the tasks, with a bar."""
+    if len(tasks) == 1:  # over in no time: a bar would take longer
+        return run_tasks(tasks, 1, journal)
+    try:
+        with progress_bar(len(tasks), transient=True) as bar:
+            return run_tasks(tasks, processes, journal, bar.advance)
+    except KeyboardInterrupt:
+        kept = "nothing is kept without -o"
+        if journal is not None:
+            count = sum(task.key in journal.runs for task in tasks)
+            kept = f"{count} of {len(tasks)} parts are kept in {folder}: the same command goes on from there"
+        raise KeyboardInterrupt(f"interrupted; {kept}") from None
+
+
+def _write_figures(
+    folder: Path,
+    base: Cell,
+    policies: Sequence[str],
+    sweeps: Sequence[Sweep],
+    runs: Mapping[JobsTask, Results],
+) -> None:
+    """Write figures.json: the means of each policy at each value of each experiment."""
+    found = [
+        {
+            "figure": sweep.figure,
+            "field": sweep.field,
+            "values": list(sweep.values),
+            "policies": {
+                policy: [
+                    result_of(cell, policy, runs).means() for cell in sweep.cells(base.traces, base.settings)
+                ]
+                for policy in policies
+            },
+        }
+        for sweep in sweeps
+        if isinstance(base.traces, Drawn)
+    ]
+    write_atomically(folder / "figures.json", json.dumps(found, allow_nan=False).encode() + b"\n")
 
 
 def settings_of(options: argparse.Namespace) -> RatesSettings:

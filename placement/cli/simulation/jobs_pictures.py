@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from placement.experiments.jobs.figures import Sweep
-from placement.experiments.jobs.runs import Cell, Drawn, JobsRun, JobsTask, result_of, run_trace
+from placement.experiments.jobs.runs import Cell, Drawn, JobsTask, Results, result_of, run_trace
 from placement.policies.schedulers.registry import named_scheduler
 from placement.simulator.rates.run import run_rates
 from placement.traces.deadlines.drs import WORKLOADS
@@ -17,7 +17,7 @@ def draw(
     base: Cell,
     policies: Sequence[str],
     sweeps: Sequence[Sweep],
-    runs: dict[JobsTask, JobsRun],
+    runs: Mapping[JobsTask, Results],
 ) -> list[Path]:
     """Draw the figures of the paper and a Gantt picture of the first trace under each policy; returns their files.
 

@@ -101,17 +101,20 @@ class PolicyResult:
         """The mean of a value over all traces."""
         return fmean(value(trace) for trace in self.traces)
 
-    def document(self) -> dict[str, Any]:
-        """The entry of `policies` in the JSON document."""
+    def means(self) -> dict[str, float]:
+        """The means over all traces."""
         return {
-            "policy": self.policy,
             "guarantee_rate": self.guarantee_rate,
             "mean_wait_s": self.mean(lambda trace: trace.mean_wait_s),
             "mean_completion_s": self.mean(lambda trace: trace.mean_completion_s),
             "utilization_arrivals": self.mean(lambda trace: trace.utilization_arrivals),
             "utilization": self.mean(lambda trace: trace.utilization),
-            "traces": [trace.document() for trace in self.traces],
         }
+
+    def document(self) -> dict[str, Any]:
+        """The entry of `policies` in the JSON document."""
+        traces = [trace.document() for trace in self.traces]
+        return {"policy": self.policy, **self.means(), "traces": traces}
 
 
 def document(workload: str, results: Sequence[PolicyResult]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -75,6 +75,8 @@ class Given:
 
 
 Traces = Drawn | Given
+
+Results = tuple[TraceResult, ...]
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ def run_tasks(
     processes: int,
     journal: RunJournal[JobsRun] | None = None,
     done: Callable[[str], None] = lambda policy: None,
-) -> dict[JobsTask, JobsRun]:
+) -> dict[JobsTask, Results]:
     """Run tasks.
 
     Args:
@@ -163,31 +165,30 @@ def run_tasks(
         done: called with the name of the policy after each task.
     """
     known = {} if journal is None else journal.runs
-    found = {task: known[task.key] for task in tasks if known and task.key in known}
+    found = {task: known[task.key].results for task in tasks if known and task.key in known}
     for task in found:
         done(task.policy)
     left = [task for task in tasks if task not in found]
-    for task, run in _results(left, min(processes, len(left))):
-        found[task] = run
+    for task, results in _results(left, min(processes, len(left))):
+        found[task] = results
         if journal is not None:
-            journal.add(run)
+            journal.add(JobsRun(task.key, task.policy, results))
         done(task.policy)
     return found
 
 
-def result_of(cell: Cell, policy: str, runs: dict[JobsTask, JobsRun]) -> PolicyResult:
+def result_of(cell: Cell, policy: str, runs: Mapping[JobsTask, Results]) -> PolicyResult:
     """The result of a policy on all traces of a cell."""
     parts = [runs[JobsTask(policy, Cell(chunk, cell.settings))] for chunk in cell.traces.chunks()]
-    return PolicyResult(policy, tuple(result for part in parts for result in part.results))
+    return PolicyResult(policy, tuple(result for part in parts for result in part))
 
 
-def perform(task: JobsTask) -> JobsRun:
+def perform(task: JobsTask) -> Results:
     """Run a task."""
-    results = tuple(
+    return tuple(
         TraceResult.of(run_trace(trace, task.cell.settings, task.policy))
         for trace in task.cell.traces.traces()
     )
-    return JobsRun(task.key, task.policy, results)
 
 
 def run_trace(trace: DeadlineTrace, settings: RatesSettings, policy: str) -> RatesOutcome:
@@ -199,7 +200,7 @@ def run_trace(trace: DeadlineTrace, settings: RatesSettings, policy: str) -> Rat
     return run_rates(trace, settings, named_scheduler(policy))
 
 
-def _results(tasks: Sequence[JobsTask], processes: int) -> Iterator[tuple[JobsTask, JobsRun]]:
+def _results(tasks: Sequence[JobsTask], processes: int) -> Iterator[tuple[JobsTask, Results]]:
     if processes <= 1:
         yield from ((task, perform(task)) for task in tasks)
         return

@@ -12,7 +12,6 @@ from placement.policies.schedulers.elastic.elastic_edf import ElasticEdf
 from placement.policies.schedulers.elastic.elastic_mh import ElasticMh
 from placement.policies.schedulers.fairness.themis_batch import ThemisBatch
 from placement.policies.schedulers.fairness.themis_leases import ThemisLeases
-from placement.policies.schedulers.greedy import GreedyScheduler
 from placement.policies.schedulers.ordered.edf import Edf
 from placement.policies.schedulers.ordered.edf_late_last import EdfLateLast
 from placement.policies.schedulers.ordered.edf_late_last_node import EdfLateLastNode
@@ -64,4 +63,6 @@ def named_scheduler(name: str, seed: int = 0) -> Scheduler:
     part = NAMES.parse(name)
     if part.base in SCHEDULERS:
         return SCHEDULERS[part.base](seed)
+    from placement.policies.schedulers.greedy import GreedyScheduler  # compiled: slow to import
+
     return GreedyScheduler(placement_policy(part.base, part.number or 1))

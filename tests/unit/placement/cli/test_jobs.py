@@ -1,6 +1,11 @@
 import json
+from pathlib import Path
+
+import pytest
 
 from placement.cli import main as cli
+
+DATA = Path(__file__).parents[1] / "data"
 
 
 def run(capsys, *arguments):
@@ -24,3 +29,143 @@ def test_json_has_the_contract(capsys):
             assert trace["makespan_s"] >= trace["mean_completion_s"] >= trace["mean_wait_s"]
             assert {"migrations", "restarts"} <= set(trace)
     assert run(capsys, *arguments) == (status, out, err)
+
+
+def test_a_trace_of_ones_own(capsys, tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("workload,job_id,arrival_s,deadline_s\nTSN,late,10,11\nAlexNet,early,0.5,1875.5\n")
+    status, out, err = run(
+        capsys, "--trace", str(path), "--policies", "norm,elastic-mh", "--nodes", "1", "--gpus", "1", "--json"
+    )
+    assert (status, err) == (0, "")
+    trace = json.loads(out)["policies"][0]["traces"][0]
+    assert (trace["trace"], trace["jobs"], trace["met"]) == ("mine", 2, 1)
+    assert trace["mean_wait_s"] == pytest.approx((0 + 1875.5 - 10) / 2)
+    assert trace["makespan_s"] == pytest.approx(1875.5 + 5963.6053125)
+
+
+@pytest.mark.parametrize("name", ["philly_cluster_job_log.json", "pai_job_table.csv"])
+def test_recorded_traces_get_deadlines(capsys, name):
+    arguments = ("--trace", str(DATA / name), "--policies", "edf,pollux,lwf-2", "--json")
+    status, out, err = run(capsys, *arguments)
+    assert (status, err) == (0, "")
+    assert all(policy["traces"][0]["jobs"] == 3 for policy in json.loads(out)["policies"])
+    assert run(capsys, *arguments)[1] == out
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("a,100,TSN,99", ":2: deadline_s: '99' is in the past; expected more than its arrival_s, 100"),
+        ("a,x,TSN,99", ":2: arrival_s: 'x' is no number"),
+        ("a,-1,TSN,99", ":2: arrival_s: '-1' is too small"),
+        ("a,1,GPT-7,99", ":2: workload: 'GPT-7' is unknown; expected AlexNet, VGG-16"),
+        ("a,1,TSN", ":2: line: 3 fields; expected 4"),
+        (",1,TSN,99", ":2: job_id: is empty"),
+        ("a,1,TSN,99\na,2,TSN,99", ":3: job_id: 'a' is also at"),
+        ("", ":1: file: no jobs follow"),
+    ],
+)
+def test_bad_lines_are_named(capsys, tmp_path, row, message):
+    path = tmp_path / "bad.csv"
+    path.write_text(f"job_id,arrival_s,workload,deadline_s\n{row}\n")
+    status, out, err = run(capsys, "--trace", str(path))
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert f"{path}{message}" in err
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("job_id,arrival_s,workload", "alpha and deadline_s: both are missing; expected one of them"),
+        ("job_id,arrival_s,workload,alpha,deadline_s", "alpha and deadline_s: both are there"),
+        ("job_id,arrival_s,alpha", "workload: the column is missing"),
+        ("job_id,arrival_s,workload,alpha,size", "columns: 'size' is unknown"),
+        ("job_id,arrival_s,workload,alpha,alpha", "alpha: is there twice"),
+    ],
+)
+def test_bad_columns_are_named(capsys, tmp_path, header, message):
+    path = tmp_path / "bad.csv"
+    path.write_text(f"{header}\n")
+    status, _, err = run(capsys, "--trace", str(path))
+    assert status == 2
+    assert f"{path}:1: {message}" in err
+
+
+def test_a_job_larger_than_the_cluster(capsys, tmp_path):
+    path = tmp_path / "large.csv"
+    path.write_text("job_id,arrival_s,workload,alpha,gpus\na,0,TSN,1,17\n")
+    status, _, err = run(capsys, "--trace", str(path))
+    assert status == 2
+    assert f"{path}:2: gpus: job 'a' asks for 17 GPUs; expected at most the 16 of the cluster" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--policies", "best"), "scheduler: expected themis, pollux, random, drs, norm"),
+        (("--policies", "drs,drs"), "--policies: expected each name once"),
+        (("--seeds", "3:3"), "--seeds: expected 1 to 100000 seeds, got '3:3'"),
+        (("--seeds", "x"), "--seeds: expected a number or a range"),
+        (("--rate", "0"), "rate: expected more than 0"),
+        (("--bandwidth", "1e9"), "--bandwidth: expected two numbers such as 10e9,6e9, got '1e9'"),
+        (("--bandwidth", "0,1"), "inside_bytes_per_s: expected 1 or more, got 0"),
+        (("--restart-cost", "-1"), "--restart-cost: expected a number from 0"),
+        (("--nodes", "0"), "nodes and gpus: expected 1 or more"),
+        (("--figures", "7"), "--figures: expected only with -o and without --trace"),
+        (("--figures", "6", "-o", "x"), "--figures: expected some of 7, 8, 9, 10, 11, got '6'"),
+        (("--processes", "0"), "--processes: expected 1 or more"),
+        (("--trace", "nowhere.csv"), "nowhere.csv: No such file"),
+        (("--trace", "nowhere.csv", "--rate", "3"), "--rate: expected only without --trace, got 3"),
+        (("--trace", "a.csv", "--seeds", "1"), "not allowed with argument"),
+    ],
+)
+def test_bad_arguments_are_named(capsys, arguments, message):
+    status, out, err = run(capsys, *arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+
+
+def test_runs_are_kept_and_pictures_drawn(capsys, tmp_path):
+    folder = tmp_path / "kept"
+    arguments = (
+        "--seeds",
+        "0:2",
+        "--hours",
+        "2",
+        "--policies",
+        "norm,elastic-edf",
+        "--figures",
+        "8",
+        "-o",
+        str(folder),
+    )
+    assert run(capsys, *arguments, "--processes", "1")[0] == 0
+    kept = (folder / "runs.jsonl").read_bytes()
+    pictures = {path.name for path in folder.glob("*.svg")}
+    assert pictures == {
+        "figure5.svg",
+        "figure8.svg",
+        "figure12.svg",
+        "gantt-norm.svg",
+        "gantt-elastic-edf.svg",
+    }
+    (figure,) = json.loads((folder / "figures.json").read_text())
+    assert (figure["field"], figure["values"]) == ("nodes", [2, 3, 4])
+    document = json.loads((folder / "jobs.json").read_text())
+    rates = [each["guarantee_rate"] for each in figure["policies"]["norm"]]
+    assert rates[2] == document["policies"][0]["guarantee_rate"]
+    # A part that was being written when the command was stopped is run again; nothing else is.
+    (folder / "runs.jsonl").write_bytes(kept[:-10])
+    status, out, _ = run(capsys, *arguments, "--json", "--processes", "1")
+    assert (status, json.loads(out)) == (0, document)
+    assert (folder / "runs.jsonl").read_bytes() == kept
+    assert run(capsys, *arguments, "--processes", "1")[0] == 0
+    assert (folder / "runs.jsonl").read_bytes() == kept
+
+
+def test_the_folder_of_something_else_is_refused(capsys, tmp_path):
+    (tmp_path / "runs.jsonl").write_text("{}\n")
+    status, _, err = run(capsys, "--seeds", "0", "-o", str(tmp_path))
+    assert status == 2
+    assert "runs.jsonl:1: this is no run of a comparison" in err
