@@ -31,6 +31,7 @@ from bench.workloads.elastic.engine_job import EngineEvents, EngineTraining, Eve
 from bench.workloads.elastic.training_job import JobOptions, read_losses
 from collectives.elastic.checkpoints.checkpoint_directory import progress_of
 from mltcp.core.errors import MltcpError, UsageError
+from mltcp.core.progress import progress_bar
 from placement.engines.engine import HostShare, JobFailed, JobStopped
 from placement.engines.hosts import Host
 from placement.engines.local import LocalEngine
@@ -108,22 +109,25 @@ class _Restarts:
         """Do all restarts, and end the last run."""
         ranks = self._random.choice(self._counts)
         self._begin(ranks)
-        for number in range(self._restarts):
-            way = (
-                ("kill of a rank", "kill of an agent")[number // 2 % 2]
-                if self._kills and number % 2
-                else "stop"
-            )
-            asked_ns, parts = self._end(way)
-            self._faults += self._training.faults()
-            wanted = [count for count in self._counts if count != ranks] or list(self._counts)
-            after = self._random.choice(wanted)
-            self._changes += after != ranks
-            ranks = after
-            parts |= self._begin(ranks, asked_ns)
-            self._parts.setdefault(way, []).append(parts)
+        with progress_bar(self._restarts) as bar:
+            for number in range(self._restarts):
+                ranks = self._restart(number, ranks)
+                bar.advance(f"{ranks} ranks, {len(self._faults)} faults")
         self._end("stop")
         self._faults += self._training.faults()
+
+    def _restart(self, number: int, ranks: int) -> int:
+        """End the run, and start the next one with another number of ranks, which is returned."""
+        way = "stop"
+        if self._kills and number % 2:
+            way = ("kill of a rank", "kill of an agent")[number // 2 % 2]
+        asked_ns, parts = self._end(way)
+        self._faults += self._training.faults()
+        wanted = [count for count in self._counts if count != ranks] or list(self._counts)
+        after = self._random.choice(wanted)
+        self._changes += after != ranks
+        self._parts.setdefault(way, []).append(parts | self._begin(after, asked_ns))
+        return after
 
     def rows(self) -> Iterator[Row]:
         """The figures."""

@@ -53,7 +53,14 @@ def test_one_document_of_all_cases(capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["gate", "--blocks", "1"], ["gate", "--bytes", "0"], ["placement-service", "--rate", "0"]]
+    "arguments",
+    [
+        ["gate", "--blocks", "1"],
+        ["gate", "--bytes", "0"],
+        ["placement-service", "--rate", "0"],
+        ["restart", "--ranks", "1,17"],
+        ["restart", "--restarts", "0"],
+    ],
 )
 def test_bad_input_is_one_line(arguments, capsys):
     assert main(["cost", *arguments]) == 2
