@@ -17,6 +17,7 @@ SUBCOMMANDS = tuple(
     for name, text in (
         ("contend", "run jobs on one bottleneck under several policies and compare them with each job alone"),
         ("compare", "run the same jobs under congestion controls, schedulers and gates, and compare them"),
+        ("holding", "sweep the difference of jobs' periods: where a congestion control holds them apart"),
         ("bulk", "one long iperf3 flow, alone under several controls or beside jobs under several policies"),
         ("allreduce", "size sweep of collectives as in nccl-tests, for several torch backends in one run"),
         (

@@ -55,7 +55,7 @@ LAYERS = {
     "bench": ("lab", "workloads", "compare", "allreduce", "bulk", "contention", "perf", "cost", "cli"),
     "bench.compare": (
         *("results", "approaches", "contest", "utilization", "coordination", "turns", "launch"),
-        *("engine", "snapshot", "trace", "jobs", "report"),
+        *("engine", "snapshot", "trace", "jobs", "report", "holding"),
     ),
     "bench.lab": ("link", "topology", "network", "bottleneck"),
     "bench.workloads": (

@@ -1,0 +1,140 @@
+"""``mltcp-bench holding``: whether congestion controls keep jobs apart whose periods differ."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from bench.cli.contest_arguments import (
+    add_link,
+    add_measurement,
+    add_runs,
+    check_counts,
+    link_of,
+    retry_busy_of,
+)
+from bench.cli.progress import progress
+from bench.compare.approaches.approach import Approach
+from bench.compare.approaches.policy import parse_policy
+from bench.compare.contest import Contest
+from bench.compare.engine import run_contests
+from bench.compare.holding.report import print_table
+from bench.compare.holding.result import HoldingResult, document, holding_result
+from bench.compare.holding.sweep import Sweep, parse_mismatches
+from bench.compare.results.document import from_document
+from bench.compare.results.journal import keep_in
+from bench.compare.results.runs import ISOLATED
+from bench.workloads.profile import load
+from mltcp.core.errors import UsageError
+from mltcp.core.policy_names import parse_names
+
+_POLICIES = "cubic,mltcp_cubic,mltcp_reno,mltcp_dctcp"
+_FEWEST_ITERATIONS = 5
+_EXAMPLES = """\
+examples:
+  mltcp-bench holding                                      two jobs, periods 0, 1, 2, 3 and 5 % apart, four controls
+  mltcp-bench holding --policies cubic,mltcp_cubic --mismatch 0,3 --repeat 10 -o report
+  mltcp-bench holding --jobs 3 --mismatch 0,1,3            three jobs, the second and the third once and twice as far
+  mltcp-bench holding --policies mltcp_reno,mltcp_reno@remaining:increase=1
+  mltcp-bench holding --from report/result.json -o report  the table and the picture of an earlier sweep
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``holding`` to the commands."""
+    command = commands.add_parser(
+        "holding", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command.add_argument(
+        "--policies", default=_POLICIES, help=f"congestion controls to try (default {_POLICIES})"
+    )
+    command.add_argument(
+        "--mismatch",
+        default="0,1,2,3,5",
+        metavar="P,P,...",
+        help="differences of the periods in percent (default 0,1,2,3,5)",
+    )
+    command.add_argument("--jobs", type=int, default=2, metavar="N", help="jobs on the link (default 2)")
+    command.add_argument(
+        "--profile", default="vgg16", metavar="NAME", help="the job: a DNN profile by name or JSON file"
+    )
+    command.add_argument(
+        "--fraction", type=float, help="share of the link that each job needs alone (default 0.86 / jobs)"
+    )
+    add_runs(command, iterations=50, repeat=3)
+    add_link(command)
+    add_measurement(command)
+    command.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="write result.json after every run, and holding.png"
+    )
+    command.add_argument(
+        "--from", dest="earlier", type=Path, metavar="FILE", help="show the result.json of an earlier sweep"
+    )
+    command.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the sweep and print its result; returns the exit status."""
+    result = _run(options) if options.earlier is None else _earlier(options.earlier)
+    files = _written(result, options.output)
+    if options.json:
+        print(json.dumps({**document(result), "files": files}, allow_nan=False))
+    else:
+        print_table(result)
+        for path in files:
+            print(f"wrote {path}")
+    return 0
+
+
+def _run(options: argparse.Namespace) -> HoldingResult:
+    contests = sweep_of(options).contests(template_of(options))
+    keep, retry_busy = keep_in(options.output), retry_busy_of(options)
+    with progress(sum(contest.total_iterations for contest in contests), options.repeat) as step:
+        return holding_result(run_contests(contests, step, keep, retry_busy))
+
+
+def sweep_of(options: argparse.Namespace) -> Sweep:
+    """The sweep that the arguments describe. Raises UsageError: one is out of range or unknown."""
+    return Sweep(load(options.profile), options.jobs, parse_mismatches(options.mismatch), options.fraction)
+
+
+def template_of(options: argparse.Namespace) -> Contest:
+    """The policies, the link and the lengths that the arguments describe.
+
+    Raises:
+        UsageError: an argument is out of range or unknown.
+    """
+    check_counts(options, "iterations", "repeat")
+    if options.iterations < _FEWEST_ITERATIONS:
+        raise UsageError(f"--iterations: expected {_FEWEST_ITERATIONS} or more, got {options.iterations}")
+    names = [ISOLATED, *(name for name in options.policies.split(",") if name and name != ISOLATED)]
+    if len(names) == 1:
+        raise UsageError("--policies: expected one or more congestion controls, got none")
+    return Contest(
+        jobs=(),
+        approaches=parse_names(",".join(names), lambda name: Approach(name, parse_policy(name, "cubic"))),
+        link=link_of(options),
+        iterations=options.iterations,
+        repeat=options.repeat,
+        ranks=options.ranks,
+        ecn_by=options.ecn_by,
+    )
+
+
+def _earlier(path: Path) -> HoldingResult:
+    try:
+        earlier = from_document(json.loads(path.read_text()))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: {error}") from None
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+    return holding_result([one.measured for one in earlier.sets])
+
+
+def _written(result: HoldingResult, directory: Path | None) -> list[str]:
+    if directory is None:
+        return []
+    from bench.compare.holding.picture import write_picture
+
+    return [str(write_picture(result, directory))]
