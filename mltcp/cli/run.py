@@ -8,22 +8,16 @@ import time
 from collections.abc import Sequence
 
 from mltcp.cli.program import Program, run, run_in_job_of_daemon
-from mltcp.control.aggressiveness import (
-    DEFAULT_INTERCEPT,
-    DEFAULT_SLOPE,
-    LARGEST_FACTOR,
-    Aggressiveness,
-    Shape,
-)
+from mltcp.control.aggressiveness import LARGEST_FACTOR, Aggressiveness, Shape
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import check_number
 from mltcp.daemon.client.client import Client, NoDaemonError, Registration
 from mltcp.ebpf.congestion_controls import DEFAULT_CONTROL
 from mltcp.ebpf.jobs import check_name
-from mltcp.ebpf.layout import LARGEST_REFERENCE_S, KernelJob, Start, Tracker
+from mltcp.ebpf.layout import LARGEST_REFERENCE_S, Action, KernelJob, Start, Tracker
 
 _STARTS = ", ".join(start.name.lower() for start in Start)
-_ONLY_WITHOUT_DAEMON = ("start", "decrease", "increase", "reference_s")
+_ONLY_WITHOUT_DAEMON = ("start", "decrease", "increase", "reference")
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,36 +38,34 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--gap", type=float, metavar="S", help="a longer silence ends an iteration (default: learned)"
     )
     command.add_argument(
-        "--function", default="linear", metavar="F", help=f"of {', '.join(s.label for s in Shape)}"
+        "--function",
+        metavar="F",
+        help=f"of {', '.join(s.label for s in Shape)} (default linear, or that of the daemon)",
     )
-    command.add_argument("--slope", type=float, default=DEFAULT_SLOPE, help="of F (default 1.75)")
-    command.add_argument("--intercept", type=float, default=DEFAULT_INTERCEPT, help="of F (default 0.25)")
+    command.add_argument("--slope", type=float, help="of F (default 1.75; of remaining 15.67)")
+    command.add_argument("--intercept", type=float, help="of F (default 0.25; of remaining 0.33)")
     command.add_argument(
         "--start",
-        default=KernelJob.start.name.lower(),
         metavar="WAY",
-        help=f"window of an iteration's first bytes: {_STARTS}",
+        help=f"window of an iteration's first bytes: {_STARTS} (default avoid; of remaining probe)",
     )
     command.add_argument(
         "--decrease",
         type=float,
-        default=KernelJob.decrease,
         metavar="D",
-        help="how far F eases the decrease, 0 to 1",
+        help="how far F above 1 eases the decrease, 0 to 1 (default 0; of remaining 1)",
     )
     command.add_argument(
         "--increase",
         type=float,
-        default=KernelJob.increase,
         metavar="F",
-        help="the largest F on the increase (default 0: no limit)",
+        help="the largest F on the increase, 0: no limit (default 0; of remaining 1)",
     )
     command.add_argument(
         "--reference",
         type=float,
-        default=KernelJob.reference_s,
         metavar="S",
-        help="scale F by the root of S over the time that an iteration sends for (default 0: not scaled)",
+        help="scale F by the root of S over the time that an iteration sends for (default 0: no; of remaining 0.1)",
     )
     command.add_argument("--user", metavar="NAME", help="run the program as this user")
     command.add_argument(
@@ -98,19 +90,18 @@ def execute(options: argparse.Namespace) -> int:
 
 def _registration(options: argparse.Namespace, job: KernelJob) -> Registration:
     """The job as the daemon registers it."""
-    if any(getattr(job, field) != getattr(KernelJob, field) for field in _ONLY_WITHOUT_DAEMON):
+    if any(getattr(options, field) is not None for field in _ONLY_WITHOUT_DAEMON):
         raise UsageError(
             "--start, --decrease, --increase and --reference: only without a daemon (MLTCP_DAEMON=none, as root), "
             "not in a job of the daemon"
         )
-    law = job.aggressiveness
     return Registration(
         job=check_name(job.name),
         instance=f"run-{os.getpid()}-{time.monotonic_ns()}",
         control=options.cc or "default",
-        function=law.shape.label,
-        slope=law.slope,
-        intercept=law.intercept,
+        function=options.function,
+        slope=options.slope,
+        intercept=options.intercept,
         total_bytes=options.total_bytes or 0,
         gap_s=options.gap or 0.0,
         attach=True,
@@ -122,18 +113,29 @@ def _job(options: argparse.Namespace, arguments: Sequence[str]) -> KernelJob:
         raise UsageError(f"--total-bytes: expected a positive number of bytes, got {options.total_bytes}")
     if options.gap is not None and not 0 < options.gap < 3600:
         raise UsageError(f"--gap: expected more than 0 and less than 3600 seconds, got {options.gap}")
-    check_number(options.decrease, field="--decrease", lowest=0, highest=1)
-    check_number(options.increase, field="--increase", lowest=0, highest=LARGEST_FACTOR)
-    check_number(options.reference, field="--reference", lowest=0, highest=LARGEST_REFERENCE_S)
-    if options.start.upper() not in Start.__members__:
-        raise UsageError(f"--start: expected one of {_STARTS}, got {options.start!r}")
+    aggressiveness = Aggressiveness.from_name(options.function or "linear", options.slope, options.intercept)
     gap_ns = None if options.gap is None else int(options.gap * 1e9)
     return KernelJob(
         name=options.job or f"{os.path.basename(arguments[0])[:20]}-{os.getpid()}",
-        aggressiveness=Aggressiveness(Shape.from_name(options.function), options.slope, options.intercept),
-        start=Start[options.start.upper()],
-        decrease=options.decrease,
-        increase=options.increase,
-        reference_s=options.reference,
+        aggressiveness=aggressiveness,
+        action=_action(options, Action.of_shape(aggressiveness.shape)),
         tracker=Tracker.given_values(options.total_bytes, gap_ns),
+    )
+
+
+def _action(options: argparse.Namespace, default: Action) -> Action:
+    for field, highest in (
+        ("decrease", 1.0),
+        ("increase", LARGEST_FACTOR),
+        ("reference", LARGEST_REFERENCE_S),
+    ):
+        if getattr(options, field) is not None:
+            check_number(getattr(options, field), field=f"--{field}", lowest=0, highest=highest)
+    if options.start is not None and options.start.upper() not in Start.__members__:
+        raise UsageError(f"--start: expected one of {_STARTS}, got {options.start!r}")
+    return Action(
+        start=default.start if options.start is None else Start[options.start.upper()],
+        decrease=default.decrease if options.decrease is None else options.decrease,
+        increase=default.increase if options.increase is None else options.increase,
+        reference_s=default.reference_s if options.reference is None else options.reference,
     )

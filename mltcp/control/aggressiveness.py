@@ -51,7 +51,7 @@ class Shape(IntEnum):
     FALLING_QUADRATIC = 6
     """(s + i) - s x^2: does not let jobs interleave; for the ablation."""
     REMAINING = 7
-    """min(s + i, i / (1 - x)^2): by what remains to be sent (docs/theory.md)."""
+    """min(s + i, i / (1 - x)^2): by what remains to be sent (docs/ebpf.md)."""
 
     @property
     def label(self) -> str:
@@ -66,6 +66,21 @@ class Shape(IntEnum):
                 return shape
         allowed = ", ".join(shape.label for shape in cls)
         raise UsageError(f"function: expected one of {allowed}, got {shown(name)}")
+
+
+_REMAINING_INTERCEPT = 1 / 3
+_REMAINING_TOP = 16.0
+
+
+def default_constants(shape: Shape) -> tuple[float, float]:
+    """The slope and the intercept of a shape that is chosen without them: the paper's, for its family of shapes.
+
+    With those of `remaining` the mean of 1/F over an iteration is 1, so that beside ordinary traffic an iteration takes
+    about as long as with F = 1.
+    """
+    if shape is Shape.REMAINING:
+        return _REMAINING_TOP - _REMAINING_INTERCEPT, _REMAINING_INTERCEPT
+    return DEFAULT_SLOPE, DEFAULT_INTERCEPT
 
 
 _REAL: dict[Shape, Callable[[float, float, float], float]] = {
@@ -111,9 +126,19 @@ class Aggressiveness:
             )
 
     @classmethod
-    def from_name(cls, name: str, slope: float = DEFAULT_SLOPE, intercept: float = DEFAULT_INTERCEPT) -> Self:
+    def of_shape(cls, shape: Shape, slope: float | None = None, intercept: float | None = None) -> Self:
+        """The F of this shape; constants that are None have the shape's defaults."""
+        default_slope, default_intercept = default_constants(shape)
+        return cls(
+            shape,
+            default_slope if slope is None else slope,
+            default_intercept if intercept is None else intercept,
+        )
+
+    @classmethod
+    def from_name(cls, name: str, slope: float | None = None, intercept: float | None = None) -> Self:
         """The F whose shape has this label; raises UsageError if there is none."""
-        return cls(Shape.from_name(name), slope, intercept)
+        return cls.of_shape(Shape.from_name(name), slope, intercept)
 
     def __call__(self, bytes_ratio: float) -> float:
         """F(bytes_ratio), with the ratio clamped to [0, 1]."""

@@ -18,7 +18,7 @@ Raw = bytes
 Q16_ONE = 1 << 16
 
 LARGEST_REFERENCE_S = 4000.0
-"""The largest `KernelJob.reference_s`: microseconds in 32 bits."""
+"""The largest `Action.reference_s`: microseconds in 32 bits."""
 
 _LAW = struct.Struct("=8I")
 _TRACKER = struct.Struct("=8Q4I336s")
@@ -40,6 +40,31 @@ class Start(IntEnum):
     """The window from before the idle period, and congestion avoidance from the first byte."""
     PROBE = 3
     """Four packets, then slow start up to three quarters of the former window or the first congestion signal."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """Where and how F acts on the window of a flow.
+
+    Attributes:
+        start: the window of an iteration's first bytes.
+        decrease: d, 0 to 1: the base's decrease is divided by 1 - d + d F where F is above 1.
+        increase: the largest F on the increase; 0: no limit.
+        reference_s: F is multiplied by the root of this over the time for which an iteration sends, within 1/4 and 4
+            (shape `remaining` only); 0: it is not.
+    """
+
+    start: Start = Start.AVOID
+    decrease: float = 0.0
+    increase: float = 0.0
+    reference_s: float = 0.0
+
+    @classmethod
+    def of_shape(cls, shape: Shape) -> Action:
+        """The action of a shape that is chosen without one: on the increase alone, as in the paper, for its family."""
+        if shape is Shape.REMAINING:
+            return cls(start=Start.PROBE, decrease=1.0, increase=1.0, reference_s=0.1)
+        return cls()
 
 
 @dataclass(frozen=True)
@@ -88,11 +113,7 @@ class KernelJob:
     Attributes:
         name: of the job.
         aggressiveness: F.
-        start: the window of an iteration's first bytes.
-        decrease: d, 0 to 1: the base's decrease is divided by 1 - d + d F where F is above 1.
-        increase: the largest F on the increase; 0: no limit.
-        reference_s: F is multiplied by the root of this over the time for which an iteration sends, within 1/4 and 4
-            (shape `remaining` only); 0: it is not.
+        action: where and how F acts; None: as its shape does by default.
         tracker: recognises iterations.
         flows: the number of open connections.
         owner: the process that created the entry.
@@ -102,10 +123,7 @@ class KernelJob:
 
     name: str
     aggressiveness: Aggressiveness
-    start: Start = Start.AVOID
-    decrease: float = 0.0
-    increase: float = 0.0
-    reference_s: float = 0.0
+    action: Action | None = None
     tracker: Tracker = Tracker()
     flows: int = 0
     owner: int = 0
@@ -114,16 +132,22 @@ class KernelJob:
 
     SIZE = _JOB.size
 
+    @property
+    def acts(self) -> Action:
+        """Where and how F acts."""
+        return self.action or Action.of_shape(self.aggressiveness.shape)
+
     def pack(self) -> Raw:
         """The structure as bytes, as the map holds it, with a free lock."""
+        acts = self.acts
         law = _LAW.pack(
             int(self.aggressiveness.shape),
             self.aggressiveness.slope_q16,
             self.aggressiveness.intercept_q16,
-            int(self.start),
-            round(self.decrease * Q16_ONE),
-            round(self.increase * Q16_ONE),
-            round(self.reference_s * 1e6),
+            int(acts.start),
+            round(acts.decrease * Q16_ONE),
+            round(acts.increase * Q16_ONE),
+            round(acts.reference_s * 1e6),
             0,
         )
         name = self.name.encode()[:31]
@@ -138,10 +162,7 @@ class KernelJob:
         return cls(
             name=name.rstrip(b"\0").decode(errors="replace"),
             aggressiveness=Aggressiveness(Shape(shape), slope / Q16_ONE, intercept / Q16_ONE),
-            start=Start(start),
-            decrease=decrease / Q16_ONE,
-            increase=increase / Q16_ONE,
-            reference_s=reference_us / 1e6,
+            action=Action(Start(start), decrease / Q16_ONE, increase / Q16_ONE, reference_us / 1e6),
             tracker=Tracker(*_TRACKER.unpack(tracker)),
             flows=flows,
             owner=owner,

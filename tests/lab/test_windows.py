@@ -9,7 +9,7 @@ from bench.lab.network import namespaces
 from mltcp.control.aggressiveness import Aggressiveness, Shape, ratio_q16, scale_acked
 from mltcp.ebpf.congestion_controls import available
 from mltcp.ebpf.jobs import attached
-from mltcp.ebpf.layout import KernelJob, Tracker
+from mltcp.ebpf.layout import Action, KernelJob, Tracker
 from tests.lab.controls_under_test import own_controls
 from tests.lab.scripted_peer import MSS, ScriptedPeer, unshare_network
 
@@ -83,7 +83,7 @@ def test_the_increase_is_scaled_by_f(controls, base, shape):
     total = 400 * MSS
     f = Aggressiveness(shape)
     control = controls.own[f"mltcp_{base}"]
-    job = KernelJob("scaled", f, tracker=Tracker.given_values(total, AN_HOUR_NS))
+    job = KernelJob("scaled", f, action=Action(), tracker=Tracker.given_values(total, AN_HOUR_NS))
     with attached(job, control, controls) as place:
         seen = in_job(place.cgroup, control)
     assert seen[2:] == predicted(seen[:2], f, total)
@@ -92,7 +92,9 @@ def test_the_increase_is_scaled_by_f(controls, base, shape):
 def test_the_increase_is_scaled_by_no_more_than_its_limit(controls):
     """At a bytes_ratio of 1 F is 2, and its limit a half."""
     control = controls.own["mltcp_reno"]
-    job = KernelJob("limited", Aggressiveness(), increase=0.5, tracker=Tracker.given_values(1, AN_HOUR_NS))
+    job = KernelJob(
+        "limited", Aggressiveness(), action=Action(increase=0.5), tracker=Tracker.given_values(1, AN_HOUR_NS)
+    )
     with attached(job, control, controls) as place:
         seen = in_job(place.cgroup, control)
     assert seen[2:] == predicted(seen[:2], Aggressiveness(Shape.LINEAR, 0, 0.5), 1)
@@ -104,7 +106,7 @@ def test_the_decrease_is_divided_by_f_above_one(controls, base, slope, intercept
     """At a bytes_ratio of 1, where F is slope + intercept; an F below 1 leaves the base's decrease as it is."""
     control = controls.own[f"mltcp_{base}"]
     law = Aggressiveness(Shape.LINEAR, slope, intercept)
-    job = KernelJob("eased", law, decrease=1, tracker=Tracker.given_values(1, AN_HOUR_NS))
+    job = KernelJob("eased", law, action=Action(decrease=1), tracker=Tracker.given_values(1, AN_HOUR_NS))
     with attached(job, control, controls) as place:
         (_, cwnd, _), (_, _, ssthresh) = in_job(place.cgroup, control, rounds=0)
     (_, base_cwnd, _), (_, _, base_ssthresh) = windows(control, True, rounds=0)

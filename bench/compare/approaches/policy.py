@@ -49,15 +49,16 @@ def parse_policy(text: str, isolated_control: str) -> Policy:
     """The policy of this name: a congestion control, ``isolated``, or one of ours with modifiers.
 
     Modifiers follow an ``@`` and are separated by colons: a shape of F, or one of ``start=``, ``decrease=``,
-    ``slope=``, ``intercept=``; for example ``mltcp_reno@quadratic`` or ``mltcp_dctcp@start=keep:slope=3.5``.
-    Paced policies accept ``base=CONTROL``, ``interval=SECONDS``, ``by=socket`` (without a daemon), the modifiers of F,
-    and the constants of the rate law by their names.
+    ``increase=``, ``reference=``, ``slope=``, ``intercept=``; for example ``mltcp_reno@quadratic`` or
+    ``mltcp_dctcp@start=keep:slope=3.5``. Paced policies accept ``base=CONTROL``, ``interval=SECONDS``, ``by=socket``
+    (without a daemon), the modifiers of F, and the constants of the rate law by their names.
 
     Raises:
         UsageError: an unknown policy or modifier.
     """
     part = Vocabulary("policy", tuple(allowed_policies()), modified=True).parse(text)
-    modifiers = [modifier for modifier in part.modifiers if modifier]
+    # A shape brings its constants and its action, which the others change, wherever it stands.
+    modifiers = sorted((modifier for modifier in part.modifiers if modifier), key=lambda text: "=" in text)
     if part.base in PACED:
         return _paced(part.base, modifiers, text)
     if modifiers and part.base not in MLTCP_CONTROLS:
@@ -98,16 +99,16 @@ def _modified(law: KernelJob, modifier: str, text: str) -> KernelJob:
     field, equals, value = modifier.partition("=")
     f = law.aggressiveness
     if not equals:
-        return replace(law, aggressiveness=replace(f, shape=Shape.from_name(field)))
+        return replace(law, aggressiveness=Aggressiveness.from_name(field), action=None)
 
     def number() -> float:
         return parse_number(value, field=f"policy {text!r}: {field}")
 
     modifiers: dict[str, Callable[[], KernelJob]] = {
-        "start": lambda: replace(law, start=_start(value, text)),
-        "decrease": lambda: replace(law, decrease=number()),
-        "increase": lambda: replace(law, increase=number()),
-        "reference": lambda: replace(law, reference_s=number()),
+        "start": lambda: replace(law, action=replace(law.acts, start=_start(value, text))),
+        "decrease": lambda: replace(law, action=replace(law.acts, decrease=number())),
+        "increase": lambda: replace(law, action=replace(law.acts, increase=number())),
+        "reference": lambda: replace(law, action=replace(law.acts, reference_s=number())),
         "slope": lambda: replace(law, aggressiveness=replace(f, slope=number())),
         "intercept": lambda: replace(law, aggressiveness=replace(f, intercept=number())),
     }

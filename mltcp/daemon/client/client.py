@@ -47,7 +47,7 @@ class Registration:
         instance: distinguishes runs of the same name; all processes of a run pass the same.
         rank: of this process; `ranks`: the number of processes of the job, on all hosts.
         control: the congestion control for its flows; ``default``: the daemon's default; ``none``: unchanged.
-        function, slope, intercept: F.
+        function, slope, intercept: F; None: the daemon's default, or that of the function.
         total_bytes, gap_s: the bytes this host sends in an iteration, and the silence that ends one; 0: learned.
         attach: put this process, and all it starts from now on, into a cgroup whose new connections are the job's.
     """
@@ -57,9 +57,9 @@ class Registration:
     rank: int = 0
     ranks: int = 1
     control: str = "default"
-    function: str = "linear"
-    slope: float = 1.75
-    intercept: float = 0.25
+    function: str | None = None
+    slope: float | None = None
+    intercept: float | None = None
     total_bytes: int = 0
     gap_s: float = 0.0
     attach: bool = False
@@ -137,7 +137,10 @@ class Client:
             UsageError: a field is malformed.
             NotAvailableError: the host cannot do it.
         """
-        reply = self.ask("register", **dataclasses.asdict(registration))
+        given = {
+            field: value for field, value in dataclasses.asdict(registration).items() if value is not None
+        }
+        reply = self.ask("register", **given)
         return Registered(reply["number"], reply["how"], reply["control"], reply["mark"])
 
     def add_flows(self, descriptors: Sequence[int]) -> tuple[Refused, ...]:

@@ -76,7 +76,7 @@ class JobMap:
 
     def change(self, number: int, aggressiveness: Aggressiveness) -> None:
         """Give a job another F, from the next acknowledgement on."""
-        self._replace(number, aggressiveness=aggressiveness)
+        self._replace(number, aggressiveness=aggressiveness, action=None)
 
     def _replace(self, number: int, **changes: Any) -> None:
         """Change the fields of an entry that user space owns.

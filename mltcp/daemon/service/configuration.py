@@ -213,7 +213,7 @@ def _constants(given: Mapping[str, float], interval_s: float) -> Constants:
 
 def _aggressiveness(given: Mapping[str, Any], field: str) -> Aggressiveness:
     try:
-        return Aggressiveness(**given)
+        return Aggressiveness.of_shape(**{"shape": Shape.LINEAR, **given})
     except UsageError as error:
         raise UsageError(f"{field}: {error}") from None
 

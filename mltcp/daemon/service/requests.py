@@ -189,10 +189,13 @@ def send_event(server: DaemonServer, job: Job, event: Mapping[str, Any]) -> None
 
 
 def _aggressiveness(fields: Fields, former: Aggressiveness) -> Aggressiveness:
+    shape = Shape.from_name(fields.text("function", former.shape.label, 32))
+    # The constants of one shape mean nothing in another.
+    base = former if shape is former.shape else Aggressiveness.of_shape(shape)
     return Aggressiveness(
-        Shape.from_name(fields.text("function", former.shape.label, 32)),
-        fields.number("slope", 0, 64, former.slope),
-        fields.number("intercept", 0, 64, former.intercept),
+        shape,
+        fields.number("slope", 0, 64, base.slope),
+        fields.number("intercept", 0, 64, base.intercept),
     )
 
 

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltcp.control.aggressiveness import ONE_Q16, Aggressiveness, Shape, ratio_q16, scale_acked
+from mltcp.control.aggressiveness import (
+    ONE_Q16,
+    Aggressiveness,
+    Shape,
+    default_constants,
+    ratio_q16,
+    scale_acked,
+)
 from mltcp.core.errors import UsageError
 
 SHAPES = [shape for shape in Shape if shape is not Shape.ONE]
@@ -160,8 +167,17 @@ def test_constants_out_of_range(slope, intercept, message):
 
 @pytest.mark.parametrize("shape", list(Shape))
 def test_from_name(shape):
-    assert Aggressiveness.from_name(shape.label) == Aggressiveness(shape, 1.75, 0.25)
+    assert Aggressiveness.from_name(shape.label) == Aggressiveness(shape, *default_constants(shape))
     assert Aggressiveness.from_name(shape.label, 1.0, 0.5) == Aggressiveness(shape, 1.0, 0.5)
+
+
+def test_default_constants():
+    assert {default_constants(shape) for shape in Shape if shape is not Shape.REMAINING} == {(1.75, 0.25)}
+    f = Aggressiveness.of_shape(Shape.REMAINING)
+    assert (f(0.0), f(1.0)) == pytest.approx((1 / 3, 16))
+    # Beside a flow with F = 1 the job takes as long as if both had 1: the mean of 1/F is 1 (but for the limit of 16).
+    steps = 10_000
+    assert sum(1 / f((n + 0.5) / steps) for n in range(steps)) / steps == pytest.approx(1, abs=0.01)
 
 
 @pytest.mark.parametrize("name", ["cubic", "", "LINEAR", "1"])

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import mltcp
+from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.errors import NotAvailableError, UsageError
 from mltcp.daemon.client import protocol
 from mltcp.daemon.client.client import Client, NoDaemonError, Registration
@@ -168,6 +169,20 @@ def test_bad_fields_are_named_with_what_is_allowed(client):
             client.ask("register", **fields)
         assert expected in str(raised.value)
     assert client.status().jobs == ()
+
+
+def test_a_job_without_an_f_of_its_own_has_the_daemons(server, client):
+    server.manager.aggressiveness = Aggressiveness(Shape.QUADRATIC, 1.5, 0.5)
+    client.register(Registration("bert"))
+    (job,) = client.status().jobs
+    assert (job.function, job.slope, job.intercept) == ("quadratic", 1.5, 0.5)
+
+
+def test_a_function_brings_its_own_constants(server, client):
+    server.manager.aggressiveness = Aggressiveness(Shape.QUADRATIC, 1.5, 0.5)
+    client.register(Registration("bert", function="remaining", intercept=0.25))
+    (job,) = client.status().jobs
+    assert (job.function, job.slope, job.intercept) == ("remaining", pytest.approx(16 - 1 / 3), 0.25)
 
 
 def test_a_control_of_ours_that_is_not_loaded_is_said_to_be_so(client):
