@@ -1,6 +1,8 @@
 """The window that a control keeps, round by round, against its base and against the theory, on a scripted receiver."""
 
+import math
 import multiprocessing
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from bench.lab.network import namespaces
 from mltcp.control.aggressiveness import Aggressiveness, Shape, ratio_q16, scale_acked
 from mltcp.ebpf.congestion_controls import available
 from mltcp.ebpf.jobs import attached
-from mltcp.ebpf.layout import Action, KernelJob, Tracker
+from mltcp.ebpf.layout import Action, KernelJob, Start, Tracker
 from tests.lab.controls_under_test import own_controls
 from tests.lab.scripted_peer import MSS, ScriptedPeer, unshare_network
 
@@ -17,6 +19,9 @@ pytestmark = pytest.mark.lab
 ROUNDS = 12
 PLENTY = 700 * MSS
 AN_HOUR_NS = 3600 * 10**9
+ITERATION = 60 * MSS
+GAP_MS = 40
+RTO_MIN_MS = 5
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +90,7 @@ def test_the_increase_is_scaled_by_f(controls, base, shape):
     control = controls.own[f"mltcp_{base}"]
     job = KernelJob("scaled", f, action=Action(), tracker=Tracker.given_values(total, AN_HOUR_NS))
     with attached(job, control, controls) as place:
-        seen = in_job(place.cgroup, control)
+        seen = in_job(place.cgroup, lambda: play(control, True))
     assert seen[2:] == predicted(seen[:2], f, total)
 
 
@@ -96,7 +101,7 @@ def test_the_increase_is_scaled_by_no_more_than_its_limit(controls):
         "limited", Aggressiveness(), action=Action(increase=0.5), tracker=Tracker.given_values(1, AN_HOUR_NS)
     )
     with attached(job, control, controls) as place:
-        seen = in_job(place.cgroup, control)
+        seen = in_job(place.cgroup, lambda: play(control, True))
     assert seen[2:] == predicted(seen[:2], Aggressiveness(Shape.LINEAR, 0, 0.5), 1)
 
 
@@ -108,7 +113,7 @@ def test_the_decrease_is_divided_by_f_above_one(controls, base, slope, intercept
     law = Aggressiveness(Shape.LINEAR, slope, intercept)
     job = KernelJob("eased", law, action=Action(decrease=1), tracker=Tracker.given_values(1, AN_HOUR_NS))
     with attached(job, control, controls) as place:
-        (_, cwnd, _), (_, _, ssthresh) = in_job(place.cgroup, control, rounds=0)
+        (_, cwnd, _), (_, _, ssthresh) = in_job(place.cgroup, lambda: play(control, True, rounds=0))
     (_, base_cwnd, _), (_, _, base_ssthresh) = windows(control, True, rounds=0)
     assert cwnd == base_cwnd
     assert ssthresh == cwnd - (cwnd - base_ssthresh) // divisor
@@ -132,12 +137,39 @@ def predicted(start, f, total):
     return rounds
 
 
-def in_job(cgroup, control, rounds=ROUNDS):
-    """Play the script with ECN in a process of the job's cgroup; the control comes from there."""
+def test_a_probing_iteration_starts_with_four_packets_and_slow_start(controls):
+    control = controls.own["mltcp_reno"]
+    tracker = Tracker.given_values(ITERATION, GAP_MS * 10**6)
+    law = Aggressiveness.of_shape(Shape.REMAINING)
+    job = KernelJob("probing", law, Action(Start.PROBE, reference_s=0.001), tracker)
+    with attached(job, control, controls) as place:
+        cwnd, ssthresh = in_job(place.cgroup, lambda: play_two_iterations(control))
+        entry = controls.jobs()[place.number]
+    assert cwnd == 4 < ssthresh
+    assert 0 < entry.sending_s < 60
+    scale = min(4, max(0.25, math.sqrt(0.001 / entry.sending_s)))
+    assert entry.scale == pytest.approx(scale, rel=1e-3)
+
+
+def play_two_iterations(control):
+    """An iteration, an idle time, and the first window of the next iteration: its size and ssthresh."""
+    peer = ScriptedPeer(control, True, RTO_MIN_MS)
+    try:
+        peer.write(ITERATION)
+        peer.play_round()
+        peer.receive_rest(ITERATION)
+        time.sleep(2 * GAP_MS / 1000)
+        peer.write(ITERATION)
+        peer.receive_window()
+        return peer.window()
+    finally:
+        peer.close()
+
+
+def in_job(cgroup, act):
+    """Call `act` in a process of the job's cgroup, in a network of its own; its sockets get the job's control."""
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(
-        target=_play_in, args=(cgroup, control, rounds, theirs)
-    )
+    process = multiprocessing.get_context("fork").Process(target=_act_in, args=(cgroup, act, theirs))
     process.start()
     theirs.close()
     try:
@@ -146,7 +178,7 @@ def in_job(cgroup, control, rounds=ROUNDS):
         process.join()
 
 
-def _play_in(cgroup, control, rounds, connection):
+def _act_in(cgroup, act, connection):
     Path(cgroup, "cgroup.procs").write_text("0")
     unshare_network()
-    connection.send(play(control, True, rounds))
+    connection.send(act())
