@@ -132,6 +132,15 @@ def _alone_s(stretch: Stretch, rate_bps: float, ranks: int) -> float:
     return max(stretch.duration_s, len(stretch.pieces_bytes) * piece_s)
 
 
+def next_due_s(due_s: float, every_s: float, now_s: float) -> float:
+    """When the piece after one that was due at `due_s` and is done at `now_s` is due.
+
+    Lateness is made up for, up to one piece: a late timer must not prolong a phase, but after congestion the rate must
+    not exceed the phase's for long.
+    """
+    return max(due_s + every_s, now_s - every_s)
+
+
 def parse_change(text: str) -> tuple[str, ComputeChange]:
     """The job and its change, written as JOB:ITERATION:FACTOR, such as vgg16-1:40:2. Raises UsageError for others."""
     job, _, rest = text.partition(":")

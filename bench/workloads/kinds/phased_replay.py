@@ -10,7 +10,7 @@ import torch.distributed as dist
 import collectives
 from bench.workloads.kinds.replay import check_sum, contribution
 from bench.workloads.loop import IterationRecord, sleep_until
-from bench.workloads.phases import PhasedWork, Stretch
+from bench.workloads.phases import PhasedWork, Stretch, next_due_s
 
 _ELEMENT_BYTES = 4
 
@@ -57,8 +57,7 @@ def _pass(stretch: Stretch, pieces: list[torch.Tensor], begin_s: float) -> float
         sleep_until(due_s)
         dist.all_reduce(piece)
         now_s = time.monotonic()
-        # A late timer is made up for, but not congestion: the rate must not exceed the phase's for long.
-        due_s = due_s + stretch.every_s if now_s < due_s + 2 * stretch.every_s else now_s
+        due_s = next_due_s(due_s, stretch.every_s, now_s)
     end_s = max(now_s, due_s if pieces else begin_s + stretch.duration_s)
     sleep_until(end_s)
     return end_s

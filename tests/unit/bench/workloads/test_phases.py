@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.workloads.phases import ComputeChange, PhasedWork, Stretch, on_link, parse_change, time_scale
+from bench.workloads.phases import (
+    ComputeChange,
+    PhasedWork,
+    Stretch,
+    next_due_s,
+    on_link,
+    parse_change,
+    time_scale,
+)
 from bench.workloads.profile import link_time_s
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import UsageError
@@ -76,6 +84,37 @@ def test_one_scale_for_a_set():
     assert 1.0 * time_scale([1.0, 0.1]) == pytest.approx(0.6)  # no more than that
     with pytest.raises(UsageError):
         time_scale([])
+
+
+def ended_at(took_s, every_s=1.0):
+    """When pieces end that take these times, each sent when it is due and the one before it is done."""
+    now_s = due_s = 0.0
+    for piece_s in took_s:
+        now_s = max(now_s, due_s) + piece_s
+        due_s = next_due_s(due_s, every_s, now_s)
+    return now_s
+
+
+def test_pieces_on_time_keep_the_rate():
+    assert ended_at([0.5] * 10) == pytest.approx(9.5)
+
+
+@pytest.mark.parametrize(("late_s", "lost_s"), [(0.9, 0.0), (1.9, 0.0), (2.4, 0.4), (5.0, 3.0)])
+def test_lateness_is_made_up_for_up_to_a_piece(late_s, lost_s):
+    """A piece that ends by up to two intervals after it was due costs nothing, a later one what exceeds that."""
+    assert ended_at([0.5, 0.5, late_s, *[0.5] * 20]) == pytest.approx(22.5 + lost_s)
+
+
+@given(st.lists(st.floats(0.01, 4.0), min_size=1, max_size=60))
+def test_the_rate_exceeds_that_of_the_phase_by_two_pieces_at_most(took_s):
+    began, now_s, due_s = [], 0.0, 0.0
+    for piece_s in took_s:
+        began.append(max(now_s, due_s))
+        now_s = began[-1] + piece_s
+        due_s = next_due_s(due_s, 1.0, now_s)
+    for first in range(len(began)):
+        for last in range(first, len(began)):
+            assert last - first + 1 <= began[last] - began[first] + 3 + 1e-9
 
 
 def test_a_change_as_it_is_written():
