@@ -6,8 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from mltcp.core.errors import MltcpError, UsageError
-from mltcp.core.extras import not_installed
+from mltcp.core.exit_status import exit_status
 from mltcp.core.signals import exit_on_sigterm
 from mltcp.core.subcommands import Subcommand, add_subcommands, named_subcommand
 
@@ -42,23 +41,10 @@ def _parser(named: Subcommand | None) -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit status: 0 success, 1 failure, 2 bad usage, 130 interrupted."""
     given = sys.argv[1:] if arguments is None else arguments
-    try:
+
+    def run() -> int:
         options = _parser(named_subcommand(SUBCOMMANDS, given)).parse_args(given)
         exit_on_sigterm()
         return int(options.execute(options))
-    except UsageError as error:
-        return _report(error, 2)
-    except MltcpError as error:
-        return _report(error, 1)
-    except ModuleNotFoundError as error:
-        missing = not_installed(error, EXTRA)
-        if missing is None:
-            raise
-        return _report(missing, 1)
-    except KeyboardInterrupt:
-        return _report("interrupted; the lab has been removed", 130)
 
-
-def _report(message: object, status: int) -> int:
-    print(f"mltcp-bench: {message}", file=sys.stderr)
-    return status
+    return exit_status("mltcp-bench", run, EXTRA, interrupted="interrupted; the lab has been removed")

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from mltcp.core.errors import MltcpError, UsageError
+from mltcp.core.exit_status import exit_status
 from mltcp.core.subcommands import Subcommand, add_subcommands, named_subcommand
 
 SUBCOMMANDS = tuple(
@@ -57,13 +57,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = sys.argv[1:] if arguments is None else arguments
     options = _parser(named_subcommand(SUBCOMMANDS, given)).parse_args(given)
-    try:
-        return int(options.execute(options))
-    except UsageError as error:
-        print(f"mltcp: {error}", file=sys.stderr)
-        return 2
-    except MltcpError as error:
-        print(f"mltcp: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    return exit_status("mltcp", lambda: int(options.execute(options)))

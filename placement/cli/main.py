@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from mltcp.core.errors import MltcpError, UsageError
-from mltcp.core.extras import not_installed
+from mltcp.core.errors import UsageError
+from mltcp.core.exit_status import exit_status
 from mltcp.core.signals import exit_on_sigterm
 from mltcp.core.subcommands import Subcommand, add_subcommands, named_subcommand
 
@@ -93,28 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     exit_on_sigterm()
     given = sys.argv[1:] if arguments is None else arguments
     named = named_subcommand(SUBCOMMANDS, given)
-    try:
+
+    def run() -> int:
         options = _parser(named).parse_args(given)
-        status = int(options.execute(options))
-        sys.stdout.flush()
-        return status
-    except UsageError as error:
-        return _report(error, 2)
-    except MltcpError as error:
-        return _report(error, 1)
-    except ModuleNotFoundError as error:
-        missing = not_installed(error, named.extra if named else None)
-        if missing is None:
-            raise
-        return _report(missing, 1)
-    except KeyboardInterrupt as interrupt:
-        return _report(interrupt.args[0] if interrupt.args else "interrupted", 130)
-    except BrokenPipeError:
-        # The reader is gone: the interpreter must not flush the rest of the buffer to it again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return int(options.execute(options))
 
-
-def _report(message: object, status: int) -> int:
-    print(f"mltcp-placement: {message}", file=sys.stderr)
-    return status
+    return exit_status("mltcp-placement", run, named.extra if named else None)
