@@ -209,7 +209,11 @@ class TestRate:
             size = 15_000_000
             took = transfer(lab, "j0r0", "j0r1", size)
             carried = lab.measurement().direction("left", "right")
-        assert 0.85 <= carried.bytes * 8 / (took * rate_bps) <= 1.01
+        assert carried.bytes * 8 / (took * rate_bps) <= 1.01
+        # Other programs may hold the sender up, but not for all of the transfer: its fullest 50 ms count.
+        bins = carried.bytes_by_job[0]
+        fullest = max(sum(bins[first : first + 10]) for first in range(len(bins) - 9))
+        assert fullest * 8 >= 0.95 * 0.05 * rate_bps
         # A bin holds what the rate allows in 5 ms, and the shaper's burst, because it counts what is carried.
         link = lab.topology.trunks[0].link
         assert max(carried.bytes_by_job[0]) <= link.rate_bytes_per_s * 0.005 * 1.1 + link.burst_bytes
