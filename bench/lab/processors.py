@@ -20,12 +20,33 @@ def count() -> int:
 
 def busy_s() -> float:
     """Processor time of the whole machine that was not idle, waiting or stolen, interrupts included."""
-    user, nice, system, _, _, irq, softirq = _machine_ticks()
-    return (user + nice + system + irq + softirq) / _TICKS_PER_S
+    now = _machine_ticks()
+    return (now.programs + now.interrupts) / _TICKS_PER_S
 
 
-def _machine_ticks() -> list[int]:
-    return [int(ticks) for ticks in (_PROC / "stat").read_text().split("\n", 1)[0].split()[1:8]]
+@dataclass(frozen=True)
+class MachineTicks:
+    """The time of all processors since boot, in clock ticks.
+
+    Attributes:
+        programs: in programs and the kernel.
+        interrupts: in interrupts of both kinds.
+        stolen: ready to run, but the hypervisor ran another virtual machine.
+    """
+
+    programs: int
+    interrupts: int
+    stolen: int
+
+
+def parse_machine_ticks(stat: str) -> MachineTicks:
+    """The first line of proc_stat(5)."""
+    user, nice, system, _idle, _wait, irq, softirq, stolen = map(int, stat.split("\n", 1)[0].split()[1:9])
+    return MachineTicks(user + nice + system, irq + softirq, stolen)
+
+
+def _machine_ticks() -> MachineTicks:
+    return parse_machine_ticks((_PROC / "stat").read_text())
 
 
 @dataclass(frozen=True)
@@ -60,6 +81,7 @@ class OtherPrograms:
     The tree is `root` and its descendants, also after they were orphaned. Kernel threads and interrupts, which carry
     the tree's network traffic, count for no program. Processes that come and go in between count by the time that
     their parents inherit when they wait for them. Processes outside this one's PID namespace are not seen.
+    Other virtual machines count by the time that the hypervisor withheld from this one.
     """
 
     root: int = field(default_factory=os.getpid)
@@ -67,7 +89,7 @@ class OtherPrograms:
     def __post_init__(self) -> None:
         self._before = read_processes()
         self._own_before = descendants(self._before, self.root)
-        self._machine_before = sum(_machine_ticks()[:3])
+        self._machine_before = _machine_ticks()
         self._began_s = time.monotonic()
 
     def share(self) -> float:
@@ -76,8 +98,10 @@ class OtherPrograms:
         after = read_processes()
         ours = self._own_before | descendants(after, self.root)
         ticks = other_ticks(self._before, after, ours)
-        ticks = min(ticks, sum(_machine_ticks()[:3]) - self._machine_before)
-        return max(0, ticks) / _TICKS_PER_S / (passed_s * count()) if passed_s > 0 else 0.0
+        machine = _machine_ticks()
+        ticks = max(0, min(ticks, machine.programs - self._machine_before.programs))
+        ticks += max(0, machine.stolen - self._machine_before.stolen)
+        return ticks / _TICKS_PER_S / (passed_s * count()) if passed_s > 0 else 0.0
 
 
 Key = tuple[int, int]

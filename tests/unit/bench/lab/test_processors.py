@@ -6,7 +6,16 @@ import sys
 import time
 from contextlib import contextmanager
 
-from bench.lab.processors import OtherPrograms, ProcessTimes, count, descendants, other_ticks, read_processes
+from bench.lab.processors import (
+    MachineTicks,
+    OtherPrograms,
+    ProcessTimes,
+    count,
+    descendants,
+    other_ticks,
+    parse_machine_ticks,
+    read_processes,
+)
 
 SPIN, WAIT = "while True: pass", "input()"
 
@@ -87,4 +96,10 @@ def test_a_busy_program_counts_for_those_it_does_not_descend_from():
         without, with_it = above.share(), beside.share()
     # At least a fifth of one processor, whatever else runs on the machine.
     assert with_it * count() > 0.2
+    # Time that the hypervisor withheld counts for both, and may differ between the two readings.
     assert 0 <= without < with_it
+
+
+def test_the_times_of_the_machine():
+    stat = "cpu  10 20 30 1000 40 5 6 70 8 9\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 1\n"
+    assert parse_machine_ticks(stat) == MachineTicks(programs=60, interrupts=11, stolen=70)
