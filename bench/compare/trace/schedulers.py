@@ -16,10 +16,11 @@ from placement.policies.schedulers.scheduling_policy import (
     SchedulingPolicy,
     scheduling_policy,
 )
+from placement.policies.schedulers.untimed import Untimed
 
 
 @dataclass(frozen=True)
-class UntimedScheduler:
+class UntimedScheduler(Untimed):
     """A scheduler without its leases and timers: it only decides when jobs arrive or end.
 
     Attributes:
@@ -33,20 +34,11 @@ class UntimedScheduler:
         """The name of the scheduler."""
         return self.scheduler.name
 
-    @property
-    def lease_ns(self) -> int | None:
-        """No leases."""
-        return None
-
     def candidates(
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
     ) -> tuple[Assignment, ...]:
         """See `Scheduler.candidates`."""
         return self.scheduler.candidates(cluster, now_ns, jobs, most)
-
-    def next_ns(self, now_ns: int, jobs: Sequence[JobView]) -> int | None:
-        """No timers."""
-        return None
 
 
 def scheduler(name: str, cassini: bool, seed: int) -> SchedulingPolicy:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
+from placement.policies.schedulers.untimed import Untimed
 
 
 @dataclass(frozen=True)
-class FixedScheduler:
+class FixedScheduler(Untimed):
     """Gives every job the GPUs of `assignment` when it arrives, and lets it keep them to its end.
 
     Attributes:
@@ -21,17 +22,8 @@ class FixedScheduler:
     name: str
     assignment: Assignment
 
-    @property
-    def lease_ns(self) -> int | None:
-        """No leases."""
-        return None
-
     def candidates(
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
     ) -> tuple[Assignment, ...]:
         """See `Scheduler.candidates`."""
         return ({job.name: self.assignment[job.name] for job in jobs},)
-
-    def next_ns(self, now_ns: int, jobs: Sequence[JobView]) -> int | None:
-        """No timers."""
-        return None

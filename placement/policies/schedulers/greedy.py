@@ -9,10 +9,11 @@ from placement.model.cluster import Cluster
 from placement.policies.catalogue import PlacementPolicy
 from placement.policies.placing.slot_pool import SlotPool, SlotRequest
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
+from placement.policies.schedulers.untimed import Untimed
 
 
 @dataclass(frozen=True)
-class GreedyScheduler:
+class GreedyScheduler(Untimed):
     """A scheduler that places waiting jobs one at a time by a compiled placement policy, and never moves a job.
 
     Waiting jobs are considered by shortest remaining service first, and those that do not fit are passed over, as in
@@ -28,11 +29,6 @@ class GreedyScheduler:
     def name(self) -> str:
         """The name of the placement policy."""
         return self.placement.name
-
-    @property
-    def lease_ns(self) -> int | None:
-        """No leases."""
-        return None
 
     def candidates(
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
@@ -53,10 +49,6 @@ class GreedyScheduler:
                 pool.occupy(chosen, _request(job), _work_ns(job))
                 assigned[job.name] = chosen
         return (assigned,)
-
-    def next_ns(self, now_ns: int, jobs: Sequence[JobView]) -> int | None:
-        """No timers."""
-        return None
 
 
 def _request(job: JobView) -> SlotRequest:

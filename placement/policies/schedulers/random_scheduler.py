@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.candidates import seed_of
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, free_gpus
+from placement.policies.schedulers.untimed import Untimed
 
 
 @dataclass(frozen=True)
-class RandomScheduler:
+class RandomScheduler(Untimed):
     """A job waits for as many GPUs as it asked for, and keeps them to its end.
 
     Jobs do not overtake each other: one that does not fit blocks those behind it.
@@ -28,11 +29,6 @@ class RandomScheduler:
         """Its name on the command line."""
         return "random"
 
-    @property
-    def lease_ns(self) -> int | None:
-        """No leases."""
-        return None
-
     def candidates(
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
     ) -> tuple[Assignment, ...]:
@@ -47,10 +43,6 @@ class RandomScheduler:
             if assignment not in different:
                 different.append(assignment)
         return tuple(different)
-
-    def next_ns(self, now_ns: int, jobs: Sequence[JobView]) -> int | None:
-        """No timers."""
-        return None
 
 
 def _scattered(

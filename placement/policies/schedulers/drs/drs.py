@@ -14,10 +14,11 @@ from placement.policies.schedulers.drs.allocation import FreeGpus
 from placement.policies.schedulers.drs.migration import migrated
 from placement.policies.schedulers.drs.scheme import Scheme, deadline_of, decide
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
+from placement.policies.schedulers.untimed import Untimed
 
 
 @dataclass(frozen=True)
-class Drs:
+class Drs(Untimed):
     """The main loop of DRS.
 
     Attributes:
@@ -30,11 +31,6 @@ class Drs:
     def name(self) -> str:
         """Its name on the command line."""
         return "drs" if self.migration else "norm"
-
-    @property
-    def lease_ns(self) -> int | None:
-        """No leases."""
-        return None
 
     def candidates(
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
@@ -54,10 +50,6 @@ class Drs:
             assignment[job.name] = gpus
             waiting = [each for each in waiting if each is not job]
         return (assignment,)
-
-    def next_ns(self, now_ns: int, jobs: Sequence[JobView]) -> int | None:
-        """No timers."""
-        return None
 
 
 def first(waiting: Sequence[JobView], now_ns: int, free: FreeGpus) -> tuple[JobView, Scheme] | None:

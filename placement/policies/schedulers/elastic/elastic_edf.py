@@ -18,21 +18,17 @@ from placement.policies.schedulers.elastic.shares import (
 )
 from placement.policies.schedulers.elastic.speeds import Speeds, speeds_of
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
+from placement.policies.schedulers.untimed import Untimed
 
 
 @dataclass(frozen=True)
-class ElasticEdf:
+class ElasticEdf(Untimed):
     """Elastic EDF, and the frame of elastic schedulers that go by deadline."""
 
     @property
     def name(self) -> str:
         """Its name on the command line."""
         return "elastic-edf"
-
-    @property
-    def lease_ns(self) -> int | None:
-        """No leases."""
-        return None
 
     def candidates(
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
@@ -53,10 +49,6 @@ class ElasticEdf:
                 left -= needs[job.name]
         give_left_over(shares, ordered, left)
         return (placed(cluster, jobs, shares),)
-
-    def next_ns(self, now_ns: int, jobs: Sequence[JobView]) -> int | None:
-        """No timers."""
-        return None
 
     def admitted(
         self, ordered: Sequence[tuple[JobView, Speeds]], needs: dict[str, int], now_ns: int, gpus: int

@@ -13,21 +13,17 @@ from dataclasses import dataclass
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.drs.allocation import FreeGpus
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
+from placement.policies.schedulers.untimed import Untimed
 
 
 @dataclass(frozen=True)
-class ThemisBatch:
+class ThemisBatch(Untimed):
     """The Themis of the DRS paper."""
 
     @property
     def name(self) -> str:
         """Its name on the command line."""
         return "themis-batch"
-
-    @property
-    def lease_ns(self) -> int | None:
-        """No leases."""
-        return None
 
     def candidates(
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
@@ -45,10 +41,6 @@ class ThemisBatch:
             assert gpus is not None, "the shares fit together"
             assignment[job.name] = gpus
         return (assignment,)
-
-    def next_ns(self, now_ns: int, jobs: Sequence[JobView]) -> int | None:
-        """No timers."""
-        return None
 
 
 def _admitted(jobs: Sequence[JobView], gpus: int) -> list[JobView]:

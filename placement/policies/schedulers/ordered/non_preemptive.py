@@ -14,12 +14,13 @@ from placement.model.cluster import Cluster
 from placement.policies.schedulers.drs.allocation import FreeGpus
 from placement.policies.schedulers.drs.scheme import Scheme
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
+from placement.policies.schedulers.untimed import Untimed
 
 Rank: TypeAlias = tuple[int, ...]
 """The least comes first; of equals the job that arrived first."""
 
 
-class NonPreemptive(ABC):
+class NonPreemptive(Untimed, ABC):
     """A scheduler without preemption; a subclass is one policy."""
 
     @property
@@ -34,11 +35,6 @@ class NonPreemptive(ABC):
     @abstractmethod
     def rank(self, job: JobView, now_ns: int, scheme: Scheme) -> Rank:
         """The rank of a waiting job that would get this share."""
-
-    @property
-    def lease_ns(self) -> int | None:
-        """No leases."""
-        return None
 
     def candidates(
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
@@ -57,10 +53,6 @@ class NonPreemptive(ABC):
             assignment[job.name] = gpus
             waiting = [each for each in waiting if each is not job]
         return (assignment,)
-
-    def next_ns(self, now_ns: int, jobs: Sequence[JobView]) -> int | None:
-        """No timers."""
-        return None
 
     def _first(
         self, waiting: Sequence[JobView], now_ns: int, free: FreeGpus
