@@ -6,53 +6,31 @@ inlined, functions of other files. So the cache is a directory that is named aft
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar, cast
 
 from numba import config, njit
 
-_MONTH_S = 30 * 86_400
+from mltcp.core.machine_code import cache_folder, digest_of, forget_old
+
 _FOLDERS = ("model", "policies", "simulator")
 
 _Function = TypeVar("_Function", bound=Callable)
 
 
 def _sources_digest() -> str:
-    digest = hashlib.sha256()
     root = Path(__file__).parents[1]
-    for path in sorted(root.rglob("*.py")):
-        source = path.read_bytes()
-        if path.relative_to(root).parts[0] in _FOLDERS or b"import compiled" in source:
-            digest.update(str(path.relative_to(root)).encode() + source)
-    return digest.hexdigest()[:16]
+    sources = [
+        path
+        for path in sorted(root.rglob("*.py"))
+        if path.relative_to(root).parts[0] in _FOLDERS or b"import compiled" in path.read_bytes()
+    ]
+    return digest_of(root, sources)
 
 
-def _folder() -> str:
-    given = os.environ.get("NUMBA_CACHE_DIR")
-    base = given or os.path.join(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "mltcp")
-    return os.path.join(base, f"placement-{_sources_digest()}")
-
-
-def _forget_old(folder: Path) -> None:
-    """Remove the caches of other versions of the package that were not used for a month."""
-    if folder.exists():
-        with suppress(OSError):
-            os.utime(folder)
-        return
-    for other in folder.parent.glob("placement-*"):
-        with suppress(OSError):
-            if time.time() - other.stat().st_mtime > _MONTH_S:
-                shutil.rmtree(other, ignore_errors=True)
-
-
-_FOLDER = _folder()
-_forget_old(Path(_FOLDER))
+_FOLDER = cache_folder("placement", _sources_digest())
+forget_old("placement", Path(_FOLDER))
 
 
 def compiled(function: _Function) -> _Function:
