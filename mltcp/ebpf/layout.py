@@ -8,9 +8,9 @@ from __future__ import annotations
 import socket
 import struct
 from dataclasses import dataclass
-from enum import IntEnum
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape
+from mltcp.control.iteration_start import Start as Start
 
 Raw = bytes
 """An alias of `bytes`, because some structures have a field of that name."""
@@ -27,19 +27,6 @@ _RECORD = struct.Struct("=II6Q")
 _FLOW_LINE = struct.Struct("=IIHHHH4s4sIIIIIIQQQ16s")
 _GIVEN_TOTAL, _GIVEN_GAP = 1, 2
 _NO_RUNGS = bytes(336)
-
-
-class Start(IntEnum):
-    """The window of an iteration's first bytes, after the idle period (see docs/ebpf.md)."""
-
-    KERNEL = 0
-    """The kernel's own: a small window, then slow start up to three quarters of the former one."""
-    AVOID = 1
-    """The kernel's small window, which grows by F from the first byte, without slow start."""
-    KEEP = 2
-    """The window from before the idle period, and congestion avoidance from the first byte."""
-    PROBE = 3
-    """Four packets, then slow start up to three quarters of the former window or the first congestion signal."""
 
 
 @dataclass(frozen=True)
