@@ -20,8 +20,8 @@ from bench.compare.approaches.approach import Approach, parse_approaches
 from bench.compare.contest import Contest, named_jobs
 from bench.compare.engine import run_contests
 from bench.compare.report.text import COMPARE, print_report
-from bench.compare.results.document import compare_document, from_document
-from bench.compare.results.journal import keep_in
+from bench.compare.results.document import compare_document
+from bench.compare.results.journal import keep_in, read_result
 from bench.compare.results.results import CompareResult, compare_result
 from bench.compare.results.runs import Change
 from bench.compare.snapshot import DemandingJob, Snapshot, contest_of
@@ -143,7 +143,7 @@ def _add_cluster(command: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the comparison and print its result; returns the exit status."""
-    result = _earlier(options.document) if options.document is not None else _run(options)
+    result = read_result(options.document) if options.document is not None else _run(options)
     written = _written(result, options.output)
     if options.json:
         print(json.dumps({**compare_document(result), "files": written}, allow_nan=False))
@@ -274,15 +274,6 @@ def _of_profiles(names: Sequence[str], link: Link, ranks: int) -> Snapshot:
 def _demand(profile: Profile, link: Link, ranks: int) -> Demand:
     sends_s = link_time_s(profile.gradient_bytes, link.rate_bps, ranks)
     return Demand((Phase(round(profile.compute_s * 1e9), 0), Phase(round(sends_s * 1e9), link.rate_bps)))
-
-
-def _earlier(path: Path) -> CompareResult:
-    try:
-        return from_document(json.loads(path.read_text()))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: {error}") from None
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
 
 
 def _written(result: CompareResult, directory: Path | None) -> list[str]:

@@ -22,8 +22,7 @@ from bench.compare.engine import run_contests
 from bench.compare.holding.report import print_table
 from bench.compare.holding.result import HoldingResult, document, holding_result
 from bench.compare.holding.sweep import Sweep, parse_mismatches
-from bench.compare.results.document import from_document
-from bench.compare.results.journal import keep_in
+from bench.compare.results.journal import keep_in, read_result
 from bench.compare.results.runs import ISOLATED
 from bench.workloads.profile import load
 from mltcp.core.errors import UsageError
@@ -76,7 +75,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def execute(options: argparse.Namespace) -> int:
     """Run the sweep and print its result; returns the exit status."""
-    result = _run(options) if options.earlier is None else _earlier(options.earlier)
+    result = _run(options) if options.earlier is None else _shown_again(options.earlier)
     files = _written(result, options.output)
     if options.json:
         print(json.dumps({**document(result), "files": files}, allow_nan=False))
@@ -92,6 +91,10 @@ def _run(options: argparse.Namespace) -> HoldingResult:
     keep, retry_busy = keep_in(options.output), retry_busy_of(options)
     with progress(sum(contest.total_iterations for contest in contests), options.repeat) as step:
         return holding_result(run_contests(contests, step, keep, retry_busy))
+
+
+def _shown_again(path: Path) -> HoldingResult:
+    return holding_result([one.measured for one in read_result(path).sets])
 
 
 def sweep_of(options: argparse.Namespace) -> Sweep:
@@ -120,16 +123,6 @@ def template_of(options: argparse.Namespace) -> Contest:
         ranks=options.ranks,
         ecn_by=options.ecn_by,
     )
-
-
-def _earlier(path: Path) -> HoldingResult:
-    try:
-        earlier = from_document(json.loads(path.read_text()))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: {error}") from None
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
-    return holding_result([one.measured for one in earlier.sets])
 
 
 def _written(result: HoldingResult, directory: Path | None) -> list[str]:

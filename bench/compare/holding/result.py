@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.compare.holding.outcome import HoldingRun, Outcome, holding_run
-from bench.compare.holding.sweep import held_slowdown, mismatch_of
+from bench.compare.holding.sweep import MISMATCH, held_slowdown, mismatch_of
 from bench.compare.results.figures import pooled_yardsticks
 from bench.compare.results.runs import ISOLATED, Measured
 
@@ -65,7 +65,7 @@ def holding_result(measured: Sequence[Measured]) -> HoldingResult:
     """
     cells: list[Cell] = []
     for one in measured:
-        mismatch = mismatch_of(one.setting, (one.name,))
+        mismatch = mismatch_of(one.setting, one.name)
         yardsticks = pooled_yardsticks(one.runs)
         contended = [run for run in one.runs if run.approach != ISOLATED]
         for approach in dict.fromkeys(run.approach for run in contended):
@@ -74,7 +74,7 @@ def holding_result(measured: Sequence[Measured]) -> HoldingResult:
             cells.append(Cell(approach, mismatch, found))
     first = measured[0]
     jobs = max(len(run.jobs) for run in first.runs)
-    return HoldingResult(jobs, tuple(cells), {k: v for k, v in first.setting.items() if k != "mismatch"})
+    return HoldingResult(jobs, tuple(cells), {k: v for k, v in first.setting.items() if k != MISMATCH})
 
 
 def document(result: HoldingResult) -> dict[str, Any]:

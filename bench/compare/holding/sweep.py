@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bench.compare.contest import Contest
@@ -90,9 +90,9 @@ def parse_mismatches(text: str) -> tuple[float, ...]:
         raise UsageError(f"--mismatch: expected percentages such as 0,1,3, got {text!r}") from None
 
 
-def mismatch_of(setting: object, where: Sequence[str]) -> float:
+def mismatch_of(setting: Mapping[str, object], where: str) -> float:
     """The mismatch of a measured setting. Raises UsageError if it is not of a sweep."""
-    value = setting.get(MISMATCH) if isinstance(setting, dict) else None
+    value = setting.get(MISMATCH)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(f"{' '.join(where)}: expected a result of mltcp-bench holding, got another one")
+        raise UsageError(f"{where}: expected a result of mltcp-bench holding, got another one")
     return float(value)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from errno import EACCES
 from pathlib import Path
 
-from bench.compare.results.document import compare_document
+from bench.compare.results.document import compare_document, from_document
 from bench.compare.results.results import CompareResult, compare_result
 from bench.compare.results.runs import Measured
 from mltcp.core.atomic_files import write_atomically
@@ -50,6 +50,18 @@ def write_result(result: CompareResult, directory: Path) -> Path:
         document = json.dumps(compare_document(result), allow_nan=False)
         write_atomically(directory / RESULT, f"{document}\n".encode())
     return directory / RESULT
+
+
+def read_result(path: Path) -> CompareResult:
+    """The result of an earlier comparison, from its ``result.json``.
+
+    Raises:
+        UsageError: it cannot be read, or is none.
+    """
+    try:
+        return from_document(json.loads(path.read_text()))
+    except (OSError, ValueError, RecursionError, UsageError) as error:
+        raise UsageError(f"{path}: {error}") from None
 
 
 @contextmanager

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from placement.policies.schedulers.drs.allocation import FreeGpus
+from placement.policies.schedulers.drs.non_preemptive import NonPreemptive, Rank
 from placement.policies.schedulers.drs.scheme import Scheme
-from placement.policies.schedulers.ordered.non_preemptive import NonPreemptive, Rank
 from placement.policies.schedulers.ordered.shares import whole_cluster
 from placement.policies.schedulers.scheduler import JobView
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from placement.policies.schedulers.drs.allocation import FreeGpus
+from placement.policies.schedulers.drs.non_preemptive import Rank
 from placement.policies.schedulers.drs.scheme import Scheme, deadline_of
-from placement.policies.schedulers.ordered.non_preemptive import Rank
 from placement.policies.schedulers.scheduler import JobView
 
 

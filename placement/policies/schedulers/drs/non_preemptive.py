@@ -1,4 +1,4 @@
-"""The loop of schedulers that start the first waiting job, again and again, and never interrupt one.
+"""The loop of schedulers that start the first waiting job, again and again, and change no running job's number of GPUs.
 
 A scheduler of this kind is two rules: the share of the free GPUs that a waiting job would get now, and the rank by
 which it competes with that share.
@@ -36,11 +36,16 @@ class NonPreemptive(Untimed, ABC):
     def rank(self, job: JobView, now_ns: int, scheme: Scheme) -> Rank:
         """The rank of a waiting job that would get this share."""
 
+    def kept(self, cluster: Cluster, held: Assignment) -> Assignment:
+        """The GPUs of running jobs from now on: those that they hold."""
+        return held
+
     def candidates(
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
     ) -> tuple[Assignment, ...]:
         """See `Scheduler.candidates`. Jobs are in the order of their arrival, which decides between equals."""
-        assignment = {job.name: job.gpus for job in jobs if job.gpus}
+        held = {job.name: job.gpus for job in jobs if job.gpus}
+        assignment = dict(self.kept(cluster, held))
         free = FreeGpus(cluster, assignment)
         waiting = [job for job in jobs if not job.gpus]
         while waiting and free.total:
