@@ -1,10 +1,11 @@
-"""``mltcp-placement profile`` as a command: the demand profile of a job from a packet capture."""
+"""``mltcp-placement profile`` as a command: the demand profile of a job from a packet capture, or its service times."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,12 @@ from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.demand import demand_document
 from mltcp.core.quantities import with_si_prefix
 from placement.cassini.capture import BIN_NS, Captured, captured
+from placement.cli.simulation.service_profile import (
+    add_service_arguments,
+    check_arguments,
+    read_service,
+    show_service,
+)
 from placement.experiments.console import open_console
 
 _EXAMPLES = """\
@@ -20,6 +27,11 @@ examples:
   mltcp-placement profile job.pcap -o job.json
   mltcp-placement profile job.pcap --sender 10.0.0.7 --bin-ms 0.2 --json
   mltcp-placement circle job.json other.json             what the profile is for
+
+  asynchronous SGD with one worker, captured on the host of the parameter server, for 10 to 200 mini-batches:
+  tcpdump -i eth0 -s 96 -w trace.pcap tcp
+  mltcp-placement profile --parameter-server trace.pcap -o ps.json
+  mltcp-placement throughput --profile ps.json --workers 1:30
 """
 
 
@@ -34,9 +46,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument(
         "--sender", metavar="ADDRESS", help="whose packets count (default: who sent most bytes)"
     )
-    command.add_argument(
-        "--bin-ms", type=float, default=BIN_NS / 1e6, metavar="MS", help="resolution (default 1)"
-    )
+    command.add_argument("--bin-ms", type=float, metavar="MS", help=f"resolution (default {BIN_NS / 1e6:g})")
+    add_service_arguments(command)
     command.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the profile there")
     command.add_argument("--json", action="store_true", help="print the profile as one JSON document")
     command.set_defaults(execute=execute)
@@ -46,6 +57,7 @@ def execute(options: argparse.Namespace) -> int:
     """Read the capture and write or print the profile; returns the exit status."""
     if options.output is not None:
         check_writable(options.output)
+    check_arguments(options)
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
@@ -53,19 +65,28 @@ def execute(options: argparse.Namespace) -> int:
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("packets")
-        found = captured(
-            options.capture,
-            sender=options.sender,
-            bin_ns=round(options.bin_ms * 1e6),
-            on_packets=lambda number: progress.update(task, completed=number),
-        )
-    text = json.dumps(document(found, options.capture.stem), indent=1) + "\n"
+
+        def on_packets(number: int) -> None:
+            progress.update(task, completed=number)
+
+        if options.parameter_server:
+            service = read_service(options, on_packets)
+            content, show = service.document(), partial(show_service, service)
+        else:
+            found = captured(
+                options.capture,
+                sender=options.sender,
+                bin_ns=BIN_NS if options.bin_ms is None else round(options.bin_ms * 1e6),
+                on_packets=on_packets,
+            )
+            content, show = document(found, options.capture.stem), partial(_show, found)
+    text = json.dumps(content, indent=1) + "\n"
     if options.output is not None:
         write_atomically(options.output, text.encode())
     if options.json:
         print(text, end="")
     else:
-        _show(found)
+        show()
     return 0
 
 

@@ -1,0 +1,1 @@
+"""Measuring what the queueing model of a parameter server needs, and comparing it with measurements."""
