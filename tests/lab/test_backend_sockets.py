@@ -58,6 +58,7 @@ def put(control, *sockets, is_asked=True):
 
 
 def on_a_group(rank, ranks, directory, control):
+    congestion.MLTCP_CONTROLS = (control,)
     with tcp_store(directory, rank, ranks) as store:
         _gloo, mesh = group(store, "g", rank, ranks)
         congestion.apply(mesh, Settings(control=control, control_asked=True, strict=True), rank)

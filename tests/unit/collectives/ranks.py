@@ -1,7 +1,11 @@
-"""Runs a function on every rank of a group, in forked processes with a file store."""
+"""Runs a function on every rank of a group, in processes of a fork server, with a file store.
+
+The process of the tests is not forked itself: by then it may have threads of gRPC and of torch, and their locks.
+"""
 
 import multiprocessing
 import os
+import sys
 import tempfile
 import time
 import traceback
@@ -12,13 +16,15 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import torch
 import torch.distributed as dist
 
 from collectives.group.backend import register
 
-_FORK = multiprocessing.get_context("fork")
+_SERVER = multiprocessing.get_context("forkserver")
 LIMIT_S = 120.0
+SETTINGS = {"GLOO_SOCKET_IFNAME": "lo", "MLTCP_CC": "none"}
 
 
 @dataclass(frozen=True)
@@ -37,29 +43,34 @@ def run_ranks(body, ranks=2, backend="mltcp", environment=None, timeout_s=60.0, 
 @contextmanager
 def started(body, ranks=2, backend="mltcp", environment=None, timeout_s=60.0, *arguments):
     """Start the ranks; all are killed and reaped at the end of the ``with`` block."""
+    _SERVER.set_forkserver_preload(_imported_beforehand())
     with tempfile.TemporaryDirectory() as directory:
         running = Running()
         try:
             for rank in range(ranks):
-                ours, theirs = _FORK.Pipe()
-                life = (
-                    theirs,
-                    body,
-                    rank,
-                    ranks,
-                    backend,
-                    environment or {},
-                    timeout_s,
-                    directory,
-                    arguments,
-                )
-                process = _FORK.Process(target=_life, args=life, daemon=True)
+                ours, theirs = _SERVER.Pipe()
+                work = cloudpickle.dumps((body, arguments))
+                around = {**os.environ, **SETTINGS, **(environment or {})}
+                life = (theirs, work, rank, ranks, backend, around, timeout_s, directory)
+                process = _SERVER.Process(target=_life, args=life, daemon=True)
                 process.start()
                 theirs.close()
                 running.add(process, ours)
             yield running
         finally:
             running.kill()
+
+
+def _imported_beforehand():
+    """The modules that the fork server imports at its start, so that not every rank has to.
+
+    They are those that use `run_ranks` and what these name in `IMPORTED_LATE`.
+    """
+    users = [
+        module for module in list(sys.modules.values()) if getattr(module, "run_ranks", None) is run_ranks
+    ]
+    late = {name for module in users for name in getattr(module, "IMPORTED_LATE", ())}
+    return [*sorted(late), *(module.__name__ for module in users)]
 
 
 class Running:
@@ -102,10 +113,12 @@ class Running:
             connection.close()
 
 
-def _life(connection, body, rank, ranks, backend, environment, timeout_s, directory, arguments):
-    os.environ.update({"GLOO_SOCKET_IFNAME": "lo", "MLTCP_CC": "none", **environment})
+def _life(connection, work, rank, ranks, backend, environment, timeout_s, directory):
+    os.environ.clear()
+    os.environ.update(environment)
     torch.set_num_threads(1)
     register()
+    body, arguments = cloudpickle.loads(work)
     try:
         if backend is not None:
             join(Path(directory) / "store", rank, ranks, backend, timeout_s)

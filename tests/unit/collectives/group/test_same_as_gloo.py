@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from tests.unit.collectives.group.uses import USES, preload, run_all
+from tests.unit.collectives.group.uses import IMPORTED_LATE as IMPORTED_LATE
+from tests.unit.collectives.group.uses import USES, run_all
 from tests.unit.collectives.ranks import run_ranks
 
 pytestmark = pytest.mark.slow
@@ -12,8 +13,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    preload()
-
     def on(backend, environment=None):
         directory = tmp_path_factory.mktemp(backend)
         return run_ranks(run_all, 2, backend, environment, 60, directory)

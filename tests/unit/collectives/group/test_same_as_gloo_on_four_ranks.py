@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.collectives.group.test_same_as_gloo import comparable
-from tests.unit.collectives.group.uses import preload
+from tests.unit.collectives.group.uses import IMPORTED_LATE as IMPORTED_LATE
 from tests.unit.collectives.group.uses_on_four_ranks import RANKS, USES, run_all
 from tests.unit.collectives.ranks import run_ranks
 
@@ -12,8 +12,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    preload()
-
     def on(backend, environment=None):
         return run_ranks(run_all, RANKS, backend, environment, 30, tmp_path_factory.mktemp("ranks"))
 

@@ -5,7 +5,6 @@ order, on 2 ranks.
 """
 
 import hashlib
-import importlib
 import io
 import warnings
 from contextlib import nullcontext
@@ -24,12 +23,6 @@ IMPORTED_LATE = (
 )
 USES = {}
 WORLD = [0, 1]
-
-
-def preload():
-    """Import, before ranks are forked, what each of them would import again in its uses: 1.6 s of processor time."""
-    for name in IMPORTED_LATE:
-        importlib.import_module(name)
 
 
 def use(function):
