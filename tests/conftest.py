@@ -1,5 +1,7 @@
 """Settings of every test: signals, the order of tests, and the profiles of Hypothesis (`--hypothesis-profile NAME`)."""
 
+import gc
+import os
 import random
 import signal
 from itertools import groupby
@@ -10,6 +12,9 @@ from hypothesis import HealthCheck, settings
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would every program they test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A forked child must not finalise what it has inherited: gRPC's channels then wait for threads that it has not.
+os.register_at_fork(before=gc.freeze, after_in_parent=gc.unfreeze)
 
 # How long an example takes depends on what else the machine does, and the first one may have to be compiled.
 settings.register_profile("complete", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -8,9 +8,11 @@ is killed with SIGKILL, and Ctrl-C reaches workers in compiled code, which ignor
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -42,12 +44,13 @@ class Workers(Generic[Task, Result]):
     Args:
         function: looked up by its module and name in a spawned process.
         count: of processes.
-        fork: fork the workers, which is 0.2 s faster than to spawn them, as they need not import anything again. The
-            caller must have no other threads: a fork copies the locks that they hold.
+        fork: fork the workers, which is 0.2 s faster than to spawn them, as they need not import anything again. It is
+            not done where the process has other threads: a fork copies the locks that they hold.
     """
 
     def __init__(self, function: Callable[[Task], Result], count: int, *, fork: bool = False) -> None:
-        self._function, self._count, self._fork = function, count, fork
+        self._function, self._count = function, count
+        self._fork = fork and threading.active_count() == 1
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> Self:
@@ -91,7 +94,12 @@ class Workers(Generic[Task, Result]):
         context = multiprocessing.get_context("fork") if self._fork else multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, self._function, os.getpid()), daemon=True)
-        process.start()
+        # A worker must not finalise what it has inherited: gRPC's channels then wait for threads that it has not.
+        gc.freeze()
+        try:
+            process.start()
+        finally:
+            gc.unfreeze()
         theirs.close()
         self._workers.append(_Worker(process, ours))
 

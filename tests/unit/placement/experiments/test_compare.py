@@ -1,5 +1,6 @@
 """Comparisons: what is kept, that an interrupted one goes on, that no process stays, and the paired statistics."""
 
+import gc
 import io
 import json
 import os
@@ -289,6 +290,31 @@ class TestInterrupts:
         with pytest.raises(UsageError, match="not this one"):
             with Workers(refuse, 1) as workers:
                 list(workers.results(["not this one"]))
+
+    def test_forked_workers_finalise_nothing_that_they_inherited(self, tmp_path):
+        inherited = FinalisedIn(tmp_path / "finalised")
+        inherited.itself = inherited  # garbage from here on, found by a collection only
+        del inherited
+        with Workers(collect, 1, fork=True) as workers:
+            assert [result for _, result in workers.results([0])] == [0]
+        assert not (tmp_path / "finalised").exists()
+        gc.collect()
+        assert (tmp_path / "finalised").read_text() == str(os.getpid())
+
+
+class FinalisedIn:
+    """Writes the process that finalises it to a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __del__(self):
+        self.path.write_text(str(os.getpid()))
+
+
+def collect(task):
+    gc.collect()
+    return task
 
 
 def kill(number):
