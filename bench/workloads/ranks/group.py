@@ -12,13 +12,15 @@ import torch.distributed as dist
 
 from bench.workloads.ranks.place import RankPlace
 from collectives.core.settings import NO_CONTROL
-from collectives.group.backend import register
+from collectives.group.backend import NAME, register
 from mltcp.daemon.client.client import ENVIRONMENT, NO_DAEMON
 
 TIMEOUT = timedelta(seconds=60)
 
 
-def join_group(store_file: Path, rank: int, ranks: int, place: RankPlace, job: str) -> None:
+def join_group(
+    store_file: Path, rank: int, ranks: int, place: RankPlace, job: str, backend: str = NAME
+) -> None:
     """Join the group that meets at `store_file`, until this process ends.
 
     The group is never destroyed: with torch 2.13, where DistributedDataParallel holds the last reference to a destroyed
@@ -37,7 +39,7 @@ def join_group(store_file: Path, rank: int, ranks: int, place: RankPlace, job: s
     torch.set_num_threads(1)
     store = dist.FileStore(str(store_file), ranks)
     store.set_timeout(TIMEOUT)
-    dist.init_process_group("mltcp", store=store, rank=rank, world_size=ranks, timeout=TIMEOUT)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=TIMEOUT)
 
 
 def warm_up(rounds: int) -> None:

@@ -54,7 +54,7 @@ def rank_main(connection: Connection, spec: JobSpec, rank: int, place: RankPlace
     with failures_reported(connection):
         # A network namespace belongs to a thread: enter it before there is a second thread.
         place.enter()
-        _die_with_launcher(store)
+        die_with_launcher(store)
         _run_rank(connection, spec, rank, place, store)
 
 
@@ -117,7 +117,7 @@ def _check_addresses(place: RankPlace, flows: tuple[TcpFlow, ...]) -> None:
             raise MltcpError(f"Gloo's connection is bound to {flow.local[0]}, not to {wanted}")
 
 
-def _die_with_launcher(store: Path) -> None:
+def die_with_launcher(store: Path) -> None:
     """Let this process be killed when the fork server or the launcher ends, for whatever reason."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,1 @@
+"""Asynchronous SGD with parameter servers, over the sends and receives of torch.distributed."""
