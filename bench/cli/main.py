@@ -11,12 +11,17 @@ from mltcp.core.signals import exit_on_sigterm
 from mltcp.core.subcommands import Subcommand, add_subcommands, named_subcommand
 
 EXTRA = "bench"
+_MODULES = {"async": "async_sgd"}
 SUBCOMMANDS = tuple(
-    Subcommand(name, f"bench.cli.{name}", text, EXTRA)
+    Subcommand(name, f"bench.cli.{_MODULES.get(name, name)}", text, EXTRA)
     for name, text in (
         ("contend", "run jobs on one bottleneck under several policies and compare them with each job alone"),
         ("compare", "run the same jobs under congestion controls, schedulers and gates, and compare them"),
         ("holding", "sweep the difference of jobs' periods: where a congestion control holds them apart"),
+        (
+            "async",
+            "asynchronous SGD with a parameter server: throughput measured, and predicted by queueing models",
+        ),
         ("bulk", "one long iperf3 flow, alone under several controls or beside jobs under several policies"),
         ("allreduce", "size sweep of collectives as in nccl-tests, for several torch backends in one run"),
         (

@@ -64,7 +64,7 @@ class LabServer:
 
     @property
     def address(self) -> str:
-        """Its own IPv4 address, 10.77.255.(NUMBER + 1), whose bytes count for no job."""
+        """Its own IPv4 address, 10.77.255.(NUMBER + 1), whose bytes count for the job of the receiver, if any."""
         return str(NETWORK.network_address + (OF_NO_JOB << 8) + self.number + 1)
 
     @property

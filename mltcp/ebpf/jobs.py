@@ -78,6 +78,20 @@ def attached(job: KernelJob, control: str, controls: Controls | None = None) -> 
             _leave_job(number, controls)
 
 
+@contextmanager
+def entered(job: KernelJob, controls: Controls) -> Iterator[int]:
+    """A map entry for a job whose connections are assigned to it one by one; yields its number.
+
+    Raises:
+        MltcpError: the map is full, or the loaded controls are of another version.
+    """
+    number = enter_job(job, controls)
+    try:
+        yield number
+    finally:
+        _leave_job(number, controls)
+
+
 def enter_job(job: KernelJob, controls: Controls) -> int:
     """Add a map entry for a job, owned by this process; returns its number.
 

@@ -57,7 +57,7 @@ LAYERS = {
         *("scheduled_job", "executor", "cluster_run", "rates"),
     ),
     "placement.service": ("protocol", "state", "context", "decisions", "agents"),
-    "bench": ("lab", "workloads", "compare", "allreduce", "bulk", "contention", "perf", "cost", "cli"),
+    "bench": ("lab", "workloads", "compare", "async_sgd", "allreduce", "bulk", "contention", "perf", "cost", "cli"),
     "bench.compare": (
         *("results", "approaches", "contest", "utilization", "coordination", "turns", "launch"),
         *("engine", "snapshot", "trace", "jobs", "report", "holding"),
@@ -65,7 +65,7 @@ LAYERS = {
     "bench.lab": ("link", "topology", "network", "bottleneck"),
     "bench.workloads": (
         *("loop", "perturbation", "profile", "phases", "flows", "job"),
-        *("kinds", "ranks", "launch", "elastic"),
+        *("kinds", "ranks", "launch", "elastic", "parameter_server"),
     ),
 }
 

@@ -142,14 +142,18 @@ static __u32 *bin_of(struct __sk_buff *skb, __u64 elapsed_ns)
 	struct iphdr *header = ipv4_header(skb);
 	__u64 bin = elapsed_ns / BIN_NS;
 	struct job_bins *job;
-	__u32 source, number;
+	__u32 source, target, number;
 
 	if (!header || bin >= BINS)
 		return 0;
 	source = bpf_ntohl(header->saddr);
-	number = source >> 8 & 0xff;
-	if (source >> 16 != NETWORK)
+	target = bpf_ntohl(header->daddr);
+	if (source >> 16 != NETWORK || target >> 16 != NETWORK)
 		return 0;
+	number = source >> 8 & 0xff;
+	/* A server's own address is of no job: what it sends is of the receiver's. */
+	if (number >= JOBS)
+		number = target >> 8 & 0xff;
 	job = bpf_map_lookup_elem(&bins, &number);
 	return job ? &job->bytes[bin & (BINS - 1)] : 0;
 }

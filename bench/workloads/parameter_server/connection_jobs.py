@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from bench.workloads.parameter_server.rank import ConnectionJobs
+from dataclasses import dataclass
+
 from mltcp.ebpf.congestion_controls import Controls
 from mltcp.pacing.tcp_info import addresses, set_congestion_control, tcp_info, tcp_sockets
 
 _NUMBER_BYTES = 4
 _PLAIN = "reno"
+
+
+@dataclass(frozen=True)
+class ConnectionJobs:
+    """The jobs in the kernel to which a server's connections belong.
+
+    Attributes:
+        control: of the connections.
+        numbers: the kernel's number of the job of each peer, by its address.
+    """
+
+    control: str
+    numbers: tuple[tuple[str, int], ...]
 
 
 def assign(jobs: ConnectionJobs) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -170,8 +171,8 @@ def slices(elements: int, shares: Sequence[float]) -> tuple[slice, ...]:
         total += share
         bounds.append(round(elements * min(total, 1.0)))
     bounds[-1] = elements
-    if any(end <= begin for begin, end in zip(bounds, bounds[1:], strict=False)):
+    if any(end <= begin for begin, end in itertools.pairwise(bounds)):
         raise UsageError(
             f"shares: expected one or more of {elements} parameters for each, got {shown_shares(shares)}"
         )
-    return tuple(slice(begin, end) for begin, end in zip(bounds, bounds[1:], strict=False))
+    return tuple(slice(begin, end) for begin, end in itertools.pairwise(bounds))

@@ -19,13 +19,13 @@ from bench.workloads.launch.launched_rank import (
     store_directory,
     tell,
 )
+from bench.workloads.parameter_server.connection_jobs import ConnectionJobs
 from bench.workloads.parameter_server.job import AsyncJob
 from bench.workloads.parameter_server.rank import (
     Applied,
     AsyncRankFinished,
     AsyncRankMessage,
     AsyncRankReady,
-    ConnectionJobs,
     async_rank_main,
 )
 from bench.workloads.parameter_server.update import Update

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -20,7 +21,7 @@ def _dense(work: TrainWork) -> nn.Module:
     """The paper's fully connected model, 360-1000-1000-1000-200 (2.6 million parameters)."""
     sizes = (360, 1000, 1000, 1000)
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+    for inputs, outputs in itertools.pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(sizes[-1], _CLASSES["dense"]))
 

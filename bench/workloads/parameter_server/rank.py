@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.workloads.loop import sleep_until
+from bench.workloads.parameter_server.connection_jobs import ConnectionJobs, assign
 from bench.workloads.parameter_server.job import AsyncJob
 from bench.workloads.parameter_server.update import Update
 from bench.workloads.ranks.failure import failures_reported
@@ -38,19 +39,6 @@ class AsyncRankFinished:
 
 
 AsyncRankMessage = AsyncRankReady | Applied | AsyncRankFinished
-
-
-@dataclass(frozen=True)
-class ConnectionJobs:
-    """The jobs in the kernel to which a server's connections belong.
-
-    Attributes:
-        control: of the connections.
-        numbers: the kernel's number of the job of each peer, by its address.
-    """
-
-    control: str
-    numbers: tuple[tuple[str, int], ...]
 
 
 def async_rank_main(
@@ -86,8 +74,6 @@ def _run_rank(
 
     join_group(store, rank, job.ranks, place, job.name, job.backend)
     if connection_jobs is not None:
-        from bench.workloads.parameter_server.connection_jobs import assign
-
         assign(connection_jobs)
     roles = Roles(tuple(range(job.servers)), tuple(range(job.servers, job.ranks)), one_clock=True)
 

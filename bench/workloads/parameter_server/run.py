@@ -8,7 +8,7 @@ of ``--role`` or of torchrun's ``--role``, ``server`` or ``worker``; by default 
 Under one torchrun the death of a rank ends the others, since torchrun kills them. Where a worker's death must not, each
 rank has a torchrun of its own::
 
-    torchrun --nnodes 3 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:PORT --role worker -m ... --updates 200
+    torchrun --nnodes 3 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:PORT --role worker -m ...
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.workloads.parameter_server.job import AsyncJob, AsyncWork, Checkpoints, ReplayWork, TrainWork
+from bench.workloads.parameter_server.job import AsyncJob, Checkpoints
 from bench.workloads.parameter_server.statistics import summary
+from bench.workloads.parameter_server.work_arguments import add_work, shares_of, work_of
 from mltcp.core.errors import UsageError
 from mltcp.core.exit_status import exit_status
-from mltcp.core.quantities import parse_number, parse_size_bytes
+from mltcp.core.quantities import parse_number
 
 if TYPE_CHECKING:
     from bench.workloads.parameter_server.session import ServerResult, WorkerRankResult
@@ -39,7 +40,7 @@ _TOOL = "python -m bench.workloads.parameter_server.run"
 _EXAMPLES = """\
 examples, each one line for every rank:
   torchrun --nproc-per-node 4 -m bench.workloads.parameter_server.run --updates 300 --model perceptron
-  torchrun --nproc-per-node 4 -m bench.workloads.parameter_server.run --replay --size 500kb --worker-s 0.085 --server-s 0.052
+  torchrun --nproc-per-node 4 -m bench.workloads.parameter_server.run --replay --worker-s 0.085 --server-s 0.052
   torchrun --nproc-per-node 5 -m bench.workloads.parameter_server.run --shares 0.5,0.5 --updates 300 --log updates.jsonl
   torchrun --nproc-per-node 4 -m bench.workloads.parameter_server.run --checkpoints DIR --checkpoint-every 30
 """
@@ -50,68 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_status(_TOOL, lambda: _run(_parser().parse_args(arguments)), "bench")
 
 
-def add_work(parser: argparse.ArgumentParser, *, worker_s: str, server_s: str, size: str) -> None:
-    """Add the arguments that describe a job's work."""
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--train", action="store_true", help="train a real model")
-    kind.add_argument("--replay", action="store_true", help="sleep instead of computing")
-    parser.add_argument(
-        "--size", default=size, help=f"replay: bytes of a gradient and of the weights (default {size})"
-    )
-    parser.add_argument(
-        "--worker-s", default=worker_s, metavar="S", help=f"S^W, time of a worker (default {worker_s})"
-    )
-    parser.add_argument(
-        "--server-s", default=server_s, metavar="S", help=f"S^S, time of the server (default {server_s})"
-    )
-    parser.add_argument(
-        "--jitter",
-        default="0.05",
-        metavar="J",
-        help="replay: sleeps are within 1 - J and 1 + J (default 0.05)",
-    )
-    parser.add_argument(
-        "--model", default="perceptron", help="train: perceptron, dense or conv (default perceptron)"
-    )
-    parser.add_argument(
-        "--parameters", type=int, default=125_000, metavar="N", help="of the perceptron (default 125000)"
-    )
-    parser.add_argument(
-        "--batch", type=int, default=16, metavar="N", help="train: samples a gradient (default 16)"
-    )
-    parser.add_argument("--learning-rate", default="0.02", metavar="X", help="train: of SGD (default 0.02)")
-    parser.add_argument("--momentum", default="0", metavar="X", help="train: of SGD (default 0)")
-    parser.add_argument(
-        "--shares", default="1", help="share of the parameters of each server (default 1: one server)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the sleeps, weights and samples (default 0)")
-
-
-def work_of(options: argparse.Namespace) -> AsyncWork:
-    """The work that the arguments describe. Raises UsageError for a value out of range."""
-    worker_s = parse_number(options.worker_s, field="--worker-s", lowest=0)
-    server_s = parse_number(options.server_s, field="--server-s", lowest=0)
-    if options.train or (not options.replay and options.replay_by_default is False):
-        return TrainWork(
-            model=options.model,
-            parameters=options.parameters,
-            batch=options.batch,
-            learning_rate=parse_number(options.learning_rate, field="--learning-rate"),
-            momentum=parse_number(options.momentum, field="--momentum"),
-            worker_s=worker_s,
-            server_s=server_s,
-            seed=options.seed,
-        )
-    jitter = parse_number(options.jitter, field="--jitter")
-    size = parse_size_bytes(options.size, field="--size", highest=10**10)
-    return ReplayWork(size, worker_s, server_s, jitter, options.seed)
-
-
-def shares_of(options: argparse.Namespace) -> tuple[float, ...]:
-    """The shares that the arguments name. Raises UsageError unless they are numbers."""
-    return tuple(parse_number(text, field="--shares", lowest=0) for text in options.shares.split(",") if text)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=_TOOL,
@@ -119,8 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_work(parser, worker_s="0", server_s="0", size="500kb")
-    parser.set_defaults(replay_by_default=False)
+    add_work(parser, worker_s="0", server_s="0", size="500kb", replay=False)
     parser.add_argument(
         "--updates", type=int, default=200, metavar="N", help="gradients in all (default 200)"
     )

@@ -17,7 +17,7 @@ FEWEST_UPDATES = 4
 
 @dataclass(frozen=True)
 class CycleTimes:
-    """Mean times of a cycle in seconds, waiting included; with one worker they are the service times S^W, S^U, S^S, S^D.
+    """Mean times of a cycle in seconds, waiting included; with one worker the service times S^W, S^U, S^S and S^D.
 
     Attributes:
         worker_s: computing a gradient.

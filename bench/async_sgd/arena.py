@@ -1,0 +1,168 @@
+"""Runs the points of a sweep in a lab: one worker a namespace, the congestion control on each process's cgroup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.async_sgd.capture import captured
+from bench.async_sgd.link_share import bins_between, direction_share, excerpt
+from bench.async_sgd.run import AsyncRun
+from bench.async_sgd.star import SWITCH, server_name, star, worker_name
+from bench.async_sgd.sweep import AsyncSweep, Point
+from bench.async_sgd.variant import Ratio
+from bench.compare.launch import loaded_controls
+from bench.lab.bottleneck.link_use import LinkUse
+from bench.lab.lab import Lab
+from bench.lab.processors import OtherPrograms
+from bench.lab.topology import INTERFACE
+from bench.workloads.parameter_server.connection_jobs import ConnectionJobs
+from bench.workloads.parameter_server.launch import AsyncResult, PlacedAsyncJob, run_async_job
+from bench.workloads.parameter_server.statistics import (
+    cycle_times,
+    losses,
+    mean_staleness,
+    steady,
+    throughput,
+)
+from bench.workloads.ranks.place import RankPlace
+from mltcp.core.errors import MltcpError
+from mltcp.ebpf.congestion_controls import Controls
+from mltcp.ebpf.jobs import attached, entered
+
+if TYPE_CHECKING:
+    from bench.workloads.parameter_server.session import ServerResult, WorkerRankResult
+
+# Only controls that need ECN get it: the others are to drop, as on the links of the paper.
+_SYSCTLS: dict[str, str | int] = {"net.ipv4.tcp_ecn": 0}
+
+
+@contextmanager
+def arena(sweep: AsyncSweep) -> Iterator[Arena]:
+    """The lab of a sweep, with the congestion controls that it needs; removed at the end.
+
+    Raises:
+        NotAvailableError: not root, or the kernel lacks something.
+    """
+    topology = star(max(sweep.workers), len(sweep.shares), sweep.link)
+    with (
+        loaded_controls([variant.policy for variant in sweep.variants]) as controls,
+        Lab(topology, ecn_by=sweep.ecn_by, sysctls=_SYSCTLS) as lab,
+    ):
+        yield Arena(sweep, lab, controls)
+
+
+class Arena:
+    """A lab in which the points of a sweep run one after the other; made by `arena`."""
+
+    def __init__(self, sweep: AsyncSweep, lab: Lab, controls: Controls) -> None:
+        self._sweep, self._lab, self._controls = sweep, lab, controls
+
+    def run(self, point: Point, step: Callable[[], None], capture: Path | None = None) -> AsyncRun:
+        """Run a point; `step` is called after every update.
+
+        Args:
+            point: which run.
+            step: called after every update.
+            capture: a file for the packets at the leading server.
+
+        Raises:
+            RankError: a rank failed.
+            MltcpError: a worker died, or connections used another congestion control.
+        """
+        others = OtherPrograms()
+        offsets_s = self._sweep.offsets_s(point, self._sweep.alone_s())
+        packets = nullcontext() if capture is None else captured(self._lab.namespace(server_name(0)), capture)
+        with ExitStack() as stack:
+            placed = self._placed(point, stack)
+            with packets:
+                self._lab.start_measuring()
+                result = run_async_job(placed, offsets_s, lambda _: step())
+                use = self._lab.measurement()
+        self._check(point, result)
+        return self._measured(point, result, use).loaded(others.share())
+
+    def _placed(self, point: Point, stack: ExitStack) -> PlacedAsyncJob:
+        servers = [server.name for server in self._lab.topology.servers]
+        names = [*servers, *(worker_name(number) for number in range(point.workers))]
+        places = tuple(self._place(point, name, stack) for name in names)
+        return PlacedAsyncJob(
+            self._sweep.job(point.workers),
+            places,
+            self._connection_jobs(point, places, len(servers), stack),
+        )
+
+    def _place(self, point: Point, name: str, stack: ExitStack) -> RankPlace:
+        """A host with its own entry of a job, as separate machines have."""
+        policy = point.variant.policy
+        cgroup = stack.enter_context(
+            attached(policy.job(f"{self._sweep.name}@{name}"), policy.control, self._controls)
+        ).cgroup
+        machine = next(each for each in self._lab.topology.machines if each.name == name)
+        return RankPlace(self._lab.namespace(name), INTERFACE, machine.address, cgroup)
+
+    def _connection_jobs(
+        self, point: Point, places: tuple[RankPlace, ...], servers: int, stack: ExitStack
+    ) -> tuple[ConnectionJobs, ...]:
+        """The kernel's jobs of connections that are not those of their host's cgroup."""
+        variant = point.variant
+        if not variant.of_mltcp or variant.ratio is Ratio.JOB:
+            return ()
+        if variant.ratio is Ratio.FLOW:
+            jobless = tuple((place.address, 0) for place in places)
+            return (ConnectionJobs(variant.policy.control, jobless),) * len(places)
+        found = []
+        for server in range(servers):
+            numbers = [
+                stack.enter_context(
+                    entered(
+                        variant.policy.job(f"{worker_name(worker)}@{server_name(server)}"), self._controls
+                    )
+                )
+                for worker in range(point.workers)
+            ]
+            addresses = [place.address for place in places[servers:]]
+            found.append(ConnectionJobs(variant.policy.control, tuple(zip(addresses, numbers, strict=True))))
+        return tuple(found)
+
+    def _check(self, point: Point, result: AsyncResult) -> None:
+        control = point.variant.policy.control
+        if result.lost:
+            worker, cause = next(iter(result.lost.items()))
+            raise MltcpError(f"worker {worker}: {cause}")
+        if result.congestion_controls != {control}:
+            used = ", ".join(sorted(result.congestion_controls)) or "none"
+            raise MltcpError(f"{self._sweep.name}: its connections used {used} instead of {control}")
+
+    def _measured(self, point: Point, result: AsyncResult, use: LinkUse) -> AsyncRun:
+        updates = result.updates[: self._sweep.updates]
+        kept = steady(updates)
+        up, down = use.direction(SWITCH, server_name(0)), use.direction(server_name(0), SWITCH)
+        bins = bins_between(use, kept[0].applied_s, kept[-1].applied_s)
+        ranks: list[ServerResult | WorkerRankResult] = list(result.servers)
+        ranks += [worker for worker in result.workers if worker is not None]
+        server_addresses = {server.address for server in self._lab.topology.servers}
+        return AsyncRun(
+            key=self._sweep.key(point),
+            workers=point.workers,
+            control=point.variant.name,
+            repeat=point.repeat,
+            updates=len(updates),
+            throughput=throughput(updates),
+            staleness=mean_staleness(updates),
+            times=cycle_times(updates),
+            retransmits=sum(
+                flow.retransmits
+                for rank in ranks
+                for flow in rank.flows
+                if server_addresses & {flow.local[0], flow.peer[0]}
+            ),
+            up=direction_share(up, point.workers, bins, use.bin_ns),
+            down=direction_share(down, point.workers, bins, use.bin_ns),
+            excerpt=excerpt(use, up, down, point.workers, kept[-1].applied_s),
+            losses=losses(updates),
+            overruns=sum(update.worker_overran + update.server_overran for update in updates),
+            cpu_s=sum(rank.cpu_s for rank in ranks),
+        )

@@ -1,0 +1,109 @@
+"""The result of one run of a sweep, and its line in the journal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+
+from bench.workloads.parameter_server.statistics import CycleTimes
+
+
+@dataclass(frozen=True)
+class DirectionShare:
+    """How workers used one direction of a server's link after the warm-up.
+
+    Attributes:
+        busy: share of the time in which anyone sent.
+        overlap: share of that time in which two or more workers sent.
+        drops: packets that found the queue full, in the whole run.
+        marks: packets that were marked.
+    """
+
+    busy: float
+    overlap: float
+    drops: int
+    marks: int
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Bytes of each worker in consecutive bins, for a few seconds at the end of the run.
+
+    Attributes:
+        bin_s: the length of a bin.
+        rate_bps: of the link.
+        up: into the leading server, a row for each worker.
+        down: out of it.
+    """
+
+    bin_s: float
+    rate_bps: int
+    up: tuple[tuple[int, ...], ...]
+    down: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class AsyncRun:
+    """One run.
+
+    Attributes:
+        key: of the sweep's point.
+        workers: K.
+        control: the name of the variant.
+        repeat: from 0.
+        updates: measured, warm-up included.
+        throughput: X, updates a second.
+        staleness: mean.
+        times: of a cycle.
+        retransmits: of all connections with a server.
+        up, down: the link of the leading server.
+        excerpt: the use of that link.
+        losses: of the first and the last updates; None for a replay.
+        overruns: computations that took longer than their slot.
+        cpu_s: of all ranks.
+        other_load: share of the processors that other programs used.
+    """
+
+    key: str
+    workers: int
+    control: str
+    repeat: int
+    updates: int
+    throughput: float
+    staleness: float
+    times: CycleTimes
+    retransmits: int
+    up: DirectionShare
+    down: DirectionShare
+    excerpt: Excerpt
+    losses: tuple[float, float] | None
+    overruns: int
+    cpu_s: float
+    other_load: float = 0.0
+
+    def line(self) -> str:
+        """The run as a line of JSON."""
+        return json.dumps(asdict(self), allow_nan=False)
+
+    def loaded(self, other_load: float) -> AsyncRun:
+        """The run with the load of other programs."""
+        return replace(self, other_load=other_load)
+
+
+def run_from_line(line: bytes) -> AsyncRun:
+    """The run of a line. Raises ValueError or TypeError if it is none."""
+    found = json.loads(line)
+    if not isinstance(found, Mapping):
+        raise ValueError("expected an object")
+    fields = dict(found)
+    try:
+        fields["times"] = CycleTimes(**fields["times"])
+        fields["up"], fields["down"] = (DirectionShare(**fields[name]) for name in ("up", "down"))
+        excerpt = fields["excerpt"]
+        rows = {name: tuple(tuple(row) for row in excerpt[name]) for name in ("up", "down")}
+        fields["excerpt"] = Excerpt(excerpt["bin_s"], excerpt["rate_bps"], **rows)
+        fields["losses"] = None if fields["losses"] is None else tuple(fields["losses"])
+        return AsyncRun(**fields)
+    except KeyError as error:
+        raise ValueError(f"no {error}") from None

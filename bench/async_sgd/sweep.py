@@ -1,0 +1,133 @@
+"""A sweep of asynchronous jobs: numbers of workers, congestion controls and repeats, interleaved."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+
+from bench.async_sgd.star import MOST_WORKERS
+from bench.async_sgd.variant import Variant
+from bench.lab.bottleneck.aqm import VIRTUAL_QUEUE
+from bench.lab.link import Link
+from bench.workloads.parameter_server.job import AsyncJob, AsyncWork, TrainWork
+from bench.workloads.parameter_server.statistics import FEWEST_UPDATES
+from mltcp.core.errors import UsageError
+
+_RANGE = re.compile(r"(\d{1,3})(?:\.\.(\d{1,3}))?")
+_KEY_DIGITS = 16
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep."""
+
+    workers: int
+    variant: Variant
+    repeat: int
+
+
+@dataclass(frozen=True)
+class AsyncSweep:
+    """What is measured.
+
+    Attributes:
+        work: of every job.
+        workers: the numbers of workers, K.
+        variants: the congestion controls.
+        link: at each server's port, both ways.
+        updates: of a run.
+        repeat: how often each point is measured.
+        shares: of the parameters that each server has.
+        backend: of torch.distributed.
+        ecn_by: the mechanism that marks.
+        seed: of the starts.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    work: AsyncWork
+    workers: tuple[int, ...]
+    variants: tuple[Variant, ...]
+    link: Link
+    updates: int = 150
+    repeat: int = 3
+    shares: tuple[float, ...] = (1.0,)
+    backend: str = "mltcp"
+    ecn_by: str = VIRTUAL_QUEUE
+    seed: int = 0
+    name: str = field(default="async")
+
+    def __post_init__(self) -> None:
+        for value, field_name in ((self.repeat, "repeat"), (self.updates, "updates")):
+            if value < 1:
+                raise UsageError(f"--{field_name}: expected 1 or more, got {value}")
+        if self.updates < FEWEST_UPDATES:
+            raise UsageError(f"--updates: expected {FEWEST_UPDATES} or more, got {self.updates}")
+        if not self.workers or not all(1 <= each <= MOST_WORKERS for each in self.workers):
+            shown = ",".join(map(str, self.workers)) or "none"
+            raise UsageError(f"--workers: expected numbers from 1 to {MOST_WORKERS}, got {shown}")
+        for each in self.workers:
+            self.job(each)
+
+    def job(self, workers: int) -> AsyncJob:
+        """The job with so many workers."""
+        return AsyncJob(self.name, self.work, workers, self.updates, self.shares, backend=self.backend)
+
+    def points(self) -> Iterator[Point]:
+        """All runs: in each repeat, each number of workers under each control, so that a drift affects all alike."""
+        for repeat in range(self.repeat):
+            for workers in self.workers:
+                for variant in self.variants:
+                    yield Point(workers, variant, repeat)
+
+    def offsets_s(self, point: Point, cycle_s: float) -> list[float]:
+        """When each worker starts: at random within a cycle, equal for all controls of a repeat."""
+        chance = random.Random(f"{self.seed}/{point.repeat}/{point.workers}")
+        return [chance.uniform(0, cycle_s) for _ in range(point.workers)]
+
+    def alone_s(self) -> float:
+        """About how long a cycle takes without competition; for start offsets and the progress bar."""
+        size = 4 * self.work.parameters if isinstance(self.work, TrainWork) else self.work.size_bytes
+        link_s = max(self.shares) * size * 8 / self.link.rate_bps
+        return self.work.worker_s + self.work.server_s + 2 * link_s
+
+    def key(self, point: Point) -> str:
+        """The identity of a run: equal only if all that determines it is."""
+        conditions = {
+            "work": [type(self.work).__name__, asdict(self.work)],
+            "link": asdict(self.link),
+            "updates": self.updates,
+            "shares": self.shares,
+            "backend": self.backend,
+            "ecn_by": self.ecn_by,
+            "seed": self.seed,
+            "workers": point.workers,
+            "control": point.variant.name,
+            "repeat": point.repeat,
+        }
+        return hashlib.sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()[:_KEY_DIGITS]
+
+
+def parse_workers(text: str) -> tuple[int, ...]:
+    """Numbers of workers: ``1..8`` or ``1,2,5``, in order and without repetition.
+
+    Raises:
+        UsageError: it is neither, or a number is out of range.
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        numbers = range(0)
+        if match is not None:
+            numbers = range(int(match[1]), int(match[2] or match[1]) + 1)
+        if not numbers or numbers[0] < 1 or numbers[-1] > MOST_WORKERS:
+            raise UsageError(
+                f"--workers: expected numbers from 1 to {MOST_WORKERS}, such as 1..8 or 1,2,5, got {text!r}"
+            )
+        found.update(numbers)
+    return tuple(sorted(found))

@@ -1,0 +1,146 @@
+"""``mltcp-bench async``: asynchronous SGD with a real parameter server, measured and predicted."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from bench.async_sgd.comparison import ControlComparison, compare
+from bench.async_sgd.measure import measured, updates_missing
+from bench.async_sgd.sweep import AsyncSweep, Point, parse_workers
+from bench.async_sgd.variant import parse_variants
+from bench.cli.contest_arguments import add_link, check_counts, link_of
+from bench.lab.bottleneck.aqm import MARKERS, VIRTUAL_QUEUE
+from bench.workloads.parameter_server.work_arguments import add_work, shares_of, work_of
+from mltcp.core.errors import UsageError
+from mltcp.core.progress import progress_bar
+from mltcp.core.quantities import check_number
+from placement.model.parameter_server.service_times import ServiceTimes
+
+_CONTROLS = "cubic,reno,bbr,mltcp_reno,mltcp_cubic,mltcp_dctcp"
+_TIMES = ("worker_s", "uplink_s", "server_s", "downlink_s")
+_EXAMPLES = """\
+examples:
+  mltcp-bench async -o report                          K = 1..8 under six controls, three repeats; resumable
+  mltcp-bench async --workers 1..5 --controls cubic,mltcp_reno --worker-s 0.6 -o report
+  mltcp-bench async --workers 1,3,4 --controls mltcp_reno,mltcp_reno@ratio=job,mltcp_reno@remaining
+  mltcp-bench async --train --model perceptron --workers 1..4 --controls cubic,mltcp_reno
+  mltcp-bench async --workers 1 --controls cubic --repeat 1 --capture k1.pcap
+  mltcp-placement profile --parameter-server k1.pcap   the four service times from the packets
+
+A run with one worker gives the four service times, from which the queueing model predicts the others. A control
+may have a modifier ratio=: worker (the default: each worker is a job of its own, with its own bytes_ratio), job (all
+are one job, which shares one in the server) or flow (connections without a job).
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``async`` to the commands."""
+    command = commands.add_parser(
+        "async", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command.add_argument("--workers", default="1..8", metavar="K", help="numbers of workers (default 1..8)")
+    command.add_argument(
+        "--controls", default=_CONTROLS, help=f"congestion controls to try (default {_CONTROLS})"
+    )
+    command.add_argument(
+        "--updates", type=int, default=150, metavar="N", help="gradients of a run (default 150)"
+    )
+    command.add_argument(
+        "--repeat",
+        type=int,
+        default=3,
+        metavar="N",
+        help="how often each point runs, interleaved (default 3)",
+    )
+    add_work(command, worker_s="0.085", server_s="0.052", size="500kb", replay=True)
+    add_link(command)
+    command.set_defaults(rate="20mbit", queue="60kb", ecn="15kb")
+    command.add_argument(
+        "--ecn-by",
+        default=VIRTUAL_QUEUE,
+        choices=MARKERS,
+        help="the mechanism that marks (default virtual_queue)",
+    )
+    command.add_argument("--backend", default="mltcp", choices=("mltcp", "gloo"), help="(default mltcp)")
+    command.add_argument(
+        "--profile", type=Path, metavar="FILE", help="service times in JSON, instead of those of one worker"
+    )
+    command.add_argument(
+        "--capture", type=Path, metavar="FILE", help="packets of the first run with one worker (pcap)"
+    )
+    command.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="keep all runs and draw pictures there; runs that it has are not repeated",
+    )
+    command.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
+    command.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the sweep and print its result; returns the exit status."""
+    sweep, profile = sweep_of(options), profile_of(options.profile)
+    if profile is None and 1 not in sweep.workers:
+        raise UsageError("--workers: expected 1 among the numbers, or --profile, got neither")
+    with progress_bar(updates_missing(sweep, options.output)) as bar:
+
+        def step(point: Point) -> None:
+            bar.advance(f"K = {point.workers}, {point.variant}, repeat {point.repeat + 1} of {sweep.repeat}")
+
+        runs = measured(sweep, options.output, step, options.capture)
+    comparisons = compare(runs, profile, sweep.shares)
+    files = _pictures(comparisons, options.output)
+    from bench.async_sgd.report import document, print_report
+
+    if options.json:
+        print(json.dumps({**document(comparisons), "files": files}, allow_nan=False))
+    else:
+        print_report(comparisons, files)
+    return 0
+
+
+def sweep_of(options: argparse.Namespace) -> AsyncSweep:
+    """The sweep that the arguments describe. Raises UsageError: one is out of range or unknown."""
+    check_counts(options, "updates", "repeat")
+    return AsyncSweep(
+        work=work_of(options),
+        workers=parse_workers(options.workers),
+        variants=parse_variants(options.controls),
+        link=link_of(options),
+        updates=options.updates,
+        repeat=options.repeat,
+        shares=shares_of(options),
+        backend=options.backend,
+        ecn_by=options.ecn_by,
+        seed=options.seed,
+    )
+
+
+def profile_of(path: Path | None) -> ServiceTimes | None:
+    """The service times in a file, in seconds by their names; None without one.
+
+    Raises:
+        UsageError: it cannot be read, or a time is missing or out of range.
+    """
+    if path is None:
+        return None
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--profile: {path}: {error}") from None
+    if not isinstance(document, dict):
+        raise UsageError(f"--profile: {path}: expected an object with {', '.join(_TIMES)}")
+    times = [check_number(document.get(name), field=f"{path}: {name}", lowest=0) for name in _TIMES]
+    return ServiceTimes(*times)
+
+
+def _pictures(comparisons: tuple[ControlComparison, ...], directory: Path | None) -> list[str]:
+    if directory is None:
+        return []
+    from bench.async_sgd.pictures import write_pictures
+
+    return [str(path) for path in write_pictures(comparisons, directory)]

@@ -1,0 +1,48 @@
+"""`mltcp-bench async` end to end: real workers and a real server on a real link, kept runs, and what is left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.lab.lab_commands import RunningCommand, left_in_labs
+
+pytestmark = pytest.mark.lab
+ASYNC = [sys.executable, "-m", "bench.cli", "async"]
+SHORT = ["--workers", "1,2", "--controls", "mltcp_reno", "--rate", "40mbit", "--size", "100kb"]
+TIMES = ["--worker-s", "0.05", "--server-s", "0.01", "--repeat", "1"]
+
+
+def test_two_workers_take_turns_and_kept_runs_are_not_repeated(tmp_path):
+    folder, packets = tmp_path / "report", tmp_path / "k1.pcap"
+    command = [*ASYNC, *SHORT, *TIMES, "--updates", "20", "--json", "-o", str(folder)]
+    done = subprocess.run([*command, "--capture", str(packets)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (control,) = json.loads(done.stdout)["controls"]
+    one, two = control["cells"]
+    # What a gradient takes on the link cannot be less than its bytes; delays have no upper bound.
+    profile = control["profile"]
+    assert profile["uplink_s"] > 0.02
+    assert profile["worker_s"] >= 0.0475
+    assert profile["server_s"] >= 0.0095
+    assert one["throughput"] <= 1.02 / control["cycle_s"]
+    assert two["throughput"] > one["throughput"]
+    assert two["repeats"][0]["staleness"] == pytest.approx(1, abs=0.2)
+    assert two["repeats"][0]["up"]["busy"] > 0
+    assert packets.stat().st_size > 20 * 2 * 60 * 96  # 67 packets of each transfer
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["controls"] == [control]
+
+
+def test_an_interrupt_leaves_nothing(tmp_path):
+    arguments = ["async", *SHORT[2:], "--workers", "2", *TIMES, "--updates", "100000"]
+    profile = tmp_path / "profile.json"
+    profile.write_text('{"worker_s": 1, "uplink_s": 1, "server_s": 1, "downlink_s": 1}')
+    running = RunningCommand([*arguments, "--profile", str(profile)], 3)
+    os.kill(running.process.pid, signal.SIGINT)
+    assert running.end() == (130, "mltcp-bench: interrupted; the lab has been removed")
+    assert not left_in_labs(running.namespaces)

@@ -1,0 +1,176 @@
+"""Asynchronous jobs as real processes on the loopback interface: order, staleness, learning, deaths, checkpoints."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.workloads.job import RankError
+from bench.workloads.parameter_server.checkpoint import ServerCheckpoints
+from bench.workloads.parameter_server.job import AsyncJob, Checkpoints, ReplayWork, TrainWork
+from bench.workloads.parameter_server.launch import PlacedAsyncJob, launched_async, run_async_job
+from bench.workloads.parameter_server.models import FlatModel
+from bench.workloads.parameter_server.statistics import losses, mean_staleness
+from bench.workloads.ranks.place import RankPlace
+
+pytestmark = pytest.mark.slow
+
+LOOPBACK = RankPlace(None, "lo", "127.0.0.1")
+SHORT = ReplayWork(4000, 0.002, 0.001)
+SMALL = TrainWork(parameters=2000, learning_rate=0.1)
+ENDLESS = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def store_root(tmp_path, monkeypatch):
+    """Where the jobs of this test meet; nothing of theirs may be left in it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    yield tmp_path
+    assert list(tmp_path.glob("mltcp-*")) == []
+
+
+def placed(work, workers, updates, **more):
+    job = AsyncJob("job", work, workers, updates, **more)
+    return PlacedAsyncJob(job, (LOOPBACK,) * job.ranks)
+
+
+def test_gradients_are_applied_one_after_the_other_in_the_order_of_their_arrival():
+    result = run_async_job(placed(SHORT, 3, 60))
+    updates = result.updates
+    # A worker that waits for its weights when the last update is done has them applied, too.
+    assert 60 <= len(updates) <= 60 + 2
+    assert [update.version for update in updates] == list(range(1, len(updates) + 1))
+    for former, later in itertools.pairwise(updates):
+        assert former.applied_s <= later.applying_s
+        assert later.version - former.version == 1
+    assert all(u.began_s <= u.sending_s <= u.received_s <= u.applying_s for u in updates)
+    assert all(u.applied_s - u.applying_s >= 0.95 * SHORT.server_s for u in updates)
+    for worker in range(3):
+        own = [update for update in updates if update.worker == worker]
+        assert [update.step for update in own] == list(range(len(own)))
+        for former, later in itertools.pairwise(own):
+            assert later.staleness == later.version - former.version - 1
+    assert mean_staleness(updates) == pytest.approx(2, abs=0.1)
+    assert result.lost == {}
+    assert sum(worker.steps for worker in result.workers) == len(updates)
+
+
+def test_one_worker_trains_exactly_as_plain_sgd():
+    result = run_async_job(placed(SMALL, 1, 20))
+    model = FlatModel(SMALL)
+    weights = torch.nn.Parameter(model.weights)
+    optimizer = torch.optim.SGD([weights], lr=SMALL.learning_rate)
+    expected = []
+    for step in range(20):
+        expected.append(model.compute(0, step))
+        weights.grad = model.gradients
+        optimizer.step()
+    assert [update.loss for update in result.updates] == expected
+
+
+def test_two_servers_with_unequal_shares_learn_together():
+    result = run_async_job(placed(SMALL, 2, 120, shares=(0.25, 0.75), backend="gloo"))
+    first, last = losses(result.updates)
+    assert last < 0.5 * first
+    counts = [len(server.updates) for server in result.servers]
+    assert counts[0] == counts[1] >= 120
+
+
+def test_a_worker_that_dies_leaves_the_others_training():
+    job = placed(SMALL, 3, 150)
+    with launched_async(job) as running:
+        running.start([0.0] * 3)
+        victim = running.pids[job.job.servers + 1]
+
+        def on_update(update):
+            if update.version == 20:
+                os.kill(victim, signal.SIGKILL)
+
+        result = running.result(on_update)
+    assert result.lost == {1: "killed by SIGKILL"}
+    assert list(result.servers[0].lost) == [1]
+    assert len(result.updates) >= 150
+    assert {update.worker for update in result.updates[-10:]} == {0, 2}
+
+
+def test_all_workers_dead_end_the_job():
+    job = placed(SHORT, 1, ENDLESS)
+    with launched_async(job) as running:
+        running.start([0.0])
+
+        def on_update(update):
+            if update.version == 5:
+                os.kill(running.pids[1], signal.SIGKILL)
+
+        with pytest.raises(RankError, match=r"rank 0: .*all 1 workers have died after"):
+            running.result(on_update)
+
+
+def test_a_server_that_dies_ends_the_job_with_a_checkpoint_from_which_it_goes_on(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "checkpoints", every_s=1000)
+    job = placed(SMALL, 2, ENDLESS, checkpoints=checkpoints)
+    with launched_async(job) as running:
+        running.start([0.0] * 2)
+
+        def on_update(update):
+            if update.version == 30:
+                os.kill(running.pids[0], signal.SIGKILL)
+
+        with pytest.raises(
+            RankError, match=r"rank 0: killed by SIGKILL; its weights after \d+ updates are in"
+        ):
+            running.result(on_update)
+    kept = ServerCheckpoints(job.job, 0, FlatModel(SMALL).weights.numel())
+    version, state = kept.newest()
+    assert version >= 29
+    assert torch.isfinite(state["weights"]).all()
+    again = run_async_job(placed(SMALL, 2, 20, checkpoints=checkpoints))
+    assert again.updates[0].version == version + 1
+    # The weights are those that had learned, not new ones.
+    fresh = FlatModel(SMALL).compute(0, 0)
+    assert again.updates[0].loss < fresh
+    assert kept.newest()[0] == again.updates[-1].version
+
+
+def test_a_job_in_the_open_with_a_role_a_rank(tmp_path):
+    """Two ranks started by hand, as torchrun starts them; the worker has the lower rank."""
+    environment = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "WORLD_SIZE": "2",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "MLTCP_CC": "none",
+    }
+    command = [sys.executable, "-m", "bench.workloads.parameter_server.run", "--updates", "12", "--json"]
+    log = tmp_path / "updates.jsonl"
+    ranks = [
+        subprocess.Popen(
+            [*command, "--parameters", "2000", "--log", str(log)],
+            env={**environment, "RANK": str(rank), "ROLE_NAME": role},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank, role in enumerate(["worker", "server"])
+    ]
+    outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert outputs[0] == ""
+    assert '"updates": 12' in outputs[1]
+    assert '"lost": {}' in outputs[1]
+    assert len(Path(log).read_text().splitlines()) == 12
+
+
+def _free_port():
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
