@@ -57,7 +57,10 @@ LAYERS = {
         *("scheduled_job", "executor", "cluster_run", "rates"),
     ),
     "placement.service": ("protocol", "state", "context", "decisions", "agents"),
-    "bench": ("lab", "workloads", "compare", "async_sgd", "allreduce", "bulk", "contention", "perf", "cost", "cli"),
+    "bench": (
+        *("lab", "workloads", "compare", "async_sgd"),
+        *("allreduce", "bulk", "contention", "perf", "cost", "cli"),
+    ),
     "bench.compare": (
         *("results", "approaches", "contest", "utilization", "coordination", "turns", "launch"),
         *("engine", "snapshot", "trace", "jobs", "report", "holding"),
