@@ -64,7 +64,7 @@ def started(body, ranks=2, backend="mltcp", environment=None, timeout_s=60.0, *a
 def _imported_beforehand():
     """The modules that the fork server imports at its start, so that not every rank has to.
 
-    They are those that use `run_ranks` and what these name in `IMPORTED_LATE`.
+    They are those that use `run_ranks` or `started`, and what these name in `IMPORTED_LATE`.
     """
     users = [
         module for module in list(sys.modules.values()) if getattr(module, "run_ranks", None) is run_ranks

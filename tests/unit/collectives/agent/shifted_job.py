@@ -1,13 +1,12 @@
-"""A rank of a training job, as a process: python -m tests.unit.collectives.agent.shifted_job KIND RANK RANKS DIR.
+"""The ranks of a training job that a service delays, each in a process of its own.
 
-It trains until DIR/stop is there, and then prints what was held back, and where iterations began, as JSON. With
-DIR/slow, its compute phase takes twice as long. The kind "again" destroys its group at DIR/again and makes a new one.
+A rank trains until `stop` is in its directory, and then returns what was held back, and where iterations began. With
+`slow` there, its compute phase takes twice as long. The kind "again" destroys its group at `again` and makes a new one.
 """
 
-import json
 import os
-import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -15,11 +14,28 @@ import torch.distributed as dist
 from torch import nn
 
 from collectives.group import job
-from tests.unit.collectives.ranks import join
+from tests.unit.collectives.ranks import join, started
 
-COMPUTE_S = float(os.environ.get("COMPUTE_S", "0.02"))
-SENDING_S = float(os.environ.get("SENDING_S", "0"))
-"""Rank 0 is at least that long in its all-reduces: the others come later."""
+
+@contextmanager
+def running(kind, directory, ranks=2, **environment):
+    """The job's processes; all are gone at the end. SENDING_S: rank 0 is at least that long in its all-reduces."""
+    environment = {"MLTCP_JOB": kind, **environment}
+    with started(shifted, ranks, None, environment, 60.0, kind, directory) as processes:
+        yield processes
+
+
+def stopped(processes, directory):
+    """The document and the standard error of each rank."""
+    (directory / "stop").touch()
+    documents = processes.results()
+    return documents, "".join(complaints(directory, rank) for rank in range(len(documents)))
+
+
+def complaints(directory, rank):
+    """The standard error of a rank so far."""
+    file = directory / f"rank {rank}.err"
+    return file.read_text() if file.exists() else ""
 
 
 class Stopping:
@@ -36,14 +52,14 @@ class Stopping:
         return bool(flag[0])
 
     def compute(self):
-        time.sleep(COMPUTE_S * self.factor)
+        time.sleep(float(os.environ.get("COMPUTE_S", "0.02")) * self.factor)
 
 
 def loop(stopping):
     tensor = torch.ones(1 << 16)
     while not stopping():
         stopping.compute()
-        time.sleep(SENDING_S if dist.get_rank() else 0)
+        time.sleep(float(os.environ.get("SENDING_S", "0")) if dist.get_rank() else 0)
         dist.all_reduce(tensor)
         dist.all_reduce(tensor)
         tensor.fill_(1)
@@ -80,9 +96,9 @@ def fsdp(stopping):
     train(net, stopping)
 
 
-def main():
-    kind, rank, ranks, directory = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-    torch.set_num_threads(1)
+def shifted(rank, ranks, kind, directory):
+    """A rank's life; returns what was held back, the iterations that begin with an operation, and the detector."""
+    os.dup2(os.open(directory / f"rank {rank}.err", os.O_CREAT | os.O_WRONLY), 2)
     join(Path(directory) / "store", rank, ranks)
     held, begun = [], {}
 
@@ -103,9 +119,5 @@ def main():
     recorder = job.current().recorder
     recorder.finish()
     recorder.completion.drain(10)
-    print(json.dumps({"held": held, "begun": begun, "detector": recorder.detection().detector}), flush=True)
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
+    return {"held": held, "begun": begun, "detector": recorder.detection().detector}

@@ -4,16 +4,18 @@ import json
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from placement.client.client import Client
 from placement.service.protocol import placement_pb2 as pb
 from tests.eventually import eventually
-from tests.unit.collectives.agent.test_live_time_shift import ROOT, running, stopped
+from tests.unit.collectives.agent.shifted_job import running, stopped
 
 pytestmark = pytest.mark.slow
 
+ROOT = Path(__file__).resolve().parents[4]
 SHAPE = {"COMPUTE_S": "0.15", "SENDING_S": "0.08"}
 """Half of an iteration's time, or less, is spent in all-reduces: two such jobs fit."""
 

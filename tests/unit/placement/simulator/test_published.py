@@ -1,7 +1,6 @@
 """The published simulator's rules, against what it gave, and against a slow telling of the same rules."""
 
 import json
-import os
 import random
 import statistics
 from dataclasses import dataclass, replace
@@ -23,13 +22,12 @@ from placement.simulator.published.rules import ADA_DUAL, PlacementRule, Publish
 from placement.simulator.published.state import initial_state
 from placement.traces.mix import fresh
 from placement.traces.models import PUBLISHED
+from tests.unit.placement.simulator.long_tests import ALL, everything
 from tests.unit.placement.simulator.published_reference import Reference
 
 pytestmark = pytest.mark.slow
 
 RESULTS = json.loads((Path(__file__).parents[1] / "data" / "published_results.json").read_text())
-ALL = os.environ.get("MLTCP_TEST_PUBLISHED") == "all"
-everything = pytest.mark.skipif(not ALL, reason="minutes; MLTCP_TEST_PUBLISHED=all runs it")
 
 
 @dataclass(frozen=True)

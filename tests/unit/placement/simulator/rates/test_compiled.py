@@ -13,6 +13,7 @@ from placement.simulator.rates.compiled.run import RULES, compiles, run_compiled
 from placement.simulator.rates.run import run_rates
 from placement.simulator.rates.settings import RatesSettings
 from placement.traces.deadlines.drs import DrsMix
+from tests.unit.placement.simulator.long_tests import everything
 from tests.unit.placement.simulator.rates.whole_jobs import S, settings, traces
 
 SETTINGS = (
@@ -80,7 +81,7 @@ RATES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rate", [2, 4, 6, 8, 10])
+@pytest.mark.parametrize("rate", [2, 4, *(pytest.param(rate, marks=everything) for rate in (6, 8, 10))])
 def test_guarantee_rates_of_the_specification(rate):
     drawn = [DrsMix(rate).trace(seed) for seed in range(100)]
     for bandwidth, table in RATES.items():
