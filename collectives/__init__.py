@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from collectives.recording.demand import Profile
-    from collectives.recording.detector import Detection
+    from collectives.recording.detection.detector import Detection
     from collectives.recording.recorder import Recorder
     from collectives.recording.records import Iteration, IterationStart, Operation
     from collectives.transport.sockets import GroupSocket

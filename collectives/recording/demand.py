@@ -26,7 +26,7 @@ from math import isfinite
 from statistics import median_low
 from typing import Any, TypeVar
 
-from collectives.recording.detector import Detection
+from collectives.recording.detection.detector import Detection
 from collectives.recording.records import Iteration, Operation, busy_intervals
 from mltcp.core.errors import UsageError, shown
 

@@ -13,7 +13,8 @@ from time import monotonic_ns
 
 from collectives.core.notices import warn_once
 from collectives.recording.completion import AnyWork, CompletionThread
-from collectives.recording.detector import Boundary, Detection, IterationDetector, PastOperation
+from collectives.recording.detection.boundary import Boundary, PastOperation
+from collectives.recording.detection.detector import Detection, IterationDetector
 from collectives.recording.hooks import HookList
 from collectives.recording.operation import GroupLabel, InFlightOperation
 from collectives.recording.records import Iteration, IterationStart, Operation

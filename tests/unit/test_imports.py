@@ -47,6 +47,10 @@ LAYERS = {
     "mltcp.control.window_model": ("compiled",),
     "mltcp.daemon": ("client", "journal", "jobs", "mechanisms", "service"),
     "collectives": ("core", "transport", "recording", "gate", "agent", "group", "elastic"),
+    "collectives.recording": (
+        *("traffic", "records", "completion", "operation", "detection", "optimizer_steps"),
+        *("demand", "hooks", "profile_file", "recorder"),
+    ),
     "placement": (
         *("model", "cassini", "policies", "traces", "simulator", "experiments", "plots"),
         *("gate", "engines", "service", "client", "cli"),

@@ -18,7 +18,7 @@ from collectives.recording.demand import (
     profile_of,
     typical,
 )
-from collectives.recording.detector import Detection
+from collectives.recording.detection.detector import Detection
 from collectives.recording.records import Iteration, Operation
 from mltcp.core.errors import UsageError
 

@@ -1,0 +1,1 @@
+"""Where iterations of a job end, from its optimizer steps or its operations."""
