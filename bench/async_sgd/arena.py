@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 from bench.async_sgd.capture import captured
 from bench.async_sgd.link_share import bins_between, direction_share, excerpt
-from bench.async_sgd.run import AsyncRun
+from bench.async_sgd.run import AsyncRun, KernelIterations
 from bench.async_sgd.star import SWITCH, server_name, star, worker_name
 from bench.async_sgd.sweep import AsyncSweep, Point
 from bench.async_sgd.variant import Ratio
@@ -31,6 +33,7 @@ from bench.workloads.ranks.place import RankPlace
 from mltcp.core.errors import MltcpError
 from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.jobs import attached, entered
+from mltcp.ebpf.layout import KernelJob
 
 if TYPE_CHECKING:
     from bench.workloads.parameter_server.session import ServerResult, WorkerRankResult
@@ -52,6 +55,38 @@ def arena(sweep: AsyncSweep) -> Iterator[Arena]:
         Lab(topology, ecn_by=sweep.ecn_by, sysctls=_SYSCTLS) as lab,
     ):
         yield Arena(sweep, lab, controls)
+
+
+@dataclass
+class _Entries:
+    """The numbers of the kernel's jobs of a run, at the workers and at the servers."""
+
+    worker: list[int] = field(default_factory=list)
+    server: list[int] = field(default_factory=list)
+
+    def clear(self) -> None:
+        self.worker.clear()
+        self.server.clear()
+
+    def found(self, controls: Controls) -> dict[str, KernelIterations]:
+        """The iterations of these jobs; none where connections belong to no job."""
+        if not any((*self.worker, *self.server)):
+            return {}
+        jobs = controls.jobs()
+        sides = (("worker", self.worker), ("server", self.server))
+        return {side: _iterations([jobs[number] for number in numbers]) for side, numbers in sides}
+
+
+def _iterations(jobs: Sequence[KernelJob]) -> KernelIterations:
+    trackers = [job.tracker for job in jobs]
+    recognised = [tracker for tracker in trackers if tracker.recognised]
+    return KernelIterations(
+        jobs=len(jobs),
+        recognised=len(recognised),
+        total_bytes=round(median(tracker.total_bytes for tracker in recognised)) if recognised else 0,
+        gap_s=median(tracker.gap_ns for tracker in recognised) / 1e9 if recognised else 0.0,
+        iterations=round(median(tracker.iteration for tracker in trackers)),
+    )
 
 
 class Arena:
@@ -76,55 +111,57 @@ class Arena:
         offsets_s = self._sweep.offsets_s(point, self._sweep.alone_s())
         packets = nullcontext() if capture is None else captured(self._lab.namespace(server_name(0)), capture)
         with ExitStack() as stack:
-            placed = self._placed(point, stack)
+            entries = _Entries()
+            placed = self._placed(point, entries, stack)
             with packets:
                 self._lab.start_measuring()
                 result = run_async_job(placed, offsets_s, lambda _: step())
                 use = self._lab.measurement()
+            kernel = entries.found(self._controls)
         self._check(point, result)
-        return self._measured(point, result, use).loaded(others.share())
+        return replace(self._measured(point, result, use), other_load=others.share(), kernel=kernel)
 
-    def _placed(self, point: Point, stack: ExitStack) -> PlacedAsyncJob:
+    def _placed(self, point: Point, entries: _Entries, stack: ExitStack) -> PlacedAsyncJob:
         servers = [server.name for server in self._lab.topology.servers]
-        names = [*servers, *(worker_name(number) for number in range(point.workers))]
-        places = tuple(self._place(point, name, stack) for name in names)
-        return PlacedAsyncJob(
-            self._sweep.job(point.workers),
-            places,
-            self._connection_jobs(point, places, len(servers), stack),
+        workers = [worker_name(number) for number in range(point.workers)]
+        places = (
+            *(self._place(point, name, entries.server, stack) for name in servers),
+            *(self._place(point, name, entries.worker, stack) for name in workers),
         )
+        connection_jobs = self._connection_jobs(point, places, entries, stack)
+        return PlacedAsyncJob(self._sweep.job(point.workers), places, connection_jobs)
 
-    def _place(self, point: Point, name: str, stack: ExitStack) -> RankPlace:
+    def _place(self, point: Point, name: str, entries: list[int], stack: ExitStack) -> RankPlace:
         """A host with its own entry of a job, as separate machines have."""
         policy = point.variant.policy
-        cgroup = stack.enter_context(
+        host = stack.enter_context(
             attached(policy.job(f"{self._sweep.name}@{name}"), policy.control, self._controls)
-        ).cgroup
+        )
+        entries.append(host.number)
         machine = next(each for each in self._lab.topology.machines if each.name == name)
-        return RankPlace(self._lab.namespace(name), INTERFACE, machine.address, cgroup)
+        return RankPlace(self._lab.namespace(name), INTERFACE, machine.address, host.cgroup)
 
     def _connection_jobs(
-        self, point: Point, places: tuple[RankPlace, ...], servers: int, stack: ExitStack
+        self, point: Point, places: Sequence[RankPlace], entries: _Entries, stack: ExitStack
     ) -> tuple[ConnectionJobs, ...]:
         """The kernel's jobs of connections that are not those of their host's cgroup."""
-        variant = point.variant
+        variant, control = point.variant, point.variant.policy.control
         if not variant.of_mltcp or variant.ratio is Ratio.JOB:
             return ()
         if variant.ratio is Ratio.FLOW:
-            jobless = tuple((place.address, 0) for place in places)
-            return (ConnectionJobs(variant.policy.control, jobless),) * len(places)
+            entries.clear()
+            return (ConnectionJobs(control, tuple((place.address, 0) for place in places)),) * len(places)
         found = []
+        servers = len(places) - point.workers
+        entries.server.clear()
         for server in range(servers):
+            names = [f"{worker_name(worker)}@{server_name(server)}" for worker in range(point.workers)]
             numbers = [
-                stack.enter_context(
-                    entered(
-                        variant.policy.job(f"{worker_name(worker)}@{server_name(server)}"), self._controls
-                    )
-                )
-                for worker in range(point.workers)
+                stack.enter_context(entered(variant.policy.job(name), self._controls)) for name in names
             ]
+            entries.server.extend(numbers)
             addresses = [place.address for place in places[servers:]]
-            found.append(ConnectionJobs(variant.policy.control, tuple(zip(addresses, numbers, strict=True))))
+            found.append(ConnectionJobs(control, tuple(zip(addresses, numbers, strict=True))))
         return tuple(found)
 
     def _check(self, point: Point, result: AsyncResult) -> None:

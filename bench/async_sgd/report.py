@@ -11,13 +11,16 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.async_sgd.comparison import METHODS, AsyncCell, ControlComparison
+from placement.experiments.parameter_server.profile import ServiceProfile
 from placement.model.parameter_server.service_times import ServiceTimes
 
 SCHEMA = 1
 
 
-def print_report(comparisons: Sequence[ControlComparison], files: Sequence[str] = ()) -> None:
-    """Print a table for each control, with every repeat."""
+def print_report(
+    comparisons: Sequence[ControlComparison], packets: ServiceProfile | None = None, files: Sequence[str] = ()
+) -> None:
+    """Print a table for each control, with every repeat, and the service times of a capture."""
     console = Console(highlight=False)
     for each in comparisons:
         console.print(_table(each))
@@ -25,6 +28,8 @@ def print_report(comparisons: Sequence[ControlComparison], files: Sequence[str] 
         shown = [f"{method} {error:.1%}" for method, error in errors if error is not None]
         if shown:
             console.print(f"mean error from two workers on: {', '.join(shown)}\n", soft_wrap=True)
+    if packets is not None:
+        console.print(f"{packets.cycles} cycles in the capture: {_shown(packets.service)}", soft_wrap=True)
     busiest = max((run for each in comparisons for cell in each.cells for run in cell.runs), key=_load)
     if _load(busiest) > 0.05:
         console.print(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field
 
 from bench.workloads.parameter_server.statistics import CycleTimes
 
@@ -44,6 +44,25 @@ class Excerpt:
 
 
 @dataclass(frozen=True)
+class KernelIterations:
+    """The iterations that MLTCP has found in the kernel, on one side of the connections.
+
+    Attributes:
+        jobs: the number of jobs there.
+        recognised: how many of them had iterations at the end.
+        total_bytes: median bytes of an iteration; 0 if none is recognised.
+        gap_s: median pause that ends one.
+        iterations: median number of iterations.
+    """
+
+    jobs: int
+    recognised: int
+    total_bytes: int
+    gap_s: float
+    iterations: int
+
+
+@dataclass(frozen=True)
 class AsyncRun:
     """One run.
 
@@ -63,6 +82,7 @@ class AsyncRun:
         overruns: computations that took longer than their slot.
         cpu_s: of all ranks.
         other_load: share of the processors that other programs used.
+        kernel: iterations in the kernel by side, ``worker`` and ``server``; only where MLTCP's jobs are used.
     """
 
     key: str
@@ -81,14 +101,11 @@ class AsyncRun:
     overruns: int
     cpu_s: float
     other_load: float = 0.0
+    kernel: Mapping[str, KernelIterations] = field(default_factory=dict)
 
     def line(self) -> str:
         """The run as a line of JSON."""
         return json.dumps(asdict(self), allow_nan=False)
-
-    def loaded(self, other_load: float) -> AsyncRun:
-        """The run with the load of other programs."""
-        return replace(self, other_load=other_load)
 
 
 def run_from_line(line: bytes) -> AsyncRun:
@@ -104,6 +121,7 @@ def run_from_line(line: bytes) -> AsyncRun:
         rows = {name: tuple(tuple(row) for row in excerpt[name]) for name in ("up", "down")}
         fields["excerpt"] = Excerpt(excerpt["bin_s"], excerpt["rate_bps"], **rows)
         fields["losses"] = None if fields["losses"] is None else tuple(fields["losses"])
+        fields["kernel"] = {side: KernelIterations(**each) for side, each in fields["kernel"].items()}
         return AsyncRun(**fields)
     except KeyError as error:
         raise ValueError(f"no {error}") from None

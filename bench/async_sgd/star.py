@@ -32,6 +32,11 @@ def server_name(number: int) -> str:
     return f"ps{number}"
 
 
+def server_address() -> str:
+    """The address of the leading parameter server."""
+    return LabServer(server_name(0), 0).address
+
+
 def worker_name(number: int) -> str:
     """The name of a worker in the lab."""
     return f"w{number}"

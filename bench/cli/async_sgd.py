@@ -8,6 +8,8 @@ from pathlib import Path
 
 from bench.async_sgd.comparison import ControlComparison, compare
 from bench.async_sgd.measure import measured, updates_missing
+from bench.async_sgd.report import document, print_report
+from bench.async_sgd.star import server_address
 from bench.async_sgd.sweep import AsyncSweep, Point, parse_workers
 from bench.async_sgd.variant import parse_variants
 from bench.cli.contest_arguments import add_link, check_counts, link_of
@@ -15,11 +17,10 @@ from bench.lab.bottleneck.aqm import MARKERS, VIRTUAL_QUEUE
 from bench.workloads.parameter_server.work_arguments import add_work, shares_of, work_of
 from mltcp.core.errors import UsageError
 from mltcp.core.progress import progress_bar
-from mltcp.core.quantities import check_number
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.experiments.parameter_server.profile import profile as capture_profile
+from placement.model.parameter_server.service_document import load_service
 
 _CONTROLS = "cubic,reno,bbr,mltcp_reno,mltcp_cubic,mltcp_dctcp"
-_TIMES = ("worker_s", "uplink_s", "server_s", "downlink_s")
 _EXAMPLES = """\
 examples:
   mltcp-bench async -o report                          K = 1..8 under six controls, three repeats; resumable
@@ -27,9 +28,10 @@ examples:
   mltcp-bench async --workers 1,3,4 --controls mltcp_reno,mltcp_reno@ratio=job,mltcp_reno@remaining
   mltcp-bench async --train --model perceptron --workers 1..4 --controls cubic,mltcp_reno
   mltcp-bench async --workers 1 --controls cubic --repeat 1 --capture k1.pcap
-  mltcp-placement profile --parameter-server k1.pcap   the four service times from the packets
+  mltcp-bench async --workers 2..8 --profile ps.json -o report
 
-A run with one worker gives the four service times, from which the queueing model predicts the others. A control
+A run with one worker gives the four service times, from which the queueing model predicts the others; with --capture
+the packets give them, too, as `mltcp-placement profile --parameter-server FILE --server 10.77.255.1` does. A control
 may have a modifier ratio=: worker (the default: each worker is a job of its own, with its own bytes_ratio), job (all
 are one job, which shares one in the server) or flow (connections without a job).
 """
@@ -83,7 +85,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def execute(options: argparse.Namespace) -> int:
     """Run the sweep and print its result; returns the exit status."""
-    sweep, profile = sweep_of(options), profile_of(options.profile)
+    sweep = sweep_of(options)
+    profile = None if options.profile is None else load_service(options.profile)
     if profile is None and 1 not in sweep.workers:
         raise UsageError("--workers: expected 1 among the numbers, or --profile, got neither")
     with progress_bar(updates_missing(sweep, options.output)) as bar:
@@ -93,13 +96,13 @@ def execute(options: argparse.Namespace) -> int:
 
         runs = measured(sweep, options.output, step, options.capture)
     comparisons = compare(runs, profile, sweep.shares)
+    packets = None if options.capture is None else capture_profile(options.capture, server=server_address())
     files = _pictures(comparisons, options.output)
-    from bench.async_sgd.report import document, print_report
-
     if options.json:
-        print(json.dumps({**document(comparisons), "files": files}, allow_nan=False))
+        captured = None if packets is None else packets.document()
+        print(json.dumps({**document(comparisons), "capture": captured, "files": files}, allow_nan=False))
     else:
-        print_report(comparisons, files)
+        print_report(comparisons, packets, files)
     return 0
 
 
@@ -118,24 +121,6 @@ def sweep_of(options: argparse.Namespace) -> AsyncSweep:
         ecn_by=options.ecn_by,
         seed=options.seed,
     )
-
-
-def profile_of(path: Path | None) -> ServiceTimes | None:
-    """The service times in a file, in seconds by their names; None without one.
-
-    Raises:
-        UsageError: it cannot be read, or a time is missing or out of range.
-    """
-    if path is None:
-        return None
-    try:
-        document = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--profile: {path}: {error}") from None
-    if not isinstance(document, dict):
-        raise UsageError(f"--profile: {path}: expected an object with {', '.join(_TIMES)}")
-    times = [check_number(document.get(name), field=f"{path}: {name}", lowest=0) for name in _TIMES]
-    return ServiceTimes(*times)
 
 
 def _pictures(comparisons: tuple[ControlComparison, ...], directory: Path | None) -> list[str]:

@@ -21,7 +21,8 @@ def test_two_workers_take_turns_and_kept_runs_are_not_repeated(tmp_path):
     command = [*ASYNC, *SHORT, *TIMES, "--updates", "20", "--json", "-o", str(folder)]
     done = subprocess.run([*command, "--capture", str(packets)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    (control,) = json.loads(done.stdout)["controls"]
+    document = json.loads(done.stdout)
+    (control,) = document["controls"]
     one, two = control["cells"]
     # What a gradient takes on the link cannot be less than its bytes; delays have no upper bound.
     profile = control["profile"]
@@ -32,7 +33,16 @@ def test_two_workers_take_turns_and_kept_runs_are_not_repeated(tmp_path):
     assert two["throughput"] > one["throughput"]
     assert two["repeats"][0]["staleness"] == pytest.approx(1, abs=0.2)
     assert two["repeats"][0]["up"]["busy"] > 0
-    assert packets.stat().st_size > 20 * 2 * 60 * 96  # 67 packets of each transfer
+    # Every worker is a job of its own at both ends of its connection, and its iteration is one transfer.
+    for side in ("worker", "server"):
+        found = two["repeats"][0]["kernel"][side]
+        assert found["jobs"] == 2
+        assert found["recognised"] in (1, 2)
+        assert found["total_bytes"] == pytest.approx(100_000, rel=0.02)
+    # The capture is of the same run; its first cycles are left out, and acknowledgements move a little to and fro.
+    assert document["capture"]["server"] == "10.77.255.1"
+    assert document["capture"]["cycle_s"] == pytest.approx(control["cycle_s"], rel=0.2)
+    assert document["capture"]["gradient_bytes"] == pytest.approx(100_000, rel=0.01)
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["controls"] == [control]

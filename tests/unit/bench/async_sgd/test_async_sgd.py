@@ -10,7 +10,7 @@ from bench.async_sgd.comparison import compare
 from bench.async_sgd.link_share import direction_share, excerpt
 from bench.async_sgd.pictures import write_pictures
 from bench.async_sgd.report import document, print_report
-from bench.async_sgd.run import AsyncRun, DirectionShare, Excerpt, run_from_line
+from bench.async_sgd.run import AsyncRun, DirectionShare, Excerpt, KernelIterations, run_from_line
 from bench.async_sgd.star import star
 from bench.async_sgd.sweep import AsyncSweep, parse_workers
 from bench.async_sgd.variant import Ratio, parse_variant, parse_variants
@@ -43,7 +43,8 @@ def run(workers=1, control="cubic", repeat=0, rate=None, times=TIMES):
 
 
 def test_a_run_survives_its_line():
-    for each in (run(3), replace(run(2), losses=(0.5, 0.25))):
+    iterations = {"worker": KernelIterations(2, 1, 500_000, 0.1, 20)}
+    for each in (run(3), replace(run(2), losses=(0.5, 0.25), kernel=iterations)):
         assert run_from_line(each.line().encode()) == each
 
 
@@ -184,7 +185,7 @@ def test_the_shares_of_time_in_which_workers_send():
         (["--repeat", "0"], "--repeat: expected 1 or more, got 0"),
         (["--controls", "nobody"], "nobody"),
         (["--rate", "0"], "--rate: expected a number"),
-        (["--profile", "/none"], "--profile: /none: "),
+        (["--profile", "/none"], "/none: No such file or directory"),
     ],
 )  # fmt: skip
 def test_bad_usage_is_named_with_status_2(arguments, message, capsys):
@@ -195,9 +196,9 @@ def test_bad_usage_is_named_with_status_2(arguments, message, capsys):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[]", "expected an object with worker_s"),
-        ('{"worker_s": 1, "uplink_s": 1, "server_s": -1}', "server_s: expected a number of at least 0, got -1"),
-        ('{"worker_s": 1, "uplink_s": 1, "downlink_s": 1}', "server_s: expected a number of at least 0, got None"),
+        ("[]", "profile: expected an object, got []"),
+        ('{"worker_s": 1, "uplink_s": 1, "server_s": -1, "downlink_s": 1}', "server_s: expected a number between 0"),
+        ('{"worker_s": 1, "uplink_s": 1, "downlink_s": 1}', "server_s: expected a number of seconds, got none"),
     ],
 )  # fmt: skip
 def test_a_bad_profile_is_named_with_status_2(content, message, tmp_path, capsys):
