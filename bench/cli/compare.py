@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.cli import compare_jobs
 from bench.cli.contest_arguments import (
     add_link,
     add_measurement,
@@ -35,6 +36,7 @@ from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import UsageError
 
 _POLICIES = "isolated,fair,mltcp_cubic,cassini"
+_RACKS, _SERVERS, _SLOTS, _FIRST = 4, 3, 2, 12
 
 _EXAMPLES = """\
 examples:
@@ -43,8 +45,13 @@ examples:
   mltcp-bench compare --jobs vgg16,vgg16 --policies isolated,fair,mltcp_reno,srsf-1,ada-srsf
   mltcp-bench compare --set snapshot1 --change VGG16-1400:40:2   a compute time doubles in mid-run: time to settle
   mltcp-bench compare --trace poisson --policies isolated,themis,themis+cassini,lwf-1+ada-srsf
+  mltcp-bench compare --trace jobs.csv --policies drs,norm,elastic-mh --restart-cost cost.json -o runs
   mltcp-bench compare --set snapshot1 -o report              pictures, report.html and result.json in that directory
   mltcp-bench compare --from report/result.json -o again     the pictures and the report of an earlier run
+
+A --trace that is a table with the columns job_id, arrival_s, workload and alpha or deadline_s (as those of
+mltcp-placement jobs) is one of whole jobs: trainings that stop and go on elsewhere, on four hosts of four slots, under
+the schedulers of mltcp-placement jobs, beside the prediction of the simulator. -o keeps finished runs, and goes on.
 """
 
 
@@ -59,6 +66,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_conditions(command)
     add_link(command)
     _add_cluster(command)
+    compare_jobs.add_arguments(command)
     add_measurement(command)
     command.add_argument(
         "-o",
@@ -75,7 +83,11 @@ def _add_jobs(command: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--set", dest="sets", metavar="NAMES", help="sets of jobs on one link, by name or JSON file"
     )
-    which.add_argument("--trace", metavar="NAME", help="a trace on a two-tier lab, by name or JSON file")
+    which.add_argument(
+        "--trace",
+        metavar="NAME",
+        help="a trace on a two-tier lab, by name or JSON file; or a table (CSV) of whole jobs with deadlines",
+    )
     which.add_argument("--jobs", metavar="NAMES", help="DNN profiles on one link, by name or JSON file")
     which.add_argument(
         "--from",
@@ -126,7 +138,10 @@ def _add_conditions(command: argparse.ArgumentParser) -> None:
 def _add_cluster(command: argparse.ArgumentParser) -> None:
     trace = command.add_argument_group("options of --trace")
     trace.add_argument(
-        "--first", type=int, default=12, metavar="N", help="run the first N jobs of the trace (default 12)"
+        "--first",
+        type=int,
+        metavar="N",
+        help=f"run the first N jobs of the trace (default {_FIRST}; of whole jobs all)",
     )
     trace.add_argument(
         "--placement",
@@ -135,14 +150,25 @@ def _add_cluster(command: argparse.ArgumentParser) -> None:
         help="scheduler of policies whose name has none (default first-fit)",
     )
     trace.add_argument(
-        "--racks", type=int, default=4, metavar="N", help="racks under one core switch (default 4)"
+        "--racks", type=int, metavar="N", help=f"racks under one core switch (default {_RACKS})"
     )
-    trace.add_argument("--servers", type=int, default=3, metavar="N", help="servers of a rack (default 3)")
-    trace.add_argument("--slots", type=int, default=2, metavar="N", help="slots of a server (default 2)")
+    trace.add_argument(
+        "--servers",
+        type=int,
+        metavar="N",
+        help=f"servers of a rack (default {_SERVERS}; for whole jobs 1: a rack is a node)",
+    )
+    trace.add_argument(
+        "--slots", type=int, metavar="N", help=f"slots of a server (default {_SLOTS}; for whole jobs 4)"
+    )
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run the comparison and print its result; returns the exit status."""
+    if compare_jobs.is_whole_jobs(options.trace):
+        if options.policies == _POLICIES:
+            options.policies = compare_jobs.POLICIES
+        return compare_jobs.execute(options)
     result = read_result(options.document) if options.document is not None else _run(options)
     written = _written(result, options.output)
     if options.json:
@@ -196,8 +222,8 @@ def _run_trace(options: argparse.Namespace) -> CompareResult:
     from bench.compare.trace import trace as compare_trace
     from placement.traces import sets
 
-    trace = compare_trace.first_jobs(sets.load(options.trace), options.first)
     plan = trace_plan_of(options)
+    trace = compare_trace.first_jobs(sets.load(options.trace), options.first or _FIRST)
     keep = keep_in(options.output)
     with progress(compare_trace.total_iterations(trace, plan), plan.repeat) as step:
         return compare_result([compare_trace.compare_trace(trace, plan, step, keep)])
@@ -209,12 +235,18 @@ def trace_plan_of(options: argparse.Namespace) -> TracePlan:
     Raises:
         UsageError: an argument is out of range or unknown.
     """
-    check_counts(options, "iterations", "repeat", "first")
+    check_counts(options, "iterations", "repeat")
+    if options.first is not None:
+        check_counts(options, "first")
     if options.change is not None:
         raise UsageError("--change: expected with --set or --jobs, got it with --trace")
     return TracePlan(
         approaches=parse_approaches(options.policies, options.control),
-        shape=TwoTier(racks=options.racks, servers=options.servers, slots=options.slots),
+        shape=TwoTier(
+            racks=_given(options.racks, _RACKS),
+            servers=_given(options.servers, _SERVERS),
+            slots=_given(options.slots, _SLOTS),
+        ),
         iterations=options.iterations,
         repeat=options.repeat,
         placement=options.placement,
@@ -222,6 +254,10 @@ def trace_plan_of(options: argparse.Namespace) -> TracePlan:
         ecn_by=options.ecn_by,
         retry_busy=retry_busy_of(options),
     )
+
+
+def _given(value: int | None, default: int) -> int:
+    return default if value is None else value
 
 
 def _check_one_link(approaches: Sequence[Approach]) -> None:

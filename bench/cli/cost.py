@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+from pathlib import Path
 from typing import Any, cast
 
 from bench.cost.benchmark import Benchmark, Row
+from mltcp.core.atomic_files import write_atomically
 from mltcp.core.subcommands import Subcommand
 
 BENCHMARKS = tuple(
@@ -38,6 +40,9 @@ class _BenchmarkParser(argparse.ArgumentParser):
         self.formatter_class = argparse.RawDescriptionHelpFormatter
         benchmark.add_arguments(self)
         self.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
+        self.add_argument(
+            "-o", "--output", type=Path, metavar="FILE", help="write the JSON document there besides"
+        )
         self.set_defaults(measure=benchmark.measure)
         return super().parse_known_args(args, namespace)
 
@@ -62,8 +67,11 @@ def execute(options: argparse.Namespace) -> int:
         rows.append(row)
         if not options.json:
             print(_line(row), flush=True)
+    text = json.dumps({"schema": 1, "benchmark": options.benchmark, "results": rows}, allow_nan=False)
+    if options.output is not None:
+        write_atomically(options.output, text.encode() + b"\n")
     if options.json:
-        print(json.dumps({"schema": 1, "benchmark": options.benchmark, "results": rows}, allow_nan=False))
+        print(text)
     return 0
 
 

@@ -12,7 +12,9 @@ checked: each sample of each epoch must have been seen once. A row has medians o
                                                             load_s        run lock, checking and loading the checkpoint
                                                             first_step_s  the first step
 
-``restart_s`` is the whole, from the request or the kill to the end of the first step of the next run.
+``restart_s`` is the whole, from the request or the kill to the end of the first step of the next run. Rows ``start on N
+ranks`` have what a start costs by its number of ranks: ``start_s`` from the start to the first step, and ``end_s`` from
+the last step to the last process's end. ``mltcp-bench compare --restart-cost FILE`` reads them from the file of ``-o``.
 """
 
 from __future__ import annotations
@@ -102,13 +104,14 @@ class _Restarts:
         self._restarts, self._kills = options.restarts, not options.no_kills
         self._random = random.Random(options.seed)
         self._parts: dict[str, list[Parts]] = {}
+        self._by_ranks: dict[int, list[Parts]] = {}
         self._faults: list[str] = []
         self._redone = self._changes = 0
 
     def run(self) -> None:
         """Do all restarts, and end the last run."""
         ranks = self._random.choice(self._counts)
-        self._begin(ranks)
+        self._note_start(ranks, self._begin(ranks))
         with progress_bar(self._restarts) as bar:
             for number in range(self._restarts):
                 ranks = self._restart(number, ranks)
@@ -122,22 +125,29 @@ class _Restarts:
         if self._kills and number % 2:
             way = ("kill of a rank", "kill of an agent")[number // 2 % 2]
         asked_ns, parts = self._end(way)
+        if way == "stop":
+            self._by_ranks[ranks].append({"end_s": parts["write_s"] + parts["gone_s"]})
         self._faults += self._training.faults()
         wanted = [count for count in self._counts if count != ranks] or list(self._counts)
         after = self._random.choice(wanted)
         self._changes += after != ranks
-        self._parts.setdefault(way, []).append(parts | self._begin(after, asked_ns))
+        begun = self._begin(after, asked_ns)
+        self._note_start(after, begun)
+        self._parts.setdefault(way, []).append(parts | begun)
         return after
+
+    def _note_start(self, ranks: int, parts: Parts) -> None:
+        names = ("spawn_s", "import_s", "rendezvous_s", "build_s", "load_s")
+        self._by_ranks.setdefault(ranks, []).append({"start_s": sum(parts[name] for name in names)})
 
     def rows(self) -> Iterator[Row]:
         """The figures."""
         for way, parts in self._parts.items():
-            names = dict.fromkeys(name for each in parts for name in each)
-            medians = {
-                name: statistics.median(each[name] for each in parts if name in each) for name in names
-            }
             longest = max(each["restart_s"] for each in parts)
-            yield {"case": way, "restarts": len(parts), **medians, "longest_restart_s": longest}
+            yield {"case": way, "restarts": len(parts), **_medians(parts), "longest_restart_s": longest}
+        for ranks, parts in sorted(self._by_ranks.items()):
+            starts = sum("start_s" in each for each in parts)
+            yield {"case": f"start on {ranks} ranks", "ranks": ranks, "starts": starts, **_medians(parts)}
         header = progress_of(self._training.options.directory)
         assert header is not None
         steps = read_losses(self._training.options.directory)
@@ -204,6 +214,11 @@ class _Restarts:
         kept = 0 if header is None else header.samples_done
         last = read_losses(self._training.options.directory)[-1]
         return max(0, min(last[0] + last[1] * _BATCH, (last[0] // _SAMPLES + 1) * _SAMPLES) - kept)
+
+
+def _medians(parts: Sequence[Parts]) -> Parts:
+    names = dict.fromkeys(name for each in parts for name in each)
+    return {name: statistics.median(each[name] for each in parts if name in each) for name in names}
 
 
 def _places(ranks: int, hosts: Sequence[str], random_numbers: random.Random) -> list[HostShare]:

@@ -40,6 +40,7 @@ SUBCOMMANDS = (
             ("serve", "serve", "run the placement service, which places jobs and shifts them in time"),
             ("submit", "submit", "submit jobs to the service, which places each as soon as it fits"),
             ("release", "submit", "end jobs; the service frees their slots and time shifts"),
+            ("requeue", "submit", "stop elastic jobs at a step boundary; they go on with other slots"),
             ("status", "status", "show jobs, servers and links of the service"),
             ("score", "score", "score the compatibility of jobs on a link of the service"),
             ("shifts", "shifts", "show the time shifts of jobs that share links, and their drift"),
@@ -62,6 +63,7 @@ examples:
   mltcp-placement serve --cluster cluster.json --policy lwf-1+cassini
   mltcp-placement submit --id bert-7 --gpus 4 --iterations 20000 --profile bert.json
   mltcp-placement release bert-7
+  mltcp-placement requeue bert-7
   mltcp-placement status
   mltcp-placement score bert-7 vgg-2 --link rack0
   mltcp-placement shifts

@@ -118,6 +118,10 @@ class Client:
         """End a job."""
         return self.call("Release", self._pb.ReleaseRequest(job_id=job_id, reason=reason, failed=failed))
 
+    def requeue(self, job_id: str, reason: str = "") -> pb.JobStatus:
+        """Stop an elastic job at the end of a step; it goes on with the slots that it is given next."""
+        return self.call("Requeue", self._pb.RequeueRequest(job_id=job_id, reason=reason))
+
     def job(self, job_id: str) -> pb.JobStatus:
         """The status of a job."""
         return self.status([job_id], cluster=False).jobs[0]

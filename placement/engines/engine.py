@@ -87,12 +87,14 @@ class JobFailed:
         why: the reason in one line, with rank and host if known.
         rank: the rank that failed first; None if unknown, or if something other than a rank failed.
         host: the host that failed first; None if unknown.
+        lost: whether the engine ended, and the job with it; the job itself has not failed.
     """
 
     job_id: str
     why: str
     rank: int | None = None
     host: str | None = None
+    lost: bool = False
 
 
 @dataclass(frozen=True)

@@ -330,4 +330,4 @@ def _outcome(job_id: str, directory: Path, nodes: int) -> EngineEvent:
         results = [{"status": None}]
     if all(result["status"] == 0 for result in results):
         return JobFinished(job_id)
-    return JobFailed(job_id, "the engine that ran it is gone")
+    return JobFailed(job_id, "the engine that ran it is gone", lost=True)

@@ -133,7 +133,7 @@ class RunningJob:
         if all(node.result is not None and node.result["status"] == 0 for node in self.nodes):
             return JobFinished(self.job_id)
         if self._closing:
-            return JobFailed(self.job_id, "the engine was closed")
+            return JobFailed(self.job_id, "the engine was closed", lost=True)
         # torchrun itself exits with status 1 after SIGTERM, whatever its ranks did.
         return JobStopped(self.job_id, orderly=self._exited == len(self._hosts))
 

@@ -13,6 +13,10 @@ from placement.service.state.persistence import save_decision, save_job
 from placement.service.state.registry import Registry
 from placement.service.state.store import Store
 
+GRACE_S = 30.0
+RESTART_COST_S = 7.0
+"""About what ``mltcp-bench cost restart`` measures for a few ranks; see docs/elastic.md."""
+
 
 @dataclass(frozen=True)
 class ServiceRules:
@@ -22,11 +26,15 @@ class ServiceRules:
         policy: the policy of jobs that request none.
         lease_s: how long a job keeps its slots and time shift after its agent's stream has ended.
         drift_threshold: drift, as a fraction of the job's period, above which jobs are delayed.
+        grace_s: how long a job that is stopped may take to end by itself, before it is killed.
+        restart_cost_s: the cost of a restart that schedulers of whole jobs are told.
     """
 
     policy: str = "lwf-1"
     lease_s: float = 30.0
     drift_threshold: float = THRESHOLD
+    grace_s: float = GRACE_S
+    restart_cost_s: float = RESTART_COST_S
 
 
 @dataclass(frozen=True)

@@ -48,18 +48,18 @@ class EngineRunner:
             MltcpError: the engine failed to start it.
         """
         environment = {**self._environment, "MLTCP_JOB": job.id, **job.spec.environment}
-        started = EngineJob(job.id, tuple(job.spec.command), job.count, environment)
+        started = EngineJob(job.id, tuple(job.spec.command), len(job.slots), environment)
         shares = [HostShare(each.server, tuple(each.slots)) for each in places]
         handle = await asyncio.to_thread(self._engine.start, started, shares)
         return handle.reference
 
-    async def stop(self, job_id: str) -> None:
-        """Request the end of a job; its end is reported as an event.
+    async def stop(self, job_id: str, grace_s: float) -> None:
+        """Request the end of a job, by SIGTERM and after `grace_s` by SIGKILL; its end is reported as an event.
 
         Raises:
             MltcpError: the engine does not run the job.
         """
-        await asyncio.to_thread(self._engine.stop, job_id)
+        await asyncio.to_thread(self._engine.stop, job_id, grace_s)
 
     def close(self) -> None:
         """Stop polling, and close the engine."""

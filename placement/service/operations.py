@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import replace
 
 from mltcp.core.demand import Demand
-from mltcp.core.errors import MltcpError
+from mltcp.core.errors import UsageError
 from placement.cassini.circle import unified
 from placement.cassini.compatibility import Compatibility, compatibility
 from placement.cassini.observed import observed
-from placement.engines.engine import EngineEvent, JobFailed, JobHandle, JobStarted
 from placement.service.agents.coordination import AgentCoordinator
 from placement.service.agents.drift import IterationTiming
 from placement.service.agents.sessions import AgentSession
 from placement.service.context import ServiceContext
-from placement.service.decisions.explanation import explain_unplaced
+from placement.service.decisions.explanation import explain_stopping, explain_unplaced
+from placement.service.decisions.job_scheduling import JobScheduling
 from placement.service.decisions.placer import Placer, policy_named
-from placement.service.decisions.policy import ServicePolicy
+from placement.service.decisions.policy import ServicePolicy, check_whole_job
 from placement.service.embedded_gate import EmbeddedGate
+from placement.service.engine_jobs import EngineJobs, JobReactions
 from placement.service.engine_runner import EngineRunner
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import check_deadline, check_job, demand_of, profile_message
@@ -51,9 +51,13 @@ class ServiceOperations:
         self.placer = Placer(context, self._placed)
         self.agents = AgentCoordinator(context, self._agent_gone)
         self._registry = context.registry
-        self._engine = engine
         self._gate = gate
         self._tasks: set[asyncio.Task[None]] = set()
+        self._engine_jobs: EngineJobs | None = None
+        if engine is not None:
+            reactions = JobReactions(self._begin, self._end, self._requeued, self._launched)
+            self._engine_jobs = EngineJobs(context, engine, reactions)
+        self._scheduling = self._scheduling_of(policy_named(context.rules.policy))
 
     def start(self) -> None:
         """Start placing waiting jobs, and start the lease of jobs whose agents were attached before a restart."""
@@ -63,27 +67,38 @@ class ServiceOperations:
             for job in self._registry.jobs.values():
                 if job.placed:
                     self._gate.placed(job)
-        if self._engine is not None:
-            engine = [
-                JobHandle(job.id, job.engine)
-                for job in self._registry.jobs.values()
-                if job.placed and job.engine
-            ]
-            self._engine.listen(engine, self._engine_event)
-            for job in self._registry.jobs.values():
-                if job.placed and job.spec.command and not job.engine:
-                    self._begin(self._launch(job))
-        self._begin(self.placer.place_waiting())
-        self.placer.capacity_changed()
+        if self._scheduling is not None:
+            _check_recovered(self._registry.jobs.values(), self._scheduling.name)
+        if self._engine_jobs is not None:
+            self._engine_jobs.start()
+        if self._scheduling is not None:
+            self._begin(self._scheduling.run())
+        else:
+            self._begin(self.placer.place_waiting())
+        self._capacity_changed("the service was started")
+
+    def _scheduling_of(self, policy: ServicePolicy) -> JobScheduling | None:
+        """The scheduler of all jobs, if the service's policy is one.
+
+        Raises:
+            UsageError: there is no engine, so that jobs cannot be moved.
+        """
+        if policy.whole_jobs is None:
+            return None
+        if self._engine_jobs is None:
+            raise UsageError(
+                f"--policy: expected an engine with {policy.name}, which stops jobs and starts them elsewhere, got none"
+            )
+        return JobScheduling(self.context, policy.whole_jobs, self._placed, self._engine_jobs.requeue)
 
     async def close(self) -> None:
-        """Stop all tasks; jobs, slots and time shifts stay as they are in the store."""
+        """Stop all tasks and jobs; slots and time shifts stay as they are in the store, elastic jobs are queued."""
         self.agents.sessions.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._engine is not None:
-            await asyncio.to_thread(self._engine.close)
+        if self._engine_jobs is not None:
+            await self._engine_jobs.close()
         if self._gate is not None:
             await asyncio.to_thread(self._gate.close)
 
@@ -95,7 +110,7 @@ class ServiceOperations:
         for number in added:
             save_server(self.context.store, number, self._registry.servers[number])
         if added:
-            self.placer.capacity_changed()
+            self._capacity_changed("servers were added")
         await self.context.store.committed()
         return len(added)
 
@@ -123,18 +138,25 @@ class ServiceOperations:
         known = self._known(spec)
         if known is None:
             self._add(spec, pb.QUEUED)
-            self.placer.job_queued()
+            self._job_queued(spec.id)
         elif known.state == pb.REGISTERED:
             queued = replace(known, state=pb.QUEUED)
             self._registry.add_job(queued)
             self.context.save([queued])
-            self.placer.job_queued()
+            self._job_queued(spec.id)
         await self.context.store.committed()
         return self.status(spec.id)
 
     async def place(self, job_id: str, asked: str) -> pb.JobStatus:
         """Place a job now. Raises `RequestError`."""
         job = self._registry.job(job_id)
+        if self._scheduling is not None:
+            raise RequestError(
+                ErrorCode.STATE,
+                "policy",
+                f"expected a service whose jobs are placed one by one, got {self._scheduling.name}, "
+                "which decides for all jobs",
+            )
         if asked:
             _check_policy(policy_named(asked), job.spec, "policy")
         if job.placed and asked in ("", job.policy):
@@ -148,12 +170,23 @@ class ServiceOperations:
     async def release(self, job_id: str, reason: str, failed: bool) -> pb.JobStatus:
         """End a job; one that an engine runs keeps its slots until its processes have ended. Raises `RequestError`."""
         job = self._registry.job(job_id)
-        if job.placed and job.engine and self._engine is not None:
-            self._registry.update(replace(job, reason=reason or "released"))
-            self.context.save([self._registry.jobs[job_id]])
-            await self._engine.stop(job_id)
+        if job.placed and job.engine and self._engine_jobs is not None:
+            await self._engine_jobs.release(job, reason or "released")
         elif not job.over:
             self._end(job, pb.FAILED if failed else pb.ENDED, reason or "released")
+        await self.context.store.committed()
+        return self.status(job_id)
+
+    async def requeue(self, job_id: str, reason: str) -> pb.JobStatus:
+        """Stop an elastic job that runs, and queue it again. Raises `RequestError`."""
+        job = self._registry.job(job_id)
+        if self._engine_jobs is None:
+            raise RequestError(
+                ErrorCode.STATE,
+                "job_id",
+                f"expected a job that an engine runs, got {job_id!r} without an engine",
+            )
+        await self._engine_jobs.requeue(job, reason or "requeued")
         await self.context.store.committed()
         return self.status(job_id)
 
@@ -165,10 +198,15 @@ class ServiceOperations:
     def explain(self, job_id: str) -> pb.ExplainReply:
         """The explanation of a job's placement, or of its waiting. Raises `RequestError`."""
         job = self._registry.job(job_id)
+        if job.state == pb.STOPPING:
+            return explain_stopping(self._registry, job)
         found = self.context.decisions.get(job.number)
-        return (
-            found if found is not None else explain_unplaced(self._registry, job, self.context.clock.now_ns())
-        )
+        if found is not None and job.state != pb.QUEUED:
+            return found
+        explained = explain_unplaced(self._registry, job, self.context.clock.now_ns())
+        if self._scheduling is not None and job_id in self._scheduling.waiting:
+            explained.summary = self._scheduling.waiting[job_id]
+        return explained
 
     # --------------------------------------------------------------------------------- profiles, scores, time shifts
 
@@ -258,31 +296,20 @@ class ServiceOperations:
     def _placed(self, job: JobRecord) -> None:
         if self._gate is not None:
             self._gate.placed(job)
-        if self._engine is not None and job.spec.command:
-            self._begin(self._launch(job))
+        if self._engine_jobs is not None:
+            self._engine_jobs.placed(job)
 
-    async def _launch(self, job: JobRecord) -> None:
-        assert self._engine is not None
-        await self.context.store.committed()
-        try:
-            reference = await self._engine.start(job, self._registry.places(job))
-        except MltcpError as error:
-            self._end(self._registry.jobs[job.id], pb.FAILED, str(error))
-            return
-        if self._registry.jobs[job.id].over:
-            await self._stop(job.id)  # it was released while it was being started
-            return
-        self._registry.update(replace(self._registry.jobs[job.id], engine=reference))
-        self.context.save([self._registry.jobs[job.id]])
+    def _requeued(self, job: JobRecord) -> None:
+        """A job has been stopped, and waits; `job` is its former record."""
+        self.agents.over(job, "the job is stopped, and goes on elsewhere")
+        self.placer.unshift_alone(job.links)
+        self.placer.capacity_changed()
+        if self._scheduling is not None:
+            self._scheduling.stopped(job.id)
 
-    def _engine_event(self, event: EngineEvent) -> None:
-        job = self._registry.jobs.get(event.job_id)
-        if isinstance(event, JobStarted) or job is None or not job.placed:
-            return
-        if isinstance(event, JobFailed):
-            self._end(job, pb.FAILED, event.why)
-        else:
-            self._end(job, pb.ENDED, job.reason or "finished")
+    def _launched(self) -> None:
+        if self._scheduling is not None:
+            self._scheduling.advanced()
 
     def _agent_gone(self, job_id: str, orderly: bool) -> None:
         job = self._registry.jobs[job_id]
@@ -290,27 +317,34 @@ class ServiceOperations:
         reason = (
             f"its agent {did}, and did not come back within its lease of {self.context.rules.lease_s:g} s"
         )
-        if self._engine is None or not job.engine:
+        if not job.placed:
+            return  # it was stopped meanwhile, and waits
+        if self._engine_jobs is None or not job.engine:
             self._end(job, pb.ENDED if orderly else pb.FAILED, reason)
             return
         self._registry.update(
-            replace(job, shift_ns=None, turn="", agent=False, reason="" if orderly else reason)
+            replace(job, shift_ns=None, turn="", agent=False, reason=job.reason if orderly else reason)
         )
         self.context.save([self._registry.jobs[job_id]])
         if not orderly:
-            self._begin(self._stop(job_id))
-
-    async def _stop(self, job_id: str) -> None:
-        assert self._engine is not None
-        with suppress(MltcpError):  # it has ended by itself; the event is on its way
-            await self._engine.stop(job_id)
+            self._begin(self._engine_jobs.stop(job_id))
 
     def _end(self, job: JobRecord, state: int, reason: str) -> None:
         ended = self._registry.end(job, state, reason, self.context.clock.now_ns())
         self.context.save([ended])
         self.agents.over(ended, reason)
         self.placer.unshift_alone(job.links)
+        self._capacity_changed(f"{job.id} ended")
+
+    def _capacity_changed(self, cause: str) -> None:
         self.placer.capacity_changed()
+        if self._scheduling is not None:
+            self._scheduling.changed(cause)
+
+    def _job_queued(self, job_id: str) -> None:
+        self.placer.job_queued()
+        if self._scheduling is not None:
+            self._scheduling.changed(f"{job_id} was queued")
 
     # ---------------------------------------------------------------------------------------------------- registration
 
@@ -336,6 +370,7 @@ class ServiceOperations:
         check_deadline(spec, now_ns)
         if spec.policy:
             _check_policy(policy_named(spec.policy, "job.policy"), spec, "job.policy")
+        check_whole_job(policy_named(self.context.rules.policy), spec)
         for place, server in enumerate(spec.servers):
             self._registry.server_number(server, f"job.servers[{place}]")
         demand = demand_of(spec.profile, "job.profile") if spec.HasField("profile") else None
@@ -369,6 +404,13 @@ def _check_policy(asked: ServicePolicy, spec: pb.Job, field: str) -> None:
     if asked.scheduler is not None and (spec.servers or spec.shares_gpus):
         what = "servers" if spec.servers else "shares_gpus"
         raise invalid(field, f"expected a policy that supports job.{what}, got {asked.name!r}")
+
+
+def _check_recovered(jobs: Iterable[JobRecord], policy: str) -> None:
+    """Raise UsageError if an earlier service has left a job that a scheduler of whole jobs cannot move."""
+    for job in jobs:
+        if not job.over and not job.spec.elastic:
+            raise UsageError(f"--policy: expected one for job {job.id!r}, which is not elastic, got {policy}")
 
 
 def _score(demands: Sequence[Demand], capacity_bps: int) -> tuple[int, Compatibility]:

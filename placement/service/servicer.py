@@ -95,6 +95,11 @@ class PlacementServicer(pb_grpc.PlacementServicer):
         return await self._service.release(request.job_id, request.reason, request.failed)
 
     @answering
+    async def Requeue(self, request: pb.RequeueRequest) -> pb.JobStatus:
+        """See placement.proto."""
+        return await self._service.requeue(request.job_id, request.reason)
+
+    @answering
     async def Status(self, request: pb.StatusRequest) -> pb.StatusReply:
         """See placement.proto."""
         service = self._service

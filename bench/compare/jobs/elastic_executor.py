@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import groupby
@@ -55,6 +55,7 @@ class ElasticExecutor:
         directory: of the jobs' checkpoints; one is made for each job.
         job_options: of every job, beyond what its workload says: fields of `JobOptions`, such as the backend.
         environment: further variables of the ranks.
+        on_end: called with the name of each job that has done all of its work.
     """
 
     def __init__(
@@ -64,12 +65,14 @@ class ElasticExecutor:
         directory: Path,
         job_options: dict[str, object] | None = None,
         environment: dict[str, str] | None = None,
+        on_end: Callable[[str], None] = lambda job: None,
     ) -> None:
         self.spans: list[Span] = []
         self.trainings: dict[str, EngineTraining] = {}
         self.cut_short: list[str] = []
         self._events, self._cluster, self._directory = EngineEvents(engine), cluster, directory
         self._job_options, self._environment = job_options or {}, environment
+        self._on_end = on_end
         self._running: dict[str, tuple[Start[RateJob], int]] = {}
         self._stopping: dict[str, tuple[Start[RateJob], int]] = {}
         self._owners = [server for server, _ in cluster.gpus]
@@ -132,6 +135,7 @@ class ElasticExecutor:
         if not isinstance(event, JobFinished):
             raise MltcpError(f"job {name}: expected that it finishes, got {event}")
         span = self._give_back(name, self._running.pop(name))
+        self._on_end(name)
         return JobEnd(name, span.end_ns)
 
     def _await_stop(self, name: str) -> None:

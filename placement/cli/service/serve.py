@@ -23,6 +23,7 @@ _EXAMPLES = """\
 examples:
   mltcp-placement serve --cluster cluster.json                     on the user's own socket, with policy lwf-1
   mltcp-placement serve --cluster cluster.json --policy themis+cassini --lease 60
+  mltcp-placement serve --cluster cluster.json --policy elastic-mh --engine local --hosts hosts.json
   mltcp-placement serve --address 10.0.0.1:7410 --certificate cert.pem --key key.pem --tokens tokens.txt
   mltcp-placement serve --cluster cluster.json --engine local --hosts hosts.json        also runs the jobs
   mltcp-placement serve --cluster cluster.json --gate unix:/run/mltcp/gate.sock,srsf-1  also gates their all-reduces
@@ -56,7 +57,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--policy",
         default="lwf-1",
         metavar="NAME",
-        help="random, first-fit, list-scheduling, lwf-K, themis or pollux, each alone or with +cassini (default lwf-1)",
+        help="random, first-fit, list-scheduling, lwf-K, themis or pollux, each alone or with +cassini; or a "
+        "scheduler of whole jobs, which moves them: drs, norm, edf-late-last-node, elastic-mh, ... (default lwf-1)",
     )
     rules.add_argument(
         "--lease",
@@ -94,6 +96,20 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     engine.add_argument(
         "--logs", type=Path, metavar="DIRECTORY", help="logs of the jobs (default: jobs, beside the state)"
     )
+    engine.add_argument(
+        "--grace",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long a job that is stopped may write its checkpoint, before it is killed (default 30)",
+    )
+    engine.add_argument(
+        "--restart-cost",
+        type=float,
+        default=7.0,
+        metavar="SECONDS",
+        help="what schedulers of whole jobs take a restart to cost (default 7)",
+    )
     command.set_defaults(execute=execute)
 
 
@@ -118,6 +134,7 @@ def execute(options: argparse.Namespace) -> int:
 
 def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConfiguration:
     from placement.service.context import ServiceRules
+    from placement.service.decisions.policy import WHOLE_JOBS
     from placement.service.protocol.documents import cluster_from_file
     from placement.service.protocol.security import Security
     from placement.service.protocol.service_address import default_address
@@ -127,12 +144,17 @@ def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConf
         raise UsageError(f"--lease: expected more than 0 and at most 86400 s, got {options.lease:g}")
     if not 0 < options.drift <= 0.5:
         raise UsageError(f"--drift: expected more than 0 and at most 0.5, got {options.drift:g}")
+    for name, value in (("--grace", options.grace), ("--restart-cost", options.restart_cost)):
+        if not 0 <= value <= 86_400:
+            raise UsageError(f"{name}: expected 0 to 86400 s, got {value:g}")
+    if options.policy in WHOLE_JOBS and not options.engine:
+        raise UsageError(f"--policy: expected --engine with {options.policy}, which moves jobs, got none")
     servers, links = cluster_from_file(options.cluster) if options.cluster else ((), ())
     state = options.state or _default_state()
     configuration = ServiceConfiguration(
         Address.parse(options.address) if options.address else default_address(),
         state,
-        ServiceRules(options.policy, options.lease, options.drift),
+        ServiceRules(options.policy, options.lease, options.drift, options.grace, options.restart_cost),
         Security(options.certificate, options.key, options.tokens),
         _mode(options.socket_mode),
         servers,

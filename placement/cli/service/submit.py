@@ -1,4 +1,4 @@
-"""``mltcp-placement submit`` and ``release``: submit jobs to the placement service, and end them."""
+"""``mltcp-placement submit``, ``release`` and ``requeue``: submit jobs to the placement service, and stop them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ examples:
   mltcp-placement submit --id bert-7 --gpus 4 --iterations 20000 --profile bert.json
   mltcp-placement submit --id bert-7 --gpus 4 --iterations 20000 --wait ended -- train.py --lr 0.1
   mltcp-placement submit --id bert-8 --gpus 4 --iterations 20000 --deadline 2030-01-31T18:00
+  mltcp-placement submit --id bert-9 --gpus 4 --iterations 20000 --priority 1 --profile bert.json --elastic -- train.py
   mltcp-placement submit --file jobs.json --json
 
 The client chooses the id. Submitting the same job again has no effect, so a command whose answer was lost can be
@@ -31,7 +32,7 @@ _WAITS = ("placed", "ended")
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``submit`` and ``release`` to the commands."""
+    """Add ``submit``, ``release`` and ``requeue`` to the commands."""
     submit = commands.add_parser(
         "submit",
         epilog=_EXAMPLES,
@@ -63,6 +64,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="a deadline of ALPHA times its run time on one GPU; smaller is more urgent, needs --profile",
     )
     job.add_argument(
+        "--elastic",
+        action="store_true",
+        help="its COMMAND stops at a step boundary on SIGTERM and goes on with any number of slots (docs/elastic.md)",
+    )
+    job.add_argument(
         "--servers", default="", metavar="NAMES", help="place it on these servers only, separated by commas"
     )
     job.add_argument(
@@ -78,6 +84,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     release.add_argument("--reason", default="", help="shown by status")
     add_connection(release)
     release.set_defaults(execute=_release)
+    requeue = commands.add_parser("requeue")
+    requeue.add_argument("jobs", nargs="+", metavar="JOB")
+    requeue.add_argument("--reason", default="", help="shown by status until it goes on")
+    add_connection(requeue)
+    requeue.set_defaults(execute=_requeue)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -94,6 +105,13 @@ def execute(options: argparse.Namespace) -> int:
 def _release(options: argparse.Namespace) -> int:
     with client_of(options) as client:
         found = [client.release(job, options.reason) for job in options.jobs]
+    _print(found, options)
+    return 0
+
+
+def _requeue(options: argparse.Namespace) -> int:
+    with client_of(options) as client:
+        found = [client.requeue(job, options.reason) for job in options.jobs]
     _print(found, options)
     return 0
 
@@ -116,6 +134,7 @@ def _jobs(options: argparse.Namespace) -> list[pb.Job]:
         policy=options.policy,
         servers=[each.strip() for each in options.servers.split(",") if each.strip()],
         command=options.program,
+        elastic=options.elastic,
     )
     if options.deadline is not None:
         job.deadline_ns = _deadline_ns(options.deadline)

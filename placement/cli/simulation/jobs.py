@@ -132,7 +132,7 @@ def execute(options: argparse.Namespace) -> int:
         assert isinstance(base.traces, Drawn), "_sweeps allows none with --trace"
         cells += sweep_cells(sweeps, base.traces, base.settings)
     tasks = tasks_of(cells, policies)
-    with kept_runs(options.output) as journal:
+    with kept_runs(options.output, JobsRun.from_line) as journal:
         runs = _run(tasks, _processes(options), journal, options.output)
         results = [result_of(base, policy, runs) for policy in policies]
         if options.output is not None:

@@ -1,4 +1,4 @@
-"""The folder in which `mltcp-placement jobs -o` keeps its runs."""
+"""The folder in which a comparison of schedulers on whole jobs keeps its runs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mltcp.core.errors import MltcpError, UsageError
-from placement.experiments.jobs.runs import JobsRun
-from placement.experiments.run_journal import RunJournal, open_journal
+from placement.experiments.run_journal import Parse, Run, RunJournal, open_journal
 
 
 @contextmanager
-def kept_runs(folder: Path | None) -> Iterator[RunJournal[JobsRun] | None]:
+def kept_runs(folder: Path | None, parse: Parse[Run]) -> Iterator[RunJournal[Run] | None]:
     """The runs that a folder holds, to which finished ones are added; the folder is made if need be. None: no folder.
+
+    Args:
+        folder: where they are kept.
+        parse: reads a line of the journal.
 
     Raises:
         UsageError: it is no folder, another command is at work there, or it holds something else.
@@ -28,5 +31,5 @@ def kept_runs(folder: Path | None) -> Iterator[RunJournal[JobsRun] | None]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise MltcpError(f"{folder}: {error.strerror or error}") from None
-    with open_journal(folder, JobsRun.from_line) as journal:
+    with open_journal(folder, parse) as journal:
         yield journal

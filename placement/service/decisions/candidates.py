@@ -84,7 +84,7 @@ def _by_scheduler(
     """Placements by a scheduler, which sees the whole cluster; slots of running jobs are never reassigned."""
     if policy.scheduler is None or registry.pool(job).available(registry.slot_request(job)) < job.count:
         return
-    cluster = _cluster(registry, job)
+    cluster = cluster_view(registry, job)
     held = [_view(each, registry) for each in registry.jobs.values() if each.placed and _same_kind(each, job)]
     for assignment in policy.scheduler.candidates(cluster, now_ns, [*held, _view(job, registry)], most):
         slots = tuple(sorted(assignment.get(job.id, ())))
@@ -120,8 +120,8 @@ def _view(job: JobRecord, registry: Registry) -> JobView:
     )
 
 
-def _cluster(registry: Registry, job: JobRecord) -> Cluster:
-    """The cluster as schedulers see it; its GPUs are numbered like the pool's slots."""
+def cluster_view(registry: Registry, job: JobRecord) -> Cluster:
+    """The cluster as schedulers of this kind of jobs see it; its GPUs are numbered like the pool's slots."""
     gpus = bool(job.spec.gpus)
     if gpus not in registry.views:
         registry.views[gpus] = _made(registry, job)

@@ -36,7 +36,9 @@ def explain_placement(
     return pb.ExplainReply(
         job_id=job.id,
         policy=policy.name,
-        summary=_summary(job, policy, candidates, choice) + _deadline_text(job, now_ns, "expected to end"),
+        summary=_summary(job, policy, candidates, choice)
+        + (f"; restart {job.restarts}: {job.reason}" if job.restarts else "")
+        + deadline_text(job, now_ns + job.run_ns, "expected to end"),
         candidates=listed,
         decision_ns=took_ns,
     )
@@ -48,12 +50,22 @@ def explain_unplaced(registry: Registry, job: JobRecord, now_ns: int) -> pb.Expl
         summary = f"waits: job.{'gpus' if job.spec.gpus else 'cpu_slots'}: {shortage(registry, job)}"
         if registry.pool(job).available(registry.slot_request(job)) >= job.count:
             summary = "waits: its turn has not come yet"
-        summary += _deadline_text(job, now_ns, "placed now it would end")
+        if job.reason:
+            summary += f"; it was stopped before: {job.reason}"
+        summary += deadline_text(job, now_ns + job.run_ns, "placed now it would end")
     elif job.state == pb.REGISTERED:
         summary = "registered, not queued for placement"
     else:
         summary = f"over before it was placed: {job.reason}"
     return pb.ExplainReply(job_id=job.id, policy=job.policy, summary=summary)
+
+
+def explain_stopping(registry: Registry, job: JobRecord) -> pb.ExplainReply:
+    """Explain why a job is being stopped, to go on elsewhere."""
+    present = pb.Candidate(places=registry.places(job))
+    return pb.ExplainReply(
+        job_id=job.id, policy=job.policy, summary=f"is being stopped: {job.reason}", candidates=[present]
+    )
 
 
 def _summary(
@@ -71,11 +83,11 @@ def _summary(
     )
 
 
-def _deadline_text(job: JobRecord, now_ns: int, expectation: str) -> str:
-    """How much before or after its deadline a job ends that is placed now, as the end of a sentence."""
+def deadline_text(job: JobRecord, end_ns: int, expectation: str) -> str:
+    """How much before or after its deadline a job ends that ends at `end_ns`, as the end of a sentence."""
     if job.deadline_ns is None:
         return ""
-    slack_ns = job.deadline_ns - now_ns - job.run_ns
+    slack_ns = job.deadline_ns - end_ns
     side = "before" if slack_ns >= 0 else "after"
     return f"; {expectation} {abs(slack_ns) / 1e9:.1f} s {side} its deadline, {time_text(job.deadline_ns)}"
 

@@ -7,9 +7,18 @@ from dataclasses import dataclass
 from mltcp.core.policy_names import Vocabulary, split_cassini
 from placement.policies import catalogue
 from placement.policies.schedulers.scheduler import Scheduler
+from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.request_error import invalid
 
+WHOLE_JOBS = (
+    *("drs", "norm", "edf", "fifo", "themis-batch", "edf-scheme", "edf-late-last", "edf-late-last-node"),
+    *("edf-late-last-scheme", "llf", "elastic-edf", "elastic-mh", "themis-leases"),
+)
+"""Schedulers of whole jobs: they decide for all jobs at once, and choose how many slots each gets."""
+
 NAMES = Vocabulary("policy", ("random", "first-fit", "list-scheduling", "lwf-K", "themis", "pollux"))
+
+ALLOWED = f"{NAMES.allowed}, each alone or with +cassini, or, for all jobs, one of {', '.join(WHOLE_JOBS)}"
 
 
 @dataclass(frozen=True)
@@ -20,27 +29,69 @@ class ServicePolicy:
         name: the name under which it is requested.
         cassini: whether Cassini chooses among its placements and shifts jobs in time.
         compiled: the compiled placement policy; None for a scheduler.
-        scheduler: the scheduler; None for a compiled policy.
+        scheduler: the scheduler that places single jobs; None for the others.
+        whole_jobs: the scheduler that decides for all jobs; None for a policy that places single ones.
     """
 
     name: str
     cassini: bool
     compiled: catalogue.PlacementPolicy | None
     scheduler: Scheduler | None = None
+    whole_jobs: Scheduler | None = None
 
 
 def parse_policy(name: str, field: str = "policy") -> ServicePolicy:
-    """Parse a policy name: one of `NAMES`, alone or followed by ``+cassini``.
+    """Parse a policy name: one of `NAMES`, alone or followed by ``+cassini``, or one of `WHOLE_JOBS`.
 
     Raises:
         RequestError: the name is unknown.
     """
+    if name in WHOLE_JOBS:
+        from placement.policies.schedulers.registry import named_scheduler
+
+        return ServicePolicy(name, False, None, whole_jobs=named_scheduler(name))
     base, cassini = split_cassini(name)
     part = NAMES.find(base)
     if part is None:
-        raise invalid(field, f"expected {NAMES.allowed}, each alone or with +cassini, got {name!r}")
+        raise invalid(field, f"expected {ALLOWED}, got {name!r}")
     if base in ("themis", "pollux"):
         from placement.policies.schedulers import scheduling_policy
 
         return ServicePolicy(name, cassini, None, scheduling_policy.scheduling_policy(base).scheduler)
     return ServicePolicy(name, cassini, catalogue.placement_policy(part.base, part.number or 1))
+
+
+def check_whole_job(service: ServicePolicy, spec: pb.Job, field: str = "job") -> None:
+    """Check that a job and the policies of its service and its own go together.
+
+    Args:
+        service: the policy of the service.
+        spec: the job.
+        field: of the job in messages.
+
+    Raises:
+        RequestError: the job names a scheduler of whole jobs, which only a service can have; or the service has one,
+            and the job cannot be moved or has constraints that such a scheduler ignores.
+    """
+    if service.whole_jobs is None:
+        if spec.policy in WHOLE_JOBS:
+            raise invalid(
+                f"{field}.policy",
+                f"expected a policy for single jobs, since mltcp-placement serve --policy chooses one for all jobs, "
+                f"got {spec.policy!r}",
+            )
+        return
+    if spec.policy:
+        raise invalid(
+            f"{field}.policy", f"expected none beside the service's {service.name}, got {spec.policy!r}"
+        )
+    if not spec.elastic or not spec.command:
+        lacks = "one that is not elastic" if spec.command else "one without a command"
+        raise invalid(
+            f"{field}.elastic",
+            f"expected a job with a command that can be stopped and resumed, since {service.name} moves jobs, "
+            f"got {lacks}",
+        )
+    for name in ("servers", "shares_gpus", "memory_mb"):
+        if getattr(spec, name):
+            raise invalid(f"{field}.{name}", f"expected none under {service.name}, got {getattr(spec, name)}")

@@ -59,6 +59,11 @@ class PlacementStub:
                 request_serializer=placement_dot_service_dot_protocol_dot_placement__pb2.PlaceRequest.SerializeToString,
                 response_deserializer=placement_dot_service_dot_protocol_dot_placement__pb2.JobStatus.FromString,
                 _registered_method=True)
+        self.Requeue = channel.unary_unary(
+                '/mltcp.placement.v1.Placement/Requeue',
+                request_serializer=placement_dot_service_dot_protocol_dot_placement__pb2.RequeueRequest.SerializeToString,
+                response_deserializer=placement_dot_service_dot_protocol_dot_placement__pb2.JobStatus.FromString,
+                _registered_method=True)
         self.Release = channel.unary_unary(
                 '/mltcp.placement.v1.Placement/Release',
                 request_serializer=placement_dot_service_dot_protocol_dot_placement__pb2.ReleaseRequest.SerializeToString,
@@ -139,6 +144,14 @@ class PlacementServicer:
 
     def Place(self, request, context):
         """Places a registered or queued job now; the error names the resource that is missing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Requeue(self, request, context):
+        """Stops a running job that is elastic, at the end of a step, and queues it again: it goes on with the slots that it is
+        given next. While a job is being stopped it cannot be stopped again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -234,6 +247,11 @@ def add_PlacementServicer_to_server(servicer, server):
             'Place': grpc.unary_unary_rpc_method_handler(
                     servicer.Place,
                     request_deserializer=placement_dot_service_dot_protocol_dot_placement__pb2.PlaceRequest.FromString,
+                    response_serializer=placement_dot_service_dot_protocol_dot_placement__pb2.JobStatus.SerializeToString,
+            ),
+            'Requeue': grpc.unary_unary_rpc_method_handler(
+                    servicer.Requeue,
+                    request_deserializer=placement_dot_service_dot_protocol_dot_placement__pb2.RequeueRequest.FromString,
                     response_serializer=placement_dot_service_dot_protocol_dot_placement__pb2.JobStatus.SerializeToString,
             ),
             'Release': grpc.unary_unary_rpc_method_handler(
@@ -416,6 +434,33 @@ class Placement:
             target,
             '/mltcp.placement.v1.Placement/Place',
             placement_dot_service_dot_protocol_dot_placement__pb2.PlaceRequest.SerializeToString,
+            placement_dot_service_dot_protocol_dot_placement__pb2.JobStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Requeue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mltcp.placement.v1.Placement/Requeue',
+            placement_dot_service_dot_protocol_dot_placement__pb2.RequeueRequest.SerializeToString,
             placement_dot_service_dot_protocol_dot_placement__pb2.JobStatus.FromString,
             options,
             channel_credentials,

@@ -35,7 +35,8 @@ class JobRecord:
         turn: names the group of jobs that are shifted against each other; empty without a time shift.
         agent: whether an agent has attached, so that the lease applies.
         engine: the engine's reference to the started job; empty if no engine runs it.
-        done: number of iterations known to be finished.
+        done: number of iterations known to be finished; those with as many slots as it asked for.
+        restarts: how often it has been stopped and queued again.
         deadline_ns: when it is to have ended, since the epoch; None: it has no deadline.
     """
 
@@ -55,6 +56,7 @@ class JobRecord:
     agent: bool = False
     engine: str = ""
     done: int = 0
+    restarts: int = 0
     deadline_ns: int | None = None
 
     @property
@@ -70,7 +72,7 @@ class JobRecord:
     @property
     def placed(self) -> bool:
         """Whether it holds slots."""
-        return self.state == pb.PLACED
+        return self.state in (pb.PLACED, pb.STOPPING)
 
     @property
     def over(self) -> bool:
@@ -79,7 +81,7 @@ class JobRecord:
 
     @property
     def count(self) -> int:
-        """Number of slots it needs."""
+        """Number of slots it asks for; an elastic job may have others."""
         return self.spec.gpus or self.spec.cpu_slots
 
     @property
@@ -94,8 +96,8 @@ class JobRecord:
 
     @property
     def run_ns(self) -> int:
-        """The time from its placement to its end."""
-        return self.iteration_ns * self.spec.iterations
+        """The time from its placement to its end, on as many slots as it asks for."""
+        return self.iteration_ns * max(0, self.spec.iterations - self.done)
 
     @property
     def service_ns(self) -> int:
@@ -149,4 +151,5 @@ def status_message(job: JobRecord, places: list[pb.ServerSlots], attached: bool)
         attached=attached,
         job=job.spec,
         deadline_ns=job.deadline_ns,
+        restarts=job.restarts,
     )

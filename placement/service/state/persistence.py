@@ -11,11 +11,11 @@ from placement.service.state.store import Row, Store
 
 _JOB = (
     "INSERT INTO jobs (number, id, spec, profile, state, policy, reason, submitted_ns, placed_ns, ended_ns,"
-    " places, shift_ns, turn, agent, engine) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+    " places, shift_ns, turn, agent, engine, done, restarts) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 )
 _JOB_AGAIN = (
     "UPDATE jobs SET profile=?, state=?, policy=?, reason=?, placed_ns=?, ended_ns=?, places=?, shift_ns=?, turn=?,"
-    " agent=?, engine=?, submitted_ns=? WHERE number=?"
+    " agent=?, engine=?, submitted_ns=?, done=?, restarts=? WHERE number=?"
 )
 
 
@@ -45,6 +45,8 @@ def save_new_job(store: Store, job: JobRecord) -> None:
                 job.turn,
                 int(job.agent),
                 job.engine,
+                job.done,
+                job.restarts,
             ),
         ),
     )
@@ -58,7 +60,8 @@ def save_job(store: Store, job: JobRecord, places: list[pb.ServerSlots]) -> None
         _JOB_AGAIN,
         (
             *(profile, job.state, job.policy, job.reason, job.placed_ns, job.ended_ns, where),
-            *(job.shift_ns, job.turn, int(job.agent), job.engine, job.submitted_ns, job.number),
+            *(job.shift_ns, job.turn, int(job.agent), job.engine, job.submitted_ns),
+            *(job.done, job.restarts, job.number),
         ),
     )
 
@@ -84,7 +87,7 @@ def saved_jobs(store: Store) -> Iterator[tuple[JobRecord, list[pb.ServerSlots]]]
     """All jobs with their places, in the order of registration; `slots` and `links` of the records are empty."""
     for row in store.rows(
         "SELECT number, spec, profile, state, policy, reason, submitted_ns, placed_ns, ended_ns, places, shift_ns,"
-        " turn, agent, engine FROM jobs ORDER BY number"
+        " turn, agent, engine, done, restarts FROM jobs ORDER BY number"
     ):
         yield _job(row)
 
@@ -113,6 +116,8 @@ def _job(row: Row) -> tuple[JobRecord, list[pb.ServerSlots]]:
         turn,
         agent,
         engine,
+        done,
+        restarts,
     ) = row
     submission = pb.Job.FromString(spec)
     submitted_demand = demand_of(submission.profile, "profile") if submission.HasField("priority") else None
@@ -130,6 +135,8 @@ def _job(row: Row) -> tuple[JobRecord, list[pb.ServerSlots]]:
         turn=turn,
         agent=bool(agent),
         engine=engine,
+        done=done,
+        restarts=restarts,
         deadline_ns=deadline_of(submission, submitted_demand, submitted),
     )
     return job, list(pb.JobStatus.FromString(places).places) if places else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from placement.service.protocol import placement_pb2 as pb
 from placement.service.state.persistence import saved_jobs, saved_links, saved_servers
 from placement.service.state.registry import Registry
 from placement.service.state.store import Store
@@ -14,7 +13,7 @@ def recovered(store: Store) -> Registry:
     registry.add_servers(saved_servers(store))
     registry.add_links(saved_links(store))
     for job, places in saved_jobs(store):
-        if job.state == pb.PLACED:
+        if job.placed:
             registry.place_again(job, registry.slots(job, places))
         else:
             registry.add_job(job)

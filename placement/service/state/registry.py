@@ -172,12 +172,36 @@ class Registry:
         """End a job: free its slots and links, and return its final record."""
         self.waiting.remove(job.id)
         if job.placed:
-            self.pool(job).release(job.slots, self.slot_request(job), job.work_ns)
-            for link in job.links:
-                self.jobs_of[link].pop(job.id, None)
+            self._free(job)
         ended = replace(job, state=state, reason=reason, ended_ns=now_ns, shift_ns=None, turn="", agent=False)
         self.jobs[job.id] = ended
         return ended
+
+    def requeue(self, job: JobRecord, reason: str, done: int) -> JobRecord:
+        """Free the slots and links of a placed job, which waits again, and return its new record.
+
+        Args:
+            job: placed.
+            reason: why it waits.
+            done: the iterations that it has done.
+        """
+        self._free(job)
+        queued = replace(
+            job,
+            state=pb.QUEUED,
+            reason=reason,
+            placed_ns=0,
+            slots=(),
+            links=(),
+            shift_ns=None,
+            turn="",
+            agent=False,
+            engine="",
+            done=done,
+            restarts=job.restarts + 1,
+        )
+        self.add_job(queued)
+        return queued
 
     def progress(self, job: JobRecord, done: int) -> JobRecord:
         """Record the number of finished iterations of a placed job, and return its new record."""
@@ -202,6 +226,11 @@ class Registry:
                 self.jobs[job.id] = changed
                 self._use(changed)
                 yield changed
+
+    def _free(self, job: JobRecord) -> None:
+        self.pool(job).release(job.slots, self.slot_request(job), job.work_ns)
+        for link in job.links:
+            self.jobs_of[link].pop(job.id, None)
 
     def _use(self, job: JobRecord) -> None:
         for link in job.links:

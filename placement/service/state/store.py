@@ -17,7 +17,7 @@ from typing import Any
 
 from mltcp.core.errors import MltcpError
 
-VERSION = 1
+VERSION = 2
 
 _SCHEMA = """
 CREATE TABLE servers (number INTEGER PRIMARY KEY, message BLOB NOT NULL);
@@ -37,9 +37,16 @@ CREATE TABLE jobs (
     shift_ns INTEGER,
     turn TEXT NOT NULL,
     agent INTEGER NOT NULL,
-    engine TEXT NOT NULL
+    engine TEXT NOT NULL,
+    done INTEGER NOT NULL DEFAULT 0,
+    restarts INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE decisions (job INTEGER PRIMARY KEY, message BLOB NOT NULL);
+"""
+
+_FROM_1 = """
+ALTER TABLE jobs ADD COLUMN done INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN restarts INTEGER NOT NULL DEFAULT 0;
 """
 
 Row = tuple[Any, ...]
@@ -183,8 +190,12 @@ def _opened(path: Path) -> sqlite3.Connection:
         version = int(database.execute("PRAGMA user_version").fetchone()[0])
         if version == 0 and not database.execute("SELECT 1 FROM sqlite_master").fetchall():
             database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
+        elif version == 1:
+            database.executescript(f"BEGIN; {_FROM_1} PRAGMA user_version={VERSION}; COMMIT;")
         elif version != VERSION:
-            raise MltcpError(f"{path}: a database of version {version}: this service reads version {VERSION}")
+            raise MltcpError(
+                f"{path}: a database of version {version}: this service reads versions 1 and {VERSION}"
+            )
     except sqlite3.Error as error:
         raise MltcpError(f"{path}: {error}") from None
     finally:

@@ -18,6 +18,7 @@ from placement.policies.schedulers.scheduling_policy import Decision
 from placement.simulator.executor import JobEnd, Start
 from placement.simulator.rates.rate_job import RateJob
 from placement.simulator.rates.span import Span
+from placement.simulator.rates.start_cost import StartCost
 
 
 @dataclass
@@ -66,16 +67,24 @@ class RatesExecutor:
         cluster: where the jobs run; a server is a node.
         model: gives the rates.
         restart_ns: the cost c of every start of a job but its first.
+        start_cost: the costs of starts, in place of `restart_ns`.
 
     Raises:
         UsageError: the cost is negative.
     """
 
-    def __init__(self, cluster: Cluster, model: ThroughputModel, restart_ns: int = 0) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        model: ThroughputModel,
+        restart_ns: int = 0,
+        start_cost: StartCost | None = None,
+    ) -> None:
         if restart_ns < 0:
             raise UsageError(f"restart_ns: expected 0 or more, got {restart_ns}")
         self.spans: list[Span] = []
-        self._cluster, self._model, self._restart_ns = cluster, model, restart_ns
+        self._cluster, self._model = cluster, model
+        self._start_cost = start_cost or StartCost(restart_ns)
         self._running: dict[str, _Running] = {}
         self._now_ns = 0
 
@@ -99,7 +108,7 @@ class RatesExecutor:
 
     def start(self, start: Start[RateJob]) -> None:
         """See `Executor`."""
-        hold_ns = self._restart_ns if start.restarts else 0
+        hold_ns = self._start_cost.hold_ns(len(start.gpus), start.restarts)
         begins_ns = self._now_ns + hold_ns
         work = Fraction(start.work)
         self._running[start.job.name] = _Running(

@@ -11,14 +11,26 @@ from placement.simulator.rates.outcome import RatesOutcome, SpanTable
 from placement.simulator.rates.rate_job import ModelTimes, RateJob
 from placement.simulator.rates.rates_executor import RatesExecutor
 from placement.simulator.rates.settings import RatesSettings
+from placement.simulator.rates.start_cost import StartCost
 from placement.traces.deadlines.trace import DeadlineTrace
 
 _NIC_BPS = 48_000_000_000
 """No job has a demand, so the rate of NICs makes no difference."""
 
 
-def run_rates(trace: DeadlineTrace, settings: RatesSettings, scheduler: Scheduler) -> RatesOutcome:
+def run_rates(
+    trace: DeadlineTrace,
+    settings: RatesSettings,
+    scheduler: Scheduler,
+    start_cost: StartCost | None = None,
+) -> RatesOutcome:
     """Run a trace to its end.
+
+    Args:
+        trace: the jobs.
+        settings: the cluster; its `restart_ns` is what the scheduler is told.
+        scheduler: decides.
+        start_cost: what starts cost; default: every restart `restart_ns`.
 
     Raises:
         UsageError: a job asks for more GPUs than the cluster has.
@@ -26,20 +38,24 @@ def run_rates(trace: DeadlineTrace, settings: RatesSettings, scheduler: Schedule
     """
     cluster = settings.cluster()
     check_fits(trace, len(cluster.gpus))
-    executor = RatesExecutor(cluster, settings.model, settings.restart_ns)
+    executor = RatesExecutor(cluster, settings.model, settings.restart_ns, start_cost)
     policy = SchedulingPolicy(scheduler, most=1)
+    ClusterRun(rate_jobs(trace, settings), cluster, _NIC_BPS, policy, executor, settings.restart_ns).run()
+    table = SpanTable.of(executor.spans, trace, cluster)
+    return RatesOutcome(trace, scheduler.name, len(cluster.gpus), table, tuple(executor.spans))
+
+
+def rate_jobs(trace: DeadlineTrace, settings: RatesSettings) -> list[RateJob]:
+    """The jobs of a trace under the throughput model; those of the same workload share their times."""
     times: dict[Workload, ModelTimes] = {}
-    jobs = [
+    return [
         RateJob(
             job,
             times.setdefault(job.workload, ModelTimes(settings.model, job.workload, settings.gpus)),
-            len(cluster.gpus),
+            settings.nodes * settings.gpus,
         )
         for job in trace.jobs
     ]
-    ClusterRun(jobs, cluster, _NIC_BPS, policy, executor, settings.restart_ns).run()
-    table = SpanTable.of(executor.spans, trace, cluster)
-    return RatesOutcome(trace, scheduler.name, len(cluster.gpus), table, tuple(executor.spans))
 
 
 def check_fits(trace: DeadlineTrace, gpus: int) -> None:

@@ -13,6 +13,7 @@ Numbers are decimal and exact: times to the ns.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from mltcp.core.errors import UsageError
 from placement.model.throughput.throughput import Workload
@@ -26,6 +27,7 @@ COLUMNS = (*_NEEDED, *_DUE, "gpus")
 """All columns; one of alpha and deadline_s is needed, not both."""
 
 _NS_PER_S = 10**9
+_LONGEST_HEADER = 1000
 
 
 def parse(source: Source, workloads: Sequence[Workload]) -> DeadlineTrace:
@@ -50,6 +52,16 @@ def parse(source: Source, workloads: Sequence[Workload]) -> DeadlineTrace:
     if not found:
         raise fault(header.place, "file", "no jobs follow the names of the columns", "1 or more")
     return DeadlineTrace.of(source.name, found)
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file begins with the columns of such a table; False if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            columns = {name.strip() for name in file.readline(_LONGEST_HEADER).split(",")}
+    except (OSError, ValueError):
+        return False
+    return columns.issuperset(_NEEDED)
 
 
 def _job(fields: Mapping[str, Field], known: Mapping[str, Workload]) -> DeadlineJob:

@@ -68,9 +68,16 @@ def test_a_job_that_fails_says_why_and_gives_its_slots_back(client):
     eventually(lambda: client.status().servers[0].cpu_slots_free == 2)
 
 
-def test_a_released_job_is_stopped_before_its_slots_are_free(client, tmp_path):
-    client.submit(shell("long", f"touch {tmp_path}/began.$RANK; sleep 86400"))
+def test_a_released_job_has_time_to_stop_before_its_slots_are_free(client, tmp_path):
+    client.submit(
+        shell(
+            "long",
+            f"trap 'touch {tmp_path}/saved.$RANK; exit 0' TERM; touch {tmp_path}/began.$RANK; "
+            "while :; do sleep 0.05; done",
+        )
+    )
     eventually(lambda: (tmp_path / "began.1").exists(), PATIENCE_S)
     client.release("long", "enough")
     status = over(client, "long")
     assert (status.state, status.reason) == (pb.ENDED, "enough")
+    assert [(tmp_path / f"saved.{rank}").exists() for rank in (0, 1)] == [True, True]
