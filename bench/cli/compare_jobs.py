@@ -51,7 +51,6 @@ def execute(options: argparse.Namespace) -> int:
     from bench.compare.jobs.live_run import LiveRun
     from bench.compare.jobs.measured_cost import parse_start_cost
     from bench.compare.jobs.report import document, print_table, write_results
-    from bench.lab.network import namespaces
     from placement.experiments.jobs.kept import kept_runs
     from placement.policies.schedulers.registry import NAMES
     from placement.simulator.rates.run import check_fits
@@ -67,7 +66,6 @@ def execute(options: argparse.Namespace) -> int:
     scale = scale_of(options)
     check_fits(trace, scale.shape.racks * scale.shape.slots)
     plan = JobsPlan(scale.trace(trace), policies, scale, parse_start_cost(options.restart_cost))
-    namespaces.require_privileges()
     total = len(plan.policies) * len(plan.trace.jobs)
     with kept_runs(options.output, LiveRun.from_line) as journal, progress_bar(total) as bar:
         results = compare_jobs(plan, journal, lambda policy, job: bar.advance(f"{policy}, job {job}"))

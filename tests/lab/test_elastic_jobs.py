@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from bench.cli.main import main
 from bench.compare.jobs.elastic_executor import ElasticExecutor
 from bench.lab import Lab
 from bench.lab.servers import LabNetwork, engine_hosts
@@ -67,3 +68,20 @@ def test_a_scheduler_moves_jobs_between_hosts_with_other_numbers_of_ranks(tmp_pa
         assert tuple(each.ranks for each in header.segments[-len(ranks) :]) == ranks
         assert json.loads((tmp_path / name / FAULTS).read_text()) == []
         assert executor.trainings[name].faults() == []
+
+
+def test_the_command_runs_a_table_of_whole_jobs_and_goes_on_from_a_kept_run(tmp_path, capsys):
+    table, folder = tmp_path / "jobs.csv", tmp_path / "runs"
+    table.write_text("job_id,arrival_s,workload,alpha\na,0,ResNet-50,1\n")
+    small = ["--speed", "8000", "--racks", "2", "--slots", "1", "--restart-cost", "5"]
+    arguments = ["compare", "--trace", str(table), "--policies", "edf", *small, "-o", str(folder), "--json"]
+    assert main(arguments) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out) == first
+    (policy,) = first["policies"]
+    (job,) = policy["jobs"]
+    assert (policy["policy"], policy["traces"][0]["jobs"], job["gpus"]) == ("edf", 1, [[0, 1]])
+    assert 0.5 < job["run_s"]
+    assert job["predicted_run_s"] == pytest.approx(5.6, abs=0.2)
+    assert {path.name for path in folder.iterdir()} >= {"jobs.json", "runs.jsonl", "gantt-edf.svg"}

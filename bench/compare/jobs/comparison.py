@@ -10,6 +10,7 @@ from typing import Any
 
 from bench.compare.jobs.lab_trace import LabScale
 from bench.compare.jobs.live_run import LiveRun, run_live
+from bench.lab.network import namespaces
 from placement.experiments.jobs.results import PolicyResult, TraceResult
 from placement.experiments.run_journal import RunJournal
 from placement.policies.schedulers.registry import named_scheduler
@@ -147,6 +148,7 @@ def compare_jobs(
         key = plan.key(policy)
         run = None if journal is None else journal.runs.get(key)
         if run is None:
+            namespaces.require_privileges()
             run = run_live(
                 plan.trace,
                 plan.scale,

@@ -40,18 +40,18 @@ def test_a_job_goes_on_with_other_ranks_on_other_hosts(engine, tmp_path):
     job.await_steps(2)
     assert job.stop(PATIENCE_S) == JobStopped("j", orderly=True)
     first = progress_of(options.directory).samples_done
-    job.start([HostShare("b", (0, 1)), HostShare("a", (1,))])
+    job.start([HostShare("b", (1,)), HostShare("a", (1,))])
     job.await_steps(2)
     assert isinstance(job.kill_rank(1), JobFailed)
     assert job.faults() == []
     second = progress_of(options.directory).samples_done
-    job.start([HostShare("a", (0, 1))])
+    job.start([HostShare("b", (0,))])
     assert job.end() == JobFinished("j")
     header = progress_of(options.directory)
     assert [(each.begin, each.end, each.ranks) for each in header.segments] == [
         (0, first, 1),
-        (first, second, 3),
-        (second, 240, 2),
+        (first, second, 2),
+        (second, 240, 1),
     ]
     assert json.loads((options.directory / FAULTS).read_text()) == []
     assert job.faults() == []
