@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.cost.benchmark import Benchmark, Row
-from mltcp.core.atomic_files import write_atomically
+from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.subcommands import Subcommand
 
 BENCHMARKS = tuple(
@@ -62,6 +62,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def execute(options: argparse.Namespace) -> int:
     """Run the benchmark and print its figures as they are measured; returns the exit status."""
+    if options.output is not None:
+        check_writable(options.output)
     rows: list[Row] = []
     for row in options.measure(options):
         rows.append(row)

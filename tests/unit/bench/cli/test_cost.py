@@ -12,8 +12,8 @@ from bench.cli.main import main
 ROWS = ({"case": "a", "median_ms": 1.25, "jobs": 3}, {"case": "b", "median_ms": 2.0, "jobs": 4})
 
 
-def options(json):
-    return argparse.Namespace(measure=lambda _: iter(ROWS), benchmark="cassini", json=json)
+def options(json, output=None):
+    return argparse.Namespace(measure=lambda _: iter(ROWS), benchmark="cassini", json=json, output=output)
 
 
 @pytest.mark.parametrize("name", [each.name for each in BENCHMARKS])
@@ -43,13 +43,15 @@ def test_a_line_for_each_case(capsys):
     assert capsys.readouterr().out == "a: median_ms 1.25, jobs 3\nb: median_ms 2, jobs 4\n"
 
 
-def test_one_document_of_all_cases(capsys):
-    assert execute(options(json=True)) == 0
-    assert json.loads(capsys.readouterr().out) == {
+def test_one_document_of_all_cases(capsys, tmp_path):
+    assert execute(options(json=True, output=tmp_path / "cost.json")) == 0
+    printed = capsys.readouterr().out
+    assert json.loads(printed) == {
         "schema": 1,
         "benchmark": "cassini",
         "results": list(ROWS),
     }
+    assert (tmp_path / "cost.json").read_text() == printed
 
 
 @pytest.mark.parametrize(
