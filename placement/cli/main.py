@@ -13,6 +13,7 @@ from mltcp.core.signals import exit_on_sigterm
 from mltcp.core.subcommands import Subcommand, add_subcommands, named_subcommand
 
 _SIMULATION = "placement.cli.simulation"
+_PARAMETER_SERVER = "placement.cli.parameter_server"
 _SERVICE = "placement.cli.service"
 SUBCOMMANDS = (
     *(
@@ -27,6 +28,12 @@ SUBCOMMANDS = (
             ("circle", "score the compatibility of jobs on a link, and draw their circles"),
             ("profile", "find a job's iteration and its phases in a packet capture (pcap, pcapng)"),
         )
+    ),
+    Subcommand(
+        "throughput",
+        f"{_PARAMETER_SERVER}.throughput",
+        "predict the throughput of asynchronous SGD with a parameter server by the number of workers",
+        extra="placement",
     ),
     Subcommand(
         "gate",
@@ -59,6 +66,7 @@ examples:
   mltcp-placement jobs --workload drs --seeds 0:100 --policies drs,norm,edf
   mltcp-placement circle vgg.json bert.json -o circles.svg
   mltcp-placement profile iteration.pcap --json
+  mltcp-placement throughput --profile ps.json --workers 1:30
   mltcp-placement gate --listen unix:/run/mltcp/gate.sock
   mltcp-placement serve --cluster cluster.json --policy lwf-1+cassini
   mltcp-placement submit --id bert-7 --gpus 4 --iterations 20000 --profile bert.json

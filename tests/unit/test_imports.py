@@ -57,7 +57,7 @@ LAYERS = {
     ),
     "placement.policies": ("rule_numbers", "catalogue", "placing", "communication", "schedulers"),
     "placement.simulator": (
-        *("outcome", "exact", "published", "fluid"),
+        *("outcome", "exact", "published", "fluid", "parameter_server"),
         *("scheduled_job", "executor", "cluster_run", "rates"),
     ),
     "placement.service": ("protocol", "state", "context", "decisions", "agents"),

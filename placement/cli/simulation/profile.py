@@ -13,7 +13,7 @@ from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.demand import demand_document
 from mltcp.core.quantities import with_si_prefix
 from placement.cassini.capture import BIN_NS, Captured, captured
-from placement.cli.simulation.service_profile import (
+from placement.cli.parameter_server.service_profile import (
     add_service_arguments,
     check_arguments,
     read_service,

@@ -1,0 +1,1 @@
+"""Commands about asynchronous SGD with a parameter server."""

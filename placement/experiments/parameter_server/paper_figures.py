@@ -1,0 +1,191 @@
+"""The figures of the paper that show the model, with service times as far as they are published.
+
+Beside the three methods each has two event simulations: links shared equally with exponential times, which the exact
+method solves, and links first come first served with nearly constant times, for which the approximate one stands.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mltcp.core.errors import UsageError
+from placement.experiments.parameter_server.predictions import Predictions, Question, predict
+from placement.experiments.student_t import two_sided
+from placement.model.parameter_server.prediction import Method
+from placement.model.parameter_server.service_times import ServiceTimes
+from placement.simulator.parameter_server.network import NetworkSettings, Sizes, simulate_network
+
+METHODS = (Method.EXACT, Method.APPROXIMATE, Method.HYBRID)
+
+_CONFIDENCE = 0.95
+_K80_FLOP_PER_S = 2.8e12
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One diagram: throughput by the number of workers.
+
+    Attributes:
+        name: the network that is trained, and how.
+        service: its times with one server.
+        shares: of the parameters, on each server.
+        most: the largest number of workers.
+    """
+
+    name: str
+    service: ServiceTimes
+    shares: tuple[float, ...]
+    most: int
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """A figure of the paper.
+
+    Attributes:
+        number: in the paper.
+        title: the figure's subject.
+        claims: the paper's words on it, in short; its curves are pictures without numbers.
+        panels: the diagrams.
+        cycles: to simulate for each point.
+    """
+
+    number: int
+    title: str
+    claims: tuple[str, ...]
+    panels: tuple[Panel, ...]
+    cycles: int
+
+
+def _of_k80(name: str, size_bytes: float, rate_bps: float, worker_s: float, *shares: float) -> Panel:
+    """Of the cloud experiments: 1 to 7 workers with a K80 each; computing times from public benchmarks."""
+    of_size = ServiceTimes.of_model(size_bytes, 0, rate_bps=rate_bps, flop_per_s=_K80_FLOP_PER_S)
+    service = ServiceTimes(worker_s, of_size.uplink_s, of_size.server_s, of_size.downlink_s)
+    return Panel(name, service, shares or (1.0,), 7)
+
+
+_CLOUD = (
+    ("InceptionV3, 100 MB, 1 Gbit/s", 100e6, 1e9, 1.09),
+    ("ResNet-152, 232 MB, 3 Gbit/s", 232e6, 3e9, 1.60),
+    ("VGG16, 528 MB, 5 Gbit/s", 528e6, 5e9, 0.90),
+)
+
+FIGURES = {
+    figure.number: figure
+    for figure in (
+        PaperFigure(
+            7,
+            "throughput with shared and with first-come-first-served links (8 MB model)",
+            (
+                "almost linear at 2 workers (10.3/s); the exact method is too low at 2 and 3, accurate above",
+                "the approximate method is good below 4 workers and too high from 4",
+            ),
+            (Panel("8 MB", ServiceTimes(0.029, 0.072, 0.018, 0.072), (1.0,), 10),),
+            200_000,
+        ),
+        PaperFigure(
+            11,
+            "throughput in the cloud, one server (computing times from public K80 benchmarks, not the paper's)",
+            (
+                "InceptionV3: exact good at high load, approximate at low load; the others: approximate",
+                "11b falls because of the method: simulation of the network grows",
+            ),
+            (*(_of_k80(*network) for network in _CLOUD), _of_k80("VGG16, batch 64", 528e6, 5e9, 1.8)),
+            50_000,
+        ),
+        PaperFigure(
+            15,
+            "several parameter servers (computing times from public K80 benchmarks, not the paper's)",
+            (
+                "encouraging with 2 servers except for VGG16; far too high with 3",
+                "the failure with 3 is one server with four times the parameters of the others",
+            ),
+            (
+                *(
+                    _of_k80(f"{name}, {servers} servers", size, rate, worker_s, *([1 / servers] * servers))
+                    for servers in (2, 3)
+                    for name, size, rate, worker_s in _CLOUD
+                ),
+                _of_k80("VGG16, 3 servers, shares 4:1:1", 528e6, 5e9, 0.90, 4 / 6, 1 / 6, 1 / 6),
+            ),
+            50_000,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A simulated mean.
+
+    Attributes:
+        value: mini-batches a second.
+        half_interval: half of the 95 % confidence interval, from batch means.
+    """
+
+    value: float
+    half_interval: float
+
+
+@dataclass(frozen=True)
+class PanelResult:
+    """A diagram of ours.
+
+    Attributes:
+        panel: its subject.
+        predictions: of the three methods.
+        shared: simulated, with links shared equally and exponential times.
+        first_come: simulated, with links first come first served and times within 10 % of the mean.
+    """
+
+    panel: Panel
+    predictions: Predictions
+    shared: tuple[Estimate, ...]
+    first_come: tuple[Estimate, ...]
+
+
+def paper_figure(number: int) -> PaperFigure:
+    """The figure of that number.
+
+    Raises:
+        UsageError: it is not one about the model.
+    """
+    if number not in FIGURES:
+        raise UsageError(f"figure: expected {', '.join(map(str, FIGURES))}, got {number}")
+    return FIGURES[number]
+
+
+def evaluate(
+    panel: Panel, cycles: int, seed: int = 0, step: Callable[[str], None] = lambda _: None
+) -> PanelResult:
+    """Predict and simulate a diagram.
+
+    Args:
+        panel: the diagram.
+        cycles: to simulate for each point.
+        seed: of the simulations.
+        step: called after each number of workers.
+    """
+    workers = range(1, panel.most + 1)
+    predictions = predict(panel.service, workers, Question(METHODS, panel.shares))
+    shared, first_come = [], []
+    for count in workers:
+        for found, settings in (
+            (shared, NetworkSettings(shares=panel.shares, cycles=cycles, seed=seed)),
+            (
+                first_come,
+                NetworkSettings(True, Sizes.JITTER, Sizes.JITTER, panel.shares, cycles, seed=seed),
+            ),
+        ):
+            found.append(_estimate(simulate_network([panel.service] * count, settings).batches))
+        step(f"{panel.name}: {count} workers")
+    return PanelResult(panel, predictions, tuple(shared), tuple(first_come))
+
+
+def _estimate(batches: tuple[float, ...]) -> Estimate:
+    error = statistics.stdev(batches) / math.sqrt(len(batches))
+    # The batches have equally many cycles, so that the rate over all of them is their harmonic mean.
+    return Estimate(statistics.harmonic_mean(batches), two_sided(_CONFIDENCE, len(batches) - 1) * error)

@@ -1,0 +1,1 @@
+"""Event simulation of workers around parameter servers, against which the queueing model is held."""
