@@ -119,7 +119,6 @@ def test_a_training_worker_is_measured(tmp_path):
     assert (found.cycles, found.server) == (CYCLES, server.address)
     assert found.service.cycle_s == pytest.approx(cycle_s, rel=0.01)
     link_s = SIZE_BYTES / PAYLOAD_BYTES * FRAME_BYTES * 8 / RATE_BPS
-    print(found, cycle_s, link_s)
     # A busy machine makes all of them longer, but none shorter.
     assert 0.97 * link_s < found.service.uplink_s < 1.5 * link_s
     assert 0.97 * link_s < found.service.downlink_s < 1.5 * link_s

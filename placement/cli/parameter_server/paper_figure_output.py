@@ -15,7 +15,6 @@ from placement.experiments.parameter_server.paper_figures import (
     PanelResult,
     PaperFigure,
     evaluate,
-    paper_figure,
 )
 
 if TYPE_CHECKING:
@@ -25,13 +24,8 @@ _MOST_ABREAST = 4
 _GOAL = 0.05
 
 
-def execute(number: int, picture: Path | None, as_json: bool) -> int:
-    """Compute a figure and print it, or its JSON document; returns the exit status.
-
-    Raises:
-        UsageError: no figure of that number is about the model.
-    """
-    figure = paper_figure(number)
+def execute(figure: PaperFigure, picture: Path | None, as_json: bool) -> int:
+    """Compute a figure and print it, or its JSON document; returns the exit status."""
     steps = sum(panel.most for panel in figure.panels)
     with progress_bar(steps, transient=True) as bar:
         results = [evaluate(panel, figure.cycles, step=bar.advance) for panel in figure.panels]

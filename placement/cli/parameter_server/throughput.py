@@ -11,6 +11,7 @@ from mltcp.core.errors import UsageError
 from mltcp.core.quantities import parse_number
 from placement.cli.parameter_server import paper_figure_output
 from placement.experiments.console import open_console
+from placement.experiments.parameter_server.paper_figures import paper_figure
 from placement.experiments.parameter_server.predictions import (
     MixturePredictions,
     Predictions,
@@ -93,7 +94,7 @@ def execute(options: argparse.Namespace) -> int:
         for name in ("workers", "model", "servers", "shares", "sharing"):
             if getattr(options, name) is not None:
                 raise UsageError(f"--{name}: expected only without --figure")
-        return paper_figure_output.execute(options.figure, options.output, options.json)
+        return paper_figure_output.execute(paper_figure(options.figure), options.output, options.json)
     question = _question(options)
     if options.mix is not None:
         return _execute_mixture(options, question)
