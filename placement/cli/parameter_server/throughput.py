@@ -138,7 +138,7 @@ def _check_workers(*numbers: int) -> None:
 
 
 def _question(options: argparse.Namespace) -> Question:
-    methods = _METHODS
+    methods: tuple[Method, ...] = _METHODS
     if options.model is not None:
         methods = tuple(dict.fromkeys(method_named(name) for name in options.model.split(",")))
     if options.servers is not None and options.shares is not None:

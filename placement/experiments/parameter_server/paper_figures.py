@@ -171,7 +171,8 @@ def evaluate(
     """
     workers = range(1, panel.most + 1)
     predictions = predict(panel.service, workers, Question(METHODS, panel.shares))
-    shared, first_come = [], []
+    shared: list[Estimate] = []
+    first_come: list[Estimate] = []
     for count in workers:
         for found, settings in (
             (shared, NetworkSettings(shares=panel.shares, cycles=cycles, seed=seed)),
