@@ -7,18 +7,22 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
+from statistics import fmean
 
 from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
 from placement.cli.simulation.jobs_pictures import draw
+from placement.experiments.jobs.bound import TraceBound, bound_of
+from placement.experiments.jobs.differences import RateDifference, rate_difference
 from placement.experiments.jobs.figures import SWEEPS, Sweep, sweep_cells
 from placement.experiments.jobs.kept import kept_runs
-from placement.experiments.jobs.report import print_jobs
-from placement.experiments.jobs.results import text
+from placement.experiments.jobs.report import print_bounds, print_differences, print_jobs
+from placement.experiments.jobs.results import PolicyResult, document, text
 from placement.experiments.jobs.runs import (
     Cell,
     Drawn,
@@ -56,6 +60,7 @@ examples:
   mltcp-placement jobs --workload drs --trace mine.csv --policies drs,edf-late-last-node
   mltcp-placement jobs --trace cluster_job_log.json --nodes 50 --gpus 8 --urgent 0.2 --policies drs,norm
   mltcp-placement jobs --seeds 0:100 -o results          Figures 7 to 12; may be interrupted, and goes on from there
+  mltcp-placement jobs --seeds 0:100 --policies edf-late-last-node,edf-efficient --baseline edf-late-last-node --bound
   mltcp-placement jobs --seeds 0:100 --figures 7,10 -o results    only some of them
 
 A trace is a table (CSV) with the columns job_id, arrival_s, workload (one of those of the DRS evaluation) and alpha or
@@ -114,6 +119,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="LIST",
         help=f"of -o: the experiments to run besides, of {', '.join(map(str, SWEEPS))} (default: all of seeds)",
     )
+    command.add_argument(
+        "--baseline",
+        metavar="NAME",
+        help="one of the policies: show the paired difference of each other from it",
+    )
+    command.add_argument(
+        "--bound", action="store_true", help="show how many deadlines any schedule can meet at most"
+    )
     command.add_argument("--json", action="store_true", help="one JSON document instead of the table")
     command.add_argument(
         "--processes", type=int, metavar="N", help="that run at a time (default: one a core)"
@@ -124,6 +137,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def execute(options: argparse.Namespace) -> int:
     """Run the comparison and print it; returns the exit status."""
     policies = parse_names(options.policies, lambda name: str(NAMES.parse(name)))
+    baseline = _baseline(options.baseline, policies)
     base, sweeps = Cell(_traces(options), settings_of(options)), _sweeps(options)
     for trace in base.traces.given if isinstance(base.traces, Given) else ():
         check_fits(trace, base.settings.nodes * base.settings.gpus)
@@ -139,11 +153,48 @@ def execute(options: argparse.Namespace) -> int:
             write_atomically(options.output / "jobs.json", text(options.workload, results).encode() + b"\n")
             _write_figures(options.output, base, policies, sweeps, runs)
             draw(options.output, base, policies, sweeps, runs)
+    differences = {} if baseline is None else _differences(results, baseline)
+    bounds = [bound_of(trace, base.settings) for trace in base.traces.traces()] if options.bound else []
     if options.json:
-        print(text(options.workload, results))
-    else:
-        print_jobs(_title(options, base), results)
+        print(_text(options.workload, results, differences, bounds))
+        return 0
+    print_jobs(_title(options, base), results)
+    print_differences(differences)
+    if bounds:
+        print_bounds(bounds)
     return 0
+
+
+def _baseline(given: str | None, policies: Sequence[str]) -> str | None:
+    """The policy that the others are compared with; None if there is none."""
+    if given is None:
+        return None
+    name = str(NAMES.parse(given))
+    if name not in policies:
+        raise UsageError(f"--baseline: expected one of {', '.join(policies)}, got {shown(given)}")
+    return name
+
+
+def _differences(results: Sequence[PolicyResult], baseline: str) -> dict[str, RateDifference]:
+    base = next(result for result in results if result.policy == baseline)
+    return {result.policy: rate_difference(result, base) for result in results if result.policy != baseline}
+
+
+def _text(
+    workload: str,
+    results: Sequence[PolicyResult],
+    differences: Mapping[str, RateDifference],
+    bounds: Sequence[TraceBound],
+) -> str:
+    """The JSON document; what was not asked for is not in it."""
+    found = document(workload, results)
+    for policy in found["policies"]:
+        if policy["policy"] in differences:
+            policy["difference"] = differences[policy["policy"]].document()
+    if bounds:
+        rate = fmean(each.guarantee_rate for each in bounds)
+        found["bound"] = {"guarantee_rate": rate, "traces": [asdict(each) for each in bounds]}
+    return json.dumps(found, allow_nan=False)
 
 
 def _run(

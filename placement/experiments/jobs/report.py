@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, TextIO
 
 from placement.experiments.console import open_console
+from placement.experiments.jobs.bound import TraceBound
+from placement.experiments.jobs.differences import RateDifference
 from placement.experiments.jobs.results import PolicyResult
 
 if TYPE_CHECKING:
@@ -26,6 +29,20 @@ _S_PER_HOUR = 3600
 def print_jobs(title: str, results: Sequence[PolicyResult], file: TextIO | None = None) -> None:
     """Print the results to the file or to standard output."""
     open_console(file).print(table(title, results))
+
+
+def print_differences(differences: Mapping[str, RateDifference], file: TextIO | None = None) -> None:
+    """Print the difference of each policy from the baseline, a line a policy."""
+    console = open_console(file)
+    for policy, each in differences.items():
+        half = "" if each.half_points is None else f" +- {each.half_points:.2f}"
+        console.print(f"{policy} - {each.baseline}: {each.points:+.2f}{half} points of the guarantee rate")
+
+
+def print_bounds(bounds: Sequence[TraceBound], file: TextIO | None = None) -> None:
+    """Print the mean of the upper bounds."""
+    mean = fmean(each.guarantee_rate for each in bounds)
+    open_console(file).print(f"upper bound of the guarantee rate under any policy: {mean:.3f}")
 
 
 def table(title: str, results: Sequence[PolicyResult]) -> Table:

@@ -7,7 +7,9 @@ from types import MappingProxyType
 
 from mltcp.core.policy_names import Vocabulary
 from placement.policies.catalogue import placement_policy
+from placement.policies.schedulers.admission.edf_efficient import EdfEfficient
 from placement.policies.schedulers.drs.drs import Drs
+from placement.policies.schedulers.elastic.elastic_density import ElasticDensity
 from placement.policies.schedulers.elastic.elastic_edf import ElasticEdf
 from placement.policies.schedulers.elastic.elastic_mh import ElasticMh
 from placement.policies.schedulers.fairness.themis_batch import ThemisBatch
@@ -21,6 +23,7 @@ from placement.policies.schedulers.ordered.fifo import Fifo
 from placement.policies.schedulers.ordered.llf import Llf
 from placement.policies.schedulers.pollux import Pollux
 from placement.policies.schedulers.random_scheduler import RandomScheduler
+from placement.policies.schedulers.rollout.edf_rollout import EdfRollout
 from placement.policies.schedulers.scheduler import Scheduler
 from placement.policies.schedulers.themis import Themis
 
@@ -41,8 +44,11 @@ SCHEDULERS: Mapping[str, _Factory] = MappingProxyType(
         "edf-late-last-node": lambda seed: EdfLateLastNode(),
         "edf-late-last-scheme": lambda seed: EdfLateLastScheme(),
         "llf": lambda seed: Llf(),
+        "edf-efficient": lambda seed: EdfEfficient(),
+        "edf-rollout": lambda seed: EdfRollout(),
         "elastic-edf": lambda seed: ElasticEdf(),
         "elastic-mh": lambda seed: ElasticMh(),
+        "elastic-density": lambda seed: ElasticDensity(),
         "themis-leases": lambda seed: ThemisLeases(),
     }
 )

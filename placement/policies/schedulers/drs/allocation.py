@@ -42,9 +42,14 @@ class FreeGpus:
         """Whether no GPU is held."""
         return self.total == sum(self._sizes)
 
-    def free_node(self) -> int | None:
-        """The first node all of whose GPUs are free; None if there is none."""
-        return next((node for node, count in enumerate(self.counts) if count == self._sizes[node]), None)
+    @property
+    def largest_node(self) -> int:
+        """The GPUs of the largest node, free or not."""
+        return max(self._sizes)
+
+    def free_nodes(self) -> list[int]:
+        """The numbers of GPUs of the nodes all of whose GPUs are free, in the order of the nodes."""
+        return [count for node, count in enumerate(self.counts) if count == self._sizes[node]]
 
     def take(self, gpus: int, cross_node: bool) -> tuple[int, ...] | None:
         """Take GPUs for a job of one kind, of nodes by ascending free GPUs and then by number.

@@ -43,15 +43,26 @@ class ElasticEdf(Untimed):
         }
         shares = {job.name: 0 for job in jobs}
         left = gpus
-        for job, _ in self.admitted(ordered, needs, now_ns, gpus):
+        served = self.admitted(ordered, needs, now_ns, gpus)
+        for job, _ in served:
             if needs[job.name] <= left:
                 shares[job.name] = needs[job.name]
                 left -= needs[job.name]
-        give_left_over(shares, ordered, left)
+        for tier in self.tiers(ordered, served, needs):
+            left = give_left_over(shares, tier, left)
         return (placed(cluster, jobs, shares),)
 
     def admitted(
         self, ordered: Sequence[tuple[JobView, Speeds]], needs: dict[str, int], now_ns: int, gpus: int
     ) -> list[tuple[JobView, Speeds]]:
-        """The jobs that get what they need while it lasts: all that can meet their deadlines."""
+        """The jobs that get what they need while it lasts, in this order: all that can meet their deadlines."""
         return [each for each in ordered if each[0].name in needs]
+
+    def tiers(
+        self,
+        ordered: Sequence[tuple[JobView, Speeds]],
+        served: Sequence[tuple[JobView, Speeds]],
+        needs: dict[str, int],
+    ) -> Sequence[Sequence[tuple[JobView, Speeds]]]:
+        """Groups of jobs that get what is left over, one after the other: all jobs are alike."""
+        return (ordered,)

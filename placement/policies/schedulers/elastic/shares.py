@@ -37,8 +37,16 @@ def fewest_in_time(job: JobView, speeds: Speeds, now_ns: int, deadline_ns: int) 
     return found
 
 
-def give_left_over(shares: dict[str, int], jobs: Sequence[tuple[JobView, Speeds]], left: int) -> None:
+def work_ns(job: JobView, speeds: Speeds, gpus: int) -> int:
+    """The GPU time that is left of the job on so many GPUs, restart included."""
+    run_ns = -int(-(job.iterations_left * speeds.time_ns(gpus)) // 1)
+    return gpus * (run_ns + restart_of(job, gpus))
+
+
+def give_left_over(shares: dict[str, int], jobs: Sequence[tuple[JobView, Speeds]], left: int) -> int:
     """Give GPUs that are left, step by step, where the gain in speed per GPU is greatest; the first job of equals.
+
+    Returns how many nobody can use.
 
     Args:
         shares: the number of GPUs of every job; is changed.
@@ -52,10 +60,11 @@ def give_left_over(shares: dict[str, int], jobs: Sequence[tuple[JobView, Speeds]
             if step is not None and (best is None or step.gain > best[0].gain):
                 best = step, job.name
         if best is None:
-            return
+            break
         step, name = best
         left -= step.gpus - shares[name]
         shares[name] = step.gpus
+    return left
 
 
 def placed(cluster: Cluster, jobs: Sequence[JobView], shares: Mapping[str, int]) -> Assignment:

@@ -17,11 +17,19 @@ def whole_cluster(job: JobView, now_ns: int, free: FreeGpus) -> Scheme | None:
 
 
 def whole_node(job: JobView, now_ns: int, free: FreeGpus) -> Scheme | None:
-    """All GPUs of a node, or as many as the job can use, once a node is free."""
-    node = free.free_node()
-    if node is None or free.counts[node] < job.gpus_min:
+    """All GPUs of a node, or as many as the job can use, once a node is free.
+
+    A job that cannot run on as few GPUs as any node has gets the fewest whole nodes that it can run on.
+    """
+    nodes = free.free_nodes()
+    if job.gpus_min <= free.largest_node:
+        nodes = [gpus for gpus in nodes if gpus >= job.gpus_min][:1]
+    gpus = 0
+    while nodes and gpus < job.gpus_min:
+        gpus += nodes.pop(0)
+    if gpus == 0:
         return None
-    return _scheme(job, now_ns, min(free.counts[node], job.gpus_max), one_node=True)
+    return _scheme(job, now_ns, min(gpus, job.gpus_max), one_node=job.gpus_min <= free.largest_node)
 
 
 def late_last(job: JobView, scheme: Scheme) -> Rank:

@@ -169,3 +169,36 @@ def test_the_folder_of_something_else_is_refused(capsys, tmp_path):
     status, _, err = run(capsys, "--seeds", "0", "-o", str(tmp_path))
     assert status == 2
     assert "runs.jsonl:1: this is no run of a comparison" in err
+
+
+def test_differences_from_a_baseline_and_the_upper_bound(capsys):
+    arguments = (
+        "--seeds",
+        "0:3",
+        "--hours",
+        "4",
+        "--rate",
+        "6",
+        "--policies",
+        "fifo,edf-efficient",
+        "--processes",
+        "1",
+    )
+    more = ("--baseline", "fifo", "--bound")
+    status, out, err = run(capsys, *arguments, *more, "--json")
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    plain, better = found["policies"]
+    assert "difference" not in plain
+    points = 100 * (better["guarantee_rate"] - plain["guarantee_rate"])
+    assert better["difference"]["points"] == pytest.approx(points)
+    assert better["difference"]["low_points"] <= points <= better["difference"]["high_points"]
+    assert found["bound"]["guarantee_rate"] >= better["guarantee_rate"]
+    status, out, err = run(capsys, *arguments, *more)
+    assert f"edf-efficient - fifo: {points:+.2f} +- " in out
+    assert "upper bound" in out
+    status, out, err = run(capsys, *arguments, "--baseline", "drs")
+    assert (status, err) == (
+        2,
+        "mltcp-placement: --baseline: expected one of fifo, edf-efficient, got 'drs'\n",
+    )

@@ -14,9 +14,16 @@ S = 10**9
 ALPHAS = (Fraction(1, 2), Fraction(1), Fraction(3, 2))
 NON_PREEMPTIVE = (
     *("norm", "edf", "fifo", "themis-batch", "edf-scheme", "edf-late-last"),
-    *("edf-late-last-node", "edf-late-last-scheme", "llf"),
+    *("edf-late-last-node", "edf-late-last-scheme", "edf-efficient", "edf-rollout", "llf"),
 )
-DEADLINE_SCHEDULERS = ("drs", *NON_PREEMPTIVE, "elastic-edf", "elastic-mh", "themis-leases")
+DEADLINE_SCHEDULERS = (
+    "drs",
+    *NON_PREEMPTIVE,
+    "elastic-edf",
+    "elastic-mh",
+    "elastic-density",
+    "themis-leases",
+)
 
 
 @st.composite

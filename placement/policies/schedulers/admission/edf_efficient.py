@@ -1,0 +1,106 @@
+"""Earliest deadline first on efficient numbers of GPUs, with admission by Moore and Hodgson's rule.
+
+A job gets as many GPUs of a node as it uses well, or more if it would be late on these, and it waits until they are
+free. The jobs that Moore and Hodgson's rule gives up, and those that are late on any number of GPUs, are deferred: they
+start only while no other job runs or waits, because a job that cannot be stopped would keep GPUs from jobs to come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from placement.model.cluster import Cluster
+from placement.policies.schedulers.admission.moore_hodgson import admitted
+from placement.policies.schedulers.admission.sizes import LEAST_EFFICIENCY, efficient_scheme
+from placement.policies.schedulers.drs.allocation import FreeGpus
+from placement.policies.schedulers.drs.migration import by_node
+from placement.policies.schedulers.drs.scheme import Scheme, deadline_of
+from placement.policies.schedulers.elastic.shares import largest_node
+from placement.policies.schedulers.ordered.shares import whole_node
+from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
+from placement.policies.schedulers.untimed import Untimed
+
+
+@dataclass(frozen=True)
+class EdfEfficient(Untimed):
+    """EDF with admission, on efficient numbers of GPUs; no job is interrupted.
+
+    Attributes:
+        least: the efficiency that a job's GPUs must have, 0 to 1, unless it needs more of them to be in time.
+    """
+
+    least: Fraction = LEAST_EFFICIENCY
+
+    @property
+    def name(self) -> str:
+        """Its name on the command line."""
+        return "edf-efficient"
+
+    def candidates(
+        self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
+    ) -> tuple[Assignment, ...]:
+        """See `Scheduler.candidates`. Jobs are in the order of their arrival, which decides between equals."""
+        assignment = {job.name: job.gpus for job in jobs if job.gpus}
+        free = FreeGpus(cluster, assignment)
+        if len(assignment) == len(jobs) or not free.total:
+            return (assignment,)
+        ends = [(job, _end_ns(cluster, job, now_ns)) for job in jobs if job.gpus]
+        offers, late = self._offers(cluster, now_ns, jobs)
+        load = [(len(job.gpus), end_ns) for job, end_ns in ends]
+        chosen = admitted(
+            (
+                scheme.gpus * (scheme.end_ns - now_ns),
+                _capacity(len(cluster.gpus), load, now_ns, deadline_of(job)),
+            )
+            for job, scheme in offers
+        )
+        for position in chosen:
+            job, scheme = offers[position]
+            _start(job, scheme, free, assignment)
+        if not chosen and not any(end_ns <= deadline_of(job) for job, end_ns in ends):
+            for job, scheme in offers:  # all of them were given up
+                _start(job, scheme, free, assignment)
+            for job in sorted(late, key=lambda each: each.run_ns(each.gpus_min, True)):
+                share = whole_node(job, now_ns, free)
+                if share is not None:
+                    _start(job, share, free, assignment)
+        return (assignment,)
+
+    def _offers(
+        self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView]
+    ) -> tuple[list[tuple[JobView, Scheme]], list[JobView]]:
+        """The waiting jobs that can be in time and their schemes, by deadline; and those that are late."""
+        node, gpus = largest_node(cluster), len(cluster.gpus)
+        offers: list[tuple[JobView, Scheme]] = []
+        late: list[JobView] = []
+        for job in jobs:
+            if job.gpus:
+                continue
+            scheme = efficient_scheme(job, now_ns, node, gpus, self.least)
+            if scheme is None:
+                late.append(job)
+            else:
+                offers.append((job, scheme))
+        offers.sort(key=lambda each: deadline_of(each[0]))
+        return offers, late
+
+
+def _end_ns(cluster: Cluster, job: JobView, now_ns: int) -> int:
+    """T_end of a job that runs."""
+    one_node = len(by_node(cluster, job.gpus)) == 1
+    return now_ns + job.restart_left_ns + job.run_ns(len(job.gpus), one_node)
+
+
+def _capacity(gpus: int, load: Sequence[tuple[int, int]], now_ns: int, until_ns: int) -> int:
+    """The GPU time from now until a time that running jobs leave."""
+    held_ns = sum(count * (min(end_ns, until_ns) - now_ns) for count, end_ns in load)
+    return gpus * (until_ns - now_ns) - held_ns
+
+
+def _start(job: JobView, scheme: Scheme, free: FreeGpus, assignment: dict[str, tuple[int, ...]]) -> None:
+    """Start the job if there is room."""
+    gpus = free.take(scheme.gpus, scheme.cross_node)
+    if gpus is not None:
+        assignment[job.name] = gpus

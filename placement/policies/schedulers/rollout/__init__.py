@@ -1,0 +1,1 @@
+"""A scheduler that tries its choices out on possible futures before it decides."""
