@@ -46,6 +46,9 @@ class _Plan:
 class JobScheduling:
     """Assigns slots to all elastic jobs by a scheduler of whole jobs, and moves those that run.
 
+    Attributes:
+        waiting: why each job waits that waited at the last decision.
+
     Args:
         context: the service's state.
         scheduler: decides.
@@ -148,6 +151,7 @@ class JobScheduling:
         ]
 
     async def _decide(self, cause: str) -> None:
+        self.waiting.clear()
         for jobs in self._kinds():
             cluster, now_ns = cluster_view(self._registry, jobs[0]), self._context.clock.now_ns()
             began_ns = time.perf_counter_ns()

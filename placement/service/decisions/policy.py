@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from mltcp.core.policy_names import Vocabulary, split_cassini
 from placement.policies import catalogue
+from placement.policies.schedulers.registry import SCHEDULERS, named_scheduler
 from placement.policies.schedulers.scheduler import Scheduler
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.request_error import invalid
 
-WHOLE_JOBS = (
-    *("drs", "norm", "edf", "fifo", "themis-batch", "edf-scheme", "edf-late-last", "edf-late-last-node"),
-    *("edf-late-last-scheme", "llf", "elastic-edf", "elastic-mh", "themis-leases"),
-)
+_SINGLE_JOBS = ("random", "themis", "pollux")
+
+WHOLE_JOBS = tuple(name for name in SCHEDULERS if name not in _SINGLE_JOBS)
 """Schedulers of whole jobs: they decide for all jobs at once, and choose how many slots each gets."""
 
 NAMES = Vocabulary("policy", ("random", "first-fit", "list-scheduling", "lwf-K", "themis", "pollux"))
@@ -47,8 +47,6 @@ def parse_policy(name: str, field: str = "policy") -> ServicePolicy:
         RequestError: the name is unknown.
     """
     if name in WHOLE_JOBS:
-        from placement.policies.schedulers.registry import named_scheduler
-
         return ServicePolicy(name, False, None, whole_jobs=named_scheduler(name))
     base, cassini = split_cassini(name)
     part = NAMES.find(base)
