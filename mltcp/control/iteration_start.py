@@ -14,5 +14,3 @@ class Start(IntEnum):
     """The window from before the idle period, and congestion avoidance from the first byte."""
     PROBE = 3
     """Four packets, then slow start up to three quarters of the former window or the first congestion signal."""
-    YIELD = 4
-    """Two packets, which grow by F from the first byte: a new iteration leaves the link to those under way."""

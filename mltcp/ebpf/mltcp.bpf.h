@@ -32,11 +32,10 @@ enum shape { SHAPE_ONE, SHAPE_LINEAR, SHAPE_QUADRATIC, SHAPE_RECIPROCAL, SHAPE_C
 	     SHAPE_FALLING_QUADRATIC, SHAPE_REMAINING };
 
 /* The window of an iteration's first bytes; docs/ebpf.md has the measurements behind the default. */
-enum start { START_KERNEL, START_AVOID, START_KEEP, START_PROBE, START_YIELD };
+enum start { START_KERNEL, START_AVOID, START_KEEP, START_PROBE };
 
-/* The first window of an iteration, in packets. */
+/* START_PROBE: the first window of an iteration, in packets. */
 #define PROBE_CWND 4
-#define YIELD_CWND 2
 
 struct law {
 	__u32 shape;
@@ -593,13 +592,9 @@ static __always_inline bool mltcp_event(struct sock *sk, enum tcp_ca_event event
 	if (flow->iteration == before_event || flow->factor_q16 == Q16_ONE)
 		return false;
 	start = mltcp_start_of(flow);
-	if (start == START_PROBE || start == START_YIELD) {
-		__u32 first = start == START_PROBE ? PROBE_CWND : YIELD_CWND;
-
-		if (tp->snd_cwnd > first)
-			tp->snd_cwnd = first;
-		if (start == START_YIELD)
-			tp->snd_ssthresh = tp->snd_cwnd;
+	if (start == START_PROBE) {
+		if (tp->snd_cwnd > PROBE_CWND)
+			tp->snd_cwnd = PROBE_CWND;
 		flow->kept_cwnd = 0;
 		return true;
 	}

@@ -137,14 +137,6 @@ def predicted(start, f, total):
     return rounds
 
 
-def test_a_yielding_iteration_starts_with_two_packets_without_slow_start(controls):
-    control = controls.own["mltcp_reno"]
-    tracker = Tracker.given_values(ITERATION, GAP_MS * 10**6)
-    job = KernelJob("yielding", Aggressiveness(Shape.LINEAR), Action(Start.YIELD), tracker)
-    with attached(job, control, controls) as place:
-        assert in_job(place.cgroup, lambda: play_two_iterations(control)) == (2, 2)
-
-
 def test_a_probing_iteration_starts_with_four_packets_and_slow_start(controls):
     control = controls.own["mltcp_reno"]
     tracker = Tracker.given_values(ITERATION, GAP_MS * 10**6)

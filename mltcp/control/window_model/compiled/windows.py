@@ -9,8 +9,8 @@ from mltcp.control.window_model.compiled.compiler import compiled
 from mltcp.control.window_model.compiled.state import HZ, LOSS, NEVER, Record
 
 RENO, CUBIC, DCTCP = range(3)
-START_KERNEL, START_AVOID, START_KEEP, START_PROBE, START_YIELD = range(5)
-INITIAL_CWND, PROBE_CWND, YIELD_CWND, SMALLEST_CWND = 10, 4, 2, 2
+START_KERNEL, START_AVOID, START_KEEP, START_PROBE = range(4)
+INITIAL_CWND, PROBE_CWND, SMALLEST_CWND = 10, 4, 2
 ALPHA_ONE = 1024
 
 _CUBIC_C = 0.4
@@ -183,10 +183,6 @@ def transmission_starts(law: Record, flow: Record, is_new_iteration: bool, idle:
         return
     if law.start == START_PROBE:
         flow.cwnd = min(PROBE_CWND, flow.cwnd)
-        flow.epoch = NEVER
-    elif law.start == START_YIELD:
-        flow.cwnd = min(YIELD_CWND, flow.cwnd)
-        flow.ssthresh = flow.cwnd
         flow.epoch = NEVER
     else:
         if law.start == START_KEEP:
