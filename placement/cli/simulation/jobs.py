@@ -1,10 +1,12 @@
-"""``mltcp-placement jobs``: schedulers of whole jobs with deadlines, at the rates of a throughput model."""
+"""``mltcp-placement jobs``: schedulers of whole jobs, at the rates of a throughput model.
+
+This module has the jobs with deadlines of the DRS workload; `async_jobs` those without.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -16,6 +18,8 @@ from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
+from placement.cli.simulation import async_jobs
+from placement.cli.simulation.jobs_arguments import parse_processes, parse_seeds
 from placement.cli.simulation.jobs_pictures import draw
 from placement.experiments.jobs.bound import TraceBound, bound_of
 from placement.experiments.jobs.differences import RateDifference, rate_difference
@@ -45,12 +49,12 @@ from placement.traces.deadlines.read import read
 
 _DEFAULT = "drs,norm,edf,fifo,themis-batch"
 _DRS = "drs"
-_MOST_SEEDS = 100_000
 _MOST_S = 10**8
 _NS_PER_S = 10**9
-_SEEDS = re.compile(r"(\d{1,9})(?::(\d{1,9}))?")
 _NUMBER = re.compile(r"\d{1,20}(\.\d{1,20})?([eE]\+?\d{1,2})?")
 _DRAWN = ("rate", "hours", "fat", "urgent")
+_OPTIONS = (*_DRAWN, "gpus", "bandwidth", "restart_cost", "figures", "baseline", "bound")
+"""The options of the DRS workload alone; None or False where they are not given."""
 
 _EXAMPLES = f"""\
 examples:
@@ -69,6 +73,9 @@ priorities are drawn by the paper's rule. All means are over traces. -o keeps fi
 command, writes jobs.json and figures.json, and draws Figures 5 and 7 to 12 and the jobs on each GPU on the first trace.
 
 policies: {NAMES.allowed}
+
+{async_jobs.EXAMPLES}
+policies: {async_jobs.NAMES.allowed}
 """
 
 
@@ -81,7 +88,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     traces = command.add_argument_group("traces")
     traces.add_argument(
-        "--workload", choices=(_DRS,), default=_DRS, help="the table of workloads (default drs)"
+        "--workload", choices=(_DRS, async_jobs.WORKLOAD), default=_DRS, help="the workload (default drs)"
     )
     which = traces.add_mutually_exclusive_group()
     which.add_argument(
@@ -92,25 +99,30 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="read them: a table with deadlines, Philly or PAI",
     )
     which.add_argument(
-        "--seeds", metavar="A:B", help="draw a trace for each seed from A up to B (default 0:10)"
+        "--seeds",
+        metavar="A:B",
+        help="draw a trace for each seed from A up to B (default 0:10; async-sgd 1:4)",
     )
     traces.add_argument("--rate", type=float, metavar="X", help="jobs an hour (default 4)")
     traces.add_argument("--hours", type=float, metavar="X", help="for which jobs arrive (default 24)")
     traces.add_argument("--fat", type=float, metavar="X", help="the share of fat models (default 0.2)")
     traces.add_argument("--urgent", type=float, metavar="X", help="the share of urgent jobs (default 0.1)")
-    command.add_argument("--policies", default=_DEFAULT, metavar="NAMES", help=f"(default {_DEFAULT})")
+    command.add_argument(
+        "--policies",
+        metavar="NAMES",
+        help=f"(default {_DEFAULT}; async-sgd {async_jobs.DEFAULT_POLICIES})",
+    )
     cluster = command.add_argument_group("cluster")
-    cluster.add_argument("--nodes", type=int, default=NODES, metavar="N", help=f"(default {NODES})")
-    cluster.add_argument("--gpus", type=int, default=GPUS, metavar="N", help=f"of a node (default {GPUS})")
+    cluster.add_argument(
+        "--nodes", type=int, metavar="N", help=f"(default {NODES}; async-sgd {async_jobs.NODES})"
+    )
+    cluster.add_argument("--gpus", type=int, metavar="N", help=f"of a node (default {GPUS})")
     cluster.add_argument(
         "--bandwidth",
-        default=f"{INSIDE_BYTES_PER_S},{BETWEEN_BYTES_PER_S}",
         metavar="IN,OUT",
         help="byte/s inside a node and between nodes (default 10e9,6e9)",
     )
-    cluster.add_argument(
-        "--restart-cost", default="0", metavar="S", help="seconds that a restart holds GPUs (default 0)"
-    )
+    cluster.add_argument("--restart-cost", metavar="S", help="seconds that a restart holds GPUs (default 0)")
     command.add_argument(
         "-o", "--output", type=Path, metavar="DIR", help="keep the runs there, go on from there, and draw"
     )
@@ -131,12 +143,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument(
         "--processes", type=int, metavar="N", help="that run at a time (default: one a core)"
     )
+    async_jobs.add_arguments(command)
     command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run the comparison and print it; returns the exit status."""
-    policies = parse_names(options.policies, lambda name: str(NAMES.parse(name)))
+    if options.workload == async_jobs.WORKLOAD:
+        _refuse(options, _OPTIONS, _DRS)
+        return async_jobs.execute(options)
+    _refuse(options, async_jobs.OPTIONS, async_jobs.WORKLOAD)
+    policies = parse_names(options.policies or _DEFAULT, lambda name: str(NAMES.parse(name)))
     baseline = _baseline(options.baseline, policies)
     base, sweeps = Cell(_traces(options), settings_of(options)), _sweeps(options)
     for trace in base.traces.given if isinstance(base.traces, Given) else ():
@@ -147,7 +164,7 @@ def execute(options: argparse.Namespace) -> int:
         cells += sweep_cells(sweeps, base.traces, base.settings)
     tasks = tasks_of(cells, policies)
     with kept_runs(options.output, JobsRun.from_line) as journal:
-        runs = _run(tasks, _processes(options), journal, options.output)
+        runs = _run(tasks, parse_processes(options.processes), journal, options.output)
         results = [result_of(base, policy, runs) for policy in policies]
         if options.output is not None:
             write_atomically(options.output / "jobs.json", text(options.workload, results).encode() + b"\n")
@@ -195,6 +212,15 @@ def _text(
         rate = fmean(each.guarantee_rate for each in bounds)
         found["bound"] = {"guarantee_rate": rate, "traces": [asdict(each) for each in bounds]}
     return json.dumps(found, allow_nan=False)
+
+
+def _refuse(options: argparse.Namespace, names: Sequence[str], workload: str) -> None:
+    for name in names:
+        if getattr(options, name) not in (None, False):
+            given = shown(getattr(options, name))
+            raise UsageError(
+                f"--{name.replace('_', '-')}: expected only with --workload {workload}, got {given}"
+            )
 
 
 def _run(
@@ -246,16 +272,20 @@ def settings_of(options: argparse.Namespace) -> RatesSettings:
     Raises:
         UsageError: an invalid argument.
     """
-    inside, between = _bandwidths(options.bandwidth)
-    restart_ns = round(_number(options.restart_cost, "--restart-cost", _MOST_S) * _NS_PER_S)
-    return RatesSettings(RingAllReduce(inside, between), options.nodes, options.gpus, restart_ns)
+    inside, between = INSIDE_BYTES_PER_S, BETWEEN_BYTES_PER_S
+    if options.bandwidth is not None:
+        inside, between = _bandwidths(options.bandwidth)
+    restart_ns = round(_number(options.restart_cost or "0", "--restart-cost", _MOST_S) * _NS_PER_S)
+    nodes = NODES if options.nodes is None else options.nodes
+    gpus = GPUS if options.gpus is None else options.gpus
+    return RatesSettings(RingAllReduce(inside, between), nodes, gpus, restart_ns)
 
 
 def _traces(options: argparse.Namespace) -> Traces:
     given = {name: getattr(options, name) for name in _DRAWN if getattr(options, name) is not None}
     mix = DrsMix(**given)
     if options.trace is None:
-        return Drawn(mix, _seeds(options.seeds or "0:10"))
+        return Drawn(mix, parse_seeds(options.seeds or "0:10"))
     for name in given:
         if name != "urgent":
             raise UsageError(f"--{name}: expected only without --trace, got {given[name]:g}")
@@ -298,22 +328,3 @@ def _number(given: str, field: str, most: int) -> Fraction:
     if not _NUMBER.fullmatch(given.strip()) or (value := Fraction(given.strip())) > most:
         raise UsageError(f"{field}: expected a number from 0 to {most}, got {shown(given)}")
     return value
-
-
-def _seeds(given: str) -> tuple[int, ...]:
-    match = _SEEDS.fullmatch(given)
-    if match is None:
-        raise UsageError(f"--seeds: expected a number or a range such as 0:100, got {shown(given)}")
-    first = int(match[1])
-    last = first + 1 if match[2] is None else int(match[2])
-    if not 0 < last - first <= _MOST_SEEDS:
-        raise UsageError(f"--seeds: expected 1 to {_MOST_SEEDS} seeds, got {shown(given)}")
-    return tuple(range(first, last))
-
-
-def _processes(options: argparse.Namespace) -> int:
-    if options.processes is None:
-        return len(os.sched_getaffinity(0))
-    if options.processes < 1:
-        raise UsageError(f"--processes: expected 1 or more, got {options.processes}")
-    return int(options.processes)

@@ -23,11 +23,18 @@ from placement.policies.schedulers.ordered.fifo import Fifo
 from placement.policies.schedulers.ordered.llf import Llf
 from placement.policies.schedulers.pollux import Pollux
 from placement.policies.schedulers.random_scheduler import RandomScheduler
+from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS, Settings
+from placement.policies.schedulers.response.jsq_chunk import JsqChunk
 from placement.policies.schedulers.rollout.edf_rollout import EdfRollout
 from placement.policies.schedulers.scheduler import Scheduler
 from placement.policies.schedulers.themis import Themis
 
 _Factory = Callable[[int], Scheduler]
+
+
+def _unseeded(factory: Callable[[Settings], Scheduler]) -> _Factory:
+    return lambda seed: factory(Settings())
+
 
 SCHEDULERS: Mapping[str, _Factory] = MappingProxyType(
     {
@@ -50,6 +57,7 @@ SCHEDULERS: Mapping[str, _Factory] = MappingProxyType(
         "elastic-mh": lambda seed: ElasticMh(),
         "elastic-density": lambda seed: ElasticDensity(),
         "themis-leases": lambda seed: ThemisLeases(),
+        **{name: _unseeded(factory) for name, factory in RESPONSE_SCHEDULERS.items()},
     }
 )
 """A factory a name; its argument is the seed of draws among equally good placements."""
@@ -57,7 +65,10 @@ SCHEDULERS: Mapping[str, _Factory] = MappingProxyType(
 GREEDY = ("lwf[-K]", "first-fit", "list-scheduling")
 """The placement policies that are schedulers, too."""
 
-NAMES = Vocabulary("scheduler", (*SCHEDULERS, *GREEDY))
+CHUNKED = "jsq-chunk-K"
+"""JSQ-Chunk with chunks of K GPUs."""
+
+NAMES = Vocabulary("scheduler", (*SCHEDULERS, CHUNKED, *GREEDY))
 
 
 def named_scheduler(name: str, seed: int = 0) -> Scheduler:
@@ -69,6 +80,9 @@ def named_scheduler(name: str, seed: int = 0) -> Scheduler:
     part = NAMES.parse(name)
     if part.base in SCHEDULERS:
         return SCHEDULERS[part.base](seed)
+    if part.base == "jsq-chunk":
+        assert part.number is not None, "the vocabulary demands one"
+        return JsqChunk(part.number)
     from placement.policies.schedulers.greedy import GreedyScheduler  # compiled: slow to import
 
     return GreedyScheduler(placement_policy(part.base, part.number or 1))

@@ -48,10 +48,18 @@ class Speeds:
         self._shortest = min(self._time.values())
         self._steps: dict[tuple[int, int], Step | None] = {}
         self._shorter: dict[int, int | None] = {}
+        self._rates: dict[int, tuple[float, ...]] = {}
 
     def time_ns(self, gpus: int) -> Fraction:
         """The time of an iteration with `gpus_wanted` workers' worth of samples."""
         return self._time[gpus]
+
+    def rates(self, most: int) -> tuple[float, ...]:
+        """The iterations a ns on 0 to `most` GPUs: 0 on fewer than it can run on, no more on more than it can use."""
+        if most not in self._rates:
+            of = [float(1 / time) for time in self._time.values()]
+            self._rates[most] = (*(0.0,) * self.fewest, *of, *of[-1:] * (most - self.most))
+        return self._rates[most]
 
     def within(self, limit_ns: float | Fraction, left: float | Fraction) -> int | None:
         """The fewest GPUs on which so many iterations take no longer than a time; None if there are none."""

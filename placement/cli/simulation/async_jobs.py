@@ -1,0 +1,216 @@
+"""``mltcp-placement jobs --workload async-sgd``: schedulers by the mean response time of a stream of training jobs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mltcp.core.atomic_files import write_atomically
+from mltcp.core.errors import MltcpError, UsageError, shown
+from mltcp.core.policy_names import parse_names
+from mltcp.core.progress import progress_bar
+from placement.cli.simulation.jobs_arguments import parse_processes, parse_seeds
+from placement.experiments.response.figures import FIGURES, alpha_high, cells_of, figure_document
+from placement.experiments.response.report import print_figure, print_results
+from placement.experiments.response.results import PolicyResult
+from placement.experiments.response.runs import (
+    NAMES,
+    Comparison,
+    DrawnTraces,
+    ResponseTask,
+    result_of,
+    run_tasks,
+)
+from placement.policies.schedulers.response.catalogue import Settings
+from placement.policies.schedulers.response.width_rules import ALPHA_HIGH, ALPHA_LOW
+from placement.policies.schedulers.response.widths import ALPHA
+from placement.simulator.rates.response.settings import NODES, ResponseSettings
+from placement.traces.async_sgd.models import SETS
+from placement.traces.async_sgd.table import read_trace
+from placement.traces.async_sgd.trace import AsyncTrace
+
+WORKLOAD = "async-sgd"
+DEFAULT_POLICIES = "equi,jsq-chunk,knee+fill,hell,hell+fill,hell+marginal,node-price"
+DEFAULT_SEEDS = "1:4"
+DEFAULT_LOAD = 0.6
+JOBS = 44_000
+
+SERVER_NODES = ("free", "charged")
+METHODS = ("hybrid", "exact", "approximate", "approximate-capped")
+
+OPTIONS = ("models", "jobs", "load", "server_node", "throughput", "alpha", "alpha_range", "gamma", "figure")
+"""The options of this workload alone; None where they are not given."""
+
+EXAMPLES = """\
+asynchronous SGD, by mean response time:
+  mltcp-placement jobs --workload async-sgd --models four --seeds 1:4 --load 0.6
+  mltcp-placement jobs --workload async-sgd --models one --trace mine.csv --load 0.5 --policies hell+fill,jsq-chunk-10
+  mltcp-placement jobs --workload async-sgd --figure 12 -o results
+A trace is a table (CSV) with the columns arrival_units (in mean times between arrivals), model (one of the set) and
+epochs. The first 2,000 jobs of a longer trace do not count.
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options of this workload."""
+    group = command.add_argument_group("asynchronous SGD (--workload async-sgd)")
+    group.add_argument("--models", choices=tuple(SETS), help="the set of models (default four)")
+    group.add_argument("--jobs", type=int, metavar="N", help=f"of a drawn trace (default {JOBS})")
+    group.add_argument("--load", type=float, metavar="X", help=f"lambda E[S(1)] / W (default {DEFAULT_LOAD})")
+    group.add_argument(
+        "--server-node",
+        choices=SERVER_NODES,
+        help="whether the parameter server takes one of a job's nodes (default free)",
+    )
+    group.add_argument(
+        "--throughput",
+        choices=METHODS,
+        help="how the queueing network is solved (default hybrid)",
+    )
+    group.add_argument("--alpha", type=float, metavar="X", help=f"KNEE's threshold (default {ALPHA})")
+    group.add_argument(
+        "--alpha-range",
+        metavar="LOW,HIGH",
+        help=f"of moldable KNEE, by load (default {ALPHA_LOW},{ALPHA_HIGH}; of one model {ALPHA_LOW},0.1)",
+    )
+    group.add_argument("--gamma", type=float, metavar="X", help="of early termination (default 0: none)")
+    group.add_argument(
+        "--figure",
+        type=int,
+        metavar="N",
+        help=f"simulate a figure of the paper: {', '.join(map(str, FIGURES))}",
+    )
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the comparison or a figure, and print it; returns the exit status."""
+    if options.figure is not None:
+        return _execute_figure(options)
+    if options.output is not None:
+        raise UsageError(f"--output: expected only with --figure, got {shown(str(options.output))}")
+    comparison = Comparison(_traces(options), _settings(options), _parameters(options))
+    policies = parse_names(options.policies or DEFAULT_POLICIES, lambda name: str(NAMES.parse(name)))
+    tasks = [task for policy in policies for task in comparison.tasks(policy)]
+    runs = _run(tasks, parse_processes(options.processes))
+    results = [result_of(comparison, policy, runs) for policy in policies]
+    if options.json:
+        print(json.dumps(_document(options, comparison, results), allow_nan=False))
+    else:
+        settings = comparison.settings
+        title = (
+            f"{WORKLOAD}, models: {options.models or 'four'}, load {settings.load:g}, "
+            f"{len(comparison.traces)} traces, {settings.nodes} nodes"
+        )
+        print_results(title, results)
+    return 0
+
+
+def _execute_figure(options: argparse.Namespace) -> int:
+    if options.figure not in FIGURES:
+        expected = ", ".join(map(str, FIGURES))
+        raise UsageError(f"--figure: expected one of {expected}, got {options.figure}")
+    for name in ("trace", "policies", "models", "load", "gamma"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name}: expected only without --figure, which sets it")
+    figure = FIGURES[options.figure]
+    cells = cells_of(figure, _settings(options), _parameters(options), _jobs(options), _seeds(options))
+    runs = _run([task for cell in cells for task in cell.tasks()], parse_processes(options.processes))
+    text = json.dumps(figure_document(figure, cells, runs), allow_nan=False)
+    if options.output is not None:
+        _write(options.output, figure.number, text)
+    if options.json:
+        print(text)
+    else:
+        print_figure(figure, cells, runs)
+    return 0
+
+
+def _write(folder: Path, number: int, text: str) -> None:
+    from placement.plots.response_times import figure_of  # matplotlib takes 0.3 s to import
+    from placement.plots.style import write
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MltcpError(f"{folder}: {error.strerror or error}") from None
+    write_atomically(folder / f"figure{number}.json", text.encode() + b"\n")
+    write(lambda: figure_of(json.loads(text)), folder / f"figure{number}.svg")
+
+
+def _run(tasks: Sequence[ResponseTask], processes: int) -> dict[ResponseTask, PolicyResult]:
+    """Run the tasks, with a bar."""
+    if len(tasks) == 1:
+        return run_tasks(tasks, 1)
+    with progress_bar(len(tasks), transient=True) as bar:
+        return run_tasks(tasks, processes, bar.advance)
+
+
+def _document(
+    options: argparse.Namespace, comparison: Comparison, results: Sequence[PolicyResult]
+) -> dict[str, Any]:
+    settings = comparison.settings
+    return {
+        "workload": WORKLOAD,
+        "models": options.models or "four",
+        "load": settings.load,
+        "nodes": settings.nodes,
+        "server_node": options.server_node or SERVER_NODES[0],
+        "throughput": options.throughput or METHODS[0],
+        "policies": [
+            result.document() | {"to_first": result.against(results[0]).document()} for result in results
+        ],
+    }
+
+
+def _settings(options: argparse.Namespace) -> ResponseSettings:
+    from placement.model.parameter_server.prediction import Method  # compiled: slow to import
+    from placement.model.throughput.parameter_server import ParameterServer, ServerNode
+
+    model = ParameterServer(
+        method=Method(options.throughput or METHODS[0]),
+        server_node=ServerNode(options.server_node or SERVER_NODES[0]),
+    )
+    load = DEFAULT_LOAD if options.load is None else options.load
+    return ResponseSettings(model, NODES if options.nodes is None else options.nodes, load)
+
+
+def _parameters(options: argparse.Namespace) -> Settings:
+    low, high = ALPHA_LOW, ALPHA_HIGH
+    if options.alpha_range is not None:
+        try:
+            low, high = (float(part) for part in options.alpha_range.split(","))
+        except ValueError:
+            raise UsageError(
+                f"--alpha-range: expected two numbers such as 0.01,0.05, got {shown(options.alpha_range)}"
+            ) from None
+    settings = Settings(
+        alpha=ALPHA if options.alpha is None else options.alpha,
+        gamma=0.0 if options.gamma is None else options.gamma,
+        alpha_low=low,
+        alpha_high=high,
+    )
+    if options.alpha_range is not None or options.models is None:
+        return settings
+    return Settings(
+        settings.alpha, settings.gamma, alpha_low=low, alpha_high=alpha_high(options.models, settings)
+    )
+
+
+def _traces(options: argparse.Namespace) -> tuple[AsyncTrace, ...]:
+    models = SETS[options.models or "four"]
+    if options.trace is None:
+        return DrawnTraces(models, _jobs(options), _seeds(options)).traces()
+    if options.jobs is not None:
+        raise UsageError(f"--jobs: expected only without --trace, got {options.jobs}")
+    return tuple(read_trace(path, models) for path in options.trace)
+
+
+def _jobs(options: argparse.Namespace) -> int:
+    return JOBS if options.jobs is None else int(options.jobs)
+
+
+def _seeds(options: argparse.Namespace) -> tuple[int, ...]:
+    return parse_seeds(options.seeds or DEFAULT_SEEDS)

@@ -1,0 +1,79 @@
+"""Traces of asynchronous training jobs as comma-separated values, one job a line.
+
+Columns, in any order:
+    arrival_units: when the job arrives, in mean times between arrivals; the load turns them into seconds.
+    model: the name of one of the models of the set.
+    epochs: how many it trains, more than 0; need not be whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from placement.model.throughput.throughput import Workload
+from placement.traces.async_sgd.trace import MOST_JOBS, AsyncTrace
+from placement.traces.fields import Field, fault, shown
+from placement.traces.source import Record, Source
+
+COLUMNS = ("arrival_units", "model", "epochs")
+
+_MOST_UNITS = 10**9
+_MOST_EPOCHS = 10**6
+
+
+def read_trace(path: Path, models: tuple[Workload, ...]) -> AsyncTrace:
+    """Read a trace; its jobs are put in the order of their arrival.
+
+    Raises:
+        UsageError: "file:line: field: reason; expected what": a column is missing, unknown or there twice; a line has
+            too few or too many fields; a number is none or out of range; a model is not in the set; there are no jobs.
+    """
+    source = Source.load(path)
+    records = source.records()
+    header = next(records)
+    columns = _columns(header)
+    numbers = {model.name: number for number, model in enumerate(models)}
+    rows = [_job(columns, record, numbers) for record in records]
+    if not 1 <= len(rows) <= MOST_JOBS:
+        raise fault(header.place, "file", f"{len(rows)} jobs follow", f"1 to {MOST_JOBS}")
+    rows.sort(key=lambda row: row[0])
+    arrivals, model, epochs = zip(*rows, strict=True)
+    return AsyncTrace(source.name, models, np.array(arrivals), np.array(model, np.int64), np.array(epochs))
+
+
+def _columns(header: Record) -> list[str]:
+    columns = [name.strip() for name in header.fields]
+    for name in columns:
+        if name not in COLUMNS:
+            raise fault(header.place, "columns", f"{shown(name)} is unknown", ", ".join(COLUMNS))
+        if columns.count(name) > 1:
+            raise fault(header.place, name, "is there twice", "each column once")
+    for name in COLUMNS:
+        if name not in columns:
+            raise fault(header.place, name, "the column is missing", ", ".join(COLUMNS))
+    return columns
+
+
+def _job(columns: list[str], record: Record, numbers: Mapping[str, int]) -> tuple[float, int, float]:
+    if len(record.fields) != len(columns):
+        raise fault(record.place, "line", f"{len(record.fields)} fields", f"{len(columns)}")
+    fields = {
+        name: Field(record.place, name, text) for name, text in zip(columns, record.fields, strict=True)
+    }
+    arrival = _within(fields["arrival_units"], 0, _MOST_UNITS, "0")
+    epochs = _within(fields["epochs"], 1e-6, _MOST_EPOCHS, "more than 0")
+    model = fields["model"].word()
+    if model not in numbers:
+        raise fields["model"].error(f"{shown(model)} is not in the set of models", ", ".join(numbers))
+    return arrival, numbers[model], epochs
+
+
+def _within(field: Field, lowest: float, highest: int, least: str) -> float:
+    expected = f"a number, {least} to {highest}"
+    value = float(field.number(expected))
+    if not lowest <= value <= highest:
+        raise field.error(f"{shown(field.text.strip())} is out of range", expected)
+    return value
