@@ -45,19 +45,30 @@ SHARED = {
 controls are loaded is seen everywhere."""
 
 
+OWN_CONTROLS = {
+    f"tests/lab/test_{name}.py"
+    for name in (
+        *("elastic_jobs", "htb", "iterations", "lab", "local_engine"),
+        *("perf", "side_by_side", "two_tier", "windows"),
+    )
+}
+"""Lab tests that load no congestion controls, or under names of their own."""
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Keep the tests of a module on one worker, so that its fixtures are made once.
 
-    All lab tests are one unit of work: they share congestion controls kernel-wide. xdist's own groups cannot be used:
-    its version 3.8 does not find them under pytest 9.2.
+    The other lab tests are one unit of work: they share congestion controls kernel-wide. xdist's own groups cannot be
+    used: its version 3.8 does not find them under pytest 9.2.
     """
     from xdist.scheduler import LoadScopeScheduling
 
     class ModuleScheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             file = nodeid.split("::", 1)[0]
-            return "lab" if file.startswith("tests/lab/") else SHARED.get(file, file)
+            is_shared = file.startswith("tests/lab/") and file not in OWN_CONTROLS
+            return "lab" if is_shared else SHARED.get(file, file)
 
     return ModuleScheduling(config, log)
 
