@@ -153,7 +153,7 @@ def test_what_cannot_start_is_refused_and_holds_nothing(engine):
         engine.start(EngineJob("k", shell("true"), 1), [HostShare("z", (0,))])
     engine.close()
     assert sleep.pids() == []
-    assert engine.poll()[-1] == JobFailed("j", "the engine was closed")
+    assert engine.poll()[-1] == JobFailed("j", "the engine was closed", lost=True)
     with pytest.raises(EngineError, match="job k: the engine is closed"):
         engine.start(EngineJob("k", shell("true"), 1), [HostShare("a", (1,))])
 
@@ -225,7 +225,8 @@ def test_jobs_die_with_a_killed_engine_and_the_next_one_knows_how_each_ended(tmp
     with LocalEngine(TWO_HOSTS, tmp_path) as engine:
         engine.recover(known)
         assert sleep.pids() == [], "recovered means gone"
-        assert engine.poll() == [JobFinished("done"), JobFailed("lost", "the engine that ran it is gone")]
+        gone = JobFailed("lost", "the engine that ran it is gone", lost=True)
+        assert engine.poll() == [JobFinished("done"), gone]
     for descriptor in ranks:
         assert select.select([descriptor], [], [], PATIENCE_S)[0]
         os.close(descriptor)

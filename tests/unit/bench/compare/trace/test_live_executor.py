@@ -199,8 +199,8 @@ def test_the_scale_of_a_trace():
     assert scale_of(trace, 6).iterations_of(trace.jobs[0], False) == 5
 
 
-def test_one_loop_asks_schedulers():
-    """Whoever calls `next_ns` is a scheduler loop, and there is one."""
+def test_one_loop_asks_schedulers_and_the_services_live_one():
+    """Whoever calls `next_ns` is a scheduler loop: that of runs, simulated or in the lab, and the service's own."""
     root = Path(__file__).parents[5]
     found = [
         str(path.relative_to(root))
@@ -209,6 +209,6 @@ def test_one_loop_asks_schedulers():
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "next_ns"
     ]
-    assert found == ["placement/simulator/cluster_run.py"]
+    assert found == ["placement/service/decisions/job_scheduling.py", "placement/simulator/cluster_run.py"]
     for path in ("placement/simulator/scheduled_cluster.py", "bench/compare/trace/trace.py"):
         assert "ClusterRun(" in (root / path).read_text()
