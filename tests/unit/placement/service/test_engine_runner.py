@@ -76,7 +76,7 @@ def test_a_released_job_has_time_to_stop_before_its_slots_are_free(client, tmp_p
             "while :; do sleep 0.05; done",
         )
     )
-    eventually(lambda: (tmp_path / "began.1").exists(), PATIENCE_S)
+    eventually(lambda: all((tmp_path / f"began.{rank}").exists() for rank in (0, 1)), PATIENCE_S)
     client.release("long", "enough")
     status = over(client, "long")
     assert (status.state, status.reason) == (pb.ENDED, "enough")
