@@ -64,12 +64,14 @@ class Vocabulary:
             have one.
         variants: the words accepted after ``:``.
         modified: whether modifiers may follow ``@``.
+        shown: the parts as error messages show them, where there are too many names to list.
     """
 
     field: str
     names: tuple[str, ...]
     variants: tuple[str, ...] = ()
     modified: bool = False
+    shown: tuple[str, ...] = ()
 
     def find(self, text: str) -> Part | None:
         """Parse one part; None if this vocabulary does not have it."""
@@ -96,10 +98,11 @@ class Vocabulary:
     @property
     def allowed(self) -> str:
         """The parts of this vocabulary, for error messages."""
-        letters = [found[1] for name in self.names if (found := re.search(r"-([A-Z])\]?$", name))]
+        names = self.shown or self.names
+        letters = [found[1] for name in names if (found := re.search(r"-([A-Z])\]?$", name))]
         bounds = f" ({letters[0]}: 1 to {LARGEST_NUMBER})" if letters else ""
         variants = f", each with {', '.join(f':{each}' for each in self.variants)}" if self.variants else ""
-        return f"{', '.join(self.names)}{bounds}{variants}"
+        return f"{', '.join(names)}{bounds}{variants}"
 
     def _has_base(self, part: Part) -> bool:
         return (part.base, part.number is not None) in self._bases

@@ -10,9 +10,9 @@ from typing import Generic
 from mltcp.core.demand import Demand
 from mltcp.core.errors import MltcpError
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.scheduler import JobView, gpu_owners, progress
+from placement.policies.schedulers.scheduler import JobView, PreemptingScheduler, gpu_owners, progress
 from placement.policies.schedulers.scheduling_policy import Decision, SchedulingPolicy
-from placement.simulator.executor import Executor, Start
+from placement.simulator.executor import Executor, ObservesRatios, Start
 from placement.simulator.scheduled_job import Job, ScheduledJob
 
 IDLE_DECISIONS = 100
@@ -59,6 +59,7 @@ class ClusterRun(Generic[Job]):
         self.scores: list[float] = []
         self._cluster, self._nic_bps = cluster, nic_bps
         self._policy, self._executor, self._restart_ns = policy, executor, restart_ns
+        self._ratios = executor if isinstance(executor, ObservesRatios) else None
         self._to_come = deque(self.jobs)
         self._active: dict[str, ScheduledJob[Job]] = {}
         self._waiting: dict[str, JobView] = {}
@@ -110,6 +111,7 @@ class ClusterRun(Generic[Job]):
         arrived = False
         while self._to_come and self._to_come[0].job.arrival_ns <= self._executor.now_ns:
             job = self._to_come.popleft()
+            job.since_ns = self._executor.now_ns
             self._active[job.name] = job
             arrived = True
         return arrived
@@ -120,7 +122,8 @@ class ClusterRun(Generic[Job]):
     def _view(self, job: ScheduledJob[Job]) -> JobView:
         """The view of a job; while it waits, nothing of it changes."""
         if job.gpus:
-            return job.view(self._work_done(job), self._executor.now_ns, self._restart_ns)
+            ratio = 1.0 if self._ratios is None else self._ratios.ratio(job.name)
+            return job.view(self._work_done(job), self._executor.now_ns, self._restart_ns, ratio)
         view = self._waiting.get(job.name)
         if view is None:
             view = self._waiting[job.name] = job.view(job.work_done, 0, self._restart_ns)
@@ -131,6 +134,8 @@ class ClusterRun(Generic[Job]):
 
     def _decide(self) -> None:
         now_ns, views = self._executor.now_ns, self._views()
+        if self._stop_first(now_ns, views):
+            views = self._views()
         decision = self._policy.decide(self._cluster, self._nic_bps, now_ns, views, self._demand_of)
         gpu_owners(self._cluster, decision.assignment)  # raises if two jobs are given a GPU
         self.decision_ns.append(decision.took_ns)
@@ -139,6 +144,14 @@ class ClusterRun(Generic[Job]):
         self._idle_decisions += 1
         self._carry_out(decision, views, now_ns)
         self._executor.decided(decision)
+
+    def _stop_first(self, now_ns: int, views: Sequence[JobView]) -> bool:
+        """Stop the jobs that the scheduler sends back to the queue before it decides; whether there are any."""
+        scheduler = self._policy.scheduler
+        stops = scheduler.stops(now_ns, views) if isinstance(scheduler, PreemptingScheduler) else ()
+        for name in stops:
+            self._stop(self._active[name])
+        return bool(stops)
 
     def _demand_of(self, name: str, workers: int) -> Demand | None:
         phases = tuple(self._active[name].job.phases(workers))
@@ -160,6 +173,8 @@ class ClusterRun(Generic[Job]):
 
     def _stop(self, job: ScheduledJob[Job]) -> None:
         job.work_done = self._work_done(job)
+        job.held_ns += self._executor.now_ns - job.started_ns
+        job.since_ns = self._executor.now_ns
         job.gpus = ()
         self._executor.stop(job.name)
 
@@ -170,4 +185,4 @@ class ClusterRun(Generic[Job]):
         self._executor.start(Start(job.job, gpus, work, worth, job.starts))
         job.gpus = gpus
         job.starts += 1
-        job.started_ns = self._executor.now_ns
+        job.started_ns = job.since_ns = self._executor.now_ns

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Generic, Protocol
+from typing import Generic, Protocol, runtime_checkable
 
 from placement.policies.schedulers.scheduling_policy import Decision
 from placement.simulator.scheduled_job import Job
@@ -84,4 +84,13 @@ class Executor(Protocol[Job]):
 
     def decided(self, decision: Decision) -> None:
         """Apply what a decision says beyond GPUs (time shifts), after all of its starts and stops."""
+        ...
+
+
+@runtime_checkable
+class ObservesRatios(Protocol):
+    """An executor that knows how much the neighbours of a job slow it down."""
+
+    def ratio(self, job: str) -> float:
+        """The throughput of a running job relative to that without neighbours, just before now; 1 at first."""
         ...

@@ -80,6 +80,8 @@ class ScheduledJob(Generic[Job]):
         lease_end_ns: until when the scheduler has promised it these GPUs.
         starts: how often it has been started.
         started_ns: when it was last started.
+        since_ns: when it joined the queue, or was started.
+        held_ns: the time for which it held GPUs, by the starts before the present one.
         ended_ns: when it ended; NaN before.
     """
 
@@ -89,6 +91,8 @@ class ScheduledJob(Generic[Job]):
     lease_end_ns: int = 0
     starts: int = 0
     started_ns: int = 0
+    since_ns: int = 0
+    held_ns: int = 0
     ended_ns: float = math.nan
 
     @property
@@ -106,7 +110,9 @@ class ScheduledJob(Generic[Job]):
         """Job completion time: from its arrival to its end."""
         return self.ended_ns - self.job.arrival_ns
 
-    def view(self, work_done: float | Fraction, now_ns: int = 0, restart_ns: int = 0) -> JobView:
+    def view(
+        self, work_done: float | Fraction, now_ns: int = 0, restart_ns: int = 0, ratio: float = 1.0
+    ) -> JobView:
         """The job as a scheduler sees it, with so much of its work done, where a restart costs `restart_ns`."""
         job = self.job
         restarting = bool(self.gpus) and self.restarts > 0
@@ -126,4 +132,9 @@ class ScheduledJob(Generic[Job]):
             deadline_ns=job.deadline_ns,
             restart_ns=restart_ns if self.starts else 0,
             restart_left_ns=max(self.started_ns + restart_ns - now_ns, 0) if restarting else 0,
+            restart_cost_ns=restart_ns,
+            since_ns=self.since_ns,
+            started_ns=self.started_ns,
+            held_ns=self.held_ns + (max(now_ns - self.started_ns, 0) if self.gpus else 0),
+            ratio=ratio,
         )

@@ -29,7 +29,7 @@ def options_of(workload: Workload, directory: Path) -> JobOptions:
     """The training that stands for a workload: the same samples, batch, epochs, parameters and computing time."""
     return JobOptions(
         directory,
-        samples=workload.samples,
+        samples=int(workload.samples),
         batch=workload.batch,
         epochs=workload.epochs,
         parameters=workload.parameters,

@@ -59,7 +59,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("asynchronous SGD (--workload async-sgd)")
     group.add_argument("--models", choices=tuple(SETS), help="the set of models (default four)")
     group.add_argument("--jobs", type=int, metavar="N", help=f"of a drawn trace (default {JOBS})")
-    group.add_argument("--load", type=float, metavar="X", help=f"lambda E[S(1)] / W (default {DEFAULT_LOAD})")
+    group.add_argument(
+        "--load",
+        type=float,
+        metavar="X",
+        help=f"lambda E[S(1)] / W (default {DEFAULT_LOAD}); of contention, see below",
+    )
     group.add_argument(
         "--server-node",
         choices=SERVER_NODES,

@@ -1,16 +1,15 @@
 """``mltcp-placement jobs``: schedulers of whole jobs, at the rates of a throughput model.
 
-This module has the jobs with deadlines of the DRS workload; `async_jobs` those without.
+This module has the jobs with deadlines of the DRS workload; `async_jobs` those without,
+and `contention` those that slow each other down.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from fractions import Fraction
 from pathlib import Path
 from statistics import fmean
 
@@ -18,8 +17,8 @@ from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
-from placement.cli.simulation import async_jobs
-from placement.cli.simulation.jobs_arguments import parse_processes, parse_seeds
+from placement.cli.simulation import async_jobs, contention
+from placement.cli.simulation.jobs_arguments import parse_number, parse_processes, parse_seeds
 from placement.cli.simulation.jobs_pictures import draw
 from placement.experiments.jobs.bound import TraceBound, bound_of
 from placement.experiments.jobs.differences import RateDifference, rate_difference
@@ -51,10 +50,11 @@ _DEFAULT = "drs,norm,edf,fifo,themis-batch"
 _DRS = "drs"
 _MOST_S = 10**8
 _NS_PER_S = 10**9
-_NUMBER = re.compile(r"\d{1,20}(\.\d{1,20})?([eE]\+?\d{1,2})?")
 _DRAWN = ("rate", "hours", "fat", "urgent")
 _OPTIONS = (*_DRAWN, "gpus", "bandwidth", "restart_cost", "figures", "baseline", "bound")
 """The options of the DRS workload alone; None or False where they are not given."""
+_SHARED = ("gpus", "restart_cost", "load")
+"""The options that jobs of contention have, too."""
 
 _EXAMPLES = f"""\
 examples:
@@ -66,7 +66,7 @@ examples:
   mltcp-placement jobs --seeds 0:100 -o results          Figures 7 to 12; may be interrupted, and goes on from there
   mltcp-placement jobs --seeds 0:100 --policies edf-late-last-node,edf-efficient --baseline edf-late-last-node --bound
   mltcp-placement jobs --seeds 0:100 --figures 7,10 -o results    only some of them
-
+{contention.EXAMPLES}
 A trace is a table (CSV) with the columns job_id, arrival_s, workload (one of those of the DRS evaluation) and alpha or
 deadline_s (on the clock of arrival_s), or a recorded trace of Philly (JSON) or PAI (its folder or a table), whose
 priorities are drawn by the paper's rule. All means are over traces. -o keeps finished runs in DIR, whatever ends the
@@ -74,6 +74,7 @@ command, writes jobs.json and figures.json, and draws Figures 5 and 7 to 12 and 
 
 policies: {NAMES.allowed}
 
+{contention.DESCRIPTION}
 {async_jobs.EXAMPLES}
 policies: {async_jobs.NAMES.allowed}
 """
@@ -88,7 +89,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     traces = command.add_argument_group("traces")
     traces.add_argument(
-        "--workload", choices=(_DRS, async_jobs.WORKLOAD), default=_DRS, help="the workload (default drs)"
+        "--workload",
+        choices=(_DRS, async_jobs.WORKLOAD, contention.WORKLOAD),
+        default=_DRS,
+        help="the workload (default drs)",
     )
     which = traces.add_mutually_exclusive_group()
     which.add_argument(
@@ -96,7 +100,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=Path,
         nargs="+",
         metavar="FILE",
-        help="read them: a table with deadlines, Philly or PAI",
+        help="read them: a table with deadlines, Philly or PAI; of contention, a table or a shipped trace's name",
     )
     which.add_argument(
         "--seeds",
@@ -110,13 +114,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument(
         "--policies",
         metavar="NAMES",
-        help=f"(default {_DEFAULT}; async-sgd {async_jobs.DEFAULT_POLICIES})",
+        help=f"(default {_DEFAULT}; async-sgd {async_jobs.DEFAULT_POLICIES}; "
+        f"contention {contention.DEFAULT})",
     )
     cluster = command.add_argument_group("cluster")
     cluster.add_argument(
         "--nodes", type=int, metavar="N", help=f"(default {NODES}; async-sgd {async_jobs.NODES})"
     )
-    cluster.add_argument("--gpus", type=int, metavar="N", help=f"of a node (default {GPUS})")
+    cluster.add_argument("--gpus", type=int, metavar="N", help=f"of a node (default {GPUS}; contention 8)")
     cluster.add_argument(
         "--bandwidth",
         metavar="IN,OUT",
@@ -144,11 +149,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--processes", type=int, metavar="N", help="that run at a time (default: one a core)"
     )
     async_jobs.add_arguments(command)
+    contention.add_arguments(command)
     command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run the comparison and print it; returns the exit status."""
+    if options.workload == contention.WORKLOAD:
+        _refuse(options, [name for name in (*_OPTIONS, "output") if name not in _SHARED], _DRS)
+        _refuse(options, [name for name in async_jobs.OPTIONS if name not in _SHARED], async_jobs.WORKLOAD)
+        return contention.execute(options)
+    _refuse(options, contention.OPTIONS, contention.WORKLOAD)
     if options.workload == async_jobs.WORKLOAD:
         _refuse(options, _OPTIONS, _DRS)
         return async_jobs.execute(options)
@@ -275,7 +286,7 @@ def settings_of(options: argparse.Namespace) -> RatesSettings:
     inside, between = INSIDE_BYTES_PER_S, BETWEEN_BYTES_PER_S
     if options.bandwidth is not None:
         inside, between = _bandwidths(options.bandwidth)
-    restart_ns = round(_number(options.restart_cost or "0", "--restart-cost", _MOST_S) * _NS_PER_S)
+    restart_ns = round(parse_number(options.restart_cost or "0", "--restart-cost", _MOST_S) * _NS_PER_S)
     nodes = NODES if options.nodes is None else options.nodes
     gpus = GPUS if options.gpus is None else options.gpus
     return RatesSettings(RingAllReduce(inside, between), nodes, gpus, restart_ns)
@@ -320,11 +331,5 @@ def _bandwidths(given: str) -> tuple[int, int]:
     parts = given.split(",")
     if len(parts) != 2:
         raise UsageError(f"--bandwidth: expected two numbers such as 10e9,6e9, got {shown(given)}")
-    inside, between = (int(_number(part, "--bandwidth", 10**18)) for part in parts)
+    inside, between = (int(parse_number(part, "--bandwidth", 10**18)) for part in parts)
     return inside, between
-
-
-def _number(given: str, field: str, most: int) -> Fraction:
-    if not _NUMBER.fullmatch(given.strip()) or (value := Fraction(given.strip())) > most:
-        raise UsageError(f"{field}: expected a number from 0 to {most}, got {shown(given)}")
-    return value

@@ -1,14 +1,27 @@
-"""Arguments that both workloads of ``mltcp-placement jobs`` share."""
+"""Arguments that the workloads of ``mltcp-placement jobs`` share."""
 
 from __future__ import annotations
 
 import os
 import re
+from fractions import Fraction
 
 from mltcp.core.errors import UsageError, shown
 
 _MOST_SEEDS = 100_000
+_NUMBER = re.compile(r"\d{1,20}(\.\d{1,20})?([eE]\+?\d{1,2})?")
 _SEEDS = re.compile(r"(\d{1,9})(?::(\d{1,9}))?")
+
+
+def parse_number(given: str, field: str, most: int) -> Fraction:
+    """An exact number from 0 to `most`.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not _NUMBER.fullmatch(given.strip()) or (value := Fraction(given.strip())) > most:
+        raise UsageError(f"{field}: expected a number from 0 to {most}, got {shown(given)}")
+    return value
 
 
 def parse_seeds(given: str) -> tuple[int, ...]:

@@ -93,7 +93,7 @@ def speed_hull(workload: Workload, settings: RatesSettings) -> list[tuple[int, F
     return hull
 
 
-def least_gpu_time(hull: list[tuple[int, Fraction]], work: int, window_ns: int) -> float:
+def least_gpu_time(hull: list[tuple[int, Fraction]], work: int | Fraction, window_ns: int) -> float:
     """The least GPU time in ns in which so many samples are trained within a window; infinite if it is too short."""
     speed = Fraction(work, window_ns)
     for before, after in pairwise(hull):

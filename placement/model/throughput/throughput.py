@@ -29,7 +29,7 @@ class Workload:
         parameters: N_param, all of which are exchanged in a step.
         batch: S_batch, the samples of a step on one GPU; it does not change with the number of GPUs.
         compute_ns: T_cal, the time in which one GPU computes a step.
-        samples: S_dataset, the samples of an epoch.
+        samples: S_dataset, the samples of an epoch; a fraction where only a measured number is known.
         epochs: N_epoch.
 
     Raises:
@@ -40,7 +40,7 @@ class Workload:
     parameters: int
     batch: int
     compute_ns: int
-    samples: int
+    samples: int | Fraction
     epochs: int
 
     def __post_init__(self) -> None:
@@ -51,7 +51,7 @@ class Workload:
                 )
 
     @property
-    def total_samples(self) -> int:
+    def total_samples(self) -> int | Fraction:
         """The samples of all epochs."""
         return self.samples * self.epochs
 

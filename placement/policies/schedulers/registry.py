@@ -8,6 +8,7 @@ from types import MappingProxyType
 from mltcp.core.policy_names import Vocabulary
 from placement.policies.catalogue import placement_policy
 from placement.policies.schedulers.admission.edf_efficient import EdfEfficient
+from placement.policies.schedulers.contention import rule
 from placement.policies.schedulers.drs.drs import Drs
 from placement.policies.schedulers.elastic.elastic_density import ElasticDensity
 from placement.policies.schedulers.elastic.elastic_edf import ElasticEdf
@@ -68,7 +69,12 @@ GREEDY = ("lwf[-K]", "first-fit", "list-scheduling")
 CHUNKED = "jsq-chunk-K"
 """JSQ-Chunk with chunks of K GPUs."""
 
-NAMES = Vocabulary("scheduler", (*SCHEDULERS, CHUNKED, *GREEDY))
+NAMES = Vocabulary(
+    "scheduler",
+    (*SCHEDULERS, CHUNKED, *GREEDY, *rule.NAMES.names),
+    shown=(*SCHEDULERS, CHUNKED, *GREEDY, *rule.SHOWN),
+)
+"""All schedulers; those of `contention` decide in rounds."""
 
 
 def named_scheduler(name: str, seed: int = 0) -> Scheduler:
@@ -83,6 +89,12 @@ def named_scheduler(name: str, seed: int = 0) -> Scheduler:
     if part.base == "jsq-chunk":
         assert part.number is not None, "the vocabulary demands one"
         return JsqChunk(part.number)
+    if rule.NAMES.find(name) is not None:
+        from placement.policies.schedulers.contention.rounds_scheduler import rounds_scheduler  # compiled
+
+        found = rounds_scheduler(name, seed)
+        assert found is not None, "its name is known"
+        return found
     from placement.policies.schedulers.greedy import GreedyScheduler  # compiled: slow to import
 
     return GreedyScheduler(placement_policy(part.base, part.number or 1))

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
@@ -53,6 +53,11 @@ class JobView:
         restart_ns: the time for which it would hold GPUs without training if it were started on others than its own; 0
             before its first start.
         restart_left_ns: what is left of such a time on the GPUs that it holds.
+        restart_cost_ns: what `restart_ns` is, or will be once it has been started.
+        since_ns: when it joined the queue, or when it was last started if it runs.
+        started_ns: when it was last started; without meaning before its first start.
+        held_ns: the time for which it has held GPUs.
+        ratio: of its throughput to that without neighbours, since the last decision, where the executor knows it.
 
     Raises:
         UsageError: a value is out of range.
@@ -73,6 +78,11 @@ class JobView:
     deadline_ns: int | None = None
     restart_ns: int = 0
     restart_left_ns: int = 0
+    restart_cost_ns: int = 0
+    since_ns: int = 0
+    started_ns: int = 0
+    held_ns: int = 0
+    ratio: float = 1.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.gpus_min <= self.gpus_wanted <= self.gpus_max:
@@ -149,6 +159,15 @@ class Scheduler(Protocol):
 
     def next_ns(self, now_ns: int, jobs: Sequence[JobView]) -> int | None:
         """The latest time for the next decision if no job arrives or ends before; None: no decision is needed."""
+        ...
+
+
+@runtime_checkable
+class PreemptingScheduler(Protocol):
+    """A scheduler that sends jobs back to the queue before it decides; they pay for a restart wherever they go."""
+
+    def stops(self, now_ns: int, jobs: Sequence[JobView]) -> tuple[str, ...]:
+        """The running jobs to stop, in the order in which they join the queue."""
         ...
 
 

@@ -11,13 +11,17 @@ from mltcp.core.policy_names import CASSINI, Vocabulary, split_cassini
 from placement.cassini.placement_selection import Loops, PlacementChoice, choose_placement
 from placement.model.cluster import Cluster
 from placement.policies.schedulers import registry
+from placement.policies.schedulers.contention import rule
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Scheduler
 from placement.policies.schedulers.themis import Themis
 
 SCHEDULERS = tuple(registry.SCHEDULERS)
+IN_ROUNDS = (*rule.ORDERED_RULES, *rule.RULES)
 AUGMENTED = f"+{CASSINI}"
 SCHEDULER_NAMES = Vocabulary(
-    "scheduler", tuple(name + suffix for name in SCHEDULERS for suffix in ("", AUGMENTED))
+    "scheduler",
+    tuple(name + suffix for name in (*SCHEDULERS, *IN_ROUNDS) for suffix in ("", AUGMENTED)),
+    shown=(*(name + suffix for name in SCHEDULERS for suffix in ("", AUGMENTED)), *rule.SHOWN),
 )
 
 DemandOf = Callable[[str, int], Demand | None]
@@ -125,7 +129,7 @@ def links_of(cluster: Cluster, gpus: Sequence[int]) -> tuple[int, ...]:
 
 
 def scheduling_policy(name: str, *, seed: int = 0, lease_ns: int | None = None) -> SchedulingPolicy:
-    """Look up a policy: one of `SCHEDULERS`, alone or followed by ``+cassini``.
+    """Look up a policy: one of `SCHEDULERS` or `IN_ROUNDS`, alone or followed by ``+cassini``.
 
     Args:
         name: on the command line.

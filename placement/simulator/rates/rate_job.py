@@ -6,9 +6,11 @@ import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from typing import Protocol
 
 from mltcp.core.demand import Phase
 from placement.model.throughput.throughput import ThroughputModel, Workload, spread
+from placement.simulator.scheduled_job import ClusterJob
 from placement.traces.deadlines.trace import DeadlineJob
 
 
@@ -38,6 +40,15 @@ class ModelTimes:
         return known  # type: ignore[return-value]  # a Fraction where a float would round
 
 
+class RatedJob(ClusterJob, Protocol):
+    """A job whose speed a throughput model gives; `RateJob` and `RoundJob` are such."""
+
+    @property
+    def workload(self) -> Workload:
+        """What it trains."""
+        ...
+
+
 @dataclass(frozen=True)
 class RateJob:
     """A job of a trace on one cluster, under one throughput model.
@@ -56,6 +67,11 @@ class RateJob:
     def name(self) -> str:
         """Unique in its trace."""
         return self.job.name
+
+    @property
+    def workload(self) -> Workload:
+        """What it trains."""
+        return self.job.workload
 
     @property
     def arrival_ns(self) -> int:

@@ -16,7 +16,7 @@ from placement.model.cluster import Cluster
 from placement.model.throughput.throughput import GpusByNode, Neighbour, ThroughputModel
 from placement.policies.schedulers.scheduling_policy import Decision
 from placement.simulator.executor import JobEnd, Start
-from placement.simulator.rates.rate_job import RateJob
+from placement.simulator.rates.rate_job import RatedJob
 from placement.simulator.rates.span import Span
 from placement.simulator.rates.start_cost import StartCost
 
@@ -36,7 +36,7 @@ class _Running:
         end_ns: when the work is done at this rate.
     """
 
-    start: Start[RateJob]
+    start: Start[RatedJob]
     allocation: GpusByNode
     began_ns: int
     hold_ns: int
@@ -106,7 +106,7 @@ class RatesExecutor:
             self._set_rates([])
         return [JobEnd(name, self._now_ns) for name in ended]
 
-    def start(self, start: Start[RateJob]) -> None:
+    def start(self, start: Start[RatedJob]) -> None:
         """See `Executor`."""
         hold_ns = self._start_cost.hold_ns(len(start.gpus), start.restarts)
         begins_ns = self._now_ns + hold_ns
@@ -125,6 +125,15 @@ class RatesExecutor:
         """See `Executor`."""
         running = self._running[job]
         return Fraction(running.start.work) - running.left(self._now_ns)
+
+    def ratio(self, job: str) -> float:
+        """See `ObservesRatios`."""
+        running = self._running[job]
+        if not self._model.uses_neighbours:
+            return 1.0
+        alone = self._model.samples_per_ns(running.start.job.workload, running.allocation)
+        workload = running.start.job.workload
+        return float(running.rate * workload.batch * running.start.job.workers / alone)
 
     def decided(self, decision: Decision) -> None:
         """See `Executor`: time shifts make no difference to rates."""
@@ -152,10 +161,10 @@ class RatesExecutor:
         neighbours = []
         if self._model.uses_neighbours:
             neighbours = [
-                Neighbour(other.start.job.job.workload, other.allocation)
+                Neighbour(other.start.job.workload, other.allocation)
                 for key, other in self._running.items()
                 if key != name
             ]
-        workload = rate_job.job.workload
+        workload = rate_job.workload
         samples = self._model.samples_per_ns(workload, job.allocation, neighbours)
         return samples / (workload.batch * rate_job.workers)

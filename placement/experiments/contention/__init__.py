@@ -1,0 +1,1 @@
+"""Comparisons of schedulers on traces of jobs that slow each other down."""

@@ -1,0 +1,107 @@
+"""The results of `mltcp-placement jobs --workload contention`: of a trace under a policy, and of all traces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any, Self
+
+from placement.simulator.rates.rounds.outcome import RoundsOutcome
+from placement.simulator.rates.rounds.published_loop import PublishedOutcome
+from placement.traces.contention.trace import ContentionTrace
+
+MEANS = (
+    "mean_jct_s",
+    "mean_run_s",
+    "p90_jct_s",
+    "utilization",
+    "makespan_s",
+    "restarts",
+    "mean_sensitivity",
+)
+"""The fields of which the mean over traces is reported."""
+
+
+@dataclass(frozen=True)
+class RoundsResult:
+    """The result of a trace under a policy.
+
+    Attributes:
+        trace: its name.
+        seed: of a trace that was drawn; None if it was read.
+        jobs: how many there are.
+        mean_jct_s: from arrival to end, queueing included.
+        mean_run_s: the time for which a job held GPUs.
+        p90_jct_s: the 90th percentile of completion times.
+        utilization: GPUs given out, mean over rounds until the last end.
+        makespan_s: when the last job ended.
+        restarts: starts after a job's first, a job.
+        mean_sensitivity: the mean contention sensitivity 1 / r of a job over the rounds that it ran, mean over jobs.
+    """
+
+    trace: str
+    seed: int | None
+    jobs: int
+    mean_jct_s: float
+    mean_run_s: float
+    p90_jct_s: float
+    utilization: float
+    makespan_s: float
+    restarts: float
+    mean_sensitivity: float
+
+    @classmethod
+    def of(cls, outcome: RoundsOutcome) -> Self:
+        """The result of an outcome."""
+        return cls(
+            outcome.trace.name,
+            outcome.trace.seed,
+            len(outcome.trace.jobs),
+            **{name: getattr(outcome, name) for name in MEANS},
+        )
+
+    @classmethod
+    def of_published(cls, trace: ContentionTrace, outcomes: Sequence[PublishedOutcome]) -> Self:
+        """The mean result of runs of the public loop, one a seed of random actions."""
+        means = {name: fmean(getattr(outcome, name) for outcome in outcomes) for name in MEANS}
+        return cls(trace.name, trace.seed, len(trace.jobs), **means)
+
+    def document(self) -> dict[str, Any]:
+        """The entry of `traces` in the JSON document."""
+        named = asdict(self)
+        del named["trace" if self.seed is not None else "seed"]
+        return named
+
+
+@dataclass(frozen=True)
+class RoundsPolicyResult:
+    """The results of a policy; means are over traces, each of which counts the same.
+
+    Attributes:
+        policy: its name.
+        traces: one or more, in the order of the command line.
+    """
+
+    policy: str
+    traces: tuple[RoundsResult, ...]
+
+    def mean(self, value: Callable[[RoundsResult], float]) -> float:
+        """The mean of a value over all traces."""
+        return fmean(value(trace) for trace in self.traces)
+
+    def document(self) -> dict[str, Any]:
+        """The entry of `policies` in the JSON document."""
+        means = {name: self.mean(lambda trace, name=name: getattr(trace, name)) for name in MEANS}  # type: ignore[misc]
+        return {"policy": self.policy, **means, "traces": [trace.document() for trace in self.traces]}
+
+
+def text(results: Sequence[RoundsPolicyResult], restart_cost_s: float) -> str:
+    """The JSON document as a line: the same results give the same bytes."""
+    found = {
+        "workload": "contention",
+        "restart_cost_s": restart_cost_s,
+        "policies": [result.document() for result in results],
+    }
+    return json.dumps(found, allow_nan=False)

@@ -1,0 +1,280 @@
+"""Throughput by tables: isolated throughputs of jobs on layouts, and ratios of shared to isolated throughput of pairs.
+
+A layout is (model, GPUs, nodes), with the same number of GPUs on each of its nodes. A job that shares nodes with others
+has its isolated throughput times a ratio r: the least of its ratios beside these others, however many nodes it shares
+with them, but not below 0.35; the inverse of r is the contention sensitivity of the paper (Ryu and Eo, ICPADS 2023,
+Equation 1). That the least of several ratios counts is a guess which nobody has measured; their product is the other
+combination here.
+
+The tables that are shipped come from the paper's public code (gajagajago/deepshare, Apache-2.0), which measured six
+models on 4 nodes of 8 GPUs with 10 Gb/s Ethernet, as comma-separated values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from mltcp.core.errors import UsageError, shown
+from placement.model.throughput.csv_rows import CsvRow, csv_rows
+from placement.model.throughput.throughput import GpusByNode, Neighbour, Workload, gpus_of
+
+FLOOR = 0.35
+"""No ratio of a job is below this."""
+
+Combination = Literal["minimum", "product"]
+"""How the ratios of a job beside several neighbours combine."""
+
+COMBINATIONS: tuple[Combination, ...] = ("minimum", "product")
+
+PUBLISHED = Path(__file__).parent / "tables"
+"""The folder of the tables that are shipped."""
+
+ISOLATED = "isolated_throughput.csv"
+RATIOS = "shared_throughput_ratio_long.csv"
+SAMPLES = "total_samples.csv"
+
+_HOUR_S = 3600
+_NS_PER_S = 10**9
+
+
+class Layout(NamedTuple):
+    """A model on so many GPUs, the same number on each of its nodes."""
+
+    model: str
+    gpus: int
+    nodes: int
+
+    def __str__(self) -> str:
+        return f"{self.model} on {self.gpus} GPUs of {self.nodes} nodes"
+
+
+@dataclass(frozen=True, eq=False)
+class SensitivityTable:
+    """Isolated throughputs and ratios of shared to isolated throughput.
+
+    Attributes:
+        name: for messages.
+        samples_per_s: T, the isolated throughput of each layout.
+        ratios: of each layout beside each other, and beside itself.
+        samples: the size of a job, of each model and number of GPUs; where it is not given, an hour's worth at the mean
+            of the throughputs on two and on four nodes.
+
+    Raises:
+        UsageError: a throughput is not positive, a ratio is missing, or it is not more than 0 and at most 1.
+    """
+
+    name: str
+    samples_per_s: Mapping[Layout, float]
+    ratios: Mapping[tuple[Layout, Layout], float]
+    samples: Mapping[tuple[str, int], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.samples_per_s:
+            raise UsageError(f"{self.name}: layouts: expected one or more, got none")
+        for layout, rate in self.samples_per_s.items():
+            if not (rate > 0 and math.isfinite(rate)):
+                raise UsageError(f"{self.name}: samples_per_s of {layout}: expected more than 0, got {rate}")
+        for layout in self.samples_per_s:
+            for other in self.samples_per_s:
+                ratio = self.ratios.get((layout, other))
+                if ratio is None:
+                    raise UsageError(
+                        f"{self.name}: ratio of {layout} beside {other}: expected one, got a hole in the table"
+                    )
+                if not 0 < ratio <= 1:
+                    raise UsageError(
+                        f"{self.name}: ratio of {layout} beside {other}: expected more than 0 up to 1, got {ratio}"
+                    )
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models, in the order of the table."""
+        return tuple(dict.fromkeys(layout.model for layout in self.samples_per_s))
+
+    def gpus(self, model: str) -> tuple[int, ...]:
+        """The numbers of GPUs of a model that have rows, ascending."""
+        return tuple(sorted({layout.gpus for layout in self.samples_per_s if layout.model == model}))
+
+    def nodes(self, model: str, gpus: int) -> tuple[int, ...]:
+        """The numbers of nodes that have rows, ascending.
+
+        Raises:
+            UsageError: the model, or the model on so many GPUs, has no row.
+        """
+        found = tuple(
+            sorted(each.nodes for each in self.samples_per_s if each.model == model and each.gpus == gpus)
+        )
+        if not found:
+            known = ", ".join(self.models)
+            if model in self.models:
+                known = f"{model} on {', '.join(map(str, self.gpus(model)))} GPUs"
+            raise UsageError(f"{self.name}: job: expected {known}, got {shown(model)} on {gpus} GPUs")
+        return found
+
+    def throughput(self, layout: Layout) -> float:
+        """T of a layout; between two numbers of nodes that have rows, linear in the logarithm of nodes.
+
+        Raises:
+            UsageError: it has no row and lies between no two that have.
+        """
+        known = self.samples_per_s.get(layout)
+        if known is not None:
+            return known
+        nodes = self.nodes(layout.model, layout.gpus)
+        if not nodes[0] < layout.nodes < nodes[-1]:
+            raise UsageError(
+                f"{self.name}: {layout.model} on {layout.gpus} GPUs: nodes: expected {nodes[0]} to {nodes[-1]}, "
+                f"got {layout.nodes}"
+            )
+        below = max(each for each in nodes if each < layout.nodes)
+        above = min(each for each in nodes if each > layout.nodes)
+        share = math.log2(layout.nodes / below) / math.log2(above / below)
+        low, high = (self.samples_per_s[layout._replace(nodes=each)] for each in (below, above))
+        return low + share * (high - low)
+
+    def ratio(self, layout: Layout, other: Layout) -> float:
+        """The ratio of a layout beside another; layouts without rows count as those with the nearest number of nodes.
+
+        Raises:
+            UsageError: a model, or a model on so many GPUs, has no row.
+        """
+        known = self.ratios.get((layout, other))
+        return self.ratios[self._nearest(layout), self._nearest(other)] if known is None else known
+
+    def job_samples(self, model: str, gpus: int) -> float:
+        """S, the size of a job: an hour's worth.
+
+        Raises:
+            UsageError: the model on so many GPUs has no row.
+        """
+        known = self.samples.get((model, gpus))
+        if known is not None:
+            return known
+        rates = [
+            self.samples_per_s[Layout(model, gpus, each)] for each in self.nodes(model, gpus) if each <= 4
+        ]
+        rates = rates or [self.samples_per_s[Layout(model, gpus, self.nodes(model, gpus)[0])]]
+        return _HOUR_S * math.fsum(rates) / len(rates)
+
+    def _nearest(self, layout: Layout) -> Layout:
+        nodes = self.nodes(layout.model, layout.gpus)
+        nearest = min(nodes, key=lambda each: (abs(math.log2(each / layout.nodes)), each))
+        return layout._replace(nodes=nearest)
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """The throughput model of a table; see the module.
+
+    Attributes:
+        table: of throughputs and ratios.
+        combination: of the ratios beside several neighbours.
+
+    Raises:
+        UsageError: an unknown combination.
+    """
+
+    table: SensitivityTable
+    combination: Combination = "minimum"
+
+    def __post_init__(self) -> None:
+        if self.combination not in COMBINATIONS:
+            raise UsageError(
+                f"combination: expected {', '.join(COMBINATIONS)}, got {shown(self.combination)}"
+            )
+
+    @property
+    def uses_neighbours(self) -> bool:
+        """Yes."""
+        return True
+
+    def samples_per_ns(
+        self, workload: Workload, allocation: GpusByNode, neighbours: Sequence[Neighbour] = ()
+    ) -> Fraction:
+        """See `ThroughputModel`; the workload's name is that of a model of the table.
+
+        Raises:
+            UsageError: the table has no row for a layout.
+        """
+        rate = self.table.throughput(layout_of(workload, allocation))
+        return Fraction(rate) * Fraction(self.ratio(workload, allocation, neighbours)) / _NS_PER_S
+
+    def ratio(
+        self, workload: Workload, allocation: GpusByNode, neighbours: Sequence[Neighbour] = ()
+    ) -> float:
+        """r, the share of its isolated throughput that a job has beside these neighbours; 1 if none shares a node."""
+        layout, nodes = layout_of(workload, allocation), {node for node, _ in allocation}
+        return self.combined(
+            self.table.ratio(layout, layout_of(other.workload, other.allocation))
+            for other in neighbours
+            if nodes.intersection(node for node, _ in other.allocation)
+        )
+
+    def combined(self, ratios: Iterable[float]) -> float:
+        """The ratio of a job that has these beside its neighbours."""
+        raw = 1.0
+        for each in ratios:
+            raw = min(raw, each) if self.combination == "minimum" else raw * each
+        return max(raw, FLOOR)
+
+
+def layout_of(workload: Workload, allocation: GpusByNode) -> Layout:
+    """The layout of a job on these GPUs."""
+    return Layout(workload.name, gpus_of(allocation), len(allocation))
+
+
+def workload_of(model: str, samples: float) -> Workload:
+    """The workload of a job of a table, of which nothing but its model and its samples is known.
+
+    Raises:
+        UsageError: less than 1 sample.
+    """
+    return Workload(model, 1, 1, 1, Fraction(samples), 1)
+
+
+def read_table(folder: Path) -> SensitivityTable:
+    """Read a table from the files of a folder: throughputs, ratios and, if it is there, sizes of jobs.
+
+    The files are `isolated_throughput.csv` (model, gpus, nodes, samples_per_s), `shared_throughput_ratio_long.csv`
+    (target_model, target_gpus, target_nodes, other_model, other_gpus, other_nodes, shared_over_isolated_ratio) and
+    `total_samples.csv` (model, gpus, total_samples); other columns are ignored.
+
+    Raises:
+        UsageError: a file cannot be read, a line is wrong, a row is there twice or missing.
+    """
+    rates: dict[Layout, float] = {}
+    for row in csv_rows(folder / ISOLATED, ("model", "gpus", "nodes", "samples_per_s")):
+        row.once(rates, _layout(row, ""), row.number("samples_per_s"))
+    ratios: dict[tuple[Layout, Layout], float] = {}
+    columns = tuple(f"{side}_{name}" for side in ("target", "other") for name in ("model", "gpus", "nodes"))
+    for row in csv_rows(folder / RATIOS, (*columns, "shared_over_isolated_ratio")):
+        pair = _layout(row, "target_"), _layout(row, "other_")
+        for layout in pair:
+            if layout not in rates:
+                raise row.error("layout", f"one of {ISOLATED}", str(layout))
+        ratio = row.number("shared_over_isolated_ratio")
+        if not 0 < ratio <= 1:
+            raise row.error("shared_over_isolated_ratio", "more than 0 up to 1", f"{ratio:g}")
+        row.once(ratios, pair, ratio)
+    samples: dict[tuple[str, int], float] = {}
+    if (folder / SAMPLES).exists():
+        for row in csv_rows(folder / SAMPLES, ("model", "gpus", "total_samples")):
+            row.once(samples, (row.text("model"), row.whole("gpus")), row.number("total_samples"))
+    name = "published" if folder == PUBLISHED else str(folder)
+    return SensitivityTable(name, rates, ratios, samples)
+
+
+@cache
+def published_table() -> SensitivityTable:
+    """The table that is shipped: six models on 2, 4 and 8 GPUs, 36 layouts."""
+    return read_table(PUBLISHED)
+
+
+def _layout(row: CsvRow, prefix: str) -> Layout:
+    return Layout(row.text(f"{prefix}model"), row.whole(f"{prefix}gpus"), row.whole(f"{prefix}nodes"))

@@ -1,0 +1,1 @@
+"""Schedulers that decide in rounds and know which jobs slow each other down on shared nodes."""

@@ -1,0 +1,136 @@
+"""The names of the rules in rounds, and what each stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from types import MappingProxyType
+
+from mltcp.core.policy_names import Vocabulary
+from placement.policies.schedulers.contention.world import (
+    ALL_COMPETE,
+    FIFO,
+    FIRST,
+    GREEDY,
+    GREEDY_LOOK,
+    LAS,
+    MOST_NODES,
+    NO_STOPS,
+    ORDERED,
+    PACKED,
+    RANDOM,
+    REOPT,
+    REOPT_LOOK,
+    SRSF,
+    SRTF,
+    STOPS_BY_RATIO,
+    TABLE,
+    TIRESIAS,
+)
+
+_ORDERS = {"fifo": FIFO, "las": LAS, "tiresias": TIRESIAS, "srtf": SRTF, "srsf": SRSF}
+_PLACEMENTS = {"first": FIRST, "packed": PACKED, "table": TABLE, "most-nodes": MOST_NODES}
+_STOPS = {"none": NO_STOPS, "ratio": STOPS_BY_RATIO, "full": ALL_COMPETE}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule.
+
+    Attributes:
+        family: one of `ORDERED`, `RANDOM`, `GREEDY`, `REOPT`, `GREEDY_LOOK`, `REOPT_LOOK`.
+        order: of an ordered rule.
+        placement: of an ordered rule.
+        stops: which running jobs compete anew.
+        head: whether a job that does not fit blocks those behind it.
+        fallback: whether random actions that fit nobody are followed by the public greedy step.
+        hysteresis: h, the share of U by which a change has to raise it.
+        choices: the most placements that a look-ahead tries.
+        seed: of random actions.
+    """
+
+    family: int
+    order: int = FIFO
+    placement: int = FIRST
+    stops: int = NO_STOPS
+    head: bool = False
+    fallback: bool = False
+    hysteresis: float = 0.0
+    choices: int = 1
+    seed: int = 0
+
+    @property
+    def tries_sets(self) -> bool:
+        """Whether it tries all sets of nodes."""
+        return self.family != ORDERED or self.placement == TABLE
+
+
+def _ordered() -> dict[str, Rule]:
+    """All ordered rules: ORDER[-head]-PLACEMENT-STOPS."""
+    return {
+        f"{order}{head}-{placement}-{stops}": Rule(
+            ORDERED, _ORDERS[order], _PLACEMENTS[placement], _STOPS[stops], bool(head)
+        )
+        for order, head, placement, stops in product(_ORDERS, ("", "-head"), _PLACEMENTS, _STOPS)
+    }
+
+
+ORDERED_RULES: Mapping[str, Rule] = MappingProxyType(_ordered())
+"""The ordered rules by name."""
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "random-none": Rule(RANDOM),
+        "random-ratio": Rule(RANDOM, stops=STOPS_BY_RATIO),
+        "random-fallback-none": Rule(RANDOM, fallback=True),
+        "random-fallback-ratio": Rule(RANDOM, stops=STOPS_BY_RATIO, fallback=True),
+        "greedy": Rule(GREEDY),
+        "greedy-ratio": Rule(GREEDY, stops=STOPS_BY_RATIO),
+        "reopt": Rule(REOPT),
+        "greedy-look": Rule(GREEDY_LOOK, choices=8),
+        "reopt-look": Rule(REOPT_LOOK, choices=6),
+    }
+)
+"""The others. A number after `random-...` is the seed, after `...-look` the choices, after `reopt` 100 h."""
+
+_NUMBERED = {
+    "random-none": "[-S]",
+    "random-ratio": "[-S]",
+    "random-fallback-none": "[-S]",
+    "random-fallback-ratio": "[-S]",
+    "reopt": "[-H]",
+    "greedy-look": "[-C]",
+    "reopt-look": "[-C]",
+}
+
+SHOWN = (
+    f"ORDER[-head]-PLACEMENT-STOPS ({', '.join(_ORDERS)}; {', '.join(_PLACEMENTS)}; {', '.join(_STOPS)})",
+    *(name + _NUMBERED.get(name, "") for name in RULES),
+)
+"""The names as help texts show them."""
+
+NAMES = Vocabulary("scheduler", (*ORDERED_RULES, *(name + _NUMBERED.get(name, "") for name in RULES)))
+"""All names."""
+
+
+def find_rule(name: str, seed: int = 0) -> Rule | None:
+    """The rule of this name; None if there is none.
+
+    Args:
+        name: on the command line.
+        seed: of random actions, unless the name has one.
+    """
+    part = NAMES.find(name)
+    if part is None:
+        return None
+    if part.base in ORDERED_RULES:
+        return ORDERED_RULES[part.base]
+    rule, number = RULES[part.base], part.number
+    if rule.family == RANDOM:
+        return Rule(RANDOM, stops=rule.stops, fallback=rule.fallback, seed=number or seed)
+    if number is None:
+        return rule
+    if rule.family == REOPT:
+        return Rule(REOPT, hysteresis=number / 100)
+    return Rule(rule.family, choices=number)

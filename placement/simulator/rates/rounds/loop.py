@@ -1,0 +1,41 @@
+"""The loop of rounds, compiled: admission, a decision, a round of progress, ends, and the stop rule."""
+
+from __future__ import annotations
+
+from placement.model.compiled import compiled, compiled_with_arrays
+from placement.policies.schedulers.contention.decide import decide
+from placement.policies.schedulers.contention.rounds import apply_stop_rule, run_round
+from placement.policies.schedulers.contention.world import WAITS, World
+
+IDLE_ROUNDS = 100
+"""A run fails after this many rounds in a row in which no job runs, if no more jobs are to arrive."""
+
+_NS_PER_S = 1e9
+
+
+@compiled_with_arrays
+def run(world: World, trial: World) -> bool:
+    """Run until all jobs have ended; False if the rest is never placed."""
+    core, idle = world.core[0], 0
+    while core.ended < len(world.jobs):
+        admit(world)
+        decide(world, trial)
+        idle = 0 if core.running > 0 or core.seen < len(world.jobs) else idle + 1
+        if idle > IDLE_ROUNDS:
+            return False
+        run_round(world, core.now / _NS_PER_S)
+        apply_stop_rule(world)
+        core.now += int(core.round_s * _NS_PER_S)
+    return True
+
+
+@compiled
+def admit(world: World) -> None:
+    """Put the jobs that have arrived at the end of the queue."""
+    core, jobs = world.core[0], world.jobs
+    while core.seen < len(jobs) and jobs[core.seen].arrival <= core.now:
+        jobs[core.seen].state = WAITS
+        world.queue[core.waiting] = core.seen
+        core.waiting += 1
+        core.seen += 1
+        core.news = True

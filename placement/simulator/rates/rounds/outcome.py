@@ -1,0 +1,80 @@
+"""The outcome of a trace in rounds: completion times with queueing, run times, utilization and restarts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from placement.traces.contention.trace import ContentionTrace
+
+_NS_PER_S = 1e9
+
+
+@dataclass(frozen=True, eq=False)
+class RoundsOutcome:
+    """The outcome of a trace under a policy; arrays are in the order of the trace.
+
+    Attributes:
+        trace: what was run.
+        policy: the name of the policy.
+        gpus: of the cluster.
+        finish_s: when each job ended.
+        run_s: for how long each job held GPUs.
+        starts: of each job.
+        rounds_run: of each job.
+        sensitivity: of each job, the sum over these rounds of its contention sensitivity, 1 / r.
+        rounds: in all, empty ones included.
+        gpu_rounds: the sum over them of the GPUs given out.
+    """
+
+    trace: ContentionTrace
+    policy: str
+    gpus: int
+    finish_s: np.ndarray
+    run_s: np.ndarray
+    starts: np.ndarray
+    rounds_run: np.ndarray
+    sensitivity: np.ndarray
+    rounds: int
+    gpu_rounds: int
+
+    @property
+    def jct_s(self) -> np.ndarray:
+        """Job completion times: from arrival to end, queueing included."""
+        return self.finish_s - np.array([job.arrival_ns for job in self.trace.jobs]) / _NS_PER_S
+
+    @property
+    def mean_jct_s(self) -> float:
+        """The mean completion time."""
+        return float(self.jct_s.mean())
+
+    @property
+    def p90_jct_s(self) -> float:
+        """The 90th percentile of completion times."""
+        return float(np.percentile(self.jct_s, 90))
+
+    @property
+    def mean_run_s(self) -> float:
+        """The mean time for which a job held GPUs; what the paper's public code calls JCT."""
+        return float(self.run_s.mean())
+
+    @property
+    def makespan_s(self) -> float:
+        """When the last job ended."""
+        return float(self.finish_s.max())
+
+    @property
+    def utilization(self) -> float:
+        """The share of the GPUs that were given out, mean over rounds from 0 to the last end."""
+        return self.gpu_rounds / (self.gpus * self.rounds)
+
+    @property
+    def restarts(self) -> float:
+        """Starts after a job's first, a job."""
+        return float((self.starts - 1).mean())
+
+    @property
+    def mean_sensitivity(self) -> float:
+        """The mean over jobs of their mean contention sensitivity over the rounds that they ran (Figure 6)."""
+        return float((self.sensitivity / self.rounds_run).mean())

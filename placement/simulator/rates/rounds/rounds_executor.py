@@ -1,0 +1,161 @@
+"""The executor in rounds: all that happens, happens at the beginning of a round, but ends are exact.
+
+The throughput of a job is constant during a round. A job that ends keeps its GPUs, and slows its neighbours down, until
+the round's end. Progress is counted in floating point, in the same steps as in the compiled loop, so that both take the
+same decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from mltcp.core.errors import UsageError
+from placement.model.cluster import Cluster
+from placement.model.throughput.throughput import GpusByNode, Neighbour, ThroughputModel
+from placement.policies.schedulers.scheduling_policy import Decision
+from placement.simulator.executor import JobEnd, Start
+from placement.simulator.rates.rate_job import RatedJob
+
+_NS_PER_S = 10**9
+_SLACK = 1 + 1e-12
+
+
+@dataclass
+class _InRounds:
+    """A job that runs.
+
+    Attributes:
+        start: its start.
+        allocation: its GPUs by node.
+        left: the samples that are left.
+        hold_s: what is left of the cost of its restart.
+        rate: samples/s in the present round.
+        ratio: of its throughput to that without neighbours, likewise.
+        rounds: that it has run since this start.
+        sensitivity: the sum of 1 / ratio over them.
+    """
+
+    start: Start[RatedJob]
+    allocation: GpusByNode
+    left: float
+    hold_s: float
+    rate: float = 0.0
+    ratio: float = 1.0
+    rounds: int = 0
+    sensitivity: float = 0.0
+
+
+class RoundsExecutor:
+    """Runs jobs in rounds at the rates of a throughput model; see `Executor`.
+
+    Attributes:
+        rounds: that have passed, empty ones included.
+        gpu_rounds: the sum over them of the GPUs given out.
+        sensitivities: of each job that has run, the rounds it ran and the sum of its contention sensitivity over them.
+
+    Args:
+        cluster: where the jobs run; a server is a node.
+        model: gives the rates.
+        round_ns: the length of a round.
+        restart_ns: the cost c of every start of a job but its first.
+
+    Raises:
+        UsageError: the round is shorter than 1 ns, or the cost is negative.
+    """
+
+    def __init__(self, cluster: Cluster, model: ThroughputModel, round_ns: int, restart_ns: int = 0) -> None:
+        if round_ns < 1:
+            raise UsageError(f"round_ns: expected 1 or more, got {round_ns}")
+        if restart_ns < 0:
+            raise UsageError(f"restart_ns: expected 0 or more, got {restart_ns}")
+        self.rounds = self.gpu_rounds = 0
+        self.sensitivities: dict[str, tuple[int, float]] = {}
+        self._cluster, self._model = cluster, model
+        self._round_ns, self._restart_ns = round_ns, restart_ns
+        self._running: dict[str, _InRounds] = {}
+
+    @property
+    def now_ns(self) -> int:
+        """See `Executor`: the beginning of a round."""
+        return self.rounds * self._round_ns
+
+    def run(self, until_ns: int | None) -> Sequence[JobEnd]:
+        """See `Executor`; goes on to the end of the round in which `until_ns` lies."""
+        while until_ns is None or self.now_ns < until_ns:
+            if not self._running:
+                assert until_ns is not None, "an executor without jobs is told how far to go"
+                self.rounds = -(-until_ns // self._round_ns)
+                break
+            if ends := self._run_round():
+                return ends
+        return []
+
+    def start(self, start: Start[RatedJob]) -> None:
+        """See `Executor`."""
+        counts: dict[int, int] = {}
+        for gpu in start.gpus:
+            node = self._cluster.gpus[gpu][0]
+            counts[node] = counts.get(node, 0) + 1
+        hold_s = self._restart_ns / _NS_PER_S if start.restarts else 0.0
+        left = float(start.work * self._samples(start))
+        self._running[start.job.name] = _InRounds(start, tuple(sorted(counts.items())), left, hold_s)
+
+    def stop(self, job: str) -> None:
+        """See `Executor`; no work is lost."""
+        self._free(job)
+
+    def work_done(self, job: str) -> Fraction:
+        """See `Executor`; exact."""
+        running = self._running[job]
+        return Fraction(running.start.work) - Fraction(running.left) / self._samples(running.start)
+
+    def ratio(self, job: str) -> float:
+        """See `ObservesRatios`: that of the round that has ended."""
+        return self._running[job].ratio
+
+    def decided(self, decision: Decision) -> None:
+        """See `Executor`: time shifts make no difference."""
+
+    def _samples(self, start: Start[RatedJob]) -> int:
+        """The samples of an iteration."""
+        return start.job.workload.batch * start.job.workers
+
+    def _run_round(self) -> list[JobEnd]:
+        begin_ns, round_s = self.now_ns, self._round_ns / _NS_PER_S
+        for name, job in self._running.items():
+            self._set_rate(name, job)
+        ends = []
+        for name, job in self._running.items():
+            held_up = min(job.hold_s, round_s)
+            job.hold_s -= held_up
+            useful = round_s - held_up
+            job.rounds += 1
+            job.sensitivity += 1 / job.ratio
+            self.gpu_rounds += len(job.start.gpus)
+            if job.left <= job.rate * useful * _SLACK and useful > 0:
+                ends.append(JobEnd(name, begin_ns + (held_up + job.left / job.rate) * _NS_PER_S))
+            else:
+                job.left -= job.rate * useful
+        for end in ends:
+            self._free(end.job)
+        self.rounds += 1
+        return ends
+
+    def _free(self, name: str) -> None:
+        job = self._running.pop(name)
+        rounds, total = self.sensitivities.get(name, (0, 0.0))
+        self.sensitivities[name] = rounds + job.rounds, total + job.sensitivity
+
+    def _set_rate(self, name: str, job: _InRounds) -> None:
+        workload, neighbours = job.start.job.workload, []
+        if self._model.uses_neighbours:
+            neighbours = [
+                Neighbour(other.start.job.workload, other.allocation)
+                for key, other in self._running.items()
+                if key != name
+            ]
+        rate = self._model.samples_per_ns(workload, job.allocation, neighbours)
+        job.rate = float(rate * _NS_PER_S)
+        job.ratio = float(rate / self._model.samples_per_ns(workload, job.allocation)) if neighbours else 1.0

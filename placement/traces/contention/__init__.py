@@ -1,0 +1,1 @@
+"""Traces of jobs of which a table knows how they slow each other down."""
