@@ -15,6 +15,7 @@ import argparse  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
+from contextlib import suppress  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Self  # noqa: E402
@@ -197,12 +198,12 @@ def main() -> None:
         journal.note("process", _STARTED_NS)
         journal.note("imported", imported_ns)
         journal.note("rendezvous")
-    try:
+    with suppress(Stopped):
         TrainingJob(options).run()
-    except Stopped:
-        # The checkpoint is durable; tearing down the interpreter would be a large part of what a restart takes.
-        sys.stdout.flush()
-        os._exit(0)
+    # The checkpoint is durable; tearing down the interpreter would be a large part of what a restart takes, and a
+    # thread of Gloo that takes the interpreter's lock meanwhile aborts the process.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def _options() -> JobOptions:
