@@ -32,7 +32,7 @@ class Point:
 
 @dataclass(frozen=True)
 class AsyncSweep:
-    """What is measured.
+    """The measurements to make.
 
     Attributes:
         work: of every job.

@@ -28,7 +28,7 @@ class Ratio(StrEnum):
 
 @dataclass(frozen=True)
 class Variant:
-    """What is compared: a policy, and the connections that share a bytes_ratio."""
+    """One of the things that are compared: a policy, and the connections that share a bytes_ratio."""
 
     name: str
     policy: Policy

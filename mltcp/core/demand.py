@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mltcp.core.errors import UsageError
+from mltcp.core.json_files import read_json
 from mltcp.core.quantities import check_number
 
 LONGEST_NS = 10**13
@@ -94,10 +94,7 @@ def load(path: Path) -> tuple[str, Demand]:
     Raises:
         UsageError: the file cannot be read, or does not contain a demand; the message names the field.
     """
-    try:
-        document = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: {error}") from None
+    document = read_json(path)
     demand = demand_from_document(document, str(path))
     name = document.get("job", document.get("name"))
     return (name if isinstance(name, str) and name else path.stem), demand

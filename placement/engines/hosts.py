@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mltcp.core.errors import UsageError, shown
+from mltcp.core.json_files import read_json
 
 _FIELDS = ("name", "address", "interface", "enter", "slots", "gpus", "python")
 _MOST_SLOTS = 1024
@@ -67,10 +67,7 @@ def load_hosts(path: Path) -> tuple[Host, ...]:
     Raises:
         UsageError: the file cannot be read or is malformed.
     """
-    try:
-        document = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: {error}") from None
+    document = read_json(path)
     try:
         return hosts_from_document(document)
     except UsageError as error:

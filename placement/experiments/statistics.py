@@ -57,7 +57,7 @@ def paired(values: Sequence[float], baseline: Sequence[float]) -> Paired:
         raise UsageError(f"baseline: expected more than 0, got {min(baseline)}")
     pairs = list(zip(values, baseline, strict=True))
     differences = [100 * (value - base) / base for value, base in pairs]
-    mean, half = statistics.fmean(differences), _half_interval(differences)
+    mean, half = statistics.fmean(differences), half_interval(differences)
     return Paired(
         len(pairs),
         mean,
@@ -68,8 +68,9 @@ def paired(values: Sequence[float], baseline: Sequence[float]) -> Paired:
     )
 
 
-def _half_interval(differences: Sequence[float]) -> float | None:
-    if len(differences) < 2:
+def half_interval(values: Sequence[float]) -> float | None:
+    """Half the width of the 95 % confidence interval of their mean, by Student's t; None for a single value."""
+    if len(values) < 2:
         return None
-    error = statistics.stdev(differences) / math.sqrt(len(differences))
-    return two_sided(CONFIDENCE, len(differences) - 1) * error
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return two_sided(CONFIDENCE, len(values) - 1) * error

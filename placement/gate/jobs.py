@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mltcp.core.errors import UsageError, shown
+from mltcp.core.json_files import read_json
 from placement.gate.messages import LONGEST_NAME
 
 SHARED = "*"
@@ -59,12 +59,7 @@ def load_links(path: Path) -> GateLinks:
     Raises:
         UsageError: the file cannot be read or has an invalid field, which the message names.
     """
-    try:
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError):
-        raise UsageError(f"{path}: expected a JSON document") from None
+    document = read_json(path)
     try:
         return links_from(document)
     except UsageError as error:

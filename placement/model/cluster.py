@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from mltcp.core.errors import UsageError
+from mltcp.core.json_files import read_json
 
 GPU_MEMORY_MB = 32768
 """GPU memory in the published simulator (the paper's text says 16 GB)."""
@@ -110,10 +110,7 @@ class Cluster:
         Raises:
             UsageError: the file cannot be read, or is no cluster.
         """
-        try:
-            document = json.loads(path.read_text())
-        except (OSError, ValueError, RecursionError) as error:
-            raise UsageError(f"{path}: {error}") from None
+        document = read_json(path)
         try:
             return cls.from_document(document)
         except UsageError as error:

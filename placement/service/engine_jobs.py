@@ -28,7 +28,7 @@ _log = logging.getLogger("mltcp.placement")
 
 @dataclass(frozen=True)
 class JobReactions:
-    """What the service does when the state of a job on the engine has changed.
+    """The actions of the service when the state of a job on the engine has changed.
 
     Attributes:
         begin: starts a task.

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from mltcp.core.errors import UsageError
 from placement.model.job import Job, Model
+from placement.traces.columns import Columns
 from placement.traces.fields import Field, fault, shown
 from placement.traces.models import PUBLISHED
 from placement.traces.source import Record, Source
@@ -56,7 +57,7 @@ def parse(source: Source, models: Mapping[str, Model] = PUBLISHED) -> Trace:
     records = source.records()
     header = next(records)
     columns = _columns(header)
-    rows = [_row(columns, record) for record in records]
+    rows = [_Row(record.place, columns.fields(record)) for record in records]
     if not rows:
         raise fault(header.place, "file", "no jobs follow the names of the columns", "1 or more")
     return Trace.of(source.name, [(row.job(models), row.place) for row in rows], _scale(rows))
@@ -144,29 +145,13 @@ class _Row:
             raise arrival.error(reason, f"{_decimal(exact_s, 3)}")
 
 
-def _columns(header: Record) -> Sequence[str]:
-    columns = [name.strip() for name in header.fields]
-    given = set(columns)
-    expected = f"{', '.join(COLUMNS)}"
-    for name in columns:
-        if name not in COLUMNS:
-            raise fault(header.place, "columns", f"{shown(name)} is unknown", expected)
-        if columns.count(name) > 1:
-            raise fault(header.place, name, "is there twice", "each column once")
+def _columns(header: Record) -> Columns:
+    columns = Columns.of(header, COLUMNS)
     needed = list(_NEEDED)
     for group in (_SIMULATED, _MODEL):
-        needed += group if given.intersection(group) else ()
-    for name in needed:
-        if name not in given:
-            raise fault(header.place, name, "the column is missing", f"{', '.join(needed)}")
+        needed += group if set(columns.names).intersection(group) else ()
+    columns.need(needed, ", ".join(needed))
     return columns
-
-
-def _row(columns: Sequence[str], record: Record) -> _Row:
-    if len(record.fields) != len(columns):
-        raise fault(record.place, "line", f"{len(record.fields)} fields", f"{len(columns)}")
-    named = zip(columns, record.fields, strict=True)
-    return _Row(record.place, {name: Field(record.place, name, text) for name, text in named})
 
 
 def _scale(rows: Sequence[_Row]) -> Fraction:

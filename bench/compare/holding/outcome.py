@@ -1,4 +1,4 @@
-"""What became of jobs with different periods in a run: held apart, slipped through each other, or collided."""
+"""The outcome of a run of jobs with different periods: held apart, slipped through each other, or collided."""
 
 from __future__ import annotations
 

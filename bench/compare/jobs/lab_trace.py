@@ -61,7 +61,7 @@ class LabScale:
 
     @property
     def nic_bytes_per_s(self) -> int:
-        """What a NIC of the lab carries of a flow, without headers."""
+        """The payload that a NIC of the lab carries, without headers."""
         return int(self.shape.nic.rate_bps * _FRAMING / 8)
 
     def settings(self, restart_ns: int = 0) -> RatesSettings:

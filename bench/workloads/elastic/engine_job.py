@@ -129,7 +129,7 @@ class EngineTraining:
         raise MltcpError(f"job {self._name}: expected its end within {_LONGEST_S:g} s, got none")
 
     def faults(self) -> list[str]:
-        """What is wrong with the samples in the newest checkpoint, by the counts in it; empty if nothing is."""
+        """The faults of the samples in the newest checkpoint, by the counts in it; empty if there are none."""
         found = CheckpointDirectory(self.options.directory).newest()
         if found is None:
             return []

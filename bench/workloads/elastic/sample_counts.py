@@ -30,7 +30,7 @@ class SampleCounts:
         self._counts[batch.epoch] += step
 
     def faults(self, samples_done: int) -> list[str]:
-        """What is wrong with the counts of a job that has done so many samples; empty if nothing is."""
+        """The faults in the counts of a job that has done so many samples; empty if there are none."""
         samples = self._counts.shape[1]
         whole, part = divmod(samples_done, samples)
         found = []

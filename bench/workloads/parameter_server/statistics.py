@@ -1,4 +1,4 @@
-"""What a server's log says: throughput, service times, staleness and loss, after the first updates are dropped."""
+"""The statistics in a server's log: throughput, service times, staleness and loss, without the first updates."""
 
 from __future__ import annotations
 

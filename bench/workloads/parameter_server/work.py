@@ -21,7 +21,7 @@ _PATTERN = 1 << 20
 
 
 class WorkerSide(Protocol):
-    """What a worker computes.
+    """The computing of a worker.
 
     Attributes:
         weights: all parameters, to be received into.
@@ -42,7 +42,7 @@ class WorkerSide(Protocol):
 
 
 class ServerSide(Protocol):
-    """What a server holds."""
+    """The parameters and the optimizer of a server."""
 
     def apply(self, gradient: Tensor, worker: int, step: int) -> None:
         """Change the weights by a worker's gradient."""

@@ -38,7 +38,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Header:
-    """What a checkpoint is.
+    """The description of a checkpoint, kept beside its state.
 
     Attributes:
         samples_done: samples that made it into the parameters, over all epochs.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 
 from placement.experiments.jobs.results import PolicyResult
-from placement.experiments.statistics import CONFIDENCE
-from placement.experiments.student_t import two_sided
+from placement.experiments.statistics import half_interval
 
 
 @dataclass(frozen=True)
@@ -41,8 +39,7 @@ def rate_difference(result: PolicyResult, baseline: PolicyResult) -> RateDiffere
     """Compare two policies on the same traces."""
     pairs = zip(result.traces, baseline.traces, strict=True)
     points = [100 * (one.guarantee_rate - other.guarantee_rate) for one, other in pairs]
-    mean = fmean(points)
-    if len(points) < 2:
+    mean, half = fmean(points), half_interval(points)
+    if half is None:
         return RateDifference(baseline.policy, mean, None, None)
-    half = two_sided(CONFIDENCE, len(points) - 1) * stdev(points) / math.sqrt(len(points))
     return RateDifference(baseline.policy, mean, mean - half, mean + half)

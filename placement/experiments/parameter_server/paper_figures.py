@@ -6,21 +6,19 @@ method solves, and links first come first served with nearly constant times, for
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from mltcp.core.errors import UsageError
 from placement.experiments.parameter_server.predictions import Predictions, Question, predict
-from placement.experiments.student_t import two_sided
+from placement.experiments.statistics import half_interval
 from placement.model.parameter_server.prediction import Method
 from placement.model.parameter_server.service_times import ServiceTimes
 from placement.simulator.parameter_server.network import NetworkSettings, Sizes, simulate_network
 
 METHODS = (Method.EXACT, Method.APPROXIMATE, Method.HYBRID)
 
-_CONFIDENCE = 0.95
 _K80_FLOP_PER_S = 2.8e12
 
 
@@ -187,6 +185,7 @@ def evaluate(
 
 
 def _estimate(batches: tuple[float, ...]) -> Estimate:
-    error = statistics.stdev(batches) / math.sqrt(len(batches))
+    half = half_interval(batches)
+    assert half is not None, "a simulation has more than one batch"
     # The batches have equally many cycles, so that the rate over all of them is their harmonic mean.
-    return Estimate(statistics.harmonic_mean(batches), two_sided(_CONFIDENCE, len(batches) - 1) * error)
+    return Estimate(statistics.harmonic_mean(batches), half)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +9,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from placement.experiments.statistics import Paired, paired
-from placement.experiments.student_t import two_sided
+from placement.experiments.statistics import Paired, half_interval, paired
 from placement.simulator.rates.response.outcome import ResponseOutcome
 
-CONFIDENCE = 0.95
 BATCHES = 20
 DROPPED = 2000
 """The first jobs of a trace, in the order of arrival, that means leave out; none of a trace of no more jobs."""
@@ -67,7 +64,7 @@ class TraceResult:
             jobs,
             dropped,
             float(response_h[dropped:].mean()),
-            half_interval(response_h[dropped:]),
+            half_interval_of_batches(response_h[dropped:]),
             float(part_h[dropped:].mean()),
             outcome.left_at_last <= _SLACK_OF_NODES * nodes + jobs / _SLACK_OF_JOBS,
             outcome.most_present,
@@ -105,7 +102,7 @@ class PolicyResult:
         """Half the width of its 95 % interval: from the means of the traces, or of one trace its own."""
         if len(self.traces) == 1:
             return self.traces[0].interval_95_h
-        return _student(np.array([each.mean_response_h for each in self.traces]))
+        return half_interval([each.mean_response_h for each in self.traces])
 
     @property
     def to_40_percent_h(self) -> float:
@@ -137,7 +134,7 @@ class PolicyResult:
         }
 
 
-def half_interval(values: np.ndarray) -> float | None:
+def half_interval_of_batches(values: np.ndarray) -> float | None:
     """Half the width of the 95 % interval of the mean of a stationary series, by 20 batch means.
 
     None for fewer than two values a batch. What is left over by whole batches does not count.
@@ -145,14 +142,9 @@ def half_interval(values: np.ndarray) -> float | None:
     size = len(values) // BATCHES
     if size < 2:
         return None
-    return _student(values[: size * BATCHES].reshape(BATCHES, size).mean(axis=1))
+    return half_interval(values[: size * BATCHES].reshape(BATCHES, size).mean(axis=1).tolist())
 
 
 def best(results: Sequence[PolicyResult]) -> PolicyResult:
     """The result with the least mean response time; stable ones before others."""
     return min(results, key=lambda result: (not result.stable, result.mean_response_h))
-
-
-def _student(means: np.ndarray) -> float:
-    count = len(means)
-    return float(two_sided(CONFIDENCE, count - 1) * means.std(ddof=1) / math.sqrt(count))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from mltcp.core.errors import UsageError, shown
+from mltcp.core.json_files import read_json
 from placement.model.parameter_server.service_times import ServiceTimes
 
 
@@ -17,12 +17,7 @@ def load_service(path: Path) -> ServiceTimes:
     Raises:
         UsageError: the file cannot be read, is no JSON object, or a time is missing or invalid.
     """
-    try:
-        document: Any = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError):
-        raise UsageError(f"{path}: expected a JSON document") from None
+    document = read_json(path)
     try:
         return service_of(document)
     except UsageError as error:

@@ -78,7 +78,7 @@ class ParameterServer:
     ) -> Fraction:
         """See `ThroughputModel`: X(w) batches a second."""
         gpus = gpus_of(allocation)
-        workers = max(1, gpus - 1) if self.server_node is ServerNode.CHARGED else gpus
+        workers = max(1, gpus - 1) if self.server_node == ServerNode.CHARGED else gpus
         return workload.batch * self._batches_per_ns(self.service(workload), workers)
 
     def service(self, workload: Workload) -> ServiceTimes:

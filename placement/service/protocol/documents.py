@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from google.protobuf.message import Message
 
 from mltcp.core.demand import demand_from_document
 from mltcp.core.errors import UsageError
+from mltcp.core.json_files import read_json
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import profile_message
 
@@ -84,10 +84,7 @@ def _parsed(listed: Any, message: Any, where: str) -> Any:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        read: Mapping[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: {error}") from None
+    read: Mapping[str, Any] = read_json(path)
     _check_object(read, str(path))
     return read
 

@@ -30,7 +30,7 @@ class Sizes(Enum):
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """What is simulated besides the workers.
+    """The settings of a simulation, besides the workers.
 
     Attributes:
         first_come: whether a link carries one transfer after the other, instead of all at equal rates.

@@ -45,7 +45,7 @@ class RatedJob(ClusterJob, Protocol):
 
     @property
     def workload(self) -> Workload:
-        """What it trains."""
+        """Its model, and how much of it is trained."""
         ...
 
 
@@ -70,7 +70,7 @@ class RateJob:
 
     @property
     def workload(self) -> Workload:
-        """What it trains."""
+        """Its model, and how much of it is trained."""
         return self.job.workload
 
     @property

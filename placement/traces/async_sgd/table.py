@@ -15,8 +15,9 @@ import numpy as np
 
 from placement.model.throughput.throughput import Workload
 from placement.traces.async_sgd.trace import MOST_JOBS, AsyncTrace
+from placement.traces.columns import Columns
 from placement.traces.fields import Field, fault, shown
-from placement.traces.source import Record, Source
+from placement.traces.source import Source
 
 COLUMNS = ("arrival_units", "model", "epochs")
 
@@ -34,9 +35,10 @@ def read_trace(path: Path, models: tuple[Workload, ...]) -> AsyncTrace:
     source = Source.load(path)
     records = source.records()
     header = next(records)
-    columns = _columns(header)
+    columns = Columns.of(header, COLUMNS)
+    columns.need(COLUMNS, ", ".join(COLUMNS))
     numbers = {model.name: number for number, model in enumerate(models)}
-    rows = [_job(columns, record, numbers) for record in records]
+    rows = [_job(columns.fields(record), numbers) for record in records]
     if not 1 <= len(rows) <= MOST_JOBS:
         raise fault(header.place, "file", f"{len(rows)} jobs follow", f"1 to {MOST_JOBS}")
     rows.sort(key=lambda row: row[0])
@@ -44,25 +46,7 @@ def read_trace(path: Path, models: tuple[Workload, ...]) -> AsyncTrace:
     return AsyncTrace(source.name, models, np.array(arrivals), np.array(model, np.int64), np.array(epochs))
 
 
-def _columns(header: Record) -> list[str]:
-    columns = [name.strip() for name in header.fields]
-    for name in columns:
-        if name not in COLUMNS:
-            raise fault(header.place, "columns", f"{shown(name)} is unknown", ", ".join(COLUMNS))
-        if columns.count(name) > 1:
-            raise fault(header.place, name, "is there twice", "each column once")
-    for name in COLUMNS:
-        if name not in columns:
-            raise fault(header.place, name, "the column is missing", ", ".join(COLUMNS))
-    return columns
-
-
-def _job(columns: list[str], record: Record, numbers: Mapping[str, int]) -> tuple[float, int, float]:
-    if len(record.fields) != len(columns):
-        raise fault(record.place, "line", f"{len(record.fields)} fields", f"{len(columns)}")
-    fields = {
-        name: Field(record.place, name, text) for name, text in zip(columns, record.fields, strict=True)
-    }
+def _job(fields: Mapping[str, Field], numbers: Mapping[str, int]) -> tuple[float, int, float]:
     arrival = _within(fields["arrival_units"], 0, _MOST_UNITS, "0")
     epochs = _within(fields["epochs"], 1e-6, _MOST_EPOCHS, "more than 0")
     model = fields["model"].word()

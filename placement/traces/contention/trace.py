@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mltcp.core.errors import UsageError, shown
+from mltcp.core.errors import UsageError
 from placement.model.throughput.table import SensitivityTable
+from placement.traces.columns import Columns
 from placement.traces.fields import MOST, Field, Once, fault
-from placement.traces.source import Record, Source
+from placement.traces.source import Source
 
 SETS = Path(__file__).parent / "sets"
 """The folder of the traces that are shipped."""
@@ -111,15 +112,11 @@ def read_trace(given: str, table: SensitivityTable) -> ContentionTrace:
     source = Source.load(path)
     records = source.records()
     header = next(records)
-    columns = _columns(header)
+    columns = Columns.of(header, COLUMNS)
+    columns.need(COLUMNS[:-1], ", ".join(COLUMNS))
     once, found = Once(), []
     for record in records:
-        if len(record.fields) != len(columns):
-            raise fault(record.place, "line", f"{len(record.fields)} fields", f"{len(columns)}")
-        fields = {
-            name: Field(record.place, name, text) for name, text in zip(columns, record.fields, strict=True)
-        }
-        job = _job(fields, record, table)
+        job = _job(columns.fields(record), record.place, table)
         once.add(job.name, record.place, "job_id")
         found.append((job, record.place))
     if not found:
@@ -130,26 +127,13 @@ def read_trace(given: str, table: SensitivityTable) -> ContentionTrace:
     )
 
 
-def _columns(header: Record) -> list[str]:
-    columns = [name.strip() for name in header.fields]
-    for name in columns:
-        if name not in COLUMNS:
-            raise fault(header.place, "columns", f"{shown(name)} is unknown", ", ".join(COLUMNS))
-        if columns.count(name) > 1:
-            raise fault(header.place, name, "is there twice", "each column once")
-    for name in COLUMNS[:-1]:
-        if name not in columns:
-            raise fault(header.place, name, "the column is missing", ", ".join(COLUMNS))
-    return columns
-
-
-def _job(fields: Mapping[str, Field], record: Record, table: SensitivityTable) -> ContentionJob:
+def _job(fields: Mapping[str, Field], place: str, table: SensitivityTable) -> ContentionJob:
     name, arrival_ns = fields["job_id"].word(), fields["arrival_s"].units(_NS_PER_S, "ns")
     model, gpus = fields["model"].word(), fields["gpus"].whole(1)
     try:
         samples = table.job_samples(model, gpus)
     except UsageError as error:
-        raise UsageError(f"{record.place}: {error}") from None
+        raise UsageError(f"{place}: {error}") from None
     if "total_samples" in fields:
         samples = float(fields["total_samples"].number("a number of 1 or more"))
         if samples < 1:

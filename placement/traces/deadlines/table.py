@@ -17,6 +17,7 @@ from pathlib import Path
 
 from mltcp.core.errors import UsageError
 from placement.model.throughput.throughput import Workload
+from placement.traces.columns import Columns
 from placement.traces.deadlines.trace import HIGHEST_ALPHA, DeadlineJob, DeadlineTrace
 from placement.traces.fields import Field, Once, fault, shown
 from placement.traces.source import Record, Source
@@ -45,7 +46,7 @@ def parse(source: Source, workloads: Sequence[Workload]) -> DeadlineTrace:
     once = Once()
     found: list[tuple[DeadlineJob, str]] = []
     for record in records:
-        fields = _row(columns, record)
+        fields = columns.fields(record)
         job = _job(fields, known)
         once.add(job.name, record.place, "job_id")
         found.append((job, record.place))
@@ -89,24 +90,10 @@ def _job(fields: Mapping[str, Field], known: Mapping[str, Workload]) -> Deadline
     return DeadlineJob(name, arrival_ns, workload, deadline_ns, None, gpus)
 
 
-def _columns(header: Record) -> Sequence[str]:
-    columns = [name.strip() for name in header.fields]
-    for name in columns:
-        if name not in COLUMNS:
-            raise fault(header.place, "columns", f"{shown(name)} is unknown", ", ".join(COLUMNS))
-        if columns.count(name) > 1:
-            raise fault(header.place, name, "is there twice", "each column once")
-    for name in _NEEDED:
-        if name not in columns:
-            raise fault(header.place, name, "the column is missing", ", ".join((*_NEEDED, " or ".join(_DUE))))
-    if len(set(columns).intersection(_DUE)) != 1:
-        reason = "both are there" if set(_DUE) <= set(columns) else "both are missing"
+def _columns(header: Record) -> Columns:
+    columns = Columns.of(header, COLUMNS)
+    columns.need(_NEEDED, ", ".join((*_NEEDED, " or ".join(_DUE))))
+    if len(set(columns.names).intersection(_DUE)) != 1:
+        reason = "both are there" if set(_DUE) <= set(columns.names) else "both are missing"
         raise fault(header.place, " and ".join(_DUE), reason, "one of them")
     return columns
-
-
-def _row(columns: Sequence[str], record: Record) -> Mapping[str, Field]:
-    if len(record.fields) != len(columns):
-        raise fault(record.place, "line", f"{len(record.fields)} fields", f"{len(columns)}")
-    named = zip(columns, record.fields, strict=True)
-    return {name: Field(record.place, name, text) for name, text in named}

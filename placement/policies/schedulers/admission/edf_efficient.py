@@ -15,10 +15,9 @@ from placement.model.cluster import Cluster
 from placement.policies.schedulers.admission.moore_hodgson import admitted
 from placement.policies.schedulers.admission.sizes import LEAST_EFFICIENCY, efficient_scheme
 from placement.policies.schedulers.drs.allocation import FreeGpus
-from placement.policies.schedulers.drs.migration import by_node
-from placement.policies.schedulers.drs.scheme import Scheme, deadline_of
+from placement.policies.schedulers.drs.scheme import Scheme, deadline_of, running_end_ns
 from placement.policies.schedulers.elastic.shares import largest_node
-from placement.policies.schedulers.ordered.shares import whole_node
+from placement.policies.schedulers.ordered.shares import start_on_whole_nodes
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
 from placement.policies.schedulers.untimed import Untimed
 
@@ -46,7 +45,7 @@ class EdfEfficient(Untimed):
         free = FreeGpus(cluster, assignment)
         if len(assignment) == len(jobs) or not free.total:
             return (assignment,)
-        ends = [(job, _end_ns(cluster, job, now_ns)) for job in jobs if job.gpus]
+        ends = [(job, running_end_ns(cluster, job, now_ns)) for job in jobs if job.gpus]
         offers, late = self._offers(cluster, now_ns, jobs)
         load = [(len(job.gpus), end_ns) for job, end_ns in ends]
         chosen = admitted(
@@ -62,10 +61,7 @@ class EdfEfficient(Untimed):
         if not chosen and not any(end_ns <= deadline_of(job) for job, end_ns in ends):
             for job, scheme in offers:  # all of them were given up
                 _start(job, scheme, free, assignment)
-            for job in sorted(late, key=lambda each: each.run_ns(each.gpus_min, True)):
-                share = whole_node(job, now_ns, free)
-                if share is not None:
-                    _start(job, share, free, assignment)
+            start_on_whole_nodes(late, now_ns, free, assignment)
         return (assignment,)
 
     def _offers(
@@ -85,12 +81,6 @@ class EdfEfficient(Untimed):
                 offers.append((job, scheme))
         offers.sort(key=lambda each: deadline_of(each[0]))
         return offers, late
-
-
-def _end_ns(cluster: Cluster, job: JobView, now_ns: int) -> int:
-    """T_end of a job that runs."""
-    one_node = len(by_node(cluster, job.gpus)) == 1
-    return now_ns + job.restart_left_ns + job.run_ns(len(job.gpus), one_node)
 
 
 def _capacity(gpus: int, load: Sequence[tuple[int, int]], now_ns: int, until_ns: int) -> int:

@@ -10,6 +10,7 @@ from placement.policies.schedulers.contention.gains import (
     weigh_running_by_gpus,
 )
 from placement.policies.schedulers.contention.places import fits, insert_slot, start, update_room
+from placement.policies.schedulers.contention.rounds import is_exempt
 from placement.policies.schedulers.contention.world import (
     ALL_COMPETE,
     FIFO,
@@ -30,8 +31,13 @@ LONG_S = 7200.0
 
 @compiled
 def rank(world: World, job: int) -> float:
-    """The rank of a job in the order; the least comes first, and of equals the first to arrive."""
+    """The rank of a job in the order; the least comes first, and of equals the first to arrive.
+
+    Jobs that may not be stopped yet come first of all, so that they find their places still free.
+    """
     order = world.core[0].order
+    if world.jobs[job].cell_before >= 0 and is_exempt(world, job):
+        return -1.0
     gpus = world.kinds[world.jobs[job].kind].gpus
     if order == FIFO:
         return 0.0

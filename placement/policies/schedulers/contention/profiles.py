@@ -28,7 +28,7 @@ class Profile(Protocol):
 
 
 class Kind(NamedTuple):
-    """What jobs of the same model and the same number of GPUs have in common."""
+    """The properties of all jobs of a model with a number of GPUs."""
 
     profile: Profile
     gpus: int

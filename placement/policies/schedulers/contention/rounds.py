@@ -17,6 +17,7 @@ STOP_RATIO = 0.6
 """Jobs with a ratio up to this are stopped by the stop rule."""
 
 _SLACK = 1 + 1e-12
+_NS_PER_S = 1e9
 
 
 @compiled
@@ -102,8 +103,16 @@ def apply_stop_rule(world: World) -> None:
 
 
 @compiled
+def is_exempt(world: World, job: int) -> bool:
+    """Whether it is too early to stop a running job, because its restart cost a round or more."""
+    core = world.core[0]
+    rounds = exempt_rounds(core.restart_s, core.round_s)
+    return rounds > 0 and core.now - world.jobs[job].started <= rounds * core.round_s * _NS_PER_S
+
+
+@compiled
 def exempt_rounds(restart_s: float, round_s: float) -> int:
-    """The rounds after a start in which the stop rule does not apply.
+    """The rounds after a start in which a job may not be stopped.
 
     A restart that takes a whole round would otherwise let a job be stopped before it makes any progress, for ever.
     """

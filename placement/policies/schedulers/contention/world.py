@@ -1,4 +1,4 @@
-"""What a decision in rounds depends on, as arrays: jobs, free GPUs, throughputs and ratios.
+"""The state that a decision in rounds depends on, as arrays: jobs, free GPUs, throughputs and ratios.
 
 A *kind* is what jobs have in common that run the same model on the same number of GPUs. A *cell* is a kind on a number
 of nodes, with as many GPUs on each; a row and a column of the table of ratios. A *place* is a cell and the set of its

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mltcp.core.errors import UsageError
+from placement.model.cluster import Cluster
+from placement.policies.schedulers.drs.migration import by_node
 from placement.policies.schedulers.scheduler import JobView, progress
 
 
@@ -57,6 +59,12 @@ def schemes(job: JobView, now_ns: int, most: int, cross_node: bool) -> list[Sche
         if gpus == job.gpus_min or gains(job, gpus, one_node):
             found.append(Scheme(gpus, not one_node, now_ns + job.restart_ns + job.run_ns(gpus, one_node)))
     return found
+
+
+def running_end_ns(cluster: Cluster, job: JobView, now_ns: int) -> int:
+    """T_end of a job that runs."""
+    one_node = len(by_node(cluster, job.gpus)) == 1
+    return now_ns + job.restart_left_ns + job.run_ns(len(job.gpus), one_node)
 
 
 def gains(job: JobView, gpus: int, one_node: bool) -> bool:

@@ -1,4 +1,4 @@
-"""What elastic schedulers have in common: GPUs that are left over, and places for new shares."""
+"""The common part of elastic schedulers: GPUs that are left over, and places for new shares."""
 
 from __future__ import annotations
 

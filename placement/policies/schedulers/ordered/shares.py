@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from placement.policies.schedulers.drs.allocation import FreeGpus
 from placement.policies.schedulers.drs.non_preemptive import Rank
 from placement.policies.schedulers.drs.scheme import Scheme, deadline_of
@@ -30,6 +32,17 @@ def whole_node(job: JobView, now_ns: int, free: FreeGpus) -> Scheme | None:
     if gpus == 0:
         return None
     return _scheme(job, now_ns, min(gpus, job.gpus_max), one_node=job.gpus_min <= free.largest_node)
+
+
+def start_on_whole_nodes(
+    jobs: Iterable[JobView], now_ns: int, free: FreeGpus, assignment: dict[str, tuple[int, ...]]
+) -> None:
+    """Start the jobs that find a free node, the shortest on its fewest GPUs first, and add them to the assignment."""
+    for job in sorted(jobs, key=lambda each: each.run_ns(each.gpus_min, True)):
+        share = whole_node(job, now_ns, free)
+        gpus = None if share is None else free.take(share.gpus, share.cross_node)
+        if gpus is not None:
+            assignment[job.name] = gpus
 
 
 def late_last(job: JobView, scheme: Scheme) -> Rank:

@@ -28,7 +28,7 @@ DEFAULT_LOAD = 0.5
 
 @dataclass(frozen=True)
 class Offer:
-    """What a job would get.
+    """The width that a job would get.
 
     Attributes:
         width: the number of nodes; 0: none now, because the job waits for more.

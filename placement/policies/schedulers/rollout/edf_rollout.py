@@ -20,8 +20,8 @@ from placement.model.cluster import Cluster
 from placement.policies.schedulers.admission.sizes import efficient_options
 from placement.policies.schedulers.drs.allocation import FreeGpus
 from placement.policies.schedulers.drs.migration import by_node
-from placement.policies.schedulers.drs.scheme import deadline_of
-from placement.policies.schedulers.ordered.shares import whole_node
+from placement.policies.schedulers.drs.scheme import deadline_of, running_end_ns
+from placement.policies.schedulers.ordered.shares import start_on_whole_nodes
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
 from placement.policies.schedulers.untimed import Untimed
 
@@ -82,11 +82,7 @@ class EdfRollout(Untimed):
             assignment[job.name] = taken
             decision.started(job, taken)
         if decision.only_late:
-            for job in sorted(decision.late, key=lambda each: each.run_ns(each.gpus_min, True)):
-                share = whole_node(job, now_ns, free)
-                room = share and free.take(share.gpus, share.cross_node)
-                if room:
-                    assignment[job.name] = room
+            start_on_whole_nodes(decision.late, now_ns, free, assignment)
         return (assignment,)
 
 
@@ -116,7 +112,7 @@ class _Decision:
         recent = [job for job in jobs if job.arrival_ns > now_ns - policy.window_ns]
         self._seen = self._arrays(recent)
         self._rate = len(recent) * policy.correction / policy.window_ns
-        self._ends = [self._end_ns(job) for job in jobs if job.gpus]
+        self._ends = [running_end_ns(cluster, job, now_ns) for job in jobs if job.gpus]
         self._held = [self._by_node(job.gpus) for job in jobs if job.gpus]
         running = zip((job for job in jobs if job.gpus), self._ends, strict=True)
         self._in_time = any(end_ns <= deadline_of(job) for job, end_ns in running)
@@ -206,7 +202,3 @@ class _Decision:
     def _by_node(self, gpus: Sequence[int]) -> list[int]:
         counts = by_node(self._cluster, gpus)
         return [counts.get(node, 0) for node in range(len(self._cluster.servers))]
-
-    def _end_ns(self, job: JobView) -> int:
-        one_node = len(by_node(self._cluster, job.gpus)) == 1
-        return self._now_ns + job.restart_left_ns + job.run_ns(len(job.gpus), one_node)

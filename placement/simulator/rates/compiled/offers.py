@@ -20,7 +20,7 @@ from placement.simulator.rates.compiled.world import (
 
 @compiled_with_arrays
 def offer(world: World, number: int, now: int, largest: int, total: int, nodes: int, smallest: int) -> Offer:
-    """What a waiting job would get now.
+    """The GPUs that a waiting job would get now.
 
     Args:
         world: the state.

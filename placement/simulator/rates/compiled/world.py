@@ -13,7 +13,7 @@ TO_COME, WAITS, RUNS, ENDED = range(4)
 """The states of a job."""
 
 SHARE_SCHEME, SHARE_CLUSTER, SHARE_NODE, SHARE_BATCH = range(4)
-"""What a waiting job gets: its scheme of DRS, the whole cluster, a whole node, or a place in a batch of Themis."""
+"""The kinds of share: a scheme of DRS, the whole cluster, a whole node, or a place in a batch of Themis."""
 
 BY_SLACK, BY_DEADLINE, BY_ARRIVAL, LATE_LAST = range(4)
 """The order of waiting jobs. By slack (least T_dl - T_end) and late last (by T_dl), late jobs come last, by T_end."""
@@ -76,7 +76,7 @@ class World(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """What a waiting job would get now.
+    """The GPUs that a waiting job would get now.
 
     Attributes:
         gpus: N; 0 if it has to wait.

@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class ResponseOutcome:
-    """What became of the jobs of a trace.
+    """The times of the jobs of a trace.
 
     Attributes:
         arrival_s: of each job.

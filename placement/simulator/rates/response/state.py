@@ -34,7 +34,7 @@ class Rule(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """What a policy knows of each model; rows are models.
+    """The models as a policy knows them; rows are models.
 
     Attributes:
         speed: X(w), in units of work a second; columns are numbers of nodes from 0.

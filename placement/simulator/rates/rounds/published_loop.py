@@ -22,7 +22,7 @@ from placement.model.throughput.table import FLOOR, Layout, SensitivityTable
 from placement.traces.contention.trace import ContentionTrace
 
 POLICIES = ("las", "srtf", "random", "random-fallback")
-"""What the loop runs: the two baselines as they are coded, and random actions without and with the greedy fallback."""
+"""The policies of the loop: two baselines as they are coded, random actions, and these with the greedy fallback."""
 
 ROUND_S, STOP_RATIO = 300, 0.6
 _NODES, _GPUS = 4, 8

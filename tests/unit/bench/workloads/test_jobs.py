@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -24,21 +23,12 @@ from bench.workloads.profile import Profile
 from bench.workloads.ranks.place import RankPlace
 from mltcp.core.errors import UsageError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("store_root")]
 
 LOOPBACK = RankPlace(None, "lo", "127.0.0.1")
 TINY = Profile("tiny", 0.002, 0.004, (4096, 40_000, 40))
 ENDLESS = 1_000_000
 END_TIMEOUT_S = 30
-
-
-@pytest.fixture(autouse=True)
-def store_root(tmp_path, monkeypatch):
-    """Where the jobs of this test meet; nothing of theirs may be left in it."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    yield tmp_path
-    assert list(tmp_path.glob("mltcp-*")) == []
 
 
 def on_loopback(spec):

@@ -92,12 +92,8 @@ def test_choices_are_those_of_the_models():
         ("", ":1: file: 0 jobs follow; expected 1 to 1000000"),
     ],
 )
-def test_bad_lines_are_named(capsys, tmp_path, rows, message):
-    path = tmp_path / "bad.csv"
-    path.write_text(f"{HEADER}{rows}\n")
-    status, out, err = run(capsys, "--trace", str(path))
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert f"{path}{message}" in err
+def test_bad_lines_are_named(assert_refused, rows, message):
+    assert_refused(f"{HEADER}{rows}\n", message, "--workload", "async-sgd")
 
 
 @pytest.mark.parametrize(
@@ -108,12 +104,8 @@ def test_bad_lines_are_named(capsys, tmp_path, rows, message):
         ("arrival_units,model,epochs,epochs", "epochs: is there twice"),
     ],
 )
-def test_bad_columns_are_named(capsys, tmp_path, header, message):
-    path = tmp_path / "bad.csv"
-    path.write_text(f"{header}\n")
-    status, _, err = run(capsys, "--trace", str(path))
-    assert status == 2
-    assert f"{path}:1: {message}" in err
+def test_bad_columns_are_named(assert_refused, header, message):
+    assert_refused(f"{header}\n", f":1: {message}", "--workload", "async-sgd")
 
 
 @pytest.mark.parametrize(

@@ -80,12 +80,8 @@ def test_a_table_is_printed(capsys):
         ("", ":1: file: no jobs follow"),
     ],
 )
-def test_bad_lines_are_named(capsys, tmp_path, rows, message):
-    path = tmp_path / "bad.csv"
-    path.write_text(f"job_id,arrival_s,model,gpus\n{rows}\n")
-    status, out, err = run(capsys, "--trace", str(path))
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert f"{path}{message}" in err
+def test_bad_lines_are_named(assert_refused, rows, message):
+    assert_refused(f"job_id,arrival_s,model,gpus\n{rows}\n", message, "--workload", "contention")
 
 
 def test_a_table_with_a_hole_is_refused(capsys, tmp_path):

@@ -131,7 +131,7 @@ def test_release_ends_and_status_all_remembers(command):
             "job.priority: expected a job with a profile",
         ),
         ("submit", 2, "expected either --file or --id with --gpus and --iterations"),
-        ("submit --file /none.json", 2, "/none.json: [Errno 2] No such file or directory: '/none.json'"),
+        ("submit --file /none.json", 2, "/none.json: No such file or directory"),
         ("status z", 2, "job_ids[0]: expected a known job, got 'z'"),
         ("score a", 2, "expected either --link or --capacity-gbps"),
         ("explain z", 2, "job_id: expected a known job, got 'z'"),

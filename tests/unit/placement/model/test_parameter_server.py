@@ -39,6 +39,7 @@ def test_a_charged_server_takes_a_gpu():
     for gpus in (2, 3, 20):
         assert run_days(charged, gpus) == run_days(free, gpus - 1)
     assert run_days(charged, 1) == run_days(free, 1)
+    assert run_days(ParameterServer(server_node="charged"), 20) == run_days(charged, 20)
     assert not free.uses_neighbours
 
 

@@ -21,7 +21,7 @@ def test_seed_0_begins_as_specified():
 
 
 def test_streams_are_independent():
-    """What varies one parameter shares the others."""
+    """Traces that differ in one parameter share the others."""
     base, urgent, fat = (DrsMix(**mix).trace(3).jobs for mix in ({}, {"urgent": 0.5}, {"fat": 1 / 3}))
     assert (
         [job.arrival_ns for job in base] == [job.arrival_ns for job in urgent] == [j.arrival_ns for j in fat]

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,21 +18,12 @@ from bench.workloads.parameter_server.models import FlatModel
 from bench.workloads.parameter_server.statistics import losses, mean_staleness
 from bench.workloads.ranks.place import RankPlace
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("store_root")]
 
 LOOPBACK = RankPlace(None, "lo", "127.0.0.1")
 SHORT = ReplayWork(4000, 0.002, 0.001)
 SMALL = TrainWork(parameters=2000, learning_rate=0.1)
 ENDLESS = 1_000_000
-
-
-@pytest.fixture(autouse=True)
-def store_root(tmp_path, monkeypatch):
-    """Where the jobs of this test meet; nothing of theirs may be left in it."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    yield tmp_path
-    assert list(tmp_path.glob("mltcp-*")) == []
 
 
 def placed(work, workers, updates, **more):

@@ -151,7 +151,8 @@ def test_bad_files_and_combinations(capsys, profile, tmp_path):
     absent = tmp_path / "absent.json"
     assert refused(capsys, "throughput", "--profile", absent) == f"{absent}: No such file or directory"
     absent.write_text("{")
-    assert refused(capsys, "throughput", "--profile", absent) == f"{absent}: expected a JSON document"
+    refusal = refused(capsys, "throughput", "--profile", absent)
+    assert refusal.startswith(f"{absent}: expected a JSON document: Expecting property name")
     assert refused(capsys, "throughput", "--figure", 8) == "figure: expected 7, 11, 15, got 8"
     assert refused(capsys, "throughput", "--mix", f"{profile}") == (
         f"--mix: expected FILE=N, such as fast.json=4, got '{profile}'"

@@ -51,7 +51,7 @@ def test_the_relaxed_optimum_is_no_less_than_the_best_choice_of_jobs(drawn):
     def feasible(chosen):  # Hall's condition, for two GPUs as one resource
         return all(
             sum(demand for start, end, demand in chosen if low <= start and end <= high) <= 2 * (high - low)
-            for low in range(20)
+            for low in range(21)
             for high in range(low + 1, 41)
         )
 

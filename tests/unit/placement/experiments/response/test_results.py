@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from placement.experiments.response.figures import FIGURES, cells_of, figure_document
-from placement.experiments.response.results import PolicyResult, TraceResult, best, half_interval
+from placement.experiments.response.results import PolicyResult, TraceResult, best, half_interval_of_batches
 from placement.experiments.response.runs import Comparison, DrawnTraces, result_of, run_tasks
 from placement.model.throughput.parameter_server import ParameterServer
 from placement.policies.schedulers.response.catalogue import Settings
@@ -34,9 +34,9 @@ def results(found, *policies):
 def test_the_interval_of_batch_means_by_hand():
     # 20 batches of 2 whose means are 0 or 2 in turn: deviation sqrt(20 / 19), t(19) = 2.093024.
     values = np.repeat([0.0, 2.0] * 10, 2)
-    assert half_interval(values) == pytest.approx(2.093024 * (20 / 19) ** 0.5 / 20**0.5, rel=1e-6)
-    assert half_interval(np.append(values, 1e9)) == half_interval(values)
-    assert half_interval(values[:39]) is None
+    assert half_interval_of_batches(values) == pytest.approx(2.093024 * (20 / 19) ** 0.5 / 20**0.5, rel=1e-6)
+    assert half_interval_of_batches(np.append(values, 1e9)) == half_interval_of_batches(values)
+    assert half_interval_of_batches(values[:39]) is None
 
 
 def test_the_first_two_thousand_jobs_do_not_count():

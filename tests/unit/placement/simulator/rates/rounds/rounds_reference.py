@@ -102,6 +102,10 @@ class PlainRun:
         job.state, job.nodes = "waits", ()
         self.queue.append(job)
 
+    @property
+    def exempt_rounds(self):
+        return math.ceil(self.restart_s / ROUND_S) + 1 if self.restart_s >= ROUND_S else 0
+
     def run(self, decide, stops="none"):
         while any(job.state != "ended" for job in self.jobs):
             now_s = self.round * ROUND_S
@@ -118,8 +122,7 @@ class PlainRun:
                     job.starts, job.rounds, job.started = job.starts + 1, 0, self.round
             self.pass_round(now_s)
             if stops == "ratio":
-                exempt = math.ceil(self.restart_s / ROUND_S) + 1 if self.restart_s >= ROUND_S else 0
-                bad = [job for job in self.running if job.ratio <= 0.6 and job.rounds > exempt]
+                bad = [job for job in self.running if job.ratio <= 0.6 and job.rounds > self.exempt_rounds]
                 for job in sorted(bad, key=lambda each: (each.started, each.id)):
                     self.stop(job)
             self.round += 1
@@ -177,13 +180,14 @@ def place(run, job, how):
 
 def ordered(order, how, stops="none", head=False):
     def decide(run):
-        jobs = list(run.queue)
+        jobs, exempt = list(run.queue), []
         if stops == "full":
+            exempt = [job for job in run.running if 0 < job.rounds <= run.exempt_rounds]
             for job in run.running:
                 job.state, job.nodes = "waits", ()
                 jobs.append(job)
                 run.queue.append(job)
-        for job in sorted(jobs, key=lambda each: (ORDERS[order](run, each), each.id)):
+        for job in sorted(jobs, key=lambda each: (each not in exempt, ORDERS[order](run, each), each.id)):
             nodes = job.was if job.was in run.places(job) else place(run, job, how)
             if nodes:
                 run.start(job, nodes)

@@ -144,6 +144,18 @@ def test_the_scheduler_loop_takes_the_same_decisions(name, trace, setup):
     assert (fast.rounds, fast.gpu_rounds) == (slow.rounds, slow.gpu_rounds)
 
 
+@pytest.mark.parametrize("name", ["las-packed-full", "tiresias-first-full", "srtf-packed-full"])
+def test_a_costly_restart_does_not_keep_jobs_from_making_progress(name):
+    # Five jobs of eight GPUs for 32: with every round shared out anew, one would be stopped while it restarts.
+    jobs = [
+        ContentionJob(str(i), 0, MODELS[0], 8, TABLE.job_samples(MODELS[0], 8) * (3 + i))
+        for i in range(5)
+    ]
+    setup = RoundsSettings(TableModel(TABLE), restart_ns=700 * S)
+    outcome = run(ContentionTrace("drawn", tuple(jobs)), name, setup)
+    assert outcome.makespan_s < 86_400
+
+
 @pytest.mark.parametrize("name", SOME)
 @FEW
 @given(trace=traces(), setup=setups)
