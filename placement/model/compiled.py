@@ -50,12 +50,9 @@ def compiled_with_arrays(function: _Function) -> _Function:
 def _compiled(function: _Function, allocates: bool) -> _Function:
     before = config.CACHE_DIR
     config.CACHE_DIR = _FOLDER
+    # No function is passed as a value to another, and its wrapper for that would be a sixth of the compilation.
+    options = {"_nrt": allocates, "forceinline": not allocates, "no_cfunc_wrapper": True}
     try:
-        return cast(
-            _Function,
-            njit(cache=True, error_model="numpy", nogil=True, _nrt=allocates, forceinline=not allocates)(
-                function
-            ),
-        )
+        return cast(_Function, njit(cache=True, error_model="numpy", nogil=True, **options)(function))
     finally:
         config.CACHE_DIR = before
