@@ -29,7 +29,7 @@ def test_the_path_and_the_fault_are_named(tmp_path, content, message):
 
 
 def test_a_file_that_cannot_be_read(tmp_path):
-    with pytest.raises(UsageError, match="/none: No such file or directory$"):
+    with pytest.raises(UsageError, match=r"/none: No such file or directory$"):
         read_json(tmp_path / "none")
-    with pytest.raises(UsageError, match=": Is a directory$"):
+    with pytest.raises(UsageError, match=r": Is a directory$"):
         read_json(tmp_path)

@@ -123,7 +123,7 @@ def test_the_folder_is_where_the_environment_says():
 
 def test_numba_is_left_as_it_was(monkeypatch, tmp_path):
     monkeypatch.setattr(config, "CACHE_DIR", "elsewhere")
-    monkeypatch.setattr(compiling, "_FOLDER", str(tmp_path / "here"))
+    monkeypatch.setattr(compiling, "_FOLDER", tmp_path / "here")
     for compiler in (compiling.compiled, compiling.compiled_with_arrays):
         compiler(_twice)
         assert config.CACHE_DIR == "elsewhere"
@@ -133,14 +133,27 @@ def test_numba_is_left_as_it_was(monkeypatch, tmp_path):
 
 
 def test_what_is_compiled_is_kept_there(monkeypatch, tmp_path):
-    monkeypatch.setattr(compiling, "_FOLDER", str(tmp_path / "here"))
+    monkeypatch.setattr(compiling, "_FOLDER", tmp_path / "here")
     function = compiling.compiled(_twice)
     assert function(21) == 42
     assert list((tmp_path / "here").rglob("*.nbi"))
     again = compiling.compiled(_twice)
     assert again(21) == 42
-    assert sum(again.stats.cache_hits.values()) == 1
+    assert sum(again._entry.stats.cache_hits.values()) == 1
 
 
 def _twice(number):
     return 2 * number
+
+
+def test_python_and_compiled_code_may_call_the_same_function(monkeypatch, tmp_path):
+    monkeypatch.setattr(compiling, "_FOLDER", tmp_path)
+    global _doubled
+    _doubled = compiling.compiled(_twice)
+    quadrupled = compiling.compiled_with_arrays(_four_times)
+    assert (_doubled(21), quadrupled(21), _doubled(21.5)) == (42, 84, 43.0)
+    assert (_doubled.__name__, _doubled.__doc__) == (_twice.__name__, _twice.__doc__)
+
+
+def _four_times(number):
+    return _doubled(_doubled(number))

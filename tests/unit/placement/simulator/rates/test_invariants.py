@@ -28,7 +28,7 @@ from tests.unit.placement.simulator.rates.whole_jobs import (
     traces,
 )
 
-FEW = hypothesis_settings(max_examples=25)
+FEW = hypothesis_settings(max_examples=15)
 ALL = (*SCHEDULERS, "lwf-1", "first-fit", "list-scheduling")
 
 

@@ -21,7 +21,7 @@ SETUP = RatesSettings(RingAllReduce(), nodes=3, restart_ns=60 * 10**9)
 @cache
 def rate(name, mix=MIX, setup=SETUP, epochs=1):
     """The mean guarantee rate; runs that are not compiled take longer, and are fewer."""
-    seeds = 100 if name in RULES else 20
+    seeds = 100 if name in RULES else 6
     return fmean(
         run_trace(longer(mix.trace(seed), epochs), setup, name).guarantee_rate for seed in range(seeds)
     )

@@ -148,8 +148,7 @@ def test_the_scheduler_loop_takes_the_same_decisions(name, trace, setup):
 def test_a_costly_restart_does_not_keep_jobs_from_making_progress(name):
     # Five jobs of eight GPUs for 32: with every round shared out anew, one would be stopped while it restarts.
     jobs = [
-        ContentionJob(str(i), 0, MODELS[0], 8, TABLE.job_samples(MODELS[0], 8) * (3 + i))
-        for i in range(5)
+        ContentionJob(str(i), 0, MODELS[0], 8, TABLE.job_samples(MODELS[0], 8) * (3 + i)) for i in range(5)
     ]
     setup = RoundsSettings(TableModel(TABLE), restart_ns=700 * S)
     outcome = run(ContentionTrace("drawn", tuple(jobs)), name, setup)
