@@ -38,6 +38,7 @@ RULES = {
     ),
     "collectives": Rule(frozenset({"collectives", "mltcp"}), lazily=frozenset({"placement.client"})),
     "placement": Rule(frozenset({"placement", "mltcp.core"}), never=frozenset({"torch"})),
+    "placement.learning": Rule(frozenset({"placement", "mltcp.core"})),
     "bench": Rule(frozenset(PACKAGES)),
 }
 
@@ -52,7 +53,7 @@ LAYERS = {
         *("demand", "hooks", "profile_file", "recorder"),
     ),
     "placement": (
-        *("model", "cassini", "policies", "traces", "simulator", "experiments", "plots"),
+        *("model", "cassini", "policies", "traces", "simulator", "learning", "experiments", "plots"),
         *("gate", "engines", "service", "client", "cli"),
     ),
     "placement.policies": ("rule_numbers", "catalogue", "placing", "communication", "schedulers"),

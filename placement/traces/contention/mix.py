@@ -67,25 +67,32 @@ class ContentionMix:
         Raises:
             UsageError: a negative seed, or the table has no row for a job.
         """
+        models, demands, arrivals_ns = self.draw(seed)
+        jobs = []
+        for number, (model, gpus, arrival_ns) in enumerate(
+            zip(models.tolist(), demands.tolist(), arrivals_ns.tolist(), strict=True)
+        ):
+            samples = table.job_samples(MODELS[model], gpus)
+            jobs.append(ContentionJob(str(number), arrival_ns, MODELS[model], gpus, samples))
+        when = "at-once" if self.load is None else f"load-{self.load:g}"
+        return ContentionTrace(f"{self.mix}-{when}-{seed}", tuple(jobs), seed)
+
+    def draw(self, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The numbers of the models in `MODELS`, the GPUs and the arrivals (ns) of the jobs of a seed, 0 or more.
+
+        Raises:
+            UsageError: a negative seed.
+        """
         if seed < 0:
             raise UsageError(f"seed: expected 0 or more, got {seed}")
         u, v = (np.random.default_rng([seed, stream]).random(self.jobs) for stream in (0, 1))
         weights = np.array(MIXES[self.mix], float)
         models = np.searchsorted(np.cumsum(weights / weights.sum()), u, side="right")
-        demands = (len(DEMANDS) * v).astype(int)
-        jobs = []
-        for number, (model, demand, arrival_ns) in enumerate(
-            zip(models.tolist(), demands.tolist(), self._arrivals_ns(seed), strict=True)
-        ):
-            name, gpus = MODELS[min(model, len(MODELS) - 1)], DEMANDS[demand]
-            jobs.append(ContentionJob(str(number), arrival_ns, name, gpus, table.job_samples(name, gpus)))
-        when = "at-once" if self.load is None else f"load-{self.load:g}"
-        return ContentionTrace(f"{self.mix}-{when}-{seed}", tuple(jobs), seed)
+        demands = np.array(DEMANDS)[(len(DEMANDS) * v).astype(int)]
+        return np.minimum(models, len(MODELS) - 1), demands, self._arrivals_ns(seed)
 
-    def _arrivals_ns(self, seed: int) -> list[int]:
+    def _arrivals_ns(self, seed: int) -> np.ndarray:
         if self.load is None:
-            return [0] * self.jobs
+            return np.zeros(self.jobs, np.int64)
         arrivals = np.random.default_rng([seed, 2]).exponential(size=self.jobs).cumsum()
-        return [
-            round(each * _MICROSECONDS) * _NS for each in (arrivals * _MEAN_SERVICE_S / self.load).tolist()
-        ]
+        return np.rint(arrivals * _MEAN_SERVICE_S / self.load * _MICROSECONDS).astype(np.int64) * _NS

@@ -1,0 +1,191 @@
+"""Runs of drawn traces, many at once, in which a policy chooses every step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mltcp.core.errors import MltcpError, UsageError
+from placement.learning.stacked import DONE, GOES_ON, SHARED, TOO_LONG, advance_rows, begin_row, stack
+from placement.policies.schedulers.contention.features import feature_count
+from placement.policies.schedulers.contention.new_world import new_world
+from placement.policies.schedulers.contention.profiles import Kind, TableProfile
+from placement.policies.schedulers.contention.rule import Rule
+from placement.policies.schedulers.contention.tables import kinds_on, tables_of
+from placement.policies.schedulers.contention.world import GREEDY_LOOK, World
+from placement.simulator.rates.rounds.episode import CODE, COMPLETION, MOST_ROUNDS, OBJECTIVE, PAPER
+from placement.simulator.rates.rounds.settings import RoundsSettings
+from placement.traces.contention.mix import DEMANDS, JOBS, MIXES, MODELS, ContentionMix
+
+REWARDS = {"completion": COMPLETION, "paper": PAPER, "code": CODE}
+"""The rewards by name."""
+
+FIRST_SEED = 10_000
+"""Traces to learn from have this seed or a larger one."""
+
+TEACHER = Rule(GREEDY_LOOK, choices=8)
+"""The rule that is imitated."""
+
+_NS_PER_S = 1e9
+
+
+@dataclass(frozen=True)
+class EpisodeSettings:
+    """The runs to draw.
+
+    Attributes:
+        rounds: the cluster, its throughput model, and the cost of a restart.
+        loads: the range from which a run's load is drawn; None for all jobs at time 0.
+        mixes: of which a run's mix is drawn.
+        jobs: of a run.
+        stops: whether running jobs may be stopped.
+        gains: whether observations contain the gains of `greedy`.
+        reward: one of `REWARDS`.
+        w1: W1 of the paper's rewards; W2 is 1 - W1.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    rounds: RoundsSettings
+    loads: tuple[float, float] | None = (0.4, 0.8)
+    mixes: tuple[str, ...] = ("normal",)
+    jobs: int = JOBS
+    stops: bool = False
+    gains: bool = True
+    reward: str = "completion"
+    w1: float = 0.4
+
+    def __post_init__(self) -> None:
+        if self.loads is not None and not 0.001 <= self.loads[0] <= self.loads[1] <= 1000:
+            raise UsageError(f"loads: expected a range within 0.001 to 1000, got {self.loads}")
+        if not self.mixes or not set(self.mixes) <= set(MIXES):
+            raise UsageError(f"mixes: expected some of {', '.join(MIXES)}, got {', '.join(self.mixes)}")
+        if not 1 <= self.jobs <= 100_000:
+            raise UsageError(f"jobs: expected 1 to 100000, got {self.jobs}")
+        if self.reward not in REWARDS:
+            raise UsageError(f"reward: expected {', '.join(REWARDS)}, got {self.reward}")
+        if not 0 <= self.w1 <= 1:
+            raise UsageError(f"w1: expected 0 to 1, got {self.w1}")
+
+    def mix(self, seed: int) -> ContentionMix:
+        """The mix and the load of a seed: the same seed has the same ones whatever the range of seeds."""
+        chance = np.random.default_rng([seed, 3])
+        load, mix = chance.random(), self.mixes[int(chance.integers(len(self.mixes)))]
+        if self.loads is None:
+            return ContentionMix(None, mix, self.jobs)
+        low, high = self.loads
+        return ContentionMix(low + load * (high - low), mix, self.jobs)
+
+
+@dataclass(eq=False)
+class Episodes:
+    """So many runs at once.
+
+    Attributes:
+        settings: of the runs.
+        count: how many.
+        worlds: their states, stacked.
+        observations: a row each; see `placement.policies.schedulers.contention.features`.
+        masks: the steps that each may take.
+        rewards: of the last step of each.
+        states: GOES_ON, DONE or TOO_LONG, after the last step of each.
+    """
+
+    settings: EpisodeSettings
+    count: int
+    worlds: World = field(init=False)
+    observations: np.ndarray = field(init=False)
+    masks: np.ndarray = field(init=False)
+    rewards: np.ndarray = field(init=False)
+    states: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        settings, rounds = self.settings, self.settings.rounds
+        sizes = (rounds.gpus,) * rounds.nodes
+        kinds = all_kinds_of(rounds)
+        tables = tables_of(kinds, sizes, with_sets=True)
+        round_s, restart_s = rounds.round_ns / _NS_PER_S, rounds.restart_ns / _NS_PER_S
+        world = new_world(tables, sizes, settings.jobs, TEACHER, round_s, restart_s, rounds.model.combination)
+        self._sizes = np.array(sizes, np.int64)
+        self._fresh, self.worlds = world, stack(world, self.count)
+        self.slots = len(world.slots)
+        numbers = {(kind.profile.name, kind.gpus): number for number, kind in enumerate(kinds)}  # type: ignore[attr-defined]
+        table = rounds.model.table
+        self._kind_of = np.array([[numbers[model, gpus] for gpus in DEMANDS] for model in MODELS])
+        self._samples_of = np.array(
+            [[table.job_samples(model, gpus) for gpus in DEMANDS] for model in MODELS]
+        )
+        steps = len(kinds) * len(tables.sets) + 1 + (self.slots if settings.stops else 0)
+        width = feature_count(len(kinds), rounds.nodes, len(tables.sets), self.slots, settings.gains)
+        self.observations = np.zeros((self.count, width), np.float32)
+        self.masks = np.zeros((self.count, steps), np.bool_)
+        self.rewards, self.states = np.zeros(self.count), np.zeros(self.count, np.int64)
+        self._before = np.zeros(self.count)
+        self._objectives = np.zeros((self.count, 1), OBJECTIVE)
+
+    def reset(self, number: int, seed: int) -> None:
+        """Begin a run anew with the trace of a seed; the reward before its first choice counts for its first step.
+
+        Raises:
+            UsageError: a negative seed.
+        """
+        models, demands, arrivals_ns = self.settings.mix(seed).draw(seed)
+        columns = np.searchsorted(DEMANDS, demands)
+        for name, value in self.worlds._asdict().items():
+            if name not in SHARED:
+                value[number] = getattr(self._fresh, name)
+        jobs = self.worlds.jobs[number]
+        jobs["arrival"], jobs["kind"] = arrivals_ns, self._kind_of[models, columns]
+        jobs["remaining"] = self._samples_of[models, columns]
+        self.states[number] = GOES_ON
+        objective = self._objectives[number]
+        objective[0] = REWARDS[self.settings.reward], self.settings.w1, 1 - self.settings.w1, 0, 0
+        self._before[number] = begin_row(
+            self.worlds, number, self._objectives, self._sizes, self.observations, self.masks
+        )
+
+    def step(self, steps: Sequence[int] | np.ndarray) -> None:
+        """Take a step in each run; observations, masks, rewards and states follow.
+
+        Raises:
+            UsageError: a step that the mask does not allow.
+            MltcpError: a run has taken too many rounds.
+        """
+        chosen = np.asarray(steps, np.int64)
+        allowed = self.masks[np.arange(self.count), chosen]
+        if not allowed.all():
+            number = int(np.argmin(allowed))
+            raise UsageError(f"step: expected one that the mask allows, got {chosen[number]} in run {number}")
+        advance_rows(
+            self.worlds,
+            self._objectives,
+            chosen,
+            self._sizes,
+            self.observations,
+            self.masks,
+            self.rewards,
+            self.states,
+        )
+        self.rewards += self._before
+        self._before[:] = 0
+        if (self.states == TOO_LONG).any():
+            raise MltcpError(f"a run has taken more than {MOST_ROUNDS} rounds: its policy places nothing")
+
+    def is_done(self, number: int) -> bool:
+        """Whether all jobs of a run have ended."""
+        return bool(self.states[number] == DONE)
+
+    def mean_jct_s(self, number: int) -> float:
+        """The mean completion time of a run that is done."""
+        jobs = self.worlds.jobs[number]
+        return float(np.mean(jobs["finish"] - jobs["arrival"] / _NS_PER_S))
+
+
+def all_kinds_of(rounds: RoundsSettings) -> tuple[Kind, ...]:
+    """All kinds of jobs that a mix can draw, in an order that does not depend on the trace."""
+    sizes = (rounds.gpus,) * rounds.nodes
+    drawn = [Kind(TableProfile(rounds.model, model), gpus) for model in MODELS for gpus in DEMANDS]
+    return kinds_on(sizes, drawn)

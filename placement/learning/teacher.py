@@ -1,0 +1,31 @@
+"""The steps of the look-ahead over `greedy`, which a policy imitates before it learns by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placement.learning.stacked import row
+from placement.model.compiled import compiled_with_arrays
+from placement.policies.schedulers.contention.look_ahead import PLACE, best_choice, find_choices
+from placement.policies.schedulers.contention.steps import end_step, step_of
+from placement.policies.schedulers.contention.world import World
+
+
+@compiled_with_arrays
+def look_ahead_step(world: World, trial: World) -> int:
+    """The next step of `greedy-look`; `trial` is scratch."""
+    count = find_choices(world, world.core[0].choices)
+    if count == 0:
+        return end_step(world)
+    kind, number = best_choice(world, trial, count, world.core[0].running > 0, False)
+    if kind != PLACE:
+        return end_step(world)
+    chosen = world.choices[number]
+    return step_of(world, chosen.job, chosen.nodes)
+
+
+@compiled_with_arrays
+def look_ahead_steps(worlds: World, trial: World, steps: np.ndarray) -> None:
+    """Set the next step of each of these stacked worlds."""
+    for number in range(len(steps)):
+        steps[number] = look_ahead_step(row(worlds, number), trial)
