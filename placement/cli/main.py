@@ -14,6 +14,7 @@ from mltcp.core.subcommands import Subcommand, add_subcommands, named_subcommand
 
 _SIMULATION = "placement.cli.simulation"
 _PARAMETER_SERVER = "placement.cli.parameter_server"
+_LEARNING = "placement.cli.learning"
 _SERVICE = "placement.cli.service"
 SUBCOMMANDS = (
     *(
@@ -34,6 +35,13 @@ SUBCOMMANDS = (
         f"{_PARAMETER_SERVER}.throughput",
         "predict the throughput of asynchronous SGD with a parameter server by the number of workers",
         extra="placement",
+    ),
+    *(
+        Subcommand(name, f"{_LEARNING}.{name}", text, extra="learning")
+        for name, text in (
+            ("learn", "train a policy for jobs that slow each other down"),
+            ("evaluate", "compare trained policies with rules on traces that they have not seen"),
+        )
     ),
     Subcommand(
         "gate",
@@ -67,6 +75,8 @@ examples:
   mltcp-placement circle vgg.json bert.json -o circles.svg
   mltcp-placement profile iteration.pcap --json
   mltcp-placement throughput --profile ps.json --workers 1:30
+  mltcp-placement learn -o policy --steps 8000000
+  mltcp-placement evaluate policy/policy.npz --seeds 40:90 --loads 0.6
   mltcp-placement gate --listen unix:/run/mltcp/gate.sock
   mltcp-placement serve --cluster cluster.json --policy lwf-1+cassini
   mltcp-placement submit --id bert-7 --gpus 4 --iterations 20000 --profile bert.json

@@ -70,7 +70,7 @@ class ContentionEnvironment(gymnasium.Env[np.ndarray, np.int64]):
             MltcpError: the run has taken too many rounds.
         """
         allowed = bool(self.episodes.masks[0, int(action)])
-        self.episodes.step([int(action) if allowed else self.end_step])
+        self.episodes.step([int(action) if allowed else self.episodes.end_step])
         done = self.episodes.is_done(0)
         info: dict[str, Any] = {"mean_jct_s": self.episodes.mean_jct_s(0)} if done else {}
         return self.episodes.observations[0].copy(), float(self.episodes.rewards[0]), done, False, info
@@ -78,12 +78,6 @@ class ContentionEnvironment(gymnasium.Env[np.ndarray, np.int64]):
     def action_masks(self) -> np.ndarray:
         """The steps that are allowed, as sb3-contrib's MaskablePPO asks for them."""
         return self.episodes.masks[0].copy()
-
-    @property
-    def end_step(self) -> int:
-        """The step that ends the round."""
-        worlds = self.episodes.worlds
-        return len(worlds.kinds) * len(worlds.sets)
 
 
 if NAME not in gymnasium.registry:

@@ -105,13 +105,13 @@ class Episodes:
     def __post_init__(self) -> None:
         settings, rounds = self.settings, self.settings.rounds
         sizes = (rounds.gpus,) * rounds.nodes
-        kinds = all_kinds_of(rounds)
+        kinds = kinds_of(rounds)
         tables = tables_of(kinds, sizes, with_sets=True)
         round_s, restart_s = rounds.round_ns / _NS_PER_S, rounds.restart_ns / _NS_PER_S
         world = new_world(tables, sizes, settings.jobs, TEACHER, round_s, restart_s, rounds.model.combination)
         self._sizes = np.array(sizes, np.int64)
         self._fresh, self.worlds = world, stack(world, self.count)
-        self.slots = len(world.slots)
+        self.slots = min(len(world.slots), sum(sizes) // min(kind.gpus for kind in kinds))
         numbers = {(kind.profile.name, kind.gpus): number for number, kind in enumerate(kinds)}  # type: ignore[attr-defined]
         table = rounds.model.table
         self._kind_of = np.array([[numbers[model, gpus] for gpus in DEMANDS] for model in MODELS])
@@ -144,7 +144,7 @@ class Episodes:
         objective = self._objectives[number]
         objective[0] = REWARDS[self.settings.reward], self.settings.w1, 1 - self.settings.w1, 0, 0
         self._before[number] = begin_row(
-            self.worlds, number, self._objectives, self._sizes, self.observations, self.masks
+            self.worlds, number, self._objectives, self.slots, self._sizes, self.observations, self.masks
         )
 
     def step(self, steps: Sequence[int] | np.ndarray) -> None:
@@ -163,6 +163,7 @@ class Episodes:
             self.worlds,
             self._objectives,
             chosen,
+            self.slots,
             self._sizes,
             self.observations,
             self.masks,
@@ -178,14 +179,19 @@ class Episodes:
         """Whether all jobs of a run have ended."""
         return bool(self.states[number] == DONE)
 
+    @property
+    def end_step(self) -> int:
+        """The step that ends the round."""
+        return len(self.worlds.kinds) * len(self.worlds.sets)
+
     def mean_jct_s(self, number: int) -> float:
         """The mean completion time of a run that is done."""
         jobs = self.worlds.jobs[number]
         return float(np.mean(jobs["finish"] - jobs["arrival"] / _NS_PER_S))
 
 
-def all_kinds_of(rounds: RoundsSettings) -> tuple[Kind, ...]:
-    """All kinds of jobs that a mix can draw, in an order that does not depend on the trace."""
+def kinds_of(rounds: RoundsSettings) -> tuple[Kind, ...]:
+    """All kinds of jobs of the table that fit, in an order that does not depend on the trace."""
     sizes = (rounds.gpus,) * rounds.nodes
     drawn = [Kind(TableProfile(rounds.model, model), gpus) for model in MODELS for gpus in DEMANDS]
     return kinds_on(sizes, drawn)

@@ -51,12 +51,18 @@ def row(worlds: World, number: int) -> World:
 
 @compiled_with_arrays
 def begin_row(
-    worlds: World, number: int, objectives: Records, sizes: np.ndarray, found: np.ndarray, masks: np.ndarray
+    worlds: World,
+    number: int,
+    objectives: Records,
+    slots: int,
+    sizes: np.ndarray,
+    found: np.ndarray,
+    masks: np.ndarray,
 ) -> float:
     """Go to the first choice of a run; returns the reward so far."""
     world = row(worlds, number)
     reward = begin(world, objectives[number], masks[number])
-    observe_features(world, world.slots.size, sizes, found[number])
+    observe_features(world, slots, sizes, found[number])
     return reward
 
 
@@ -65,6 +71,7 @@ def advance_rows(
     worlds: World,
     objectives: Records,
     steps: np.ndarray,
+    slots: int,
     sizes: np.ndarray,
     found: np.ndarray,
     masks: np.ndarray,
@@ -77,6 +84,7 @@ def advance_rows(
         worlds: stacked.
         objectives: of each run.
         steps: of each run, allowed by its mask.
+        slots: the most jobs that can run.
         sizes: the GPUs of each node.
         found: set to the observations.
         masks: set to the steps that are allowed next.
@@ -90,4 +98,4 @@ def advance_rows(
             states[number] = DONE
         else:
             states[number] = TOO_LONG if world.core[0].rounds > MOST_ROUNDS else GOES_ON
-        observe_features(world, world.slots.size, sizes, found[number])
+        observe_features(world, slots, sizes, found[number])

@@ -45,7 +45,8 @@ class ContentionRuns(VecEnv):
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         """The outcome of the step."""
-        rewards = self._episodes.rewards.astype(np.float32)
+        # A job's share, so that values do not grow with the trace.
+        rewards = (self._episodes.rewards / self._episodes.settings.jobs).astype(np.float32)
         done = np.array([self._episodes.is_done(number) for number in range(self.num_envs)])
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for number in np.flatnonzero(done).tolist():

@@ -27,6 +27,7 @@ from mltcp.daemon.client.client import Client, Registration
 from mltcp.daemon.client.membership import Membership
 from mltcp.ebpf.mounts import BPFFS
 from mltcp.pacing.tcp_info import congestion_control
+from tests.lab.controls_under_test import without_own
 from tests.lab.daemons import daemon_in, namespace_with_link
 
 pytestmark = pytest.mark.lab
@@ -54,7 +55,7 @@ def host_state(namespace):
     shown = [tc(namespace, kind, "show", *where) for kind, where in TC_KINDS]
     pins = sorted(str(path) for path in BPFFS.rglob("*"))
     sysctls = [path.read_text() for path in SYSCTLS]
-    return "\n".join([*shown, *pins, *sysctls])
+    return without_own("\n".join([*shown, *pins, *sysctls]))
 
 
 TC_KINDS = [("qdisc", ()), ("class", ("dev", "eth0")), ("filter", ("dev", "eth0"))]

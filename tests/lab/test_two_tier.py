@@ -65,7 +65,7 @@ def send(lab, client, server, address, size):
         return other.getpeername()[0]
 
 
-def carried(use, job, least=10_000):
+def carried(use, job, least=100_000):
     """The directions in which a job has sent more than acknowledgements."""
     return {(d.source, d.target) for d in use.directions if sum(d.bytes_by_job.get(job, ())) > least}
 

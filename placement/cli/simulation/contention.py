@@ -20,7 +20,7 @@ from placement.model.throughput.table import (
     published_table,
     read_table,
 )
-from placement.policies.schedulers.registry import NAMES
+from placement.policies.schedulers.registry import LEARNED, NAMES
 from placement.simulator.rates.rounds.published_loop import POLICIES
 from placement.simulator.rates.rounds.settings import GPUS, NODES, RoundsSettings
 from placement.traces.contention.mix import MIXES, ContentionMix
@@ -37,6 +37,7 @@ EXAMPLES = """\
   mltcp-placement jobs --workload contention --seeds 0:20 --load 0.6 --policies srsf-first-ratio,greedy,reopt-look
   mltcp-placement jobs --workload contention --trace simulate_trace0 --policies fifo-packed-none,greedy --json
   mltcp-placement jobs --workload contention --seeds 0:20 --load 0.7 --restart-cost 30 --table measured --policies reopt
+  mltcp-placement jobs --workload contention --seeds 40:60 --load 0.6 --policies greedy,learned:policy/policy.npz
   mltcp-placement jobs --workload contention --trace simulate_trace0 --published-loop
 """
 
@@ -104,7 +105,10 @@ def _run(
 
 def _policies(options: argparse.Namespace) -> tuple[str, ...]:
     if not options.published_loop:
-        return parse_names(options.policies or DEFAULT, lambda name: str(NAMES.parse(name)))
+        return parse_names(
+            options.policies or DEFAULT,
+            lambda name: name if name.startswith(LEARNED) else str(NAMES.parse(name)),
+        )
     names = parse_names(options.policies or ",".join(POLICIES), str)
     for name in names:
         if name not in POLICIES:

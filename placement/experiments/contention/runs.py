@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from placement.experiments.contention.results import RoundsPolicyResult, RoundsResult
 from placement.experiments.workers import Workers
 from placement.policies.schedulers.contention.rule import find_rule
-from placement.policies.schedulers.registry import named_scheduler
+from placement.policies.schedulers.registry import LEARNED, named_scheduler
 from placement.simulator.rates.rounds.published_loop import run_published_seeds
 from placement.simulator.rates.rounds.settings import RoundsSettings
 from placement.traces.contention.trace import ContentionTrace
@@ -104,7 +104,7 @@ def run_trace(trace: ContentionTrace, task: RoundsTask) -> RoundsResult:
     # Compiled: slow to import.
     from placement.simulator.rates.rounds.run import run_rule, run_scheduler
 
-    rule = find_rule(task.policy)
+    rule = None if task.policy.startswith(LEARNED) else find_rule(task.policy)
     if rule is not None:
         return RoundsResult.of(run_rule(trace, task.settings, task.policy, rule))
     return RoundsResult.of(run_scheduler(trace, task.settings, named_scheduler(task.policy)))

@@ -69,6 +69,9 @@ GREEDY = ("lwf[-K]", "first-fit", "list-scheduling")
 CHUNKED = "jsq-chunk-K"
 """JSQ-Chunk with chunks of K GPUs."""
 
+LEARNED = "learned:"
+"""Before the path of the checkpoint of a learned policy."""
+
 NAMES = Vocabulary(
     "scheduler",
     (*SCHEDULERS, CHUNKED, *GREEDY, *rule.NAMES.names),
@@ -83,6 +86,10 @@ def named_scheduler(name: str, seed: int = 0) -> Scheduler:
     Raises:
         UsageError: there is no such scheduler.
     """
+    if name.startswith(LEARNED):
+        from placement.policies.schedulers.contention.learned import load_learned  # compiled
+
+        return load_learned(name)
     part = NAMES.parse(name)
     if part.base in SCHEDULERS:
         return SCHEDULERS[part.base](seed)

@@ -44,6 +44,12 @@ def has_started(world: World) -> bool:
     return False
 
 
+@compiled
+def was_there(world: World, job: int, cell: int, nodes: int) -> bool:
+    """Whether a waiting job has been stopped on these nodes in this decision; to start it there would undo that."""
+    return world.jobs[job].cell_before == cell and world.jobs[job].nodes_before == nodes
+
+
 @compiled_with_arrays
 def find_steps(world: World, mask: np.ndarray) -> bool:
     """Set the mask of the steps that are allowed, as long as it is; whether there are others than to end the round."""
@@ -55,8 +61,12 @@ def find_steps(world: World, mask: np.ndarray) -> bool:
         if world.heads[kind] < 0:
             continue
         for each in range(len(world.sets)):
-            cell = cell_on(world, kind, each)
-            if cell >= 0 and fits(world, cell, world.sets[each]):
+            cell, nodes = cell_on(world, kind, each), world.sets[each]
+            if (
+                cell >= 0
+                and fits(world, cell, nodes)
+                and not was_there(world, world.heads[kind], cell, nodes)
+            ):
                 mask[kind * len(world.sets) + each] = True
                 some = True
     if len(mask) > end + 1 and not has_started(world):

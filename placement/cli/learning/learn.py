@@ -1,0 +1,74 @@
+"""``mltcp-placement learn``: trains a policy for jobs that slow each other down."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from mltcp.core.errors import UsageError
+from mltcp.core.progress import progress_bar
+from placement.cli.learning.arguments import add_run_arguments, parse_runs
+
+_EXAMPLES = """\
+examples:
+  mltcp-placement learn -o policy                                  imitation, then 8 million steps: 20 to 30 minutes
+  mltcp-placement learn -o policy --stops --restart-cost 30        may stop running jobs
+  mltcp-placement learn -o policy --steps 0                        imitation of the look-ahead only
+  mltcp-placement learn -o policy --loads at-once --mixes normal,heavy --seed 3
+
+The policy starts jobs of the workload contention (see mltcp-placement jobs --help), one start a step. It imitates the
+rule greedy-look first, and then learns by proximal policy optimisation with masks (sb3-contrib). DIR gets policy.npz,
+which mltcp-placement evaluate reads, and model.zip of sb3-contrib.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``learn`` to the commands."""
+    command = commands.add_parser(
+        "learn", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="for the policy")
+    add_run_arguments(command, "0.4:0.8")
+    command.add_argument("--stops", action="store_true", help="the policy may stop running jobs")
+    command.add_argument("--no-gains", action="store_true", help="without the gains of greedy as an input")
+    command.add_argument("--seed", type=int, default=0, help="of the network and the traces (default 0)")
+    command.add_argument(
+        "--imitate", type=int, default=600, metavar="N", help="runs of the look-ahead (default %(default)s)"
+    )
+    command.add_argument(
+        "--steps", type=int, default=8_000_000, metavar="N", help="of learning (default %(default)s)"
+    )
+    command.add_argument("--json", action="store_true", help="what was trained, as one JSON document")
+    command.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Train, keep and describe a policy; returns the exit status."""
+    from placement.learning.training import TrainingSettings, train
+
+    episodes = parse_runs(options, options.stops, not options.no_gains)
+    settings = TrainingSettings(seed=options.seed, imitated=options.imitate, steps=options.steps)
+    if not (options.imitate or options.steps):
+        raise UsageError("--imitate and --steps: expected one of them above 0, got 0 and 0")
+    try:
+        options.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--output: {options.output}: {error.strerror}") from None
+    with progress_bar(1000) as bar:
+
+        def tell(what: str, done: int, most: int, score: float | None) -> None:
+            text = what if score is None else f"{what}: {score:,.0f} s"
+            bar.remaining(text, 1000 - 1000 * done // most)
+
+        checkpoint = train(episodes, settings, options.output, tell)
+    told = dict(checkpoint.header.training)
+    if options.json:
+        print(json.dumps({"schema": 1, "policy": str(options.output / "policy.npz"), **told}))
+    else:
+        print(
+            f"{options.output / 'policy.npz'}: {told['all_s']} s, of which imitation {told['imitation_s']} s"
+        )
+        print(f"mltcp-placement evaluate {options.output / 'policy.npz'} --seeds 40:90", file=sys.stderr)
+    return 0

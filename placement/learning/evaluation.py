@@ -1,0 +1,180 @@
+"""Comparison of learned policies with rules on traces that none of them has seen, paired trace by trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mltcp.core.errors import UsageError
+from placement.learning.episodes import Episodes, EpisodeSettings, kinds_of
+from placement.policies.schedulers.contention.checkpoint import Checkpoint, digest_of_table
+from placement.policies.schedulers.contention.rule import NAMES, find_rule
+from placement.simulator.rates.rounds.run import run_rule
+
+RESAMPLES = 50_000
+
+_AT_ONCE = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Completion times of policies on the same traces.
+
+    Attributes:
+        rule: that all are compared with.
+        policies: the names of the others.
+        seeds: of the traces.
+        rule_s: the rule's mean completion time on each trace.
+        policies_s: of each policy (row) on each trace (column).
+    """
+
+    rule: str
+    policies: tuple[str, ...]
+    seeds: tuple[int, ...]
+    rule_s: np.ndarray
+    policies_s: np.ndarray
+
+    @property
+    def ratios(self) -> np.ndarray:
+        """Policy / rule, a row a policy."""
+        return np.asarray(self.policies_s / self.rule_s)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The interquartile mean of ratios, and its 95 % interval.
+
+    Attributes:
+        mean: of the middle half of all ratios, over policies and traces.
+        low: where the interval begins.
+        high: where it ends.
+        below_1: the share of ratios below 1.
+        worst_decile: the 90th percentile of the ratios.
+    """
+
+    mean: float
+    low: float
+    high: float
+    below_1: float
+    worst_decile: float
+
+
+def estimate(ratios: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
+    """The interquartile mean with a stratified bootstrap interval, as Agarwal et al. (NeurIPS 2021) propose it.
+
+    Args:
+        ratios: a row a training seed, a column a trace; of each trace, rows are drawn anew with replacement, and with
+            one row, traces are.
+        resamples: how many.
+        seed: of the draws.
+    """
+    chance = np.random.default_rng(seed)
+    rows, columns = ratios.shape
+    means = np.empty(resamples)
+    for number in range(resamples):
+        if rows > 1:
+            drawn = ratios[chance.integers(rows, size=(rows, columns)), np.arange(columns)]
+        else:
+            drawn = ratios[0, chance.integers(columns, size=columns)]
+        means[number] = _interquartile_mean(drawn)
+    low, high = np.quantile(means, (0.025, 0.975))
+    return Estimate(
+        _interquartile_mean(ratios),
+        float(low),
+        float(high),
+        float((ratios < 1).mean()),
+        float(np.quantile(ratios, 0.9)),
+    )
+
+
+def compare(
+    checkpoints: Sequence[tuple[str, Checkpoint]],
+    rules: Sequence[str],
+    settings: EpisodeSettings,
+    seeds: Sequence[int],
+    advance: Callable[[str], None] = lambda what: None,
+) -> Comparison:
+    """Run learned policies and rules on the same traces; the first rule is the one that all are compared with.
+
+    Raises:
+        UsageError: no rule, an unknown one, or a checkpoint of another shape.
+    """
+    if not rules:
+        raise UsageError("rules: expected one or more, got none")
+    traces = [settings.mix(seed).trace(seed, settings.rounds.model.table) for seed in seeds]
+    times: list[np.ndarray] = []
+    for name in rules:
+        rule = find_rule(name)
+        if rule is None:
+            raise UsageError(f"rules: expected {NAMES.allowed}, got {name}")
+        times.append(np.array([run_rule(trace, settings.rounds, name, rule).mean_jct_s for trace in traces]))
+        advance(name)
+    for name, checkpoint in checkpoints:
+        times.append(np.array(play(checkpoint, settings, seeds)))
+        advance(name)
+    names = (*rules[1:], *(name for name, _ in checkpoints))
+    return Comparison(rules[0], names, tuple(seeds), times[0], np.array(times[1:]))
+
+
+def play(checkpoint: Checkpoint, settings: EpisodeSettings, seeds: Sequence[int]) -> list[float]:
+    """The mean completion times under a policy that always takes the step that it prefers.
+
+    Raises:
+        UsageError: the checkpoint has another shape.
+    """
+    found: dict[int, float] = {}
+    for begin in range(0, len(seeds), _AT_ONCE):
+        some = seeds[begin : begin + _AT_ONCE]
+        episodes = Episodes(settings, len(some))
+        check_fits(checkpoint, episodes)
+        for number, seed in enumerate(some):
+            episodes.reset(number, seed)
+        playing = set(range(len(some)))
+        while playing:
+            episodes.step(checkpoint.choose(episodes.observations, _without_idling(episodes)))
+            for number in [each for each in playing if episodes.is_done(each)]:
+                found[some[number]] = episodes.mean_jct_s(number)
+                playing.discard(number)
+            for number in set(range(len(some))) - playing:
+                episodes.reset(number, some[number])  # not used any more
+    return [found[seed] for seed in seeds]
+
+
+def check_fits(checkpoint: Checkpoint, episodes: Episodes) -> None:
+    """Refuse a checkpoint that reads or gives other numbers.
+
+    Raises:
+        UsageError: it does, or other kinds of jobs belong to them.
+    """
+    header, rounds = checkpoint.header, episodes.settings.rounds
+    kinds = tuple(f"{kind.profile.name} {kind.gpus}" for kind in kinds_of(rounds))  # type: ignore[attr-defined]
+    for name, expected, given in (
+        ("nodes", rounds.nodes, header.nodes),
+        ("gpus", rounds.gpus, header.gpus),
+        ("features", episodes.observations.shape[1], header.features),
+        ("steps", episodes.masks.shape[1], header.steps),
+        ("kinds", ", ".join(kinds), ", ".join(header.kinds)),
+    ):
+        if expected != given:
+            raise UsageError(f"checkpoint: {name}: expected {expected}, got {given}")
+
+
+def uses_table_of(checkpoint: Checkpoint, settings: EpisodeSettings) -> bool:
+    """Whether the checkpoint was trained with the table of these settings."""
+    return checkpoint.header.table == digest_of_table(settings.rounds.model.table)
+
+
+def _without_idling(episodes: Episodes) -> np.ndarray:
+    """The masks without the end of the round where nothing runs and something could be started."""
+    masks = episodes.masks.copy()
+    idle = (episodes.worlds.core["running"][:, 0] == 0) & (masks.sum(axis=1) > 1)
+    masks[idle, episodes.end_step] = False
+    return masks
+
+
+def _interquartile_mean(values: np.ndarray) -> float:
+    ordered = np.sort(values, axis=None)
+    cut = len(ordered) // 4
+    return float(ordered[cut : len(ordered) - cut].mean())

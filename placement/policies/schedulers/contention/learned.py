@@ -1,0 +1,103 @@
+"""A learned policy as a scheduler: a network chooses one start or stop after the other, until it ends the round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mltcp.core.errors import UsageError
+from placement.model.cluster import Cluster
+from placement.policies.schedulers.contention.checkpoint import Checkpoint
+from placement.policies.schedulers.contention.features import observe_features
+from placement.policies.schedulers.contention.observation import assignment_of, observe
+from placement.policies.schedulers.contention.profiles import Kind, TableProfile, kind_of
+from placement.policies.schedulers.contention.rounds import begin_decision, end_decision
+from placement.policies.schedulers.contention.rounds_scheduler import ROUND_NS
+from placement.policies.schedulers.contention.rule import Rule
+from placement.policies.schedulers.contention.steps import end_step, find_steps, take_step
+from placement.policies.schedulers.contention.world import GREEDY, World
+from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
+
+_RULE = Rule(GREEDY)
+
+
+@dataclass(frozen=True)
+class LearnedScheduler:
+    """A network that decides at the beginning of every round; a job gets as many GPUs as it asks for.
+
+    Attributes:
+        name: on the command line.
+        checkpoint: the network.
+        round_ns: the length of a round.
+    """
+
+    name: str
+    checkpoint: Checkpoint
+    round_ns: int = ROUND_NS
+
+    @property
+    def lease_ns(self) -> int | None:
+        """No leases."""
+        return None
+
+    def next_ns(self, now_ns: int, jobs: Sequence[JobView]) -> int | None:
+        """The beginning of the next round."""
+        return (now_ns // self.round_ns + 1) * self.round_ns
+
+    def candidates(
+        self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
+    ) -> tuple[Assignment, ...]:
+        """See `Scheduler.candidates`: one.
+
+        Raises:
+            UsageError: the network was made for other jobs or for another cluster.
+        """
+        if not jobs:
+            return ({},)
+        header = self.checkpoint.header
+        sizes = tuple(len(server.gpus) for server in cluster.servers)
+        if sizes != (header.gpus,) * header.nodes:
+            expected = f"{header.nodes} nodes of {header.gpus} GPUs"
+            raise UsageError(f"{self.name}: cluster: expected {expected}, got nodes of {sizes}")
+        world = observe(cluster, now_ns, jobs, _RULE, self.round_ns, self._kinds(jobs))
+        self._decide(world, np.array(sizes, np.int64))
+        return (assignment_of(world, cluster, jobs),)
+
+    def _kinds(self, jobs: Sequence[JobView]) -> tuple[Kind, ...]:
+        """The kinds of the network, with the table of the jobs."""
+        profiles = [kind_of(job).profile for job in jobs]
+        models = {profile.model for profile in profiles if isinstance(profile, TableProfile)}
+        if len(models) != 1 or not all(isinstance(profile, TableProfile) for profile in profiles):
+            raise UsageError(f"{self.name}: jobs: expected all of one table of throughputs, got others")
+        (model,) = models
+        names = [kind.rsplit(" ", 1) for kind in self.checkpoint.header.kinds]
+        kinds = tuple(Kind(TableProfile(model, name), int(gpus)) for name, gpus in names)
+        for job in jobs:
+            if kind_of(job) not in kinds:
+                expected = ", ".join(self.checkpoint.header.kinds)
+                raise UsageError(f"{self.name}: job {job.name!r}: expected one of {expected}")
+        return kinds
+
+    def _decide(self, world: World, sizes: np.ndarray) -> None:
+        header, end = self.checkpoint.header, end_step(world)
+        features, mask = np.zeros(header.features, np.float32), np.zeros(header.steps, np.bool_)
+        begin_decision(world)
+        while find_steps(world, mask):
+            observe_features(world, header.slots, sizes, features)
+            # The cluster is never left idle while a job could run.
+            mask[end] = bool(world.core[0]["running"] > 0)
+            if take_step(world, int(self.checkpoint.choose(features, mask))):
+                break
+        end_decision(world)
+
+
+def load_learned(name: str) -> LearnedScheduler:
+    """The scheduler of ``learned:FILE``.
+
+    Raises:
+        UsageError: the file cannot be read, or is no checkpoint.
+    """
+    return LearnedScheduler(name, Checkpoint.load(Path(name.partition(":")[2])))

@@ -1,0 +1,158 @@
+"""Checkpoints, and learned policies as schedulers: the same decisions as in the runs that they are trained on."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from mltcp.core.errors import UsageError
+from placement.cli import main as cli
+from placement.learning.episodes import Episodes, EpisodeSettings, kinds_of
+from placement.learning.evaluation import check_fits, estimate, play
+from placement.model.throughput.table import TableModel, published_table
+from placement.policies.schedulers.contention.checkpoint import (
+    FORMAT,
+    Checkpoint,
+    CheckpointHeader,
+    digest_of_table,
+)
+from placement.policies.schedulers.registry import named_scheduler
+from placement.simulator.rates.rounds.run import run_scheduler
+from placement.simulator.rates.rounds.settings import RoundsSettings
+
+TABLE = published_table()
+ROUNDS = RoundsSettings(TableModel(TABLE), restart_ns=30 * 10**9)
+RUNS = EpisodeSettings(ROUNDS, (0.6, 0.6), jobs=30)
+
+
+def drawn(settings, seed=1):
+    """A network that was not trained."""
+    episodes = Episodes(settings, 1)
+    chance = np.random.default_rng(seed)
+    widths = (episodes.observations.shape[1], 16, episodes.masks.shape[1])
+    layers = tuple(
+        (
+            chance.normal(size=(rows, columns)).astype(np.float32),
+            chance.normal(size=columns).astype(np.float32),
+        )
+        for rows, columns in pairwise(widths)
+    )
+    kinds = tuple(f"{kind.profile.name} {kind.gpus}" for kind in kinds_of(ROUNDS))
+    digest = digest_of_table(TABLE)
+    header = CheckpointHeader(
+        FORMAT, kinds, 4, 8, widths[0], widths[2], episodes.slots, settings.stops, True, digest, {"seed": 1}
+    )
+    return Checkpoint(header, layers)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_the_scheduler_takes_the_decisions_of_the_runs(tmp_path, stops):
+    settings = replace(RUNS, stops=stops)
+    checkpoint = drawn(settings)
+    checkpoint.save(tmp_path / "policy.npz")
+    scheduler = named_scheduler(f"learned:{tmp_path / 'policy.npz'}")
+    for seed in (10_000, 10_001):
+        (mean_jct_s,) = play(checkpoint, settings, [seed])
+        outcome = run_scheduler(settings.mix(seed).trace(seed, TABLE), ROUNDS, scheduler)
+        assert outcome.mean_jct_s == pytest.approx(mean_jct_s, rel=1e-9)
+
+
+def test_a_checkpoint_comes_back_as_it_was(tmp_path):
+    kept = drawn(RUNS)
+    kept.save(tmp_path / "policy.npz")
+    found = Checkpoint.load(tmp_path / "policy.npz")
+    assert found.header == kept.header
+    features = np.random.default_rng(0).normal(size=(5, kept.header.features)).astype(np.float32)
+    assert found.preferences(features).tobytes() == kept.preferences(features).tobytes()
+    mask = np.zeros((5, kept.header.steps), np.bool_)
+    mask[:, [3, 7]] = True
+    assert set(found.choose(features, mask).tolist()) <= {3, 7}
+
+
+def without(name):
+    def change(arrays):
+        del arrays[name]
+
+    return change
+
+
+def with_header(**changes):
+    def change(arrays):
+        header = {**json.loads(arrays["header"].tobytes()), **changes}
+        arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+
+    return change
+
+
+def with_nan(arrays):
+    arrays["bias0"] = np.full_like(arrays["bias0"], np.nan)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without("header"), "expected a checkpoint of a learned policy, got an archive without a header"),
+        (without("weights0"), "layers: expected one or more, got none"),
+        (without("bias1"), "steps: expected the 16 columns of the last layer, got 127"),
+        (with_header(format=2), "format: expected 1, got 2"),
+        (with_header(features=5), "layer 0: expected 5 rows and one bias a column, got"),
+        (with_nan, "layer 0: expected finite numbers"),
+    ],
+)
+def test_bad_checkpoints_are_refused(tmp_path, capsys, change, message):
+    path = tmp_path / "policy.npz"
+    drawn(RUNS).save(path)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    change(arrays)
+    with open(path, "wb") as file:
+        np.savez(file, **arrays)
+    arguments = ["jobs", "--workload", "contention", "--seeds", "0", "--policies", f"learned:{path}"]
+    assert cli.main(arguments) == 2
+    assert f"{path}: {message}" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_checkpoint(tmp_path, capsys):
+    path = tmp_path / "policy.npz"
+    for content, message in (
+        (None, "No such file"),
+        (b"nonsense", "expected a checkpoint of a learned policy"),
+    ):
+        if content is not None:
+            path.write_bytes(content)
+        assert cli.main(["evaluate", str(path), "--seeds", "0:2"]) == 2
+        assert f"{path}: {message}" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_another_shape():
+    checkpoint = drawn(RUNS)
+    with pytest.raises(UsageError, match="checkpoint: steps: expected 143, got 127"):
+        check_fits(checkpoint, Episodes(replace(RUNS, stops=True), 1))
+    other = replace(RUNS, rounds=RoundsSettings(TableModel(TABLE), nodes=5))
+    with pytest.raises(UsageError, match="checkpoint: nodes: expected 5, got 4"):
+        check_fits(checkpoint, Episodes(other, 1))
+
+
+def test_evaluate_prints_ratios_to_the_first_rule(tmp_path, capsys):
+    path = tmp_path / "policy.npz"
+    drawn(RUNS).save(path)
+    arguments = ["evaluate", str(path), "--seeds", "0:4", "--jobs", "20", "--rules", "greedy,srsf-first-none"]
+    assert cli.main([*arguments, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["rule"], document["seeds"]) == ("greedy", [0, 1, 2, 3])
+    rule, learned = document["policies"]
+    assert (rule["policy"], learned["policy"], learned["same_table"]) == ("srsf-first-none", str(path), True)
+    assert learned["low"] <= learned["ratio"] <= learned["high"]
+    assert learned["ratio"] > 1
+
+
+def test_estimates_of_known_ratios():
+    ratios = np.tile(np.array([0.5, 0.9, 1.0, 1.1, 3.0, 0.9, 1.0, 1.1]), (3, 1))
+    found = estimate(ratios, resamples=200)
+    assert found.mean == pytest.approx(1.0)  # the outer quarters do not count
+    assert (found.low, found.high) == (pytest.approx(1.0), pytest.approx(1.0))  # all rows are equal
+    assert (found.below_1, found.worst_decile) == (3 / 8, pytest.approx(3.0, abs=1.3))
+    spread = estimate(ratios[:1], resamples=500)
+    assert spread.low < 1 < spread.high
