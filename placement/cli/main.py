@@ -75,7 +75,7 @@ examples:
   mltcp-placement circle vgg.json bert.json -o circles.svg
   mltcp-placement profile iteration.pcap --json
   mltcp-placement throughput --profile ps.json --workers 1:30
-  mltcp-placement learn -o policy --steps 8000000
+  mltcp-placement learn -o policy
   mltcp-placement evaluate policy/policy.npz --seeds 40:90 --loads 0.6
   mltcp-placement gate --listen unix:/run/mltcp/gate.sock
   mltcp-placement serve --cluster cluster.json --policy lwf-1+cassini

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from placement.learning.episodes import Episodes, EpisodeSettings
+from placement.learning.settings import TrainingSettings
 from placement.learning.stacked import row
 from placement.learning.teacher import look_ahead_steps
 from placement.policies.schedulers.contention.new_world import trial_of
 
-if TYPE_CHECKING:
-    from placement.learning.training import TrainingSettings
-
-_PASSES = 4
+_PASSES = 10
 _RATE = 1e-3
 _VALUE_WEIGHT = 0.5
 _AT_ONCE = 32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ import torch
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
-from mltcp.core.errors import UsageError
-from placement.learning.episodes import FIRST_SEED, Episodes, EpisodeSettings, kinds_of
+from placement.learning.episodes import Episodes, EpisodeSettings, kinds_of
 from placement.learning.imitation import imitate
+from placement.learning.settings import TrainingSettings
 from placement.learning.vectorized import ContentionRuns
 from placement.policies.schedulers.contention.checkpoint import (
     FORMAT,
@@ -26,57 +26,6 @@ from placement.policies.schedulers.contention.checkpoint import (
 )
 
 _PACKAGES = ("numpy", "torch", "gymnasium", "stable-baselines3", "sb3-contrib")
-_SEEDS_APART = 1_000_000
-"""Traces of one training seed follow each other; those of another begin so much later."""
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """The parameters of a training; the defaults are those of the paper's successor, not of the paper.
-
-    Attributes:
-        seed: of the network and of the traces.
-        imitated: how many runs of the look-ahead are imitated; 0 for none.
-        steps: of the environment.
-        runs: at once.
-        horizon: steps of each run between two updates.
-        batch: of an update.
-        epochs: of an update.
-        rate: the first learning rate, which falls to 0.
-        clip: of the ratio.
-        trace_decay: lambda.
-        entropy: its weight.
-        hidden: the widths of the layers.
-
-    Raises:
-        UsageError: a value is out of range.
-    """
-
-    seed: int = 0
-    imitated: int = 600
-    steps: int = 8_000_000
-    runs: int = 64
-    horizon: int = 256
-    batch: int = 2048
-    epochs: int = 4
-    rate: float = 3e-4
-    clip: float = 0.2
-    trace_decay: float = 0.95
-    entropy: float = 0.003
-    hidden: tuple[int, ...] = (128, 128)
-
-    def __post_init__(self) -> None:
-        for name in ("runs", "horizon", "batch", "epochs"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name}: expected 1 or more, got {getattr(self, name)}")
-        for name in ("seed", "imitated", "steps"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"{name}: expected 0 or more, got {getattr(self, name)}")
-
-    @property
-    def first_seed(self) -> int:
-        """Of the traces."""
-        return FIRST_SEED + self.seed * _SEEDS_APART
 
 
 def train(

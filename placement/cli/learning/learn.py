@@ -13,14 +13,14 @@ from placement.cli.learning.arguments import add_run_arguments, parse_runs
 
 _EXAMPLES = """\
 examples:
-  mltcp-placement learn -o policy                                  imitation, then 8 million steps: 20 to 30 minutes
-  mltcp-placement learn -o policy --stops --restart-cost 30        may stop running jobs
-  mltcp-placement learn -o policy --steps 0                        imitation of the look-ahead only
+  mltcp-placement learn -o policy                                  imitation of the look-ahead: 5 minutes
+  mltcp-placement learn -o policy --steps 2500000                  then 2.5 million steps of its own
+  mltcp-placement learn -o policy --steps 2500000 --stops --restart-cost 30
   mltcp-placement learn -o policy --loads at-once --mixes normal,heavy --seed 3
 
 The policy starts jobs of the workload contention (see mltcp-placement jobs --help), one start a step. It imitates the
-rule greedy-look first, and then learns by proximal policy optimisation with masks (sb3-contrib). DIR gets policy.npz,
-which mltcp-placement evaluate reads, and model.zip of sb3-contrib.
+rule greedy-look first, and may then go on by proximal policy optimisation with masks (sb3-contrib). DIR gets
+policy.npz, which mltcp-placement evaluate reads, and model.zip of sb3-contrib.
 """
 
 
@@ -35,10 +35,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument("--no-gains", action="store_true", help="without the gains of greedy as an input")
     command.add_argument("--seed", type=int, default=0, help="of the network and the traces (default 0)")
     command.add_argument(
-        "--imitate", type=int, default=600, metavar="N", help="runs of the look-ahead (default %(default)s)"
+        "--imitate", type=int, default=1500, metavar="N", help="runs of the look-ahead (default %(default)s)"
     )
     command.add_argument(
-        "--steps", type=int, default=8_000_000, metavar="N", help="of learning (default %(default)s)"
+        "--steps",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of proximal policy optimisation after the imitation (default %(default)s)",
     )
     command.add_argument("--json", action="store_true", help="what was trained, as one JSON document")
     command.set_defaults(execute=execute)
@@ -46,7 +50,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def execute(options: argparse.Namespace) -> int:
     """Train, keep and describe a policy; returns the exit status."""
-    from placement.learning.training import TrainingSettings, train
+    from placement.learning.settings import TrainingSettings
+    from placement.learning.training import train
 
     episodes = parse_runs(options, options.stops, not options.no_gains)
     settings = TrainingSettings(seed=options.seed, imitated=options.imitate, steps=options.steps)

@@ -12,6 +12,8 @@ MODULES = {  # of the distributions whose module has another name
     "grpcio-health-checking": "grpc_health",
     "grpcio-reflection": "grpc_reflection",
     "protobuf": "google",
+    "stable-baselines3": "stable_baselines3",
+    "sb3-contrib": "sb3_contrib",
 }
 
 

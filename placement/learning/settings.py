@@ -1,0 +1,60 @@
+"""The parameters of a training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mltcp.core.errors import UsageError
+from placement.learning.episodes import FIRST_SEED
+
+_SEEDS_APART = 1_000_000
+"""Traces of one training seed follow each other; those of another begin so much later."""
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """The parameters of a training: of the imitation, and of proximal policy optimisation after it.
+
+    Attributes:
+        seed: of the network and of the traces.
+        imitated: how many runs of the look-ahead are imitated; 0 for none.
+        steps: of the environment.
+        runs: at once.
+        horizon: steps of each run between two updates.
+        batch: of an update.
+        epochs: of an update.
+        rate: the first learning rate, which falls to 0.
+        clip: of the ratio.
+        trace_decay: lambda.
+        entropy: its weight.
+        hidden: the widths of the layers.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    seed: int = 0
+    imitated: int = 1500
+    steps: int = 0
+    runs: int = 64
+    horizon: int = 256
+    batch: int = 2048
+    epochs: int = 4
+    rate: float = 3e-5
+    clip: float = 0.2
+    trace_decay: float = 0.99
+    entropy: float = 0.003
+    hidden: tuple[int, ...] = (256, 256)
+
+    def __post_init__(self) -> None:
+        for name in ("runs", "horizon", "batch", "epochs"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name}: expected 1 or more, got {getattr(self, name)}")
+        for name in ("seed", "imitated", "steps"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name}: expected 0 or more, got {getattr(self, name)}")
+
+    @property
+    def first_seed(self) -> int:
+        """Of the traces."""
+        return FIRST_SEED + self.seed * _SEEDS_APART
