@@ -136,7 +136,7 @@ def _package_row(axes: Axes, package: str, y: float) -> None:
         modules = sum(path.name != "__init__.py" for path in files)
         text = f"{modules} modules"
         box = Box(left + step * (number + 0.5), y, step - 0.07, 0.62, layer, text, colour)
-        draw_box(axes, box, 6.5 if len(layers) > 8 else 9.5)
+        draw_box(axes, box, 5.5 if len(layers) > 12 else 6.5 if len(layers) > 8 else 9.5)
 
 
 def _counts() -> dict[tuple[str, str], int]:

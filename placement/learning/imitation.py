@@ -14,7 +14,7 @@ from placement.learning.stacked import row
 from placement.learning.teacher import look_ahead_steps
 from placement.policies.schedulers.contention.new_world import trial_of
 
-_PASSES = 10
+_PASSES = 12
 _RATE = 1e-3
 _VALUE_WEIGHT = 0.5
 _AT_ONCE = 32
