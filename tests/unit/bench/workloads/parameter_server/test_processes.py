@@ -119,7 +119,7 @@ def test_a_server_that_dies_ends_the_job_with_a_checkpoint_from_which_it_goes_on
             running.result(on_update)
     kept = ServerCheckpoints(job.job, 0, FlatModel(SMALL).weights.numel())
     version, state = kept.newest()
-    assert version >= 29
+    assert version >= 28  # the worker of update 30 has the weights after its last one, which may be 28
     assert torch.isfinite(state["weights"]).all()
     again = run_async_job(placed(SMALL, 2, 20, checkpoints=checkpoints))
     assert again.updates[0].version == version + 1
