@@ -11,7 +11,7 @@ from mltcp.core.errors import MltcpError, UsageError
 from placement.learning.stacked import DONE, GOES_ON, SHARED, TOO_LONG, advance_rows, begin_row, stack
 from placement.policies.schedulers.contention.features import feature_count
 from placement.policies.schedulers.contention.new_world import new_world
-from placement.policies.schedulers.contention.profiles import Kind, TableProfile
+from placement.policies.schedulers.contention.profiles import Kind, TableProfile, name_of
 from placement.policies.schedulers.contention.rule import Rule
 from placement.policies.schedulers.contention.tables import kinds_on, tables_of
 from placement.policies.schedulers.contention.world import GREEDY_LOOK, World
@@ -112,12 +112,11 @@ class Episodes:
         self._sizes = np.array(sizes, np.int64)
         self._fresh, self.worlds = world, stack(world, self.count)
         self.slots = min(len(world.slots), sum(sizes) // min(kind.gpus for kind in kinds))
-        numbers = {(kind.profile.name, kind.gpus): number for number, kind in enumerate(kinds)}  # type: ignore[attr-defined]
-        table = rounds.model.table
-        self._kind_of = np.array([[numbers[model, gpus] for gpus in DEMANDS] for model in MODELS])
-        self._samples_of = np.array(
-            [[table.job_samples(model, gpus) for gpus in DEMANDS] for model in MODELS]
+        model, table = rounds.model, rounds.model.table
+        self._kind_of = np.array(
+            [[kinds.index(Kind(TableProfile(model, name), gpus)) for gpus in DEMANDS] for name in MODELS]
         )
+        self._samples_of = np.array([[table.job_samples(name, gpus) for gpus in DEMANDS] for name in MODELS])
         steps = len(kinds) * len(tables.sets) + 1 + (self.slots if settings.stops else 0)
         width = feature_count(len(kinds), rounds.nodes, len(tables.sets), self.slots, settings.gains)
         self.observations = np.zeros((self.count, width), np.float32)
@@ -148,14 +147,14 @@ class Episodes:
         )
 
     def step(self, steps: Sequence[int] | np.ndarray) -> None:
-        """Take a step in each run; observations, masks, rewards and states follow.
+        """Take a step in each run that is not done; observations, masks, rewards and states follow.
 
         Raises:
             UsageError: a step that the mask does not allow.
             MltcpError: a run has taken too many rounds.
         """
         chosen = np.asarray(steps, np.int64)
-        allowed = self.masks[np.arange(self.count), chosen]
+        allowed = self.masks[np.arange(self.count), chosen] | (self.states == DONE)
         if not allowed.all():
             number = int(np.argmin(allowed))
             raise UsageError(f"step: expected one that the mask allows, got {chosen[number]} in run {number}")
@@ -188,6 +187,11 @@ class Episodes:
         """The mean completion time of a run that is done."""
         jobs = self.worlds.jobs[number]
         return float(np.mean(jobs["finish"] - jobs["arrival"] / _NS_PER_S))
+
+
+def kind_names(rounds: RoundsSettings) -> tuple[str, ...]:
+    """The names of these kinds, in their order."""
+    return tuple(name_of(kind) for kind in kinds_of(rounds))
 
 
 def kinds_of(rounds: RoundsSettings) -> tuple[Kind, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mltcp.core.errors import UsageError
-from placement.learning.episodes import Episodes, EpisodeSettings, kinds_of
+from placement.learning.episodes import Episodes, EpisodeSettings, kind_names
 from placement.policies.schedulers.contention.checkpoint import Checkpoint, digest_of_table
 from placement.policies.schedulers.contention.rule import NAMES, find_rule
 from placement.simulator.rates.rounds.run import run_rule
@@ -137,8 +137,6 @@ def play(checkpoint: Checkpoint, settings: EpisodeSettings, seeds: Sequence[int]
             for number in [each for each in playing if episodes.is_done(each)]:
                 found[some[number]] = episodes.mean_jct_s(number)
                 playing.discard(number)
-            for number in set(range(len(some))) - playing:
-                episodes.reset(number, some[number])  # not used any more
     return [found[seed] for seed in seeds]
 
 
@@ -149,13 +147,12 @@ def check_fits(checkpoint: Checkpoint, episodes: Episodes) -> None:
         UsageError: it does, or other kinds of jobs belong to them.
     """
     header, rounds = checkpoint.header, episodes.settings.rounds
-    kinds = tuple(f"{kind.profile.name} {kind.gpus}" for kind in kinds_of(rounds))  # type: ignore[attr-defined]
     for name, expected, given in (
         ("nodes", rounds.nodes, header.nodes),
         ("gpus", rounds.gpus, header.gpus),
         ("features", episodes.observations.shape[1], header.features),
         ("steps", episodes.masks.shape[1], header.steps),
-        ("kinds", ", ".join(kinds), ", ".join(header.kinds)),
+        ("kinds", ", ".join(kind_names(rounds)), ", ".join(header.kinds)),
     ):
         if expected != given:
             raise UsageError(f"checkpoint: {name}: expected {expected}, got {given}")

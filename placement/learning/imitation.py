@@ -83,9 +83,6 @@ def watch(
     kept: dict[int, list[tuple[np.ndarray, np.ndarray, int, float]]] = {number: [] for number in playing}
     while playing:
         look_ahead_steps(episodes.worlds, trial, steps)
-        for number in set(range(episodes.count)) - set(playing):
-            episodes.reset(number, first_seed)  # its rows are not used any more
-            steps[number] = int(np.argmax(episodes.masks[number]))
         before = episodes.observations.astype(np.float16), episodes.masks.copy(), steps.copy()
         episodes.step(steps)
         for number in list(playing):

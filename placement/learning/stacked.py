@@ -78,7 +78,7 @@ def advance_rows(
     rewards: np.ndarray,
     states: np.ndarray,
 ) -> None:
-    """Take a step in every run.
+    """Take a step in every run that is not done.
 
     Args:
         worlds: stacked.
@@ -89,9 +89,12 @@ def advance_rows(
         found: set to the observations.
         masks: set to the steps that are allowed next.
         rewards: set to the rewards.
-        states: set to GOES_ON, DONE or TOO_LONG.
+        states: of each run, GOES_ON, DONE or TOO_LONG; set anew.
     """
     for number in range(len(steps)):
+        if states[number] == DONE:
+            rewards[number] = 0.0
+            continue
         world = row(worlds, number)
         rewards[number] = advance(world, objectives[number], steps[number], masks[number])
         if world.core[0].ended == len(world.jobs):

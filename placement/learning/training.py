@@ -14,7 +14,7 @@ import torch
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
-from placement.learning.episodes import Episodes, EpisodeSettings, kinds_of
+from placement.learning.episodes import Episodes, EpisodeSettings, kind_names
 from placement.learning.imitation import imitate
 from placement.learning.settings import TrainingSettings
 from placement.learning.vectorized import ContentionRuns
@@ -86,7 +86,7 @@ def checkpoint_of(
     rounds = episodes.rounds
     header = CheckpointHeader(
         FORMAT,
-        tuple(f"{kind.profile.name} {kind.gpus}" for kind in kinds_of(rounds)),  # type: ignore[attr-defined]
+        kind_names(rounds),
         rounds.nodes,
         rounds.gpus,
         layers[0][0].shape[0],

@@ -10,6 +10,7 @@ from pathlib import Path
 from mltcp.core.errors import UsageError
 from mltcp.core.progress import progress_bar
 from placement.cli.learning.arguments import add_run_arguments, parse_runs
+from placement.learning.settings import TrainingSettings
 
 _EXAMPLES = """\
 examples:
@@ -33,14 +34,23 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_run_arguments(command, "0.4:0.8")
     command.add_argument("--stops", action="store_true", help="the policy may stop running jobs")
     command.add_argument("--no-gains", action="store_true", help="without the gains of greedy as an input")
-    command.add_argument("--seed", type=int, default=0, help="of the network and the traces (default 0)")
     command.add_argument(
-        "--imitate", type=int, default=1500, metavar="N", help="runs of the look-ahead (default %(default)s)"
+        "--seed",
+        type=int,
+        default=TrainingSettings.seed,
+        help="of the network and the traces (default %(default)s)",
+    )
+    command.add_argument(
+        "--imitate",
+        type=int,
+        default=TrainingSettings.imitated,
+        metavar="N",
+        help="runs of the look-ahead (default %(default)s)",
     )
     command.add_argument(
         "--steps",
         type=int,
-        default=0,
+        default=TrainingSettings.steps,
         metavar="N",
         help="of proximal policy optimisation after the imitation (default %(default)s)",
     )
@@ -50,8 +60,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def execute(options: argparse.Namespace) -> int:
     """Train, keep and describe a policy; returns the exit status."""
-    from placement.learning.settings import TrainingSettings
-    from placement.learning.training import train
+    from placement.learning.training import train  # torch: slow to import
 
     episodes = parse_runs(options, options.stops, not options.no_gains)
     settings = TrainingSettings(seed=options.seed, imitated=options.imitate, steps=options.steps)

@@ -13,11 +13,12 @@ from placement.model.cluster import Cluster
 from placement.policies.schedulers.contention.checkpoint import Checkpoint
 from placement.policies.schedulers.contention.features import observe_features
 from placement.policies.schedulers.contention.observation import assignment_of, observe
-from placement.policies.schedulers.contention.profiles import Kind, TableProfile, kind_of
+from placement.policies.schedulers.contention.profiles import TableProfile, kind_of, name_of
 from placement.policies.schedulers.contention.rounds import begin_decision, end_decision
 from placement.policies.schedulers.contention.rounds_scheduler import ROUND_NS
 from placement.policies.schedulers.contention.rule import Rule
 from placement.policies.schedulers.contention.steps import end_step, find_steps, take_step
+from placement.policies.schedulers.contention.tables import kinds_on
 from placement.policies.schedulers.contention.world import GREEDY, World
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
 
@@ -62,24 +63,21 @@ class LearnedScheduler:
         if sizes != (header.gpus,) * header.nodes:
             expected = f"{header.nodes} nodes of {header.gpus} GPUs"
             raise UsageError(f"{self.name}: cluster: expected {expected}, got nodes of {sizes}")
-        world = observe(cluster, now_ns, jobs, _RULE, self.round_ns, self._kinds(jobs))
+        self._check_kinds(sizes, jobs)
+        world = observe(cluster, now_ns, jobs, _RULE, self.round_ns)
         self._decide(world, np.array(sizes, np.int64))
         return (assignment_of(world, cluster, jobs),)
 
-    def _kinds(self, jobs: Sequence[JobView]) -> tuple[Kind, ...]:
-        """The kinds of the network, with the table of the jobs."""
-        profiles = [kind_of(job).profile for job in jobs]
-        models = {profile.model for profile in profiles if isinstance(profile, TableProfile)}
-        if len(models) != 1 or not all(isinstance(profile, TableProfile) for profile in profiles):
+    def _check_kinds(self, sizes: tuple[int, ...], jobs: Sequence[JobView]) -> None:
+        """Refuse jobs whose kinds are numbered otherwise than those that the network knows."""
+        kinds = [kind_of(job) for job in jobs]
+        if not all(isinstance(kind.profile, TableProfile) for kind in kinds):
             raise UsageError(f"{self.name}: jobs: expected all of one table of throughputs, got others")
-        (model,) = models
-        names = [kind.rsplit(" ", 1) for kind in self.checkpoint.header.kinds]
-        kinds = tuple(Kind(TableProfile(model, name), int(gpus)) for name, gpus in names)
-        for job in jobs:
-            if kind_of(job) not in kinds:
-                expected = ", ".join(self.checkpoint.header.kinds)
-                raise UsageError(f"{self.name}: job {job.name!r}: expected one of {expected}")
-        return kinds
+        expected, given = self.checkpoint.header.kinds, tuple(map(name_of, kinds_on(sizes, kinds)))
+        if given != expected:
+            raise UsageError(
+                f"{self.name}: kinds of jobs: expected {', '.join(expected)}, got {', '.join(given)}"
+            )
 
     def _decide(self, world: World, sizes: np.ndarray) -> None:
         header, end = self.checkpoint.header, end_step(world)

@@ -18,14 +18,7 @@ from placement.policies.schedulers.scheduler import Assignment, JobView, free_gp
 _NS_PER_S = 10**9
 
 
-def observe(
-    cluster: Cluster,
-    now_ns: int,
-    jobs: Sequence[JobView],
-    rule: Rule,
-    round_ns: int,
-    first_kinds: Sequence[Kind] = (),
-) -> World:
+def observe(cluster: Cluster, now_ns: int, jobs: Sequence[JobView], rule: Rule, round_ns: int) -> World:
     """The world of a decision.
 
     Args:
@@ -34,7 +27,6 @@ def observe(
         jobs: all that run or wait, in the order of their arrival.
         rule: that decides.
         round_ns: the length of a round.
-        first_kinds: the kinds to number first, whether there are such jobs or not.
 
     Raises:
         UsageError: a job fits on no number of nodes, the cluster is too large, or the jobs contradict each other.
@@ -42,7 +34,7 @@ def observe(
     free = free_gpus(cluster, {job.name: job.gpus for job in jobs})
     sizes = tuple(len(server.gpus) for server in cluster.servers)
     of_jobs = [kind_of(job) for job in jobs]
-    kinds = kinds_on(sizes, [*first_kinds, *of_jobs])
+    kinds = kinds_on(sizes, of_jobs)
     tables = tables_of(kinds, sizes, rule.tries_sets)
     restart_ns = max((job.restart_cost_ns for job in jobs), default=0)
     world = new_world(

@@ -107,6 +107,12 @@ def kind_of(job: JobView) -> Kind:
     return Kind(PlainProfile(job.times), job.gpus_wanted)
 
 
+def name_of(kind: Kind) -> str:
+    """The name of a kind of a table, "MODEL GPUS"."""
+    assert isinstance(kind.profile, TableProfile), "a kind of a table"
+    return f"{kind.profile.name} {kind.gpus}"
+
+
 def all_kinds(model: TableModel) -> tuple[Kind, ...]:
     """All kinds of a table: by model in the order of the table, then by GPUs."""
     table = model.table

@@ -9,7 +9,7 @@ import pytest
 
 from mltcp.core.errors import UsageError
 from placement.cli import main as cli
-from placement.learning.episodes import Episodes, EpisodeSettings, kinds_of
+from placement.learning.episodes import Episodes, EpisodeSettings, kind_names
 from placement.learning.evaluation import check_fits, estimate, play
 from placement.model.throughput.table import TableModel, published_table
 from placement.policies.schedulers.contention.checkpoint import (
@@ -39,7 +39,7 @@ def drawn(settings, seed=1):
         )
         for rows, columns in pairwise(widths)
     )
-    kinds = tuple(f"{kind.profile.name} {kind.gpus}" for kind in kinds_of(ROUNDS))
+    kinds = kind_names(ROUNDS)
     digest = digest_of_table(TABLE)
     header = CheckpointHeader(
         FORMAT, kinds, 4, 8, widths[0], widths[2], episodes.slots, settings.stops, True, digest, {"seed": 1}
