@@ -1,11 +1,12 @@
-"""The steps of the look-ahead over `greedy`, which a policy imitates before it learns by itself."""
+"""The steps of look-aheads in many runs: that over `greedy`, which a policy imitates, and that which a policy guides."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from placement.learning.stacked import row
+from placement.learning.stacked import DONE, row
 from placement.model.compiled import compiled_with_arrays
+from placement.policies.schedulers.contention.guided import Network, guided_step
 from placement.policies.schedulers.contention.look_ahead import PLACE, best_choice, find_choices
 from placement.policies.schedulers.contention.steps import end_step, step_of
 from placement.policies.schedulers.contention.world import World
@@ -25,7 +26,18 @@ def look_ahead_step(world: World, trial: World) -> int:
 
 
 @compiled_with_arrays
-def look_ahead_steps(worlds: World, trial: World, steps: np.ndarray) -> None:
-    """Set the next step of each of these stacked worlds."""
+def look_ahead_steps(worlds: World, states: np.ndarray, trial: World, steps: np.ndarray) -> None:
+    """Set the next step of each of these stacked worlds whose run is not done."""
     for number in range(len(steps)):
-        steps[number] = look_ahead_step(row(worlds, number), trial)
+        if states[number] != DONE:
+            steps[number] = look_ahead_step(row(worlds, number), trial)
+
+
+@compiled_with_arrays
+def guided_steps(
+    worlds: World, states: np.ndarray, trial: World, network: Network, steps: np.ndarray
+) -> None:
+    """Set the next step of each of these stacked worlds whose run is not done, by a look-ahead that a network guides."""
+    for number in range(len(steps)):
+        if states[number] != DONE:
+            steps[number] = guided_step(row(worlds, number), trial, network)

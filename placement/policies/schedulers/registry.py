@@ -69,8 +69,8 @@ GREEDY = ("lwf[-K]", "first-fit", "list-scheduling")
 CHUNKED = "jsq-chunk-K"
 """JSQ-Chunk with chunks of K GPUs."""
 
-LEARNED = "learned:"
-"""Before the path of the checkpoint of a learned policy."""
+LEARNED = ("learned:", "learned-look:")
+"""Before the path of the checkpoint of a learned policy, which decides alone or guides a look-ahead."""
 
 NAMES = Vocabulary(
     "scheduler",

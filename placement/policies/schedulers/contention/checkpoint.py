@@ -21,6 +21,9 @@ from placement.model.throughput.table import SensitivityTable
 
 FORMAT = 1
 
+Layers = tuple[tuple[np.ndarray, np.ndarray], ...]
+"""(W, b) of each layer of a network."""
+
 _HEADER = "header"
 _MOST_LAYERS = 16
 
@@ -69,7 +72,7 @@ class Checkpoint:
     """
 
     header: CheckpointHeader
-    layers: tuple[tuple[np.ndarray, np.ndarray], ...]
+    layers: Layers
 
     def __post_init__(self) -> None:
         width = self.header.features
@@ -87,17 +90,9 @@ class Checkpoint:
                 f"steps: expected the {width} columns of the last layer, got {self.header.steps}"
             )
 
-    def preferences(self, features: np.ndarray) -> np.ndarray:
-        """The logits of all steps; the last axis of `features` is one observation."""
-        values = features
-        for weights, bias in self.layers[:-1]:
-            values = np.tanh(values @ weights + bias)
-        weights, bias = self.layers[-1]
-        return values @ weights + bias
-
     def choose(self, features: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """The step that it prefers among those that the mask allows, of each observation."""
-        return np.argmax(np.where(mask, self.preferences(features), -np.inf), axis=-1)
+        return best_steps(self.layers, features, mask)
 
     def save(self, path: Path) -> None:
         """Write the file.
@@ -137,6 +132,20 @@ class Checkpoint:
             raise UsageError(f"{path}: {error}") from None
 
 
+def preferences(layers: Layers, features: np.ndarray) -> np.ndarray:
+    """The logits of all steps; the last axis of `features` is one observation."""
+    values = features
+    for weights, bias in layers[:-1]:
+        values = np.tanh(values @ weights + bias)
+    weights, bias = layers[-1]
+    return values @ weights + bias
+
+
+def best_steps(layers: Layers, features: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The step that a network prefers among those that the mask allows, of each observation."""
+    return np.argmax(np.where(mask, preferences(layers, features), -np.inf), axis=-1)
+
+
 def digest_of_table(table: SensitivityTable) -> str:
     """A digest of the throughputs and ratios of a table."""
     rates = sorted((str(layout), rate) for layout, rate in table.samples_per_s.items())
@@ -159,7 +168,7 @@ def _header_of(arrays: Mapping[str, np.ndarray]) -> CheckpointHeader:
     return CheckpointHeader(**{**document, "kinds": tuple(document["kinds"])})
 
 
-def _layers_of(arrays: Mapping[str, np.ndarray]) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+def _layers_of(arrays: Mapping[str, np.ndarray]) -> Layers:
     found = []
     for number in range(_MOST_LAYERS):
         if f"weights{number}" not in arrays or f"bias{number}" not in arrays:

@@ -1,4 +1,7 @@
-"""A learned policy as a scheduler: a network chooses one start or stop after the other, until it ends the round."""
+"""Learned policies as schedulers: one start or stop after the other, until the round is ended.
+
+``learned:FILE`` takes the steps that a network prefers; ``learned-look:FILE`` tries a few of them by simulation.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.contention.checkpoint import Checkpoint
 from placement.policies.schedulers.contention.features import observe_features
+from placement.policies.schedulers.contention.guided import Network, guided_step, network_of
+from placement.policies.schedulers.contention.new_world import trial_of
 from placement.policies.schedulers.contention.observation import assignment_of, observe
 from placement.policies.schedulers.contention.profiles import TableProfile, kind_of, name_of
 from placement.policies.schedulers.contention.rounds import begin_decision, end_decision
@@ -21,6 +26,8 @@ from placement.policies.schedulers.contention.steps import end_step, find_steps,
 from placement.policies.schedulers.contention.tables import kinds_on
 from placement.policies.schedulers.contention.world import GREEDY, World
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
+
+LEARNED_LOOK = "learned-look:"
 
 _RULE = Rule(GREEDY)
 
@@ -32,11 +39,13 @@ class LearnedScheduler:
     Attributes:
         name: on the command line.
         checkpoint: the network.
+        looks_ahead: whether the steps that it prefers are tried by simulation.
         round_ns: the length of a round.
     """
 
     name: str
     checkpoint: Checkpoint
+    looks_ahead: bool = False
     round_ns: int = ROUND_NS
 
     @property
@@ -81,6 +90,9 @@ class LearnedScheduler:
 
     def _decide(self, world: World, sizes: np.ndarray) -> None:
         header, end = self.checkpoint.header, end_step(world)
+        if self.looks_ahead:
+            decide_guided(world, network_of(self.checkpoint.layers, tuple(sizes.tolist()), header.slots))
+            return
         features, mask = np.zeros(header.features, np.float32), np.zeros(header.steps, np.bool_)
         begin_decision(world)
         while find_steps(world, mask):
@@ -92,10 +104,20 @@ class LearnedScheduler:
         end_decision(world)
 
 
+def decide_guided(world: World, network: Network) -> None:
+    """A decision by a look-ahead that a network guides."""
+    trial, end = trial_of(world), end_step(world)
+    begin_decision(world)
+    while (step := guided_step(world, trial, network)) != end:
+        take_step(world, step)
+    end_decision(world)
+
+
 def load_learned(name: str) -> LearnedScheduler:
-    """The scheduler of ``learned:FILE``.
+    """The scheduler of ``learned:FILE`` or ``learned-look:FILE``.
 
     Raises:
         UsageError: the file cannot be read, or is no checkpoint.
     """
-    return LearnedScheduler(name, Checkpoint.load(Path(name.partition(":")[2])))
+    kind, _, path = name.partition(":")
+    return LearnedScheduler(name, Checkpoint.load(Path(path)), looks_ahead=f"{kind}:" == LEARNED_LOOK)

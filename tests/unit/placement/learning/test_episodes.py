@@ -50,7 +50,7 @@ def test_the_teacher_takes_the_decisions_of_the_look_ahead(loads):
     trial, steps = trial_of(row(episodes.worlds, 0)), np.zeros(1, np.int64)
 
     def teacher(episodes):
-        look_ahead_steps(episodes.worlds, trial, steps)
+        look_ahead_steps(episodes.worlds, episodes.states, trial, steps)
         return int(steps[0])
 
     for seed in (10_000, 10_001):

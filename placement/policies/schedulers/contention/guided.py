@@ -1,0 +1,211 @@
+"""Look-ahead guided by a network: the steps that it prefers are tried by simulating the present jobs to their end.
+
+As the look-ahead over `greedy` (`look_ahead`), with a network in both places of the rule: it says which steps are worth
+trying, and it decides in the simulation. A policy that is looked ahead from is the better the better it is alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from mltcp.core.errors import UsageError
+from placement.model.compiled import compiled, compiled_with_arrays
+from placement.policies.schedulers.contention.checkpoint import Layers
+from placement.policies.schedulers.contention.features import observe_features
+from placement.policies.schedulers.contention.look_ahead import EQUAL_S, copy_to
+from placement.policies.schedulers.contention.rounds import begin_decision, end_decision, run_round
+from placement.policies.schedulers.contention.steps import end_step, find_steps, take_step
+from placement.policies.schedulers.contention.world import World
+
+TRIED = 4
+"""The most steps that are tried."""
+
+WORTH_TRYING = 5.0
+"""Steps whose logit is lower than the best one's by more are not tried: less likely by a factor of 150."""
+
+_NEVER = 1e300
+_NS_PER_S = 1e9
+
+
+class Network(NamedTuple):
+    """A network of three layers, the shapes that it reads and gives, and scratch for its computation.
+
+    Attributes:
+        first, first_bias, second, second_bias, third, third_bias: W and b of the layers.
+        sizes: the GPUs of each node.
+        slots: the most jobs that run, as an array of one number.
+        features, one, two: scratch: its input, and the outputs of the first two layers.
+        logits, trial_logits: scratch: of the steps, in the decision and in the simulation.
+        mask, trial_mask: scratch: the steps that are allowed.
+    """
+
+    first: np.ndarray
+    first_bias: np.ndarray
+    second: np.ndarray
+    second_bias: np.ndarray
+    third: np.ndarray
+    third_bias: np.ndarray
+    sizes: np.ndarray
+    slots: np.ndarray
+    features: np.ndarray
+    one: np.ndarray
+    two: np.ndarray
+    logits: np.ndarray
+    trial_logits: np.ndarray
+    mask: np.ndarray
+    trial_mask: np.ndarray
+
+
+def network_of(layers: Layers, sizes: tuple[int, ...], slots: int) -> Network:
+    """The network of these layers.
+
+    Raises:
+        UsageError: there are not three of them.
+    """
+    if len(layers) != 3:
+        raise UsageError(f"layers: expected 3 of a network that guides a look-ahead, got {len(layers)}")
+    (one, two, three) = (
+        tuple(np.ascontiguousarray(values, np.float32) for values in layer) for layer in layers
+    )
+    features, *hidden, logits = (
+        np.zeros(width, np.float32) for width in (len(one[0]), len(one[1]), len(two[1]), len(three[1]))
+    )
+    mask = np.zeros(len(logits), np.bool_)
+    return Network(
+        one[0],
+        one[1],
+        two[0],
+        two[1],
+        three[0],
+        three[1],
+        np.array(sizes, np.int64),
+        np.array([slots], np.int64),
+        features,
+        hidden[0],
+        hidden[1],
+        logits,
+        logits.copy(),
+        mask,
+        mask.copy(),
+    )
+
+
+@compiled_with_arrays
+def guided_step(world: World, trial: World, network: Network) -> int:
+    """The next step: of those that the network prefers, the one after which the completion times sum to least.
+
+    Args:
+        world: within a decision.
+        trial: scratch; see `new_world.trial_of`.
+        network: that guides.
+    """
+    if not find_steps(world, network.mask):
+        return end_step(world)
+    if world.core[0].running == 0:
+        network.mask[end_step(world)] = False
+    prefer(world, network, network.logits)
+    found, best, highest = -1, _NEVER, -_NEVER
+    for _ in range(TRIED):
+        step = take_best(network.logits, network.mask)
+        if step < 0:
+            break
+        if found < 0:
+            found, highest = step, network.logits[step]
+        if network.logits[step] < highest - WORTH_TRYING:
+            break
+        network.mask[step] = False
+        if highest == network.logits[step] and is_alone(network, highest):
+            return step
+        total = simulated(world, trial, network, step, best)
+        if total < best - EQUAL_S:
+            found, best = step, total
+    return found
+
+
+@compiled
+def is_alone(network: Network, highest: float) -> bool:
+    """Whether no other step is worth trying beside the best one, which the mask does not have any more."""
+    for step in range(len(network.mask)):
+        if network.mask[step] and network.logits[step] >= highest - WORTH_TRYING:
+            return False
+    return True
+
+
+@compiled
+def take_best(logits: np.ndarray, mask: np.ndarray) -> int:
+    """The step with the highest logit that the mask allows, of equals the first; -1 if there is none."""
+    found = -1
+    for step in range(len(mask)):
+        if mask[step] and (found < 0 or logits[step] > logits[found]):
+            found = step
+    return found
+
+
+@compiled_with_arrays
+def simulated(world: World, trial: World, network: Network, step: int, best: float) -> float:
+    """The sum of the times at which the present jobs end, from now, after a step and with the network from then on.
+
+    It is infinite once it exceeds `best`.
+    """
+    copy_to(world, trial)
+    core = trial.core[0]
+    goes_on, now_s = not take_step(trial, step), 0.0
+    while core.waiting > 0 or core.running > 0:
+        if goes_on:
+            decide_alone(trial, network)
+        end_decision(trial)
+        before = core.running
+        if run_round(trial, now_s) == 0 and before == 0:
+            return _NEVER
+        now_s += core.round_s
+        core.now += int(core.round_s * _NS_PER_S)
+        if core.finish_sum + (core.waiting + core.running) * now_s > best:
+            return _NEVER
+        begin_decision(trial)
+        goes_on = core.news
+    return core.finish_sum
+
+
+@compiled_with_arrays
+def decide_alone(world: World, network: Network) -> None:
+    """Take the steps that the network prefers until it ends the round; the cluster is never left idle."""
+    end = end_step(world)
+    while find_steps(world, network.trial_mask):
+        if world.core[0].running == 0:
+            network.trial_mask[end] = False
+        prefer(world, network, network.trial_logits)
+        if take_step(world, take_best(network.trial_logits, network.trial_mask)):
+            return
+
+
+@compiled_with_arrays
+def prefer(world: World, network: Network, logits: np.ndarray) -> None:
+    """Set the logits of all steps."""
+    observe_features(world, network.slots[0], network.sizes, network.features)
+    pass_layer(network.features, network.first, network.first_bias, network.one)
+    squash(network.one)
+    pass_layer(network.one, network.second, network.second_bias, network.two)
+    squash(network.two)
+    pass_layer(network.two, network.third, network.third_bias, logits)
+
+
+@compiled
+def pass_layer(given: np.ndarray, weights: np.ndarray, bias: np.ndarray, found: np.ndarray) -> None:
+    """Set `found` to given W + b; most inputs of the first layer are 0, and cost nothing."""
+    for column in range(len(found)):
+        found[column] = bias[column]
+    for position in range(len(given)):
+        value = given[position]
+        if value != 0.0:
+            for column in range(len(found)):
+                found[column] += value * weights[position, column]
+
+
+@compiled
+def squash(values: np.ndarray) -> None:
+    """The hyperbolic tangent of each value, in place."""
+    for position in range(len(values)):
+        values[position] = math.tanh(values[position])
