@@ -1,7 +1,7 @@
 """Imitation of the look-ahead by cross-entropy, in parts: after the first one, the policy itself plays.
 
-A policy that has seen only the states of its teacher errs in those that its own errors lead to. So the look-ahead says
-what it would do there, too, and the policy learns from all parts together (DAgger: Ross, Gordon, Bagnell, AISTATS 2011).
+A policy that has seen only its teacher's states errs in those that its own errors lead to. So the look-ahead says what
+it would do there, too, and the policy learns from all parts together (DAgger: Ross, Gordon, Bagnell, AISTATS 2011).
 """
 
 from __future__ import annotations

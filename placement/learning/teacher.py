@@ -1,4 +1,4 @@
-"""The steps of look-aheads in many runs: that over `greedy`, which a policy imitates, and that which a policy guides."""
+"""The steps of look-aheads in many runs: that over `greedy`, to be imitated, and that which a policy guides."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def look_ahead_steps(worlds: World, states: np.ndarray, trial: World, steps: np.
 def guided_steps(
     worlds: World, states: np.ndarray, trial: World, network: Network, steps: np.ndarray
 ) -> None:
-    """Set the next step of each of these stacked worlds whose run is not done, by a look-ahead that a network guides."""
+    """Set the next step of each of these stacked worlds whose run is not done; a network guides the look-ahead."""
     for number in range(len(steps)):
         if states[number] != DONE:
             steps[number] = guided_step(row(worlds, number), trial, network)
