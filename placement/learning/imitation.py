@@ -16,7 +16,7 @@ from placement.learning.episodes import Episodes, EpisodeSettings
 from placement.learning.kept import KeptTraining
 from placement.learning.lessons import Lessons, Tell, watch
 from placement.learning.settings import TrainingSettings
-from placement.policies.schedulers.contention.checkpoint import Layers, best_steps
+from placement.policies.schedulers.contention.perceptron import Layers, best_steps
 
 _RATE = 1e-3
 _VALUE_WEIGHT = 0.5

@@ -1,7 +1,7 @@
 """The networks of learned policies as files, which name the data and the versions that they come from.
 
-A file is numpy's archive: matrices and vectors of a multilayer perceptron with tanh, and a header as JSON. numpy alone
-reads it and computes with it: to decide needs neither torch nor the packages that train.
+A file is numpy's archive: matrices and vectors of a multilayer perceptron with tanh, and a header as JSON. To read it
+and to decide needs neither torch nor the packages that train.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ import numpy as np
 
 from mltcp.core.errors import UsageError, shown
 from placement.model.throughput.table import SensitivityTable
+from placement.policies.schedulers.contention.perceptron import Layers, best_steps
 
 FORMAT = 1
-
-Layers = tuple[tuple[np.ndarray, np.ndarray], ...]
-"""(W, b) of each layer of a network."""
 
 _HEADER = "header"
 _MOST_LAYERS = 16
@@ -130,20 +128,6 @@ class Checkpoint:
             return cls(_header_of(arrays), _layers_of(arrays))
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
-
-
-def preferences(layers: Layers, features: np.ndarray) -> np.ndarray:
-    """The logits of all steps; the last axis of `features` is one observation."""
-    values = features
-    for weights, bias in layers[:-1]:
-        values = np.tanh(values @ weights + bias)
-    weights, bias = layers[-1]
-    return values @ weights + bias
-
-
-def best_steps(layers: Layers, features: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The step that a network prefers among those that the mask allows, of each observation."""
-    return np.argmax(np.where(mask, preferences(layers, features), -np.inf), axis=-1)
 
 
 def digest_of_table(table: SensitivityTable) -> str:

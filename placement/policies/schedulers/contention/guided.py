@@ -6,16 +6,15 @@ trying, and it decides in the simulation. A policy that is looked ahead from is 
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
 from mltcp.core.errors import UsageError
 from placement.model.compiled import compiled, compiled_with_arrays
-from placement.policies.schedulers.contention.checkpoint import Layers
 from placement.policies.schedulers.contention.features import observe_features
 from placement.policies.schedulers.contention.look_ahead import EQUAL_S, copy_to
+from placement.policies.schedulers.contention.perceptron import Layers, pass_layer, squash
 from placement.policies.schedulers.contention.rounds import begin_decision, end_decision, run_round
 from placement.policies.schedulers.contention.steps import end_step, find_steps, take_step
 from placement.policies.schedulers.contention.world import World
@@ -190,22 +189,3 @@ def prefer(world: World, network: Network, logits: np.ndarray) -> None:
     pass_layer(network.one, network.second, network.second_bias, network.two)
     squash(network.two)
     pass_layer(network.two, network.third, network.third_bias, logits)
-
-
-@compiled
-def pass_layer(given: np.ndarray, weights: np.ndarray, bias: np.ndarray, found: np.ndarray) -> None:
-    """Set `found` to given W + b; most inputs of the first layer are 0, and cost nothing."""
-    for column in range(len(found)):
-        found[column] = bias[column]
-    for position in range(len(given)):
-        value = given[position]
-        if value != 0.0:
-            for column in range(len(found)):
-                found[column] += value * weights[position, column]
-
-
-@compiled
-def squash(values: np.ndarray) -> None:
-    """The hyperbolic tangent of each value, in place."""
-    for position in range(len(values)):
-        values[position] = math.tanh(values[position])

@@ -18,9 +18,9 @@ from placement.policies.schedulers.contention.checkpoint import (
     Checkpoint,
     CheckpointHeader,
     digest_of_table,
-    preferences,
 )
 from placement.policies.schedulers.contention.guided import network_of, prefer
+from placement.policies.schedulers.contention.perceptron import best_steps, preferences
 from placement.policies.schedulers.registry import named_scheduler
 from placement.simulator.rates.rounds.run import run_scheduler
 from placement.simulator.rates.rounds.settings import RoundsSettings
@@ -104,6 +104,19 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path):
     mask = np.zeros((5, kept.header.steps), np.bool_)
     mask[:, [3, 7]] = True
     assert set(found.choose(features, mask).tolist()) <= {3, 7}
+
+
+def test_the_pass_through_a_network_is_that_of_numpy():
+    layers = drawn(RUNS, hidden=(24, 16)).layers
+    features = np.random.default_rng(0).normal(size=(2, 3, len(layers[0][0]))).astype(np.float32)
+    features[:, :, ::2] = 0
+    values = features.astype(np.float64)
+    for weights, bias in layers[:-1]:
+        values = np.tanh(values @ weights + bias)
+    expected = values @ layers[-1][0] + layers[-1][1]
+    assert preferences(layers, features) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    mask = np.random.default_rng(1).random(expected.shape) < 0.3
+    assert (best_steps(layers, features, mask) == np.where(mask, expected, -np.inf).argmax(axis=-1)).all()
 
 
 def without(name):
