@@ -89,10 +89,10 @@ def test_a_training_that_was_interrupted_goes_on_and_ends_alike(tmp_path):
 @pytest.mark.slow
 def test_a_policy_is_trained_kept_and_evaluated(tmp_path, capsys):
     runs = ["--loads", "0.6", "--jobs", "16"]
-    arguments = ["learn", "-o", str(tmp_path / "policy"), *runs, "--imitate", "40", "--steps", "20000"]
+    arguments = ["learn", "-o", str(tmp_path / "policy"), *runs, "--imitate", "40", "--steps", "16384"]
     assert cli.main([*arguments, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["imitated"], told["steps"], told["seed"], told["jobs"]) == (40, 20000, 0, 16)
+    assert (told["imitated"], told["steps"], told["seed"], told["jobs"]) == (40, 16384, 0, 16)
     assert set(told["versions"]) == {"numpy", "torch", "gymnasium", "stable-baselines3", "sb3-contrib"}
     checkpoint = Checkpoint.load(tmp_path / "policy" / "policy.npz")
     settings = EpisodeSettings(ROUNDS, (0.6, 0.6), jobs=16)
