@@ -63,33 +63,32 @@ def _run_rank(connection: Connection, job: str, rank: int, ranks: int, place: Ra
     join_group(store, rank, ranks, place, job)
     warm_up(_WARMUP)
     connection.send(RoundJoined(tcp_flows()))
-    while (told := _told(connection)) is not None:
-        connection.send(_all_reduce(told, rank, ranks))
+    while isinstance(request := told(connection), RoundRequest):
+        connection.send(_all_reduce(request, rank, ranks))
     shutil.rmtree(store.parent, ignore_errors=True)
     # An orderly exit would wait for a group whose other members may be gone.
     os._exit(1)
 
 
-def _told(connection: Connection) -> RoundRequest | None:
-    """The next round; None if the launcher is gone."""
+def told(connection: Connection) -> object:
+    """What the launcher says next; None if it is gone."""
     try:
-        told: RoundRequest = connection.recv()
+        return connection.recv()
     except (EOFError, OSError):
         return None
-    return told
 
 
-def _all_reduce(told: RoundRequest, rank: int, ranks: int) -> RoundTime:
+def _all_reduce(request: RoundRequest, rank: int, ranks: int) -> RoundTime:
     """Run and time one all-reduce, without filling and checking the tensor; WrongDataError if the sum is wrong."""
     import torch
     import torch.distributed as dist
 
     from bench.workloads.kinds.replay import check_sum, contribution
 
-    tensor = torch.full((told.size_bytes // 4,), float(contribution(rank, told.number, 0)))
-    sleep_until(told.start_s)
+    tensor = torch.full((request.size_bytes // 4,), float(contribution(rank, request.number, 0)))
+    sleep_until(request.start_s)
     start_s = time.monotonic()
     dist.all_reduce(tensor)
     end_s = time.monotonic()
-    check_sum(tensor, ranks, told.number, 0)
+    check_sum(tensor, ranks, request.number, 0)
     return RoundTime(start_s, end_s)
