@@ -53,7 +53,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument("--seed", type=int, default=0, help="of the order and the phases (default 0)")
     add_link(command)
     command.set_defaults(rate="100mbit", queue="200kb", ecn="30kb")
-    command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="for runs and tables")
+    command.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="DIR", help="for runs and tables"
+    )
     command.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
     command.set_defaults(execute=execute)
 

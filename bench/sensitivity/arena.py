@@ -1,4 +1,4 @@
-"""The lab of a measurement: four hosts on one switch, and ranks that stay, two jobs' worth a host and number of nodes."""
+"""The lab of a measurement: four hosts on one switch, and ranks that stay, for two jobs of each number of nodes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def arena(plan: SensitivityPlan) -> Iterator[Arena]:
         ExitStack() as stack,
     ):
         slots = [
-            (policy.name, side, nodes) for policy in plan.policies for side in range(_SIDES) for nodes in _NODES
+            (policy.name, side, nodes)
+            for policy in plan.policies
+            for side in range(_SIDES)
+            for nodes in _NODES
         ]
         policies = {policy.name: policy for policy in plan.policies}
         jobs = [
@@ -133,4 +136,6 @@ class Arena:
 
 def _counted(times: PatternTimes, from_s: float, until_s: float) -> tuple[float, ...]:
     """The durations of the iterations that lie within the time, in which all jobs run."""
-    return tuple(end_s - begin_s for begin_s, end_s in times.iterations if begin_s >= from_s and end_s <= until_s)
+    return tuple(
+        end_s - begin_s for begin_s, end_s in times.iterations if begin_s >= from_s and end_s <= until_s
+    )

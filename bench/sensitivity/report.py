@@ -17,9 +17,7 @@ SCHEMA = 1
 REPEATABLE = 0.05
 
 
-def print_report(
-    tables: Sequence[MeasuredTable], published: SensitivityTable, files: Sequence[str]
-) -> None:
+def print_report(tables: Sequence[MeasuredTable], published: SensitivityTable, files: Sequence[str]) -> None:
     """Print how much models slow each other down, under each control, and how the order compares."""
     console = Console(highlight=False)
     console.print(_by_model(tables))
@@ -34,7 +32,9 @@ def print_report(
             soft_wrap=True,
         )
         if table.drift > DRIFT:
-            console.print(f"{table.control}: more than {DRIFT:.0%}: the machine was not quiet", soft_wrap=True)
+            console.print(
+                f"{table.control}: more than {DRIFT:.0%}: the machine was not quiet", soft_wrap=True
+            )
     for path in files:
         console.print(f"wrote {path}", soft_wrap=True)
 
@@ -78,13 +78,14 @@ def rank_correlation(table: MeasuredTable, published: SensitivityTable) -> float
 
 
 def _by_model(tables: Sequence[MeasuredTable]) -> Table:
-    shown = Table(title="Throughput beside another job over that alone: median of the cells, least", title_justify="left")
+    shown = Table(
+        title="Throughput beside another job over that alone: median of the cells, least",
+        title_justify="left",
+    )
     shown.add_column("model")
     for table in tables:
         shown.add_column(table.control, justify="right")
     for model in dict.fromkeys(cell.layout.model for table in tables for cell in table.cells):
-        found = [
-            [cell.ratio for cell in table.cells if cell.layout.model == model] for table in tables
-        ]
+        found = [[cell.ratio for cell in table.cells if cell.layout.model == model] for table in tables]
         shown.add_row(model, *(f"{median(each):.3f}, {min(each):.3f}" if each else "-" for each in found))
     return shown

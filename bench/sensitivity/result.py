@@ -90,7 +90,9 @@ def table_of(control: str, runs: Sequence[SensitivityRun], seed: int = 0) -> Mea
                 shared.setdefault(pair, {}).setdefault(run.repeat, []).extend(times)
     isolated = {layout: median(times) for layout, times in alone.items()}
     cells = tuple(
-        _cell(*pair, alone[pair[0]], times, chance) for pair, times in sorted(shared.items()) if pair[0] in alone
+        _cell(*pair, alone[pair[0]], times, chance)
+        for pair, times in sorted(shared.items())
+        if pair[0] in alone
     )
     usual = median(references) if references else 1.0
     drift = max((abs(each / usual - 1) for each in references), default=0.0)
@@ -136,7 +138,12 @@ def write_table(
         MEASURED: (
             (*target, "ratio", "low", "high"),
             [
-                (*cell.layout, *cell.other, *(f"{each:.4f}" for each in (cell.ratio, cell.low, cell.high)), *note)
+                (
+                    *cell.layout,
+                    *cell.other,
+                    *(f"{each:.4f}" for each in (cell.ratio, cell.low, cell.high)),
+                    *note,
+                )
                 for cell in table.cells
             ],
         ),

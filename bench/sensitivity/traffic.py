@@ -1,10 +1,11 @@
 """The six models of the paper as traffic: Table I of Ryu and Eo (ICPADS 2023), scaled to the lab's links.
 
-Table I gives the megabytes a second and the ratio x of communication to computing. Taken here: it describes a job of one
-GPU on each of two nodes, an iteration of which takes 0.2 s; the megabytes are those that a node sends; of an iteration,
-x / (1 + x) is communication, and the rest is computing. Other layouts compute as long as their published throughput
-says, with the same batch on each GPU, and have as many parameters; the tokens of a mixture of experts grow with the GPUs.
-One process on a host stands for all GPUs of a job there: it sends what remains after the reduction inside the host.
+Table I gives the megabytes a second and the ratio x of communication to computing. Taken here: it describes a job of
+one GPU on each of two nodes, an iteration of which takes 0.2 s; the megabytes are those that a node sends; of an
+iteration, x / (1 + x) is communication, and the rest is computing. Other layouts compute as long as their published
+throughput says, with the same batch on each GPU, and have as many parameters; the tokens of a mixture of experts grow
+with the GPUs. One process on a host stands for all GPUs of a job there: it sends what remains after the reduction inside
+the host.
 """
 
 from __future__ import annotations
@@ -58,9 +59,7 @@ def work_of(layout: Layout, table: SensitivityTable, rate_bps: int) -> PatternWo
     if traffic is None:
         raise UsageError(f"model: expected one of {', '.join(TRAFFIC)}, got {layout.model!r}")
     first = Layout(layout.model, *_FIRST)
-    alone_s = (
-        ITERATION_S * layout.gpus / first.gpus * table.throughput(first) / table.throughput(layout)
-    )
+    alone_s = ITERATION_S * layout.gpus / first.gpus * table.throughput(first) / table.throughput(layout)
     scale = rate_bps / PAPER_RATE_BPS
     sent = traffic.mb_per_s * 1e6 * ITERATION_S * scale
     layers = 1 if traffic.pattern is Pattern.ALL_REDUCE else _LAYERS

@@ -24,7 +24,7 @@ from bench.workloads.ranks.round_rank import RoundJoined
 from mltcp.core.errors import MltcpError
 
 RankMain = Callable[..., None]
-"""The main function of a rank, called with a connection, job, rank, ranks, place and store; it sends RoundJoined first."""
+"""The main function of a rank: called with connection, job, rank, ranks, place, store; it sends RoundJoined first."""
 
 
 @dataclass(frozen=True)

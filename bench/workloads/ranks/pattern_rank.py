@@ -1,4 +1,4 @@
-"""The main function of a rank that runs iterations of any pattern when it is told to, and reports how long they took."""
+"""The main function of a rank that runs iterations of any pattern when it is told to, and reports their times."""
 
 from __future__ import annotations
 

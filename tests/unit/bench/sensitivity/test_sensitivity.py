@@ -136,7 +136,10 @@ def test_a_run_is_read_from_its_line():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--models", "VGG"), "--models: expected some of MobileNetV3, GraphSage, FSDP, Transformer-XL, DLRM, MoE"),
+        (
+            ("--models", "VGG"),
+            "--models: expected some of MobileNetV3, GraphSage, FSDP, Transformer-XL, DLRM, MoE",
+        ),
         (("--gpus", "3"), "--gpus: expected some of 2, 4, 8, got 3"),
         (("--gpus", "two"), "--gpus: expected whole numbers such as 2,4, got 'two'"),
         (("--seconds", "0"), "--seconds: expected 0.1 to 3600, got 0"),
