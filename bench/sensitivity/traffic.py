@@ -4,8 +4,8 @@ Table I gives the megabytes a second and the ratio x of communication to computi
 one GPU on each of two nodes, an iteration of which takes 0.2 s; the megabytes are those that a node sends; of an
 iteration, x / (1 + x) is communication, and the rest is computing. Other layouts compute as long as their published
 throughput says, with the same batch on each GPU, and have as many parameters; the tokens of a mixture of experts grow
-with the GPUs. One process on a host stands for all GPUs of a job there: it sends what remains after the reduction inside
-the host.
+with the GPUs. One process on a host stands for all GPUs of a job there: it sends what remains after the reduction
+inside the host.
 """
 
 from __future__ import annotations
