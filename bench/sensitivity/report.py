@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from statistics import fmean, median
+from statistics import correlation, fmean, median
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -68,13 +69,18 @@ def document(
 
 def rank_correlation(table: MeasuredTable, published: SensitivityTable) -> float:
     """Spearman's correlation of the ratios with the published ones; not a number if either are all alike."""
-    from scipy.stats import spearmanr
-
     ours = [cell.ratio for cell in table.cells]
     theirs = [published.ratio(cell.layout, cell.other) for cell in table.cells]
     if len(set(ours)) < 2 or len(set(theirs)) < 2:
         return float("nan")
-    return float(spearmanr(ours, theirs).statistic)
+    return correlation(_ranks(ours), _ranks(theirs))
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """The place of each value from below; equal ones have the mean of their places."""
+    _, positions, counts = np.unique(values, return_inverse=True, return_counts=True)
+    places = np.cumsum(counts) - (counts - 1) / 2
+    return [float(place) for place in places[positions]]
 
 
 def _by_model(tables: Sequence[MeasuredTable]) -> Table:

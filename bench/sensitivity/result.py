@@ -123,33 +123,31 @@ def write_table(
 ) -> list[Path]:
     """Write the table in the format of the published one, and the ratios as measured; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    note = (source, day.isoformat())
-    isolated = [
-        (*layout, layout.gpus // layout.nodes, f"{samples_of(layout, published) / time:.6g}", *note)
-        for layout, time in table.isolated_s.items()
-    ]
     target = ("target_model", "target_gpus", "target_nodes", "other_model", "other_gpus", "other_nodes")
-    files = {
-        ISOLATED: (("model", "gpus", "nodes", "gpus_per_node", "samples_per_s"), isolated),
+    files: dict[str, tuple[tuple[str, ...], list[tuple[object, ...]]]] = {
+        ISOLATED: (
+            ("model", "gpus", "nodes", "gpus_per_node", "samples_per_s"),
+            [
+                (*layout, layout.gpus // layout.nodes, f"{samples_of(layout, published) / time:.6g}")
+                for layout, time in table.isolated_s.items()
+            ],
+        ),
         RATIOS: (
             (*target, "shared_over_isolated_ratio"),
-            [(*cell.layout, *cell.other, f"{min(1.0, cell.ratio):.4f}", *note) for cell in table.cells],
+            [(*cell.layout, *cell.other, f"{min(1.0, cell.ratio):.4f}") for cell in table.cells],
         ),
         MEASURED: (
             (*target, "ratio", "low", "high"),
             [
-                (
-                    *cell.layout,
-                    *cell.other,
-                    *(f"{each:.4f}" for each in (cell.ratio, cell.low, cell.high)),
-                    *note,
-                )
+                (*cell.layout, *cell.other, *(f"{each:.4f}" for each in (cell.ratio, cell.low, cell.high)))
                 for cell in table.cells
             ],
         ),
     }
     for name, (columns, rows) in files.items():
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([(*columns, "source", "date"), *rows])
+        csv.writer(text, lineterminator="\n").writerows(
+            [(*columns, "source", "date"), *((*row, source, day.isoformat()) for row in rows)]
+        )
         write_atomically(folder / name, text.getvalue().encode())
     return [folder / name for name in files]

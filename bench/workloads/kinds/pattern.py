@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import torch
@@ -27,8 +28,7 @@ class Exchange(Protocol):
 
 def exchange_of(work: PatternWork, rank: int, ranks: int) -> Exchange:
     """The exchange of a rank."""
-    kind = {Pattern.ALL_REDUCE: _AllReduce, Pattern.SHARDED: _Sharded, Pattern.ALL_TO_ALL: _AllToAll}
-    return kind[work.pattern](work, rank, ranks)
+    return _KINDS[work.pattern](work, rank, ranks)
 
 
 def iterate(exchange: Exchange, is_last: bool) -> tuple[float, float, bool]:
@@ -90,3 +90,10 @@ class _AllToAll:
 
 def _elements(size_bytes: int, parts: int) -> int:
     return max(1, round(size_bytes / parts / _ELEMENT_BYTES))
+
+
+_KINDS: Mapping[Pattern, Callable[[PatternWork, int, int], Exchange]] = {
+    Pattern.ALL_REDUCE: _AllReduce,
+    Pattern.SHARDED: _Sharded,
+    Pattern.ALL_TO_ALL: _AllToAll,
+}
