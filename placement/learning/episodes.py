@@ -12,9 +12,9 @@ from placement.learning.stacked import DONE, GOES_ON, SHARED, TOO_LONG, advance_
 from placement.policies.schedulers.contention.features import feature_count
 from placement.policies.schedulers.contention.new_world import new_world
 from placement.policies.schedulers.contention.profiles import Kind, TableProfile, name_of
-from placement.policies.schedulers.contention.rule import Rule
+from placement.policies.schedulers.contention.rule import RULES
 from placement.policies.schedulers.contention.tables import kinds_on, tables_of
-from placement.policies.schedulers.contention.world import GREEDY_LOOK, World
+from placement.policies.schedulers.contention.world import World
 from placement.simulator.rates.rounds.episode import CODE, COMPLETION, MOST_ROUNDS, OBJECTIVE, PAPER
 from placement.simulator.rates.rounds.settings import RoundsSettings
 from placement.traces.contention.mix import DEMANDS, JOBS, MIXES, MODELS, ContentionMix
@@ -25,8 +25,8 @@ REWARDS = {"completion": COMPLETION, "paper": PAPER, "code": CODE}
 FIRST_SEED = 10_000
 """Traces to learn from have this seed or a larger one."""
 
-TEACHER = Rule(GREEDY_LOOK, choices=8)
-"""The rule that is imitated."""
+TEACHERS = {False: RULES["greedy-look"], True: RULES["reopt-look"]}
+"""The rule that is imitated; by whether running jobs may be stopped."""
 
 _NS_PER_S = 1e9
 
@@ -111,7 +111,8 @@ class Episodes:
         kinds = kinds_of(rounds)
         tables = tables_of(kinds, sizes, with_sets=True)
         round_s, restart_s = rounds.round_ns / _NS_PER_S, rounds.restart_ns / _NS_PER_S
-        world = new_world(tables, sizes, settings.jobs, TEACHER, round_s, restart_s, rounds.model.combination)
+        rule, combination = TEACHERS[settings.stops], rounds.model.combination
+        world = new_world(tables, sizes, settings.jobs, rule, round_s, restart_s, combination)
         self._sizes = np.array(sizes, np.int64)
         self._fresh, self.worlds = world, stack(world, self.count)
         self.slots = min(len(world.slots), sum(sizes) // min(kind.gpus for kind in kinds))

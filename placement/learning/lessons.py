@@ -9,7 +9,7 @@ import numpy as np
 
 from placement.learning.episodes import Episodes, EpisodeSettings
 from placement.learning.stacked import row
-from placement.learning.teacher import look_ahead_steps
+from placement.learning.teacher import rule_steps
 from placement.policies.schedulers.contention.new_world import trial_of
 
 Player = Callable[[Episodes], np.ndarray]
@@ -47,7 +47,7 @@ def watch(
         tell: is told how far it is.
     """
     episodes = Episodes(settings, min(count, _AT_ONCE))
-    trial = trial_of(row(episodes.worlds, 0))
+    plan, trial = trial_of(row(episodes.worlds, 0)), trial_of(row(episodes.worlds, 0))
     steps = np.zeros(episodes.count, np.int64)
     playing = {number: first_seed + number for number in range(episodes.count)}
     for number, seed in playing.items():
@@ -55,7 +55,7 @@ def watch(
     next_seed, found = first_seed + episodes.count, []
     kept: dict[int, list[tuple[np.ndarray, np.ndarray, int, float]]] = {number: [] for number in playing}
     while playing:
-        look_ahead_steps(episodes.worlds, episodes.states, trial, steps)
+        rule_steps(episodes.worlds, episodes.states, plan, trial, steps)
         before = episodes.observations.astype(np.float16), episodes.masks.copy(), steps.copy()
         episodes.step(steps if player is None else player(episodes))
         for number in list(playing):
