@@ -12,7 +12,7 @@ from placement.learning.stacked import DONE, GOES_ON, SHARED, TOO_LONG, advance_
 from placement.policies.schedulers.contention.features import feature_count
 from placement.policies.schedulers.contention.new_world import new_world
 from placement.policies.schedulers.contention.profiles import Kind, TableProfile, name_of
-from placement.policies.schedulers.contention.rule import RULES
+from placement.policies.schedulers.contention.rule_steps import LOOK_AHEADS
 from placement.policies.schedulers.contention.tables import kinds_on, tables_of
 from placement.policies.schedulers.contention.world import World
 from placement.simulator.rates.rounds.episode import CODE, COMPLETION, MOST_ROUNDS, OBJECTIVE, PAPER
@@ -24,9 +24,6 @@ REWARDS = {"completion": COMPLETION, "paper": PAPER, "code": CODE}
 
 FIRST_SEED = 10_000
 """Traces to learn from have this seed or a larger one."""
-
-TEACHERS = {False: RULES["greedy-look"], True: RULES["reopt-look"]}
-"""The rule that is imitated; by whether running jobs may be stopped."""
 
 _NS_PER_S = 1e9
 
@@ -111,7 +108,7 @@ class Episodes:
         kinds = kinds_of(rounds)
         tables = tables_of(kinds, sizes, with_sets=True)
         round_s, restart_s = rounds.round_ns / _NS_PER_S, rounds.restart_ns / _NS_PER_S
-        rule, combination = TEACHERS[settings.stops], rounds.model.combination
+        rule, combination = LOOK_AHEADS[settings.stops], rounds.model.combination
         world = new_world(tables, sizes, settings.jobs, rule, round_s, restart_s, combination)
         self._sizes = np.array(sizes, np.int64)
         self._fresh, self.worlds = world, stack(world, self.count)

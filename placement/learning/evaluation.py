@@ -186,10 +186,11 @@ def _alone(checkpoint: Checkpoint) -> Player:
 def _guided(checkpoint: Checkpoint, episodes: Episodes) -> Player:
     rounds = episodes.settings.rounds
     network = network_of(checkpoint.layers, (rounds.gpus,) * rounds.nodes, episodes.slots)
-    trial, steps = trial_of(row(episodes.worlds, 0)), np.zeros(episodes.count, np.int64)
+    plan, trial = trial_of(row(episodes.worlds, 0)), trial_of(row(episodes.worlds, 0))
+    steps = np.zeros(episodes.count, np.int64)
 
     def play_on(episodes: Episodes) -> np.ndarray:
-        guided_steps(episodes.worlds, episodes.states, trial, network, steps)
+        guided_steps(episodes.worlds, episodes.states, plan, trial, network, steps)
         return steps
 
     return play_on

@@ -1,7 +1,9 @@
 """Look-ahead guided by a network: the steps that it prefers are tried by simulating the present jobs to their end.
 
-As the look-ahead over `greedy` (`look_ahead`), with a network in both places of the rule: it says which steps are worth
-trying, and it decides in the simulation. A policy that is looked ahead from is the better the better it is alone.
+As the look-ahead over a rule (`look_ahead`), with a network in both places of the rule: it says which steps are worth
+trying, and it decides in the simulation. A policy that is looked ahead from is the better the better it is alone. What
+the rule's own look-ahead would do is tried too, with the rule in the simulation, so that a network that is poor in a
+state which it was not trained for does little harm there.
 """
 
 from __future__ import annotations
@@ -13,19 +15,19 @@ import numpy as np
 from mltcp.core.errors import UsageError
 from placement.model.compiled import compiled, compiled_with_arrays
 from placement.policies.schedulers.contention.features import observe_features
-from placement.policies.schedulers.contention.look_ahead import EQUAL_S, copy_to
+from placement.policies.schedulers.contention.look_ahead import EQUAL_S, NEVER, copy_to
 from placement.policies.schedulers.contention.perceptron import Layers, pass_layer, squash
 from placement.policies.schedulers.contention.rounds import begin_decision, end_decision, run_round
+from placement.policies.schedulers.contention.rule_steps import rule_step, rule_total
 from placement.policies.schedulers.contention.steps import end_step, find_steps, take_step
 from placement.policies.schedulers.contention.world import World
 
 TRIED = 4
-"""The most steps that are tried."""
+"""The most steps of the network that are tried."""
 
 WORTH_TRYING = 5.0
 """Steps whose logit is lower than the best one's by more are not tried: less likely by a factor of 150."""
 
-_NEVER = 1e300
 _NS_PER_S = 1e9
 
 
@@ -93,12 +95,12 @@ def network_of(layers: Layers, sizes: tuple[int, ...], slots: int) -> Network:
 
 
 @compiled_with_arrays
-def guided_step(world: World, trial: World, network: Network) -> int:
-    """The next step: of those that the network prefers, the one after which the completion times sum to least.
+def guided_step(world: World, plan: World, trial: World, network: Network) -> int:
+    """The next step: the rule's, or one that the network prefers, after which the completion times sum to least.
 
     Args:
-        world: within a decision.
-        trial: scratch; see `new_world.trial_of`.
+        world: within a decision; its rule is one of `rule_steps.LOOK_AHEADS`.
+        plan, trial: scratch; see `new_world.trial_of`.
         network: that guides.
     """
     if not find_steps(world, network.mask):
@@ -106,29 +108,30 @@ def guided_step(world: World, trial: World, network: Network) -> int:
     if world.core[0].running == 0:
         network.mask[end_step(world)] = False
     prefer(world, network, network.logits)
-    found, best, highest = -1, _NEVER, -_NEVER
+    by_rule = rule_step(world, plan, trial)
+    preferred = take_best(network.logits, network.mask)
+    least = network.logits[preferred] - WORTH_TRYING
+    if preferred == by_rule and is_alone(network, preferred, least):
+        return preferred
+    found, best = -1, NEVER
+    if network.mask[by_rule]:
+        found, best = by_rule, rule_total(world, plan, trial, by_rule, NEVER)
     for _ in range(TRIED):
         step = take_best(network.logits, network.mask)
-        if step < 0:
-            break
-        if found < 0:
-            found, highest = step, network.logits[step]
-        if network.logits[step] < highest - WORTH_TRYING:
+        if step < 0 or network.logits[step] < least:
             break
         network.mask[step] = False
-        if highest == network.logits[step] and is_alone(network, highest):
-            return step
-        total = simulated(world, trial, network, step, best)
-        if total < best - EQUAL_S:
+        total = simulated_with(world, trial, network, step, best)
+        if found < 0 or total < best - EQUAL_S:
             found, best = step, total
     return found
 
 
 @compiled
-def is_alone(network: Network, highest: float) -> bool:
-    """Whether no other step is worth trying beside the best one, which the mask does not have any more."""
+def is_alone(network: Network, preferred: int, least: float) -> bool:
+    """Whether no other allowed step than the preferred one has a logit of at least so much."""
     for step in range(len(network.mask)):
-        if network.mask[step] and network.logits[step] >= highest - WORTH_TRYING:
+        if step != preferred and network.mask[step] and network.logits[step] >= least:
             return False
     return True
 
@@ -144,7 +147,7 @@ def take_best(logits: np.ndarray, mask: np.ndarray) -> int:
 
 
 @compiled_with_arrays
-def simulated(world: World, trial: World, network: Network, step: int, best: float) -> float:
+def simulated_with(world: World, trial: World, network: Network, step: int, best: float) -> float:
     """The sum of the times at which the present jobs end, from now, after a step and with the network from then on.
 
     It is infinite once it exceeds `best`.
@@ -158,11 +161,11 @@ def simulated(world: World, trial: World, network: Network, step: int, best: flo
         end_decision(trial)
         before = core.running
         if run_round(trial, now_s) == 0 and before == 0:
-            return _NEVER
+            return NEVER
         now_s += core.round_s
         core.now += int(core.round_s * _NS_PER_S)
         if core.finish_sum + (core.waiting + core.running) * now_s > best:
-            return _NEVER
+            return NEVER
         begin_decision(trial)
         goes_on = core.news
     return core.finish_sum

@@ -21,15 +21,13 @@ from placement.policies.schedulers.contention.observation import assignment_of, 
 from placement.policies.schedulers.contention.profiles import TableProfile, kind_of, name_of
 from placement.policies.schedulers.contention.rounds import begin_decision, end_decision
 from placement.policies.schedulers.contention.rounds_scheduler import ROUND_NS
-from placement.policies.schedulers.contention.rule import Rule
+from placement.policies.schedulers.contention.rule_steps import LOOK_AHEADS
 from placement.policies.schedulers.contention.steps import end_step, find_steps, take_step
 from placement.policies.schedulers.contention.tables import kinds_on
-from placement.policies.schedulers.contention.world import GREEDY, World
+from placement.policies.schedulers.contention.world import World
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
 
 LEARNED_LOOK = "learned-look:"
-
-_RULE = Rule(GREEDY)
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ class LearnedScheduler:
             expected = f"{header.nodes} nodes of {header.gpus} GPUs"
             raise UsageError(f"{self.name}: cluster: expected {expected}, got nodes of {sizes}")
         self._check_kinds(sizes, jobs)
-        world = observe(cluster, now_ns, jobs, _RULE, self.round_ns)
+        world = observe(cluster, now_ns, jobs, LOOK_AHEADS[header.stops], self.round_ns)
         self._decide(world, np.array(sizes, np.int64))
         return (assignment_of(world, cluster, jobs),)
 
@@ -106,9 +104,9 @@ class LearnedScheduler:
 
 def decide_guided(world: World, network: Network) -> None:
     """A decision by a look-ahead that a network guides."""
-    trial, end = trial_of(world), end_step(world)
+    plan, trial, end = trial_of(world), trial_of(world), end_step(world)
     begin_decision(world)
-    while (step := guided_step(world, trial, network)) != end:
+    while (step := guided_step(world, plan, trial, network)) != end:
         take_step(world, step)
     end_decision(world)
 
