@@ -21,8 +21,9 @@ from placement.policies.schedulers.contention.checkpoint import (
 )
 from placement.policies.schedulers.contention.guided import network_of, prefer
 from placement.policies.schedulers.contention.perceptron import best_steps, preferences
+from placement.policies.schedulers.contention.rule import find_rule
 from placement.policies.schedulers.registry import named_scheduler
-from placement.simulator.rates.rounds.run import run_scheduler
+from placement.simulator.rates.rounds.run import run_rule, run_scheduler
 from placement.simulator.rates.rounds.settings import RoundsSettings
 
 TABLE = published_table()
@@ -86,6 +87,17 @@ class TestLookAhead:
             outcome = run_scheduler(RUNS.mix(seed).trace(seed, TABLE), ROUNDS, scheduler)
             assert outcome.mean_jct_s == pytest.approx(mean_jct_s, rel=1e-9)
         assert np.mean(ahead) < 0.9 * np.mean(play(checkpoint, RUNS, seeds))
+
+    @pytest.mark.parametrize(("stops", "name"), [(False, "greedy-look"), (True, "reopt-look")])
+    def test_a_network_that_was_not_trained_does_little_harm(self, stops, name):
+        settings, seeds = replace(RUNS, stops=stops), [10_000, 10_001, 10_002]
+        checkpoint = drawn(settings, hidden=(24, 16))
+        rule = find_rule(name)
+        by_rule = [
+            run_rule(settings.mix(seed).trace(seed, TABLE), ROUNDS, name, rule).mean_jct_s for seed in seeds
+        ]
+        assert np.mean(play(checkpoint, settings, seeds, looks_ahead=True)) < 1.08 * np.mean(by_rule)
+        assert np.mean(play(checkpoint, settings, seeds)) > 1.3 * np.mean(by_rule)
 
     def test_a_network_of_another_depth_cannot_guide(self):
         with pytest.raises(
