@@ -14,7 +14,7 @@ from placement.learning.settings import TrainingSettings
 
 _EXAMPLES = """\
 examples:
-  mltcp-placement learn -o policy                                  imitation of the look-ahead: 5 minutes
+  mltcp-placement learn -o policy                                  imitation of the look-ahead: 10 minutes of a core
   mltcp-placement learn -o policy --steps 2500000                  then 2.5 million steps of its own
   mltcp-placement learn -o policy --steps 2500000 --stops --restart-cost 30
   mltcp-placement learn -o policy --loads at-once --mixes normal,heavy --seed 3
