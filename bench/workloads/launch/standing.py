@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,11 @@ from bench.workloads.launch.launched_rank import (
     tell,
 )
 from bench.workloads.ranks.place import RankPlace
-from bench.workloads.ranks.round_rank import RoundJoined
+from bench.workloads.ranks.standing_rank import Joined, Standing
 from mltcp.core.errors import MltcpError
 
-RankMain = Callable[..., None]
-"""The main function of a rank: called with connection, job, rank, ranks, place, store; it sends RoundJoined first."""
+RankMain = Callable[[Connection, Standing], None]
+"""The main function of a rank; it sends Joined first."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,10 @@ class StandingRanks:
         for position, job in enumerate(self._jobs):
             store = directory / f"store-{position}"
             for number, place in enumerate(job.places):
-                arguments = (job.name, number, len(job.places), place, store)
-                self._ranks.append(launch_rank(self._main, position, job.name, number, arguments))
+                standing = Standing(job.name, number, len(job.places), place, store)
+                self._ranks.append(launch_rank(self._main, position, job.name, number, (standing,)))
         for rank, message in self.answers(range(len(self._jobs))):
-            if isinstance(message, RoundJoined):
+            if isinstance(message, Joined):
                 _check_flows(self._jobs[rank.job], rank.number, message.flows)
 
     def tell(self, jobs: Sequence[int], message: object) -> None:
