@@ -15,7 +15,14 @@ import numpy as np
 from bench.sensitivity.run import SensitivityRun
 from bench.sensitivity.traffic import samples_of
 from mltcp.core.atomic_files import write_atomically
-from placement.model.throughput.table import ISOLATED, RATIOS, Layout, SensitivityTable
+from placement.model.throughput.table import (
+    ISOLATED,
+    PAIR_COLUMNS,
+    RATIO_COLUMN,
+    RATIOS,
+    Layout,
+    SensitivityTable,
+)
 
 MEASURED = "measured_ratios.csv"
 """The ratios as they are, above 1 too, with their intervals."""
@@ -123,7 +130,6 @@ def write_table(
 ) -> list[Path]:
     """Write the table in the format of the published one, and the ratios as measured; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    target = ("target_model", "target_gpus", "target_nodes", "other_model", "other_gpus", "other_nodes")
     files: dict[str, tuple[tuple[str, ...], list[tuple[object, ...]]]] = {
         ISOLATED: (
             ("model", "gpus", "nodes", "gpus_per_node", "samples_per_s"),
@@ -133,11 +139,11 @@ def write_table(
             ],
         ),
         RATIOS: (
-            (*target, "shared_over_isolated_ratio"),
+            (*PAIR_COLUMNS, RATIO_COLUMN),
             [(*cell.layout, *cell.other, f"{min(1.0, cell.ratio):.4f}") for cell in table.cells],
         ),
         MEASURED: (
-            (*target, "ratio", "low", "high"),
+            (*PAIR_COLUMNS, "ratio", "low", "high"),
             [
                 (*cell.layout, *cell.other, *(f"{each:.4f}" for each in (cell.ratio, cell.low, cell.high)))
                 for cell in table.cells
