@@ -11,6 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from bench.lab.processors import BUSY
 from bench.sensitivity.result import DRIFT, MeasuredTable
 from placement.model.throughput.table import SensitivityTable
 
@@ -36,6 +37,12 @@ def print_report(tables: Sequence[MeasuredTable], published: SensitivityTable, f
             console.print(
                 f"{table.control}: more than {DRIFT:.0%}: the machine was not quiet", soft_wrap=True
             )
+        if table.disturbed:
+            console.print(
+                f"{table.control}: other programs used more than {BUSY:.0%} of the processors during "
+                f"{table.disturbed} of {len(table.other_loads)} runs",
+                soft_wrap=True,
+            )
     for path in files:
         console.print(f"wrote {path}", soft_wrap=True)
 
@@ -52,6 +59,8 @@ def document(
                 "half_interval": table.half_interval,
                 "repeatable": table.within(REPEATABLE),
                 "drift": table.drift,
+                "runs": len(table.other_loads),
+                "disturbed": table.disturbed,
                 "rank_correlation": rank_correlation(table, published),
                 "isolated": [
                     {**layout._asdict(), "iteration_s": time} for layout, time in table.isolated_s.items()

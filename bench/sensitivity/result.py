@@ -12,6 +12,7 @@ from statistics import median
 
 import numpy as np
 
+from bench.lab.processors import BUSY
 from bench.sensitivity.run import SensitivityRun
 from bench.sensitivity.traffic import samples_of
 from mltcp.core.atomic_files import write_atomically
@@ -61,12 +62,19 @@ class MeasuredTable:
         isolated_s: the median iteration time of each layout alone.
         cells: of all ordered pairs.
         drift: the largest deviation of a reference from the median of all.
+        other_loads: of each run, the share of the processors that other programs used.
     """
 
     control: str
     isolated_s: Mapping[Layout, float]
     cells: tuple[Cell, ...]
     drift: float
+    other_loads: tuple[float, ...]
+
+    @property
+    def disturbed(self) -> int:
+        """The number of runs during which other programs used more than 5 % of the processors."""
+        return sum(load > BUSY for load in self.other_loads)
 
     @property
     def half_interval(self) -> float:
@@ -103,7 +111,7 @@ def table_of(control: str, runs: Sequence[SensitivityRun], seed: int = 0) -> Mea
     )
     usual = median(references) if references else 1.0
     drift = max((abs(each / usual - 1) for each in references), default=0.0)
-    return MeasuredTable(control, isolated, cells, drift)
+    return MeasuredTable(control, isolated, cells, drift, tuple(run.other_load for run in ours))
 
 
 def _cell(

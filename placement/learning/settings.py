@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from mltcp.core.errors import UsageError
 from placement.learning.episodes import FIRST_SEED
 
+BRANCHES = {"A": 0.3, "B": 0.4, "C": 0.5, "D": 0.6, "E": 0.7}
+"""W1 of the branches of the paper; W2 is 1 - W1."""
+
 _SEEDS_APART = 1_000_000
 """Traces of one training seed follow each other; those of another begin so much later."""
 

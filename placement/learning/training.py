@@ -27,6 +27,7 @@ from placement.learning.settings import TrainingSettings
 from placement.learning.vectorized import ContentionRuns
 from placement.policies.schedulers.contention.checkpoint import (
     FORMAT,
+    STEPS,
     Checkpoint,
     CheckpointHeader,
     digest_of_table,
@@ -137,6 +138,7 @@ def checkpoint_of(
     layers, rounds = layers_of(model.policy), episodes.rounds
     header = CheckpointHeader(
         FORMAT,
+        STEPS,
         kind_names(rounds),
         rounds.nodes,
         rounds.gpus,

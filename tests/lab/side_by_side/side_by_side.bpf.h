@@ -96,8 +96,7 @@ static __always_inline bool same(const struct congestion_state *first, const str
 
 static __always_inline bool is_broken(const struct congestion_state *state)
 {
-	return state->cwnd > LARGEST_WINDOW ||
-	       (state->ssthresh > LARGEST_WINDOW && state->ssthresh != INFINITE_SSTHRESH);
+	return is_impossible_window(state->cwnd) || is_impossible_threshold(state->ssthresh);
 }
 
 static __always_inline void judge(struct side_by_side *both, enum hook hook)

@@ -20,7 +20,10 @@ from mltcp.core.errors import UsageError, shown
 from placement.model.throughput.table import SensitivityTable
 from placement.policies.schedulers.contention.perceptron import Layers, best_steps
 
-FORMAT = 1
+FORMAT = 2
+
+STEPS, PUBLISHED = "steps", "published"
+"""What a network sees and does: `features` and `steps`, or `public_view` and `public_actions`."""
 
 _HEADER = "header"
 _MOST_LAYERS = 16
@@ -32,12 +35,13 @@ class CheckpointHeader:
 
     Attributes:
         format: of the file.
+        view: `STEPS` or `PUBLISHED`.
         kinds: of jobs, "model gpus", in the order of the steps' numbers.
         nodes: of the cluster.
         gpus: of a node.
         features: the numbers that it reads.
         steps: the numbers that it gives.
-        slots: the most jobs that run.
+        slots: the most jobs that run; 0 where it does not matter.
         stops: whether it may stop running jobs.
         gains: whether its features contain the gains of `greedy`.
         table: the digest of the throughputs and ratios that it was trained with.
@@ -45,6 +49,7 @@ class CheckpointHeader:
     """
 
     format: int
+    view: str
     kinds: tuple[str, ...]
     nodes: int
     gpus: int

@@ -88,7 +88,8 @@ def runs():
 
     def run(layouts, *times, repeat=0, is_reference=False):
         key = f"{layouts}/{repeat}/{is_reference}"
-        return SensitivityRun(key, "cubic", layouts, repeat, is_reference, times, 0.0)
+        other_load = 0.2 if is_reference and repeat else 0.01
+        return SensitivityRun(key, "cubic", layouts, repeat, is_reference, times, 0.0, other_load)
 
     return [
         run((SMALL,), (0.1, 0.1, 0.11)),
@@ -114,6 +115,7 @@ def test_ratios_are_medians_alone_over_medians_together():
     assert cells[LARGE, SMALL].ratio == pytest.approx(1.0)
     assert cells[LARGE, LARGE].ratio == pytest.approx(0.5)
     assert table.drift == pytest.approx(0.04)
+    assert (table.disturbed, len(table.other_loads)) == (2, 9)
     assert table.within(0.05) == 0.5
 
 

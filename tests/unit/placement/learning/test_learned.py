@@ -15,6 +15,7 @@ from placement.learning.stacked import row
 from placement.model.throughput.table import TableModel, published_table
 from placement.policies.schedulers.contention.checkpoint import (
     FORMAT,
+    STEPS,
     Checkpoint,
     CheckpointHeader,
     digest_of_table,
@@ -46,7 +47,18 @@ def drawn(settings, seed=1, hidden=(16,)):
     kinds = kind_names(ROUNDS)
     digest = digest_of_table(TABLE)
     header = CheckpointHeader(
-        FORMAT, kinds, 4, 8, widths[0], widths[-1], episodes.slots, settings.stops, True, digest, {"seed": 1}
+        FORMAT,
+        STEPS,
+        kinds,
+        4,
+        8,
+        widths[0],
+        widths[-1],
+        episodes.slots,
+        settings.stops,
+        True,
+        digest,
+        {"seed": 1},
     )
     return Checkpoint(header, layers)
 
@@ -156,8 +168,9 @@ def with_nan(arrays):
         (without("header"), "expected a checkpoint of a learned policy, got an archive without a header"),
         (without("weights0"), "layers: expected one or more, got none"),
         (without("bias1"), "steps: expected the 16 columns of the last layer, got 127"),
-        (with_header(format=2), "format: expected 1, got 2"),
+        (with_header(format=1), "format: expected 2, got 1"),
         (with_header(features=5), "layer 0: expected 5 rows and one bias a column, got"),
+        (with_header(view="other"), "view: expected steps, got other"),
         (with_nan, "layer 0: expected finite numbers"),
     ],
 )
