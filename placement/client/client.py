@@ -234,9 +234,11 @@ def profile_from(document: Mapping[str, Any], where: str = "profile") -> pb.Prof
 def _channel(address: str, certificate: Path | None) -> grpc.Channel:
     import grpc
 
+    from placement.service.protocol.keepalive import keepalive_options
+
     given = os.environ.get(CERTIFICATE, "")
     file = certificate or (Path(given) if given else None)
-    options = [("grpc.enable_http_proxy", 0)]
+    options = [("grpc.enable_http_proxy", 0), *keepalive_options()]
     if file is None:
         return grpc.insecure_channel(address, options)
     try:

@@ -170,7 +170,7 @@ class ServiceOperations:
     async def release(self, job_id: str, reason: str, failed: bool) -> pb.JobStatus:
         """End a job; one that an engine runs keeps its slots until its processes have ended. Raises `RequestError`."""
         job = self._registry.job(job_id)
-        if job.placed and job.engine and self._engine_jobs is not None:
+        if self._engine_jobs is not None and self._engine_jobs.holds(job):
             await self._engine_jobs.release(job, reason or "released")
         elif not job.over:
             self._end(job, pb.FAILED if failed else pb.ENDED, reason or "released")

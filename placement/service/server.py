@@ -28,6 +28,7 @@ from placement.service.engine_runner import EngineRunner
 from placement.service.operations import ServiceOperations
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol import placement_pb2_grpc as pb_grpc
+from placement.service.protocol.keepalive import PING_S, keepalive_options
 from placement.service.protocol.request_error import RequestError
 from placement.service.protocol.security import Security, TokenInterceptor
 from placement.service.protocol.service_address import VARIABLE
@@ -56,6 +57,7 @@ class ServiceConfiguration:
         links: uplinks to register at the start.
         engine: runs the jobs that have a command; None: jobs are placed only.
         gate: the embedded all-reduce gate; None: none.
+        ping_s: the time between two pings of a connection; see `keepalive`.
     """
 
     address: Address
@@ -67,6 +69,7 @@ class ServiceConfiguration:
     links: tuple[pb.Link, ...] = ()
     engine: Engine | None = None
     gate: EmbeddedGate | None = None
+    ping_s: float = PING_S
 
     def check(self) -> None:
         """Raise `MltcpError` if a value is invalid; has no side effects."""
@@ -157,7 +160,8 @@ async def _listening(
 ) -> AsyncIterator[Address]:
     digests = configuration.security.digests()
     interceptors = [TokenInterceptor(digests)] if digests is not None else []
-    server = grpc.aio.server(interceptors=interceptors, options=[("grpc.so_reuseport", 0)])
+    options = [("grpc.so_reuseport", 0), *keepalive_options(configuration.ping_s)]
+    server = grpc.aio.server(interceptors=interceptors, options=options)
     pb_grpc.add_PlacementServicer_to_server(PlacementServicer(service), server)
     health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)

@@ -12,6 +12,7 @@ import sqlite3
 import threading
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +131,10 @@ class Store:
             try:
                 if writes:
                     self._commit(writes)
-            except sqlite3.Error as error:
-                self._fail(f"{self.path}: {error}", waiting)
+            except (
+                Exception
+            ) as error:  # a number too large for SQLite, for example, is none of its own errors
+                self._fail(f"{self.path}: {error or type(error).__name__}", waiting)
                 return
             self._complete(waiting)
 
@@ -153,7 +156,7 @@ class Store:
         if not futures:
             return
         assert self._loop is not None
-        if not self._loop.is_closed():
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(_complete, futures, error)
 
 
