@@ -7,7 +7,6 @@ import pytest
 from bench.lab.network import namespaces
 from mltcp.core.errors import NotAvailableError
 
-
 _AHEAD = -5
 
 
