@@ -116,6 +116,8 @@ async def running_service(
     """
     configuration.check()
     tokens = configuration.security.accepted_tokens()
+    if configuration.address.path is not None:
+        make_socket_directory(configuration.address.path.parent)  # before a job is started
     loop = asyncio.get_running_loop()
 
     def failed(message: str) -> None:
@@ -183,8 +185,6 @@ async def _listening(
 
 def _bind(server: grpc.aio.Server, configuration: ServiceConfiguration) -> Address:
     address, credentials = configuration.address, configuration.security.credentials()
-    if address.path is not None:
-        make_socket_directory(address.path.parent)
     address.check_free()
     before = os.umask(0o777 & ~configuration.socket_mode)
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import stat
 import threading
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
@@ -195,7 +196,9 @@ def _close_to_others(path: Path) -> None:
     for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         try:
             with suppress(FileNotFoundError):
-                each.chmod(each.stat().st_mode & 0o700)
+                mode = stat.S_IMODE(each.stat().st_mode)
+                if mode & (stat.S_IRWXG | stat.S_IRWXO):
+                    each.chmod(mode & stat.S_IRWXU)
         except OSError as error:
             raise MltcpError(f"{each}: {error.strerror}") from None
 
