@@ -126,18 +126,18 @@ class ServiceOperations:
 
     # --------------------------------------------------------------------------------------------------- the jobs
 
-    async def register_job(self, spec: pb.Job) -> pb.JobStatus:
-        """Register a job without queueing it. Raises `RequestError`."""
+    async def register_job(self, spec: pb.Job, owner: str = "") -> pb.JobStatus:
+        """Register a job without queueing it; a new one belongs to `owner`. Raises `RequestError`."""
         if self._known(spec) is None:
-            self._add(spec, pb.REGISTERED)
+            self._add(spec, pb.REGISTERED, owner)
         await self.context.store.committed()
         return self.status(spec.id)
 
-    async def submit(self, spec: pb.Job) -> pb.JobStatus:
-        """Register and queue a job; durable when this returns. Raises `RequestError`."""
+    async def submit(self, spec: pb.Job, owner: str = "") -> pb.JobStatus:
+        """Register and queue a job; durable when this returns. A new one belongs to `owner`. Raises `RequestError`."""
         known = self._known(spec)
         if known is None:
-            self._add(spec, pb.QUEUED)
+            self._add(spec, pb.QUEUED, owner)
             self._job_queued(spec.id)
         elif known.state == pb.REGISTERED:
             queued = replace(known, state=pb.QUEUED)
@@ -364,7 +364,7 @@ class ServiceOperations:
             )
         return known
 
-    def _add(self, spec: pb.Job, state: int) -> None:
+    def _add(self, spec: pb.Job, state: int, owner: str) -> None:
         now_ns = self.context.clock.now_ns()
         check_job(spec)
         check_deadline(spec, now_ns)
@@ -382,6 +382,7 @@ class ServiceOperations:
             spec.policy,
             submitted_ns=now_ns,
             deadline_ns=deadline_of(spec, demand, now_ns),
+            owner=owner,
         )
         check_possible(self._registry, job)
         self._registry.add_job(job)

@@ -36,6 +36,17 @@ def add_connection(command: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="use TLS with these root certificates (default $MLTCP_PLACEMENT_CA)",
     )
+    group.add_argument(
+        "--plain-text-tokens",
+        action="store_true",
+        help="send the token over TCP without TLS too (default $MLTCP_PLACEMENT_PLAIN_TEXT_TOKENS)",
+    )
+    group.add_argument(
+        "--socket-owner",
+        metavar="ACCOUNT",
+        help="account that runs the service at a Unix socket, if it is neither yours nor root "
+        "(default $MLTCP_PLACEMENT_SOCKET_OWNER)",
+    )
     command.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -43,10 +54,16 @@ def client_of(options: argparse.Namespace) -> Client:
     """The client that the arguments describe.
 
     Raises:
-        UsageError: an argument is invalid, or a file that it names cannot be read.
+        UsageError: an argument is invalid, or a file that it names cannot be read; see also `Client`.
     """
     token = None if options.token_file is None else read_token(options.token_file).split("#")[0].strip()
-    return Client(options.address, token=token, certificate=options.ca)
+    return Client(
+        options.address,
+        token=token,
+        certificate=options.ca,
+        plain_text_tokens=options.plain_text_tokens or None,
+        socket_owner=options.socket_owner,
+    )
 
 
 def print_json(document: Any) -> None:
