@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from mltcp.core.errors import MltcpError
+from mltcp.core.one_line import one_line
 from placement.engines.engine import (
     EngineError,
     EngineEvent,
@@ -176,7 +177,9 @@ class EngineJobs:
                 now = self._registry.jobs[job.id]
                 if now.over or now.reason or time.monotonic() > until_s:
                     raise
-                _log.warning("job %s: %s; its launch is tried again", job.id, _text(error))
+                _log.warning(
+                    "job %s: %s; its launch is tried again", one_line(job.id), one_line(_text(error))
+                )
             await asyncio.sleep(_LAUNCH_AGAIN_S)
 
     def _on_event(self, event: EngineEvent) -> None:
@@ -204,7 +207,7 @@ class EngineJobs:
         queued = self._registry.requeue(job, reason, done_iterations(job, self._context.clock.now_ns()))
         self._context.decisions.pop(job.number, None)
         self._context.save([queued])
-        _log.info("job %s: %s", job.id, reason)
+        _log.info("job %s: %s", one_line(job.id), one_line(reason))
         self._reactions.requeued(job)
         if not self._stopping():
             self._all_gone.set()

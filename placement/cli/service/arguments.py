@@ -11,7 +11,9 @@ from typing import Any
 from rich.box import HORIZONTALS
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from mltcp.core.one_line import one_line
 from placement.cli.service.listening import read_token
 from placement.client.client import Client
 
@@ -72,14 +74,17 @@ def print_json(document: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
-    """Print a table: with rules on a terminal, elsewhere as plain text that is not cut to a width."""
+    """Print a table: with rules on a terminal, elsewhere as plain text that is not cut to a width.
+
+    Cells may hold what others have written: nothing in them is taken for markup, or for the terminal.
+    """
     console = Console(highlight=False)
     box = HORIZONTALS if console.is_terminal else None
     if not console.is_terminal:
         console = Console(highlight=False, width=1000)
     table = Table(*columns, box=box, title=title or None, title_justify="left", pad_edge=False)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(one_line(cell)) for cell in row))
     console.print(table)
 
 
