@@ -24,6 +24,8 @@ def keepalive_options(ping_s: float = PING_S, answer_s: float = ANSWER_S) -> Opt
     return [
         ("grpc.keepalive_time_ms", round(ping_s * 1000)),
         ("grpc.keepalive_timeout_ms", round(answer_s * 1000)),
+        # A limit of its own, of a minute, for pings of every kind: the longer one counts.
+        ("grpc.http2.ping_timeout_ms", round(answer_s * 1000)),
         # A stream of decisions is idle most of the time: pings go on nevertheless.
         ("grpc.http2.max_pings_without_data", 0),
         # The peer's pings are refused if they come oftener than this; by default that is five minutes.
