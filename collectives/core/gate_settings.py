@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import BINARY_SIZES, parse_number, parse_size_bytes
-from mltcp.core.socket_directory import account_number
+from mltcp.core.trusted_directory import account_number
 
 THRESHOLD_BYTES = 65536
 TIMEOUT_S = 5.0

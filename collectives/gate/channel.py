@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Any
 
 from mltcp.core.errors import MltcpError
-from mltcp.core.socket_directory import UnsafeDirectoryError, check_socket_directory
+from mltcp.core.trusted_directory import UnsafeDirectoryError, check_trusted_directory
 
 VERSION = 1
 HELLO, ASK, DONE = 1, 2, 3
@@ -104,7 +104,7 @@ def _checked(kind: int, body: bytes) -> tuple[int, bytes]:
 def _check_directory(path: str, socket_owner: int | None) -> None:
     """Check that nobody else could put a socket of his own in place of the gate's, before anything is sent."""
     try:
-        check_socket_directory(Path(path).parent, socket_owner)
+        check_trusted_directory(Path(path).parent, socket_owner)
     except UnsafeDirectoryError as error:
         raise GateRefusedError(
             f"{error}; another account that runs the gate: MLTCP_GATE_SOCKET_OWNER"

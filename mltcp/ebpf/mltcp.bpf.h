@@ -94,7 +94,7 @@ struct flow {
 	__u32 ratio_q16;
 	__u32 good_cwnd;
 	__u32 lost_q16; /* the fraction of a packet by which the window has still to be decreased */
-	__u32 reserved;
+	__u32 level; /* of the cgroup whose program has tagged it; 0: none has */
 	struct tracker tracker; /* only used without a job */
 };
 

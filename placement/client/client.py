@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.quantities import parse_flag
-from mltcp.core.socket_directory import UnsafeDirectoryError, account_number, check_socket_directory
+from mltcp.core.trusted_directory import UnsafeDirectoryError, account_number, check_trusted_directory
 from placement.service.protocol.service_address import (
     PLAIN_TEXT_TOKENS,
     SOCKET_OWNER,
@@ -253,7 +253,7 @@ def _check_socket(path: Path, owner: str | None) -> None:
     text = os.environ.get(SOCKET_OWNER, "") if owner is None else owner
     number = account_number(text, SOCKET_OWNER if owner is None else "--socket-owner") if text else None
     try:
-        check_socket_directory(path.parent, number)
+        check_trusted_directory(path.parent, number)
     except UnsafeDirectoryError as error:
         raise UnsafeDirectoryError(
             f"{error}; if another account runs the service there, name it by --socket-owner or {SOCKET_OWNER}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError
-from mltcp.core.socket_directory import make_socket_directory
+from mltcp.core.trusted_directory import make_trusted_directory
 
 _BACKLOG = 1024
 
@@ -24,7 +24,7 @@ def listen(address: Address, open_to_all: bool) -> socket.socket:
         MltcpError: the address cannot be bound, or another process listens there.
     """
     if address.path is not None:
-        make_socket_directory(address.path.parent, 0o755 if open_to_all else 0o700)
+        make_trusted_directory(address.path.parent, 0o755 if open_to_all else 0o700)
     address.check_free()
     try:
         return _listen_at_path(address.path, open_to_all) if address.path else _listen_at_port(address)

@@ -17,7 +17,7 @@ from mltcp.core.address import Address
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.signals import stop_signals
-from mltcp.core.socket_directory import make_socket_directory
+from mltcp.core.trusted_directory import make_trusted_directory
 from placement.cassini.placement_selection import choose_placement
 from placement.engines.engine import Engine
 from placement.policies.placing.slot_pool import SlotPool, SlotRequest
@@ -120,7 +120,7 @@ async def running_service(
     configuration.check()
     tokens = configuration.security.accepted_tokens()
     if configuration.address.path is not None:
-        make_socket_directory(configuration.address.path.parent)  # before a job is started
+        make_trusted_directory(configuration.address.path.parent)  # before a job is started
     loop = asyncio.get_running_loop()
 
     def failed(message: str) -> None:

@@ -125,7 +125,6 @@ class JobManager:
         self._listener(job, {"number": number, "duration_s": round(duration_s, 6), "sent_bytes": sent_bytes})
 
     def close(self) -> None:
-        """Detach all processes and close all mechanisms; the journal undoes the rest."""
-        self.attachments.close()
+        """Close all mechanisms; the journal undoes the rest."""
         for mechanism in self.mechanisms:
             mechanism.close()

@@ -21,7 +21,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
-from mltcp.daemon.client.protocol import MOST_BYTES, MOST_DESCRIPTORS, Fields, decode, encode, error_reply
+from mltcp.daemon.client.protocol import (
+    MOST_BYTES,
+    MOST_DESCRIPTORS,
+    REQUEST_ID,
+    Fields,
+    decode,
+    encode,
+    error_reply,
+)
 from mltcp.daemon.jobs.peer import Peer
 
 _log = logging.getLogger("mltcp.daemon")
@@ -245,19 +253,23 @@ class DaemonServer:
     ) -> list[Mapping[str, Any]]:
         """Handle a packet; returns the replies."""
         self._count(connection)
+        asked: dict[str, int] = {}
         try:
             if flags & socket.MSG_TRUNC or len(packet) > MOST_BYTES:
                 raise UsageError(f"message: expected at most {MOST_BYTES} bytes, got more")
             if flags & socket.MSG_CTRUNC:
                 raise UsageError(f"descriptors: expected at most {MOST_DESCRIPTORS}, got more")
-            replies = self._handler.handle(connection, decode(packet), descriptors)
-            return [{"ok": True, **reply} for reply in replies]
+            fields = decode(packet)
+            if REQUEST_ID in fields:
+                asked = {REQUEST_ID: fields.whole(REQUEST_ID, 0, 1 << 53)}
+            replies = self._handler.handle(connection, fields, descriptors)
+            return [{"ok": True, **asked, **reply} for reply in replies]
         except MltcpError as error:
-            return [error_reply(error)]
+            return [{**asked, **error_reply(error)}]
         except Exception as error:
             # A bug here must not end the daemon, on which all jobs of the host depend.
             _log.exception("a request of %s failed", connection.peer)
-            return [error_reply(MltcpError(f"the daemon failed: {error!r}"))]
+            return [{**asked, **error_reply(MltcpError(f"the daemon failed: {error!r}"))}]
 
     def _count(self, connection: Connection) -> None:
         uid = connection.peer.uid

@@ -55,6 +55,10 @@ class Running:
 
         return asyncio.run_coroutine_threadsafe(acting(), self._loop).result(10)
 
+    def call_soon(self, act):
+        """Call `act` on the server's thread some time from now."""
+        self._loop.call_soon_threadsafe(act)
+
     def stop(self):
         self.call(self.server.close)
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -18,7 +18,7 @@ from bench.cost.programs import gate_process
 from collectives.gate import channel as gate_channel
 from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, UsageError
-from mltcp.core.socket_directory import UnsafeDirectoryError
+from mltcp.core.trusted_directory import UnsafeDirectoryError
 from placement.gate import messages
 from placement.gate.jobs import GateJob, job_document, job_from, links_from, load_links
 from placement.gate.server import GateConfiguration, GateServer

@@ -10,7 +10,7 @@ import pytest
 
 from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
-from mltcp.core.socket_directory import UnsafeDirectoryError
+from mltcp.core.trusted_directory import UnsafeDirectoryError
 from placement.client.agent_stream import AgentStream
 from placement.client.client import Client, RefusedError, ServiceError
 from placement.engines.hosts import Host

@@ -1,7 +1,7 @@
-"""The directory of a Unix socket: created for one account, and checked before a socket in it is used.
+"""The directory of a Unix socket or a journal: created for one account, and checked before a file in it is used.
 
 An account that can write to the directory can put its own socket in place of the service's, and then receives the
-clients' requests and tokens.
+clients' requests and tokens; or a journal by which root undoes what was never done.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ ROOT = 0
 
 
 class UnsafeDirectoryError(UsageError):
-    """Another account controls the directory of a socket."""
+    """Another account controls a directory."""
 
 
-def make_socket_directory(directory: Path, mode: int = 0o700) -> None:
+def make_trusted_directory(directory: Path, mode: int = 0o700, holds: str = "the socket") -> None:
     """Create the directory and its missing parents with this mode, and check it.
 
     Raises:
@@ -36,18 +36,19 @@ def make_socket_directory(directory: Path, mode: int = 0o700) -> None:
                 each.mkdir(mode=mode)
     except OSError as error:
         raise MltcpError(f"{directory}: {error.strerror}") from None
-    check_socket_directory(directory)
+    check_trusted_directory(directory, holds=holds)
 
 
-def check_socket_directory(directory: Path, owner: int | None = None) -> None:
-    """Check that no account but this one, root and `owner` can replace a socket in the directory.
+def check_trusted_directory(directory: Path, owner: int | None = None, holds: str = "the socket") -> None:
+    """Check that no account but this one, root and `owner` can replace a file in the directory.
 
     The directory must belong to one of them and may be writable by its owner only, whether it is sticky or not. The
     directories above must belong to one of them too, and may be writable by others only if they are sticky, like /tmp.
 
     Args:
-        directory: the directory of the socket.
+        directory: the directory of the file.
         owner: a further account that is trusted, by its number.
+        holds: the file, in messages.
 
     Raises:
         UnsafeDirectoryError: another account controls the directory.
@@ -58,7 +59,7 @@ def check_socket_directory(directory: Path, owner: int | None = None) -> None:
         # The path as it was given leads through symbolic links, which others must not be able to replace either.
         for start in (directory, directory.resolve(strict=True)):
             for each in _from_the_root(start):
-                _check(each, trusted, sticky_suffices=each != start)
+                _check(each, trusted, holds, sticky_suffices=each != start)
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links
         raise MltcpError(f"{directory}: {getattr(error, 'strerror', None) or error}") from None
 
@@ -82,12 +83,12 @@ def _from_the_root(directory: Path) -> Iterator[Path]:
     yield directory
 
 
-def _check(path: Path, trusted: Collection[int], *, sticky_suffices: bool) -> None:
+def _check(path: Path, trusted: Collection[int], holds: str, *, sticky_suffices: bool) -> None:
     found = path.lstat()
     if found.st_uid not in trusted:
         names = " or ".join(_account(each) for each in sorted(trusted, reverse=True))
         raise UnsafeDirectoryError(
-            f"{path}: expected a directory of {names}, so that nobody else can replace the socket, "
+            f"{path}: expected a directory of {names}, so that nobody else can replace {holds}, "
             f"got one of {_account(found.st_uid)}"
         )
     if stat.S_ISLNK(found.st_mode):
