@@ -213,8 +213,8 @@ def test_a_run_within_a_run_of_another_user_has_its_own_job_and_the_outer_one_ke
         outer_control, outer_place = said_by(process)
         assert (inner_control, outer_control) == ("mltcp_cubic", "mltcp_reno")
         assert os.path.dirname(inner_place) == outer_place
-        jobs = {(job.job, job.user, job.control) for job in client.status().jobs}
-        assert jobs == {("outer", "root", "mltcp_reno"), ("inner", "nobody", "mltcp_cubic")}
+        expected = {("outer", "root", "mltcp_reno"), ("inner", "nobody", "mltcp_cubic")}
+        until(lambda: {(job.job, job.user, job.control) for job in client.status().jobs} == expected)
         told, wrong = process.communicate("\n", timeout=20)
         assert told.split() == ["mltcp_reno", outer_place], wrong
         until(lambda: client.status().jobs == ())

@@ -10,7 +10,6 @@ from typing import Any
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.errors import NotAvailableError, UsageError
 from mltcp.daemon.jobs.attachments import Attachments
-from mltcp.daemon.jobs.flows import PassedFlow
 from mltcp.daemon.jobs.job import NO_CONTROL, Job, Mechanism
 from mltcp.daemon.jobs.job_table import JobTable
 from mltcp.ebpf.congestion_controls import CONTROLS, available
@@ -88,15 +87,6 @@ class JobManager:
         """Give a job another F."""
         job.aggressiveness = aggressiveness
         job.mechanism.change_job(job)
-
-    def add_flow(self, job: Job, flow: PassedFlow) -> None:
-        """Make a passed connection a flow of a job.
-
-        Raises:
-            UsageError: the mechanism cannot control it.
-        """
-        job.mechanism.add_flow(job, flow)
-        job.seen_controls.add(flow.control)
 
     # -- time --------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from mltcp.core.errors import MltcpError
 from mltcp.core.signals import stop_signals
+from mltcp.daemon.descriptors.workers import DescriptorWorkers
 from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.job import Mechanism
 from mltcp.daemon.jobs.job_manager import JobManager
@@ -86,7 +87,8 @@ class _Daemon:
         default = configuration.default_control
         pacer = self._make_pacer(journal)
         tc = None if pacer is None else TcMechanism(pacer, configuration.interval_s)
-        ebpf = EbpfMechanism(JobMap(controls), default) if controls.loaded() else None
+        job_map = JobMap(controls) if controls.loaded() else None
+        ebpf = None if job_map is None else EbpfMechanism(job_map, default)
         if tc is None and ebpf is not None and not ebpf.accepts(default):
             _log.warning(
                 "%s, the default control of jobs, is not loaded: jobs have to ask for another", default
@@ -111,7 +113,8 @@ class _Daemon:
             lambda: self._server.connections,
         )
         handler = RequestHandler(self._manager, self._status)
-        self._server = DaemonServer(configuration.socket, configuration.group, handler)
+        workers = DescriptorWorkers(None if job_map is None else job_map.flows_descriptor)
+        self._server = DaemonServer(configuration.socket, configuration.group, handler, workers)
 
     @staticmethod
     def _load(controls: Controls, names: Sequence[str], journal: Journal) -> None:

@@ -110,6 +110,7 @@ def test_jobs_of_one_name_and_other_instances_are_apart(server):
 
 def test_flows_are_taken_and_their_descriptors_given_back(server, client, connection):
     client.register(Registration("bert"))
+    client.add_flows([connection.fileno()])  # begins the process that takes descriptors
     before = len(descriptors())
     assert client.add_flows([connection.fileno()] * 3) == ()
     assert len(descriptors()) == before
@@ -349,7 +350,9 @@ def test_descriptors_with_other_requests_are_refused_and_closed(server):
 
 def test_too_many_descriptors_are_refused_and_closed(server):
     with raw(server) as peer, open(os.devnull) as null:
-        answer(peer, b'{"version": 1, "request": "status"}')
+        answer(
+            peer, b'{"version": 1, "request": "status"}', [null.fileno()]
+        )  # begins the process that takes them
         before = len(descriptors())
         reply = answer(peer, b'{"version": 1, "request": "flows"}', [null.fileno()] * 200)
         assert "descriptors: expected at most 64, got more" in reply["error"]
