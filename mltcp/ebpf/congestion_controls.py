@@ -18,6 +18,7 @@ from pathlib import Path
 
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 from mltcp.ebpf import build
+from mltcp.ebpf.job_entries import OTHER_VERSION, JobEntries
 from mltcp.ebpf.layout import Flow, KernelJob
 from mltcp.ebpf.libbpf import MAP_TYPE_STRUCT_OPS, BpfError, BpfMap, BpfObject, all_maps
 from mltcp.ebpf.mounts import BPFFS, ensure_bpffs
@@ -32,7 +33,7 @@ DEFAULT_CONTROL = "mltcp_cubic"
 
 ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 LOCK = Path("/run/mltcp-controls.lock")
-SHARED_MAPS = ("mltcp_jobs", "mltcp_flows", "mltcp_records")
+SHARED_MAPS = ("mltcp_jobs", "mltcp_counts", "mltcp_flows", "mltcp_records")
 _REGISTERED = 1  # BPF_STRUCT_OPS_STATE_INUSE
 
 
@@ -194,11 +195,23 @@ class Controls:
         except FileNotFoundError:
             raise MltcpError("no MLTCP control is loaded on this host: mltcp load") from None
 
+    def job_entries(self) -> JobEntries:
+        """The entries of jobs, to be closed.
+
+        Raises:
+            MltcpError: nothing is loaded, or controls of another version.
+        """
+        jobs = self.shared_map("mltcp_jobs")
+        try:
+            return JobEntries(jobs, BpfMap.pinned(self.root / "mltcp_counts"))
+        except FileNotFoundError:
+            jobs.close()
+            raise MltcpError(OTHER_VERSION) from None
+
     def jobs(self) -> dict[int, KernelJob]:
         """Every job, by its number."""
-        with self.shared_map("mltcp_jobs") as jobs:
-            values = {int.from_bytes(key, "little"): jobs.lookup(key) for key in jobs.all_keys()}
-        return {number: KernelJob.unpack(value) for number, value in values.items() if value is not None}
+        with self.job_entries() as entries:
+            return dict(entries)
 
     def flows(self) -> list[Flow]:
         """Every open TCP connection that one of our controls has seen, in all network namespaces."""

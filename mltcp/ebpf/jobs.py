@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mltcp.core.errors import MltcpError, UsageError, shown
+from mltcp.core.errors import UsageError, shown
 from mltcp.ebpf import build
 from mltcp.ebpf.cgroups import (
     cgroup_of,
@@ -24,12 +24,10 @@ from mltcp.ebpf.cgroups import (
 )
 from mltcp.ebpf.congestion_controls import CONTROLS, SOURCES, Controls, available, is_alive
 from mltcp.ebpf.layout import KernelJob
-from mltcp.ebpf.libbpf import BpfError, BpfMap, BpfObject
+from mltcp.ebpf.libbpf import BpfObject
 
 _ATTACHMENT = struct.Struct("=III16s")
-_KEY = struct.Struct("=I")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,30}")
-_ONLY_IF_NEW = 1
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,8 @@ def entered(job: KernelJob, controls: Controls) -> Iterator[int]:
     """A map entry for a job whose connections are assigned to it one by one; yields its number.
 
     Raises:
-        MltcpError: the map is full, or the loaded controls are of another version.
+        TooManyJobsError: the map is full.
+        MltcpError: the loaded controls are of another version.
     """
     number = enter_job(job, controls)
     try:
@@ -104,37 +103,20 @@ def enter_job(job: KernelJob, controls: Controls) -> int:
     """Add a map entry for a job, owned by this process; returns its number.
 
     Raises:
-        MltcpError: the map is full, or the loaded controls are of another version.
+        TooManyJobsError: the map is full.
+        MltcpError: the loaded controls are of another version.
     """
-    value = replace(job, owner=os.getpid()).pack()
-    with controls.shared_map("mltcp_jobs") as jobs:
-        _check_layout(jobs)
-        for number in range(1, 1025):
-            try:
-                jobs.update(_KEY.pack(number), value, _ONLY_IF_NEW)
-            except BpfError:
-                continue
-            return number
-    raise MltcpError("this host already has 1024 jobs in the kernel, the limit")
-
-
-def _check_layout(jobs: BpfMap) -> None:
-    if jobs.value_size != KernelJob.SIZE:
-        raise MltcpError(
-            "the loaded controls are of another version of this program: mltcp unload, then mltcp load"
-        )
+    with controls.job_entries() as entries:
+        return entries.add(replace(job, owner=os.getpid()))
 
 
 def _leave_job(number: int, controls: Controls) -> None:
     """Remove the entry once the job's flows have closed; a flow that outlives it continues on its own."""
     deadline = time.monotonic() + 2
-    with controls.shared_map("mltcp_jobs") as jobs:
-        while time.monotonic() < deadline:
-            value = jobs.lookup(_KEY.pack(number))
-            if value is None or not KernelJob.unpack(value).flows:
-                break
+    with controls.job_entries() as entries:
+        while entries.flows(number) and time.monotonic() < deadline:
             time.sleep(0.01)
-        jobs.delete(_KEY.pack(number))
+        entries.remove(number)
 
 
 @contextmanager
@@ -149,10 +131,12 @@ def attached_program(settings: SocketSettings, cgroup: Path, controls: Controls)
         program.load()
         directory = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            with program.attach_cgroup("mltcp_attach", directory):
-                yield
+            link = program.attach_cgroup("mltcp_attach", directory)
         finally:
             os.close(directory)
+    # The link holds the program: one descriptor in place of one for each of its maps.
+    with link:
+        yield
 
 
 def remove_stale(controls: Controls) -> None:
@@ -160,10 +144,10 @@ def remove_stale(controls: Controls) -> None:
     remove_left_cgroups()
     if not controls.loaded():
         return
-    with controls.shared_map("mltcp_jobs") as jobs:
-        for number, job in controls.jobs().items():
+    with controls.job_entries() as entries:
+        for number, job in entries:
             if not job.flows and not is_alive(job.owner):
-                jobs.delete(_KEY.pack(number))
+                entries.remove(number)
 
 
 def control_for(policy: str) -> str:

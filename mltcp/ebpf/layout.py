@@ -139,12 +139,12 @@ class KernelJob:
         )
         name = self.name.encode()[:31]
         observed = round(self.sending_s * 1e9), round(self.scale * Q16_ONE), 0
-        return _JOB.pack(0, self.flows, law, self.tracker.pack(), name, self.owner, *observed)
+        return _JOB.pack(0, 0, law, self.tracker.pack(), name, self.owner, *observed)
 
     @classmethod
-    def unpack(cls, raw: Raw) -> KernelJob:
-        """Parse a value of the kernel's map."""
-        _, flows, law, tracker, name, owner, sending_ns, scale, _ = _JOB.unpack(raw)
+    def unpack(cls, raw: Raw, flows: int = 0) -> KernelJob:
+        """Parse a value of the kernel's map; the number of flows is in another one."""
+        _, _, law, tracker, name, owner, sending_ns, scale, _ = _JOB.unpack(raw)
         shape, slope, intercept, start, decrease, increase, reference_us, _ = _LAW.unpack(law)
         return cls(
             name=name.rstrip(b"\0").decode(errors="replace"),

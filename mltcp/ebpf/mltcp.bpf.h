@@ -34,6 +34,9 @@ enum shape { SHAPE_ONE, SHAPE_LINEAR, SHAPE_QUADRATIC, SHAPE_RECIPROCAL, SHAPE_C
 /* The window of an iteration's first bytes; docs/ebpf.md has the measurements behind the default. */
 enum start { START_KERNEL, START_AVOID, START_KEEP, START_PROBE };
 
+/* As in job_entries.py. */
+#define MOST_JOBS 4096
+
 /* START_PROBE: the first window of an iteration, in packets. */
 #define PROBE_CWND 4
 
@@ -73,7 +76,7 @@ struct tracker {
 
 struct job {
 	struct bpf_spin_lock lock;
-	__u32 flows;
+	__u32 reserved_count;
 	struct law law;
 	struct tracker tracker;
 	char name[32];
@@ -85,7 +88,7 @@ struct job {
 
 struct flow {
 	__u32 job;     /* 0: none */
-	__u32 counted; /* whether this flow is included in its job's `flows` */
+	__u32 counted; /* whether this flow is included in its job's count */
 	__u64 acked_seen;
 	__u64 iteration; /* the last iteration of the job in which this flow sent */
 	__u64 bytes;     /* acknowledged in that iteration */
@@ -112,10 +115,18 @@ struct record {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
+	__uint(max_entries, MOST_JOBS);
 	__type(key, __u32);
 	__type(value, struct job);
 } mltcp_jobs SEC(".maps");
+
+/* The number of flows of each job. Only the kernel writes it, while user space replaces entries of mltcp_jobs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MOST_JOBS);
+	__type(key, __u32);
+	__type(value, __u32);
+} mltcp_counts SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -356,6 +367,12 @@ static __always_inline struct flow *mltcp_flow_of(struct sock *sk)
 	return bpf_sk_storage_get(&mltcp_flows, sk, 0, 0);
 }
 
+/* The number of flows of a flow's job, or NULL. */
+static __always_inline __u32 *mltcp_flows_of_job(const struct flow *flow)
+{
+	return flow->job ? bpf_map_lookup_elem(&mltcp_counts, &flow->job) : NULL;
+}
+
 /* Write the record of a finished iteration to the ring buffer. */
 static __always_inline void mltcp_emit(struct record *record, __u32 job, __u32 flows)
 {
@@ -416,7 +433,7 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow)
 {
 	__u64 now = tcp_sk(sk)->tcp_mstamp * 1000, acked_now = mltcp_payload_acked(tcp_sk(sk)), acked, x;
 	struct record record = {};
-	__u32 most = 0;
+	__u32 most = 0, *flows;
 	bool finished;
 	struct job *job;
 	__u64 iteration;
@@ -439,7 +456,8 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow)
 		if (finished) {
 			if (record.total_bytes && mltcp_are_alike(record.bytes, record.total_bytes, ALIKE_SHIFT))
 				mltcp_rescale(job, record.end_ns - record.start_ns);
-			mltcp_emit(&record, flow->job, job->flows);
+			flows = mltcp_flows_of_job(flow);
+			mltcp_emit(&record, flow->job, flows ? *flows : 0);
 		}
 	} else {
 		const struct law paper = { SHAPE_LINEAR, 7 * Q16_ONE / 4, Q16_ONE / 4 };
@@ -464,19 +482,19 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow)
 static __always_inline void mltcp_init(struct sock *sk)
 {
 	struct flow *flow = bpf_sk_storage_get(&mltcp_flows, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	struct job *job;
+	__u32 *flows;
 
 	if (!flow)
 		return;
 	flow->acked_seen = tcp_sk(sk)->bytes_acked;
 	flow->factor_q16 = Q16_ONE;
 	mltcp_increase_of(sk)->factor_q16 = Q16_ONE;
-	if (flow->counted || !flow->job)
+	if (flow->counted)
 		return;
-	job = bpf_map_lookup_elem(&mltcp_jobs, &flow->job);
-	if (job) {
+	flows = mltcp_flows_of_job(flow);
+	if (flows) {
 		flow->counted = 1;
-		__sync_fetch_and_add(&job->flows, 1);
+		__sync_fetch_and_add(flows, 1);
 	}
 }
 
@@ -488,7 +506,8 @@ static __always_inline void mltcp_release(struct sock *sk)
 {
 	struct flow *flow = mltcp_flow_of(sk);
 	struct record record = {};
-	bool finished = false;
+	bool finished = false, last;
+	__u32 *flows;
 	struct job *job;
 	__u64 now;
 
@@ -496,18 +515,19 @@ static __always_inline void mltcp_release(struct sock *sk)
 		return;
 	mltcp_count(sk, flow);
 	now = bpf_ktime_get_ns();
-	job = flow->counted ? bpf_map_lookup_elem(&mltcp_jobs, &flow->job) : NULL;
+	flows = flow->counted ? mltcp_flows_of_job(flow) : NULL;
 	flow->counted = 0;
+	last = flows && __sync_fetch_and_add(flows, -1) == 1;
+	job = flow->job ? bpf_map_lookup_elem(&mltcp_jobs, &flow->job) : NULL;
 	if (!job) {
 		if (!flow->job && mltcp_close_iteration(&flow->tracker, bpf_ktime_get_ns(), &record))
 			mltcp_emit(&record, 0, 1);
 		return;
 	}
+	if (!last)
+		return;
 	bpf_spin_lock(&job->lock);
-	if (job->flows)
-		job->flows--;
-	if (!job->flows)
-		finished = mltcp_close_iteration(&job->tracker, now, &record);
+	finished = mltcp_close_iteration(&job->tracker, now, &record);
 	bpf_spin_unlock(&job->lock);
 	if (finished)
 		mltcp_emit(&record, flow->job, 0);

@@ -41,6 +41,7 @@ SLOTS = "MLTCP_SLOTS"
 """The variable with the slots of a rank's job on its host, such as 0,2."""
 
 _log = logging.getLogger("mltcp.placement")
+FENCE_S = 20.0
 _MONITOR_S = 0.1
 _SHUTDOWN_S = 300  # the grace period of `stop` counts, not the 30 s of torchrun
 _LONGEST_NAME = 200
@@ -57,6 +58,8 @@ class LocalEngine:
         logs: the directory for the jobs' directories; created if missing.
         network: assigns addresses to jobs; None: jobs use the addresses of the hosts.
         environment: variables of all ranks; those of the job take precedence.
+        fence_s: how long ranks run on after their host has lost its connection to the engine. Their slots are free
+            again when that time is over.
 
     Raises:
         UsageError: two hosts have the same name.
@@ -69,7 +72,9 @@ class LocalEngine:
         *,
         network: JobNetwork | None = None,
         environment: Mapping[str, str] | None = None,
+        fence_s: float = FENCE_S,
     ) -> None:
+        self._fence_s = fence_s
         self.hosts = {host.name: host for host in checked_hosts(hosts)}
         self._logs = logs.absolute()
         self._network = network or HostNetwork(hosts)
@@ -117,7 +122,7 @@ class LocalEngine:
             raise
         with self._lock:
             self._starting.discard(job.id)
-            running = self._jobs[job.id] = RunningJob(job.id, placement, nodes)
+            running = self._jobs[job.id] = RunningJob(job.id, placement, nodes, self._fence_s)
             for each in nodes:
                 self._selector.register(each.output, selectors.EVENT_READ, (running, each))
             if self._closed:
@@ -241,6 +246,7 @@ class LocalEngine:
         }
         return {
             "node": number,
+            "fence_s": self._fence_s,
             "directory": os.fspath(directory),
             "cgroup": endpoint.cgroup,
             "options": [f"--{name}={value}" for name, value in options.items()],
@@ -278,8 +284,11 @@ class LocalEngine:
                 if key.data is not None:
                     self._hear(*key.data)
             with self._lock:
-                for job in self._jobs.values():
-                    job.on_time(time.monotonic())
+                jobs = list(self._jobs.values())
+            for job in jobs:
+                with self._lock:
+                    events = job.on_time(time.monotonic())
+                self._tell(job, events)
 
     def _hear(self, job: RunningJob, each: NodeProcess) -> None:
         output = each.output
@@ -289,6 +298,10 @@ class LocalEngine:
                 events += job.hear(each, message)
             if each.has_ended:
                 self._selector.unregister(output)
+        self._tell(job, events)
+
+    def _tell(self, job: RunningJob, events: Sequence[EngineEvent]) -> None:
+        """Queue events of a job, which holds nothing any more if it is over."""
         if job.is_over:
             # Before the event is queued, so that its receiver finds the network and the slots free.
             self._detach(job.job_id)

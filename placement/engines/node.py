@@ -1,9 +1,10 @@
 """The launcher of a job on one host: runs torchrun, reports to the engine, and kills all descendants at the end.
 
-The engine starts it as ``python -m placement.engines.node``, prefixed by the command that enters the host. The first
-line of its input is the instruction; later lines request a stop. When its input ends, the engine has ended, and the
-launcher kills the ranks; unlike a signal on the parent's death, this works over ssh too. Its output is one JSON
-document per line.
+The engine starts it as ``python -m placement.engines.node``, prefixed by the command that enters the host. It says on
+which machine it is, and then the first line of its input is the instruction; later lines are beats, or request a stop.
+When its input ends, the engine has ended, and the launcher kills the ranks; unlike a signal on the parent's death, this
+works over ssh too. It also kills them when it has heard nothing for the time of the fence: after that the engine takes
+their slots for free. Its output is one JSON document per line.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     processes.adopt_orphans()
     # Unbuffered, so that the selector sees the bytes after the line.
+    _tell({"event": "hello", "boot": processes.boot_id()})
     with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as instructions:
         line = instructions.readline()
     if line:
@@ -74,6 +76,8 @@ class _Node:
         self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._reports.bind(str(place / "reports"))
         self._torchrun = self._start(instruction, place / "reports")
+        self._fence_s: float = instruction["fence_s"]
+        self._fenced_at_s = time.monotonic() + self._fence_s
         self._kill_at_s: float | None = None
         self._input = b""
 
@@ -109,11 +113,15 @@ class _Node:
             )
 
     def _is_over(self, exited: int, selector: selectors.BaseSelector) -> bool:
-        timeout_s = None if self._kill_at_s is None else max(0.0, self._kill_at_s - time.monotonic())
-        ready = [key.fd for key, _ in selector.select(timeout_s)]
+        ready = [key.fd for key, _ in selector.select(max(0.0, self._end_s - time.monotonic()))]
         if sys.stdin.fileno() in ready:
             self._obey()
-        return exited in ready or (self._kill_at_s is not None and time.monotonic() >= self._kill_at_s)
+        return exited in ready or time.monotonic() >= self._end_s
+
+    @property
+    def _end_s(self) -> float:
+        """When everything here is killed."""
+        return self._fenced_at_s if self._kill_at_s is None else min(self._fenced_at_s, self._kill_at_s)
 
     def _obey(self) -> None:
         data = os.read(sys.stdin.fileno(), 65536)
@@ -122,7 +130,12 @@ class _Node:
             return
         *lines, self._input = (self._input + data).split(b"\n")
         for line in lines:
-            self._stop_within(float(json.loads(line)["stop_s"]))
+            self._fenced_at_s = time.monotonic() + self._fence_s
+            order = json.loads(line)
+            if "stop_s" in order:
+                self._stop_within(float(order["stop_s"]))
+            else:
+                _tell({"event": "beat"})
 
     def _stop_within(self, grace_s: float) -> None:
         # torchrun forwards the signal to its ranks.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +19,9 @@ from placement.engines.engine import EngineError
 from placement.engines.hosts import Host
 
 _READ_BYTES = 65536
+_KILL_S = 5.0
+"""How long a launcher may need to kill its ranks."""
+
 _END_S = 5.0
 
 
@@ -39,6 +44,11 @@ class NodeProcess:
         self.host = host
         self.result: Mapping[str, Any] | None = None
         self.has_ended = False
+        self._instruction: Mapping[str, Any] | None = instruction
+        self._fence_s: float = instruction["fence_s"]
+        self._is_here = False
+        self._told_s = -math.inf
+        self.heard_s = math.inf
         self._complaints = complaints
         self._input = b""
         command = [*host.enter, host.python, "-m", node.__name__]
@@ -52,7 +62,6 @@ class NodeProcess:
             raise EngineError(f"host {host.name}: cannot run {command[0]!r}: {error.strerror}") from None
         self.pid = self._process.pid
         self.start_ticks = processes.start_ticks(self.pid)
-        self._write(instruction)
 
     @property
     def output(self) -> int:
@@ -64,10 +73,37 @@ class NodeProcess:
         """Read the messages that have arrived; the last one is a ``NodeProcessExit``."""
         data = os.read(self.output, _READ_BYTES)
         *lines, self._input = (self._input + data).split(b"\n")
-        found: list[Mapping[str, Any] | NodeProcessExit] = [*filter(None, map(_message, lines))]
+        heard = [*filter(None, map(_message, lines))]
+        if heard:
+            self.heard_s = time.monotonic()
+        found: list[Mapping[str, Any] | NodeProcessExit] = [each for each in heard if not self._takes(each)]
         if not data:
             found.append(self._reap())
         return found
+
+    @property
+    def free_s(self) -> float:
+        """When the ranks there are known to be gone, by CLOCK_MONOTONIC, whatever becomes of this process.
+
+        At once if they have never been started, or run on this machine, where they end with this process; else when
+        their fence has expired since they can last have heard of the engine.
+        """
+        if self._instruction is not None or self._is_here or self.result is not None:
+            return -math.inf
+        return self._told_s + self._fence_s + _KILL_S
+
+    def beat(self) -> None:
+        """Tell the ranks' launcher that the engine is there."""
+        if self._instruction is None:
+            self._write({"beat": True})
+
+    def _takes(self, message: Mapping[str, Any]) -> bool:
+        """Whether a message is between the two ends, and has been answered."""
+        if message["event"] == "hello" and self._instruction is not None:
+            self._is_here = message.get("boot") == processes.boot_id()
+            self._write(self._instruction)
+            self._instruction = None
+        return message["event"] in ("hello", "beat")
 
     def stop(self, grace_s: float) -> None:
         """Request that the ranks there are stopped with SIGTERM, and after ``grace_s`` with SIGKILL."""
@@ -83,8 +119,9 @@ class NodeProcess:
         self._process.kill()
 
     def _write(self, message: Mapping[str, Any]) -> None:
+        self._told_s = time.monotonic()
         # If it has ended, its output tells, and why.
-        with suppress(BrokenPipeError):
+        with suppress(BrokenPipeError, BlockingIOError):
             assert self._process.stdin is not None
             os.write(self._process.stdin.fileno(), json.dumps(message).encode() + b"\n")
 

@@ -16,6 +16,12 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _STATE, _PARENT, _START_TIME = 0, 1, 19  # fields 3, 4 and 22 of /proc/PID/stat, counted from the state on
 
 
+def boot_id() -> str:
+    """What tells this machine, since it was started, from others."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
 def end_with(parent: int) -> None:
     """Have the kernel kill this process when its parent, with pid ``parent``, ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

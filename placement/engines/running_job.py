@@ -18,6 +18,9 @@ BLAME_GRACE_S = 1.0
 0.3 s were too few on two cores that were busy with other programs.
 """
 
+_BEATS = 6
+"""How often launchers are told within the time of the fence that the engine is there."""
+
 ANSWER_S = 10.0
 """How long to wait for a host to end its ranks after the grace period, before its launcher is killed."""
 
@@ -37,9 +40,12 @@ class RunningJob:
         job_id: the job's id.
         placement: its shares in the order of its ranks.
         nodes: the launcher process of each share.
+        fence_s: how long a launcher that hears nothing lets its ranks run.
     """
 
-    def __init__(self, job_id: str, placement: Sequence[HostShare], nodes: Sequence[NodeProcess]) -> None:
+    def __init__(
+        self, job_id: str, placement: Sequence[HostShare], nodes: Sequence[NodeProcess], fence_s: float
+    ) -> None:
         self.job_id = job_id
         self.nodes = tuple(nodes)
         self._hosts = [share.host for share in placement for _ in share.slots]
@@ -49,22 +55,29 @@ class RunningJob:
         self._end_asked = False
         self._closing = False
         self._kill_at_s = self._abandon_at_s = math.inf
+        self._fenced: set[NodeProcess] = set()
+        self._beat_at_s = time.monotonic() + fence_s / _BEATS
+        self._silence_s = fence_s / 2
+        self._beat_s = fence_s / _BEATS
 
     @property
     def deadline_s(self) -> float:
-        """When :meth:`on_time` must be called, by CLOCK_MONOTONIC; infinite: never."""
-        return min(self._kill_at_s, self._abandon_at_s)
+        """When :meth:`on_time` must be called, by CLOCK_MONOTONIC."""
+        free_s = min((node.free_s for node in self._fenced), default=math.inf)
+        return min(self._kill_at_s, self._abandon_at_s, self._beat_at_s, free_s)
 
     @property
     def is_over(self) -> bool:
-        """Whether all launcher processes have ended."""
-        return not self._waiting
+        """Whether all ranks are known to be gone."""
+        return not self._waiting and not self._fenced
 
     def hear(self, node: NodeProcess, message: Mapping[str, Any] | NodeProcessExit) -> list[EngineEvent]:
         """Handle a message of a host, and return the events that follow."""
         if isinstance(message, NodeProcessExit):
             self._waiting.discard(node)
             self._note_end_of_process(node, message)
+            if node.free_s > time.monotonic():
+                self._fenced.add(node)
             return [self._end()] if self.is_over else []
         if message["event"] == "started":
             self._started += 1
@@ -85,8 +98,14 @@ class RunningJob:
         self._closing = True
         self.stop(0.0)
 
-    def on_time(self, now_s: float) -> None:
-        """Apply expired deadlines: end the rest of a failed job, and kill launchers that do not answer."""
+    def on_time(self, now_s: float) -> list[EngineEvent]:
+        """Apply expired deadlines: end the rest of a failed job, and kill launchers that do not answer.
+
+        Returns the events that follow.
+        """
+        if now_s >= self._beat_at_s:
+            self._beat_at_s = now_s + self._beat_s
+            self._beat(now_s)
         if now_s >= self._kill_at_s:
             self._kill_at_s = math.inf
             self._stop_all(0.0)
@@ -94,6 +113,18 @@ class RunningJob:
             self._abandon_at_s = math.inf
             for node in self._waiting:
                 node.kill()
+        free = {node for node in self._fenced if node.free_s <= now_s}
+        self._fenced -= free
+        return [self._end()] if free and self.is_over else []
+
+    def _beat(self, now_s: float) -> None:
+        """Tell all launchers that the engine is there, except those of which nothing is heard."""
+        for node in self._waiting:
+            if now_s - node.heard_s > self._silence_s:
+                why = f"host {node.host.name} has not answered for {self._silence_s:g} s"
+                self._fail(_Failure(why, node.host.name, killed=True))
+            else:
+                node.beat()
 
     def _stop_all(self, grace_s: float) -> None:
         for node in self._waiting:

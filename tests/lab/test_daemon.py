@@ -2,6 +2,7 @@
 
 import os
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -22,9 +23,13 @@ from bench.workloads.job import JobSpec
 from bench.workloads.launch.launch import PlacedJob, run_jobs
 from bench.workloads.profile import Profile
 from bench.workloads.ranks.place import RankPlace
-from mltcp.core.errors import MltcpError
+from mltcp.control.aggressiveness import Aggressiveness
+from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.daemon.client.client import Client, Registration
 from mltcp.daemon.client.membership import Membership
+from mltcp.ebpf.congestion_controls import Controls
+from mltcp.ebpf.job_entries import MOST_JOBS
+from mltcp.ebpf.layout import KernelJob
 from mltcp.ebpf.mounts import BPFFS
 from mltcp.pacing.tcp_info import congestion_control
 from tests.lab.controls_under_test import without_own
@@ -248,6 +253,100 @@ def test_under_ebpf_a_passed_connection_is_tagged_and_counted_by_the_kernel(name
         theirs.recv(5_000, socket.MSG_WAITALL)
         until(lambda: client.iteration()["bytes_ratio"] == 0.5)
         assert client.iteration()["factor"] == pytest.approx(1.75 * 0.5 + 0.25, abs=0.001)
+
+
+def test_an_entry_in_the_kernel_ends_with_the_last_flow_of_its_job(namespace):
+    with daemon_in(namespace) as daemon, Client(daemon.socket) as watching:
+        with connections(1) as [(ours, _)]:
+            with Client(daemon.socket) as client:
+                client.register(Registration("bert", control="mltcp_reno"))
+                assert client.add_flows([ours.fileno()]) == ()
+                until(lambda: watching.status().kernel_jobs == 1)
+            # As in a script that does not destroy its process group: its connections close after that to the daemon.
+            until(lambda: watching.status().jobs == ())
+            assert watching.status().kernel_jobs == 1
+        until(lambda: watching.status().kernel_jobs == 0)
+
+
+def test_flows_are_counted_right_while_f_is_changed_again_and_again(namespace):
+    with daemon_in(namespace) as daemon, Client(daemon.socket) as watching:
+        ended = threading.Event()
+
+        def change():
+            with Client(daemon.socket) as client:
+                while not ended.is_set():
+                    for number in [job.number for job in client.status().jobs]:
+                        for slope in (1.0, 1.5, 1.75):
+                            client.change(number, slope=slope)
+
+        with Client(daemon.socket) as client:
+            client.register(Registration("bert", control="mltcp_reno"))
+            changing = threading.Thread(target=change)
+            changing.start()
+            try:
+                for _ in range(20):
+                    with connections(8) as pairs:
+                        assert client.add_flows([ours.fileno() for ours, _ in pairs]) == ()
+            finally:
+                ended.set()
+                changing.join()
+            until(lambda: list(_kernel_flows()) == [0])
+        until(lambda: watching.status().kernel_jobs == 0)
+
+
+def _kernel_flows():
+    return [job.flows for job in Controls().jobs().values()]
+
+
+def test_jobs_of_one_name_have_an_entry_each_although_they_share_a_flow(namespace):
+    with daemon_in(namespace) as daemon, connections(1) as [(ours, _)]:
+        with Client(daemon.socket) as first, Client(daemon.socket) as second:
+            for client, instance in ((first, "a"), (second, "b")):
+                number = client.register(Registration("bert", instance, control="mltcp_reno")).number
+                assert client.add_flows([ours.fileno()]) == ()
+            second.change(number, slope=0.0, intercept=0.5)
+            laws = sorted((job.aggressiveness.slope, job.flows) for job in Controls().jobs().values())
+            assert laws == [(0.0, 1), (1.75, 0)]
+
+
+def test_a_full_table_is_told_to_the_job_in_the_log_and_in_the_status(namespace):
+    with daemon_in(namespace) as daemon, Client(daemon.socket) as client:
+        with Controls().job_entries() as entries:
+            numbers = [entries.add(KernelJob("full", Aggressiveness())) for _ in range(MOST_JOBS)]
+            assert len(set(numbers)) == MOST_JOBS
+            try:
+                with pytest.raises(
+                    NotAvailableError, match=f"already has {MOST_JOBS} jobs in the kernel, the limit"
+                ):
+                    client.register(Registration("bert", control="mltcp_reno"))
+            finally:
+                for number in numbers:
+                    entries.remove(number)
+        until(lambda: (client.status().refused_jobs, client.status().kernel_jobs) == (1, 0))
+        assert "(bert of root) is refused: this host already has" in daemon.log
+        assert client.register(Registration("bert", control="mltcp_reno")).how == "kernel"
+
+
+def test_a_daemon_without_descriptors_waits_quietly_and_goes_on_when_it_has_some(namespace):
+    with daemon_in(namespace) as daemon, Client(daemon.socket) as first:
+        pid = first.status().pid
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{pid}/fd")), limits[1]))
+        waiting = [threading.Thread(target=_asks_for_status, args=(daemon.socket,)) for _ in range(8)]
+        for each in waiting:
+            each.start()
+        until(lambda: "connections cannot be accepted: Too many open files" in daemon.log)
+        assert first.status().pid == pid
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+        for each in waiting:
+            each.join(60)
+            assert not each.is_alive()
+        assert daemon.log.count("connections cannot be accepted") == 1
+
+
+def _asks_for_status(path):
+    with Client(path, timeout_s=60) as client:
+        client.status()
 
 
 def test_a_job_and_its_flows_come_back_to_a_daemon_that_comes_back(namespace):

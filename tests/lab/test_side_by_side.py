@@ -105,6 +105,7 @@ def played(control, ecn, tracker):
 
 def join(twice, sender, job):
     twice.map("mltcp_jobs").update(JOB, job.pack())
+    twice.map("mltcp_counts").update(JOB, bytes(4))
     flows, key = twice.map("mltcp_flows"), sender.fileno().to_bytes(4, "little")
     flows.update(key, JOB + flows.lookup(key)[len(JOB) :])
 

@@ -122,9 +122,11 @@ class Membership:
             return ()
         try:
             return self._client.add_flows(descriptors)
-        except MltcpError as error:
-            _log.debug("flows were not passed: %s", error)
+        except NoDaemonError as error:
+            _log.debug("flows were not passed: %s", error)  # they will be, when it is back
             return ()
+        except MltcpError as error:
+            return tuple(Refused(position, str(error)) for position in range(len(descriptors)))
 
     def _leave(self) -> None:
         if self._client is not None:

@@ -80,7 +80,8 @@ def decode(packet: bytes) -> Fields:
 
 def error_reply(error: MltcpError) -> dict[str, Any]:
     """The reply to a request that has failed."""
-    kind = next((name for name, kind in KINDS.items() if type(error) is kind), "failed")
+    kinds = (name for name, kind in KINDS.items() if kind is not MltcpError and isinstance(error, kind))
+    kind = next(kinds, "failed")
     return {"ok": False, "error": " ".join(str(error).split()), "kind": kind}
 
 

@@ -67,6 +67,7 @@ class DaemonStatus:
 
     `pacing` is ``tc`` or ``off``; `law` the rate law where there is pacing; `control_cpu` the share of one core that
     the control loop takes, and `daemon_cpu` that of the whole process, both over the last ten seconds or so.
+    `kernel_jobs` counts the entries of jobs in the kernel, `refused_jobs` the jobs that found no space there.
     """
 
     pid: int
@@ -81,6 +82,8 @@ class DaemonStatus:
     controls: tuple[str, ...] = ()
     interfaces: tuple[InterfaceStatus, ...] = ()
     jobs: tuple[JobStatus, ...] = field(default=())
+    kernel_jobs: int = 0
+    refused_jobs: int = 0
 
     def document(self) -> dict[str, Any]:
         """The status as a JSON document."""
@@ -94,13 +97,13 @@ class DaemonStatus:
             MltcpError: it is not a status document.
         """
         try:
-            values = {name: document[name] for name in cls.__dataclass_fields__}
+            values = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
             values["controls"] = tuple(values["controls"])
             values["interfaces"] = tuple(_of(InterfaceStatus, each) for each in values["interfaces"])
             values["jobs"] = tuple(_of(JobStatus, each) for each in values["jobs"])
+            return cls(**values)
         except (KeyError, TypeError, AttributeError) as error:
             raise MltcpError(f"the daemon's status cannot be read: {error!r}") from None
-        return cls(**values)
 
 
 def _of(kind: Any, document: Mapping[str, Any]) -> Any:

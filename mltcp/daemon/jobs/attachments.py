@@ -15,6 +15,7 @@ from pathlib import Path
 from mltcp.core.errors import NotAvailableError
 from mltcp.daemon.client.protocol import DeniedError
 from mltcp.daemon.jobs.job import Job
+from mltcp.daemon.jobs.limits import Limits
 from mltcp.daemon.jobs.peer import Member
 from mltcp.ebpf.cgroups import (
     cgroup_of,
@@ -40,9 +41,15 @@ class _Attachment:
 
 
 class Attachments:
-    """The cgroups of attached processes, by connection."""
+    """The cgroups of attached processes, by connection.
 
-    def __init__(self, controls: Controls) -> None:
+    Args:
+        controls: that are loaded.
+        most_per_user: how many processes of a user other than root may be attached.
+    """
+
+    def __init__(self, controls: Controls, most_per_user: int = Limits().attached) -> None:
+        self._most_per_user = most_per_user
         self._controls = controls
         self._held: dict[Member, _Attachment] = {}
         self._leftover = remove_left_cgroups()
@@ -52,9 +59,15 @@ class Attachments:
 
         Raises:
             DeniedError: the process does not belong to the peer's user any more.
-            NotAvailableError: the kernel cannot do it, or the process is in a cgroup of another user.
+            NotAvailableError: the kernel cannot do it, or the process is in a cgroup of another user, or its user has
+                reached the limit.
         """
         peer = connection.peer
+        held_by_user = sum(each.peer.uid == peer.uid for each in self._held)
+        if held_by_user >= self._most_per_user and not peer.is_root:
+            raise NotAvailableError(
+                f"{peer.user} already has {held_by_user} attached processes, the limit (limits.attached)"
+            )
         name = job_cgroup_name(job.uid, job.name, job.instance)
         with ExitStack() as undone_on_failure:
             try:

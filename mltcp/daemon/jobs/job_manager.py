@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mltcp.control.aggressiveness import Aggressiveness
-from mltcp.core.errors import NotAvailableError, UsageError
+from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.job import NO_CONTROL, Job, Mechanism
 from mltcp.daemon.jobs.job_table import JobTable
+from mltcp.daemon.jobs.limits import Limits
 from mltcp.ebpf.congestion_controls import CONTROLS, available
 
 _log = logging.getLogger("mltcp.daemon")
@@ -31,6 +32,10 @@ class JobManager:
         attachments: the cgroups of processes that asked to be attached.
         aggressiveness: F of a job that does not specify it.
         listener: called with every finished iteration.
+        limits: of users.
+
+    Attributes:
+        refused: the number of jobs that the host could not control.
     """
 
     def __init__(
@@ -40,14 +45,17 @@ class JobManager:
         attachments: Attachments,
         aggressiveness: Aggressiveness,
         listener: Listener,
+        limits: Limits = Limits(),  # noqa: B008 (frozen)
     ) -> None:
         self.mechanisms = tuple(mechanisms)
         self.attachments = attachments
         self.aggressiveness = aggressiveness
-        self.jobs = JobTable()
+        self.limits = limits
+        self.jobs = JobTable(limits.jobs)
         self._default = default
         self._listener = listener
         self._counted_s = time.monotonic()
+        self.refused = 0
 
     def choose(self, control: str) -> tuple[Mechanism, str]:
         """The mechanism and the congestion control of a job that asks for this control.
@@ -71,8 +79,17 @@ class JobManager:
     # -- a job's life ------------------------------------------------------------------------------------------------
 
     def begin(self, job: Job) -> None:
-        """Start a new job."""
-        job.mechanism.add_job(job)
+        """Start a new job.
+
+        Raises:
+            MltcpError: the host cannot control another one.
+        """
+        try:
+            job.mechanism.add_job(job)
+        except MltcpError as error:
+            self.refused += 1
+            _log.warning("%s is refused: %s", job, error)
+            raise
         self.jobs.add(job)
         _log.info("%s begins, %s, because a process has registered it", job, job.mechanism.describe(job))
 

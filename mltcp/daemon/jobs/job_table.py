@@ -7,19 +7,23 @@ from collections.abc import Iterator
 from mltcp.core.errors import NotAvailableError, UsageError
 from mltcp.daemon.client.protocol import DeniedError
 from mltcp.daemon.jobs.job import Job, may_see
+from mltcp.daemon.jobs.limits import Limits
 from mltcp.daemon.jobs.peer import Member, Peer
 
 FIRST_NUMBER = 16
 LAST_NUMBER = 65535
 """A job's number is also the minor number of its HTB class: those below 16 are reserved for our own classes."""
 
-MOST_JOBS_PER_USER = 256
-
 
 class JobTable:
-    """All jobs, by number and by who registered them."""
+    """All jobs, by number and by who registered them.
 
-    def __init__(self) -> None:
+    Args:
+        most_per_user: how many a user other than root may have.
+    """
+
+    def __init__(self, most_per_user: int = Limits().jobs) -> None:
+        self._most_per_user = most_per_user
         self._by_number: dict[int, Job] = {}
         self._by_identity: dict[tuple[int, str, str], Job] = {}
         self._by_connection: dict[Member, Job] = {}
@@ -57,9 +61,10 @@ class JobTable:
         Raises:
             NotAvailableError: the user, or the host, has as many jobs as it can have.
         """
-        if sum(job.uid == peer.uid for job in self._by_number.values()) >= MOST_JOBS_PER_USER:
+        held = sum(job.uid == peer.uid for job in self._by_number.values())
+        if held >= self._most_per_user and not peer.is_root:
             raise NotAvailableError(
-                f"{peer.user} already has {MOST_JOBS_PER_USER} jobs on this host, the limit"
+                f"{peer.user} already has {held} jobs on this host, the limit (limits.jobs)"
             )
         # Not the lowest: packets of the flows of a class's last job may still arrive after the class was removed.
         for _ in range(LAST_NUMBER - FIRST_NUMBER + 1):

@@ -6,6 +6,7 @@ from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
 from mltcp.daemon.jobs.job import ControlState, FinishedIteration, Job
 from mltcp.daemon.mechanisms.flow_counters import FlowCounters
 from mltcp.daemon.mechanisms.job_map import JobMap
+from mltcp.ebpf.job_entries import MOST_JOBS, TooManyJobsError
 from mltcp.ebpf.jobs import SocketSettings
 
 POLL_S = 0.1
@@ -32,8 +33,15 @@ class EbpfMechanism:
         """The control of a job in words."""
         return f"under {job.control}"
 
+    @property
+    def entries(self) -> int:
+        """The number of entries in the kernel's map."""
+        return len(self._map)
+
     def add_job(self, job: Job) -> None:
-        """Nothing to do: the entry is added with the first flow, which may already have one."""
+        """Check that there is space: the entry is added with the first flow, which may already have one."""
+        if self.entries >= MOST_JOBS:
+            raise TooManyJobsError(f"this host already has {MOST_JOBS} jobs in the kernel, the limit")
 
     def remove_job(self, job: Job) -> None:
         """Remove the job's map entry, or leave it to the flows that are still open."""
@@ -76,7 +84,8 @@ class EbpfMechanism:
         ]
 
     def maintain(self) -> None:
-        """Nothing to do: only the owner of a map entry changes it."""
+        """Remove the entries of jobs that have ended, with their last flows."""
+        self._map.remove_ended()
 
     def update_counters(self, job: Job) -> None:
         """Read the counters through sock_diag."""

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import os
-import struct
-from dataclasses import replace
-from typing import Any
 
 from mltcp.control.aggressiveness import Aggressiveness
-from mltcp.core.errors import MltcpError
 from mltcp.ebpf.congestion_controls import Controls, is_alive
-from mltcp.ebpf.jobs import enter_job, remove_stale
+from mltcp.ebpf.jobs import remove_stale
 from mltcp.ebpf.layout import KernelJob, Record, Tracker
 from mltcp.ebpf.libbpf import RingBuffer
-
-_KEY = struct.Struct("=I")
-_EXISTING = 2
 
 
 class JobMap:
@@ -29,23 +22,17 @@ class JobMap:
         self._controls = controls
         self._records: list[Record] = []
         remove_stale(controls)
-        self._jobs = controls.shared_map("mltcp_jobs")
+        self._entries = controls.job_entries()
         self._flows = controls.shared_map("mltcp_flows")
-        self._check_versions()
+        self._ended = {number for number, job in self._entries if not is_alive(job.owner)}
         with controls.shared_map("mltcp_records") as records:
             self._ring = RingBuffer(records, lambda raw: self._records.append(Record.unpack(raw)))
-
-    def _check_versions(self) -> None:
-        if self._jobs.value_size != KernelJob.SIZE:
-            raise MltcpError(
-                "the loaded controls are of another version of this program: mltcp unload, then mltcp load"
-            )
 
     def close(self) -> None:
         """Close the maps; their entries stay."""
         self._ring.close()
         self._flows.close()
-        self._jobs.close()
+        self._entries.close()
 
     def takes(self, control: str) -> bool:
         """Whether flows under this control belong to jobs."""
@@ -53,48 +40,50 @@ class JobMap:
 
     # -- jobs --------------------------------------------------------------------------------------------------------
 
+    def __len__(self) -> int:
+        """The number of entries, those of ended jobs and of jobs that run without the daemon included."""
+        return len(self._entries)
+
     def enter(self, name: str, aggressiveness: Aggressiveness, total_bytes: int, gap_ns: int) -> int:
-        """Add an entry for a job; returns its number."""
+        """Add an entry for a job; returns its number.
+
+        Raises:
+            TooManyJobsError: there is no space for another one.
+        """
         tracker = Tracker.given_values(total_bytes or None, gap_ns or None)
-        return enter_job(KernelJob(name, aggressiveness, tracker=tracker), self._controls)
+        return self._entries.add(KernelJob(name, aggressiveness, tracker=tracker, owner=os.getpid()))
 
     def inherit(self, number: int, name: str) -> bool:
         """Take over the entry to which a former daemon has assigned a flow; False if it is not one of this name."""
         job = self.job(number) if number else None
         if job is None or job.name != name or (job.owner and is_alive(job.owner)):
             return False
-        self._replace(number, owner=os.getpid())
+        self._entries.change(number, owner=os.getpid())
+        self._ended.discard(number)
         return True
 
     def job(self, number: int) -> KernelJob | None:
         """The entry of a job now."""
-        value = self._jobs.lookup(_KEY.pack(number))
-        return None if value is None else KernelJob.unpack(value)
+        return self._entries.get(number)
 
     def change(self, number: int, aggressiveness: Aggressiveness) -> None:
         """Give a job another F, from the next acknowledgement on."""
-        self._replace(number, aggressiveness=aggressiveness, action=None)
-
-    def _replace(self, number: int, **changes: Any) -> None:
-        """Change the fields of an entry that user space owns.
-
-        The kernel updates its fields meanwhile: an iteration that it finishes between the reading and the writing is
-        lost, which costs the job one iteration with a wrong count.
-        """
-        job = self.job(number)
-        if job is not None:
-            self._jobs.update(_KEY.pack(number), replace(job, **changes).pack(), _EXISTING)
+        self._entries.change(number, aggressiveness=aggressiveness, action=None)
 
     def leave(self, number: int) -> None:
-        """Remove the entry of an ended job. If it still has flows, the next daemon or `mltcp run` removes it."""
-        job = self.job(number)
-        if job is None:
-            return
-        if job.flows:
-            # No owner: any process that finds it without flows may remove it.
-            self._replace(number, owner=0)
+        """Remove the entry of an ended job, with its last flow if it still has any."""
+        if self._entries.flows(number):
+            # No owner: if this daemon ends before, the next one removes it.
+            self._entries.change(number, owner=0)
+            self._ended.add(number)
         else:
-            self._jobs.delete(_KEY.pack(number))
+            self._entries.remove(number)
+
+    def remove_ended(self) -> None:
+        """Remove the entries of ended jobs whose last flow has been closed since."""
+        for number in [each for each in self._ended if not self._entries.flows(each)]:
+            self._entries.remove(number)
+            self._ended.discard(number)
 
     @property
     def flows_descriptor(self) -> int:

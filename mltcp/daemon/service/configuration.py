@@ -13,6 +13,8 @@ from mltcp.control.aggressiveness import LARGEST_FACTOR, SMALLEST_INTERCEPT, Agg
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import check_number, parse_rate_bps
 from mltcp.daemon.client import protocol
+from mltcp.daemon.jobs.job_table import LAST_NUMBER
+from mltcp.daemon.jobs.limits import Limits
 from mltcp.daemon.journal.journal import JOURNAL
 from mltcp.daemon.service.toml_lines import line_of
 from mltcp.ebpf.congestion_controls import CONTROLS, DEFAULT_CONTROL, MLTCP_CONTROLS
@@ -48,6 +50,7 @@ class Configuration:
         line_rate_bps: of the interfaces; None: as they report it.
         constants: of the rate law.
         aggressiveness: F of jobs that do not specify it.
+        limits: of users.
     """
 
     socket: Path = protocol.SOCKET
@@ -64,6 +67,7 @@ class Configuration:
     line_rate_bps: int | None = None
     constants: Constants = field(default_factory=lambda: _constants({}, DEFAULT_INTERVAL_S))
     aggressiveness: Aggressiveness = field(default_factory=Aggressiveness)
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def controls(self) -> tuple[str, ...]:
@@ -142,7 +146,7 @@ class _Reader:
         self._interfaces_follow = interfaces_follow
 
     def configuration(self, document: dict[str, Any]) -> Configuration:
-        values = self._table([], document, _FIELDS, ("pacing", "function"))
+        values = self._table([], document, _FIELDS, ("pacing", "function", "limits"))
         pacing = self._table(["pacing"], document.get("pacing", {}), _PACING, ("constants",))
         function = self._table(["function"], document.get("function", {}), _FUNCTION)
         interval_s = pacing.pop("interval_s", DEFAULT_INTERVAL_S)
@@ -154,8 +158,14 @@ class _Reader:
                 "pacing.mode: expected off, or interfaces to pace on, got 'tc' without any",
             )
         law = self._checked(["function"], _aggressiveness, function)
+        limits = Limits(**self._table(["limits"], document.get("limits", {}), _LIMITS))
         return Configuration(
-            **values, **pacing, interval_s=interval_s, constants=constants, aggressiveness=law
+            **values,
+            **pacing,
+            interval_s=interval_s,
+            constants=constants,
+            aggressiveness=law,
+            limits=limits,
         )
 
     def _constants(self, pacing: Any, interval_s: float) -> Constants:
@@ -230,6 +240,17 @@ def _constant(name: str) -> Check:
         return value
 
     return whole
+
+
+def _whole(lowest: int, highest: int) -> Check:
+    def check(value: Any, field: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+            raise UsageError(
+                f"{field}: expected a whole number between {lowest} and {highest}, got {shown(value)}"
+            )
+        return value
+
+    return check
 
 
 def _text(value: Any, field: str) -> str:
@@ -335,4 +356,13 @@ _FUNCTION: dict[str, tuple[str, Check]] = {
     "shape": ("shape", _shape),
     "slope": ("slope", _between(0, LARGEST_FACTOR)),
     "intercept": ("intercept", _between(SMALLEST_INTERCEPT, LARGEST_FACTOR)),
+}
+
+_LIMITS: dict[str, tuple[str, Check]] = {
+    "factor": ("factor", _between(SMALLEST_INTERCEPT, LARGEST_FACTOR)),
+    "controls": ("controls", _several(_text, "controls")),
+    "jobs": ("jobs", _whole(1, LAST_NUMBER)),
+    "attached": ("attached", _whole(0, LAST_NUMBER)),
+    "connections": ("connections", _whole(1, 65536)),
+    "seconds": ("seconds", _between(0.001, 1)),
 }

@@ -8,11 +8,11 @@ from dataclasses import asdict
 from typing import Any
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape
-from mltcp.core.errors import UsageError, shown
+from mltcp.core.errors import MltcpError, UsageError, shown
 from mltcp.daemon.client.protocol import Fields
 from mltcp.daemon.descriptors.workers import PassedFlows
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow, RefusedFlow
-from mltcp.daemon.jobs.job import Job, may_see
+from mltcp.daemon.jobs.job import NO_CONTROL, Job, may_see
 from mltcp.daemon.jobs.job_manager import DEFAULT_CONTROL, JobManager
 from mltcp.daemon.jobs.peer import Peer
 from mltcp.daemon.service.server import Connection, DaemonServer, Reply
@@ -110,7 +110,10 @@ class RequestHandler:
         ]
 
     def _new_job(self, peer: Peer, name: str, instance: str, fields: Fields) -> Job:
-        mechanism, control = self._manager.choose(fields.text("control", DEFAULT_CONTROL, 15))
+        asked = fields.text("control", DEFAULT_CONTROL, 15)
+        mechanism, control = self._manager.choose(asked)
+        if asked not in (DEFAULT_CONTROL, NO_CONTROL):
+            self._manager.limits.check_control(peer, asked)
         total_bytes = fields.whole("total_bytes", 0, _LARGEST_TOTAL_BYTES, 0)
         return Job(
             number=self._manager.jobs.free_number(peer),
@@ -120,15 +123,21 @@ class RequestHandler:
             user=peer.user,
             mechanism=mechanism,
             control=control,
-            aggressiveness=_aggressiveness(fields, self._manager.aggressiveness),
+            aggressiveness=self._function(peer, fields, self._manager.aggressiveness),
             total_bytes=total_bytes,
             gap_s=fields.number("gap_s", 0, _LONGEST_S, 0),
             ranks=fields.whole("ranks", 1, 1 << 24, 1),
         )
 
+    def _function(self, peer: Peer, fields: Fields, former: Aggressiveness) -> Aggressiveness:
+        function = _aggressiveness(fields, former)
+        if function != former:
+            self._manager.limits.check_function(peer, function, self._manager.aggressiveness)
+        return function
+
     def _change(self, connection: Connection, fields: Fields) -> Iterable[Reply]:
         job = self._manager.jobs.owned(fields.whole("number", 0, 1 << 31), connection.peer)
-        self._manager.change(job, _aggressiveness(fields, job.aggressiveness))
+        self._manager.change(job, self._function(connection.peer, fields, job.aggressiveness))
         _log.info("%s: F is %s now, asked for by %s", job, _law_text(job.aggressiveness), connection.peer)
         return [{}]
 
@@ -154,7 +163,7 @@ class RequestHandler:
                 if len(new | job.flows.keys()) > MAX_FLOWS_PER_JOB:
                     raise UsageError(f"job {job.name} already has {MAX_FLOWS_PER_JOB} flows, the limit")
                 wanted[flow.position] = flow, job.mechanism.flow_settings(job, flow)
-            except UsageError as error:
+            except MltcpError as error:
                 refused.append(RefusedFlow(flow.position, str(error)))
         refused += await passed.set([settings for _, settings in wanted.values()])
         if self._manager.jobs.member_of(connection) is not job:

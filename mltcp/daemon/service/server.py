@@ -1,8 +1,8 @@
 """The daemon's Unix socket: connections, their packets, and the limits on both.
 
 Everything runs on one event loop. No peer can block another: one packet is read at a time, the replies that a peer does
-not read are bounded, and the requests of a user beyond a rate wait. Descriptors are never received here, since to look
-at one and to close it may block: a process of their user does so (mltcp/daemon/descriptors).
+not read are bounded, and the requests of a user who has had a share of the time wait. Descriptors are never received
+here, since to look at one and to close it may block: a process of their user does so (mltcp/daemon/descriptors).
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import os
 import resource
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +33,7 @@ from mltcp.daemon.client.protocol import (
     error_reply,
 )
 from mltcp.daemon.descriptors.workers import DescriptorWorkers, PassedFlows
+from mltcp.daemon.jobs.limits import Limits
 from mltcp.daemon.jobs.peer import Peer
 
 _log = logging.getLogger("mltcp.daemon")
@@ -39,10 +42,14 @@ BACKLOG = 1024
 MOST_UNREAD = 256
 """The number of packets that may wait for a peer that does not read; with more it is dropped."""
 
-MOST_PER_SECOND = 5000
-"""The number of packets of one user that are handled in a second; others wait for the next second."""
+SECONDS_WITHOUT_DESCRIPTORS = 0.2
+"""How long no connection is accepted after one could not be, for want of a descriptor."""
 
 RESERVED_DESCRIPTORS = 128
+_TELL_EVERY_S = 60.0
+_PASSED_S = 0.0005
+"""The daemon's time for a packet with descriptors, which another process looks at."""
+
 Reply = Mapping[str, Any]
 _CREDENTIALS = struct.Struct("=iII")
 
@@ -106,6 +113,8 @@ class Connection:
 
     def receive(self) -> None:
         """Read and handle one packet."""
+        if self._server.has_to_wait(self):
+            return
         try:
             # Without space for descriptors, MSG_CTRUNC tells that there are some.
             packet, _, flags, _ = self._socket.recvmsg(MOST_BYTES + 1, 0, socket.MSG_PEEK)
@@ -154,17 +163,27 @@ class DaemonServer:
         group: that owns it; if there is no such group, every user may connect.
         handler: of the requests.
         workers: receive descriptors.
+        limits: of users.
     """
 
-    def __init__(self, path: Path, group: str, handler: Handler, workers: DescriptorWorkers) -> None:
+    def __init__(
+        self,
+        path: Path,
+        group: str,
+        handler: Handler,
+        workers: DescriptorWorkers,
+        limits: Limits = Limits(),  # noqa: B008 (frozen)
+    ) -> None:
         self.path = path
         self._group = group
         self._handler = handler
         self._workers = workers
+        self._limits = limits
         self._tasks: set[asyncio.Task[None]] = set()
         self._unclosed: list[Connection] = []
         self._connections: set[Connection] = set()
-        self._handled: dict[int, int] = {}
+        self._used_s: dict[int, float] = {}
+        self._told_s = -inf
         self._paused: set[Connection] = set()
         self._most = _raise_descriptor_limit() - RESERVED_DESCRIPTORS
         self._listener: socket.socket | None = None
@@ -233,7 +252,7 @@ class DaemonServer:
         except BlockingIOError:
             return
         except OSError as error:
-            _log.warning("a connection could not be accepted: %s", error.strerror)
+            self._rest(self._listener, error)
             return
         accepted.setblocking(False)
         connection = Connection(self, accepted)
@@ -251,10 +270,22 @@ class DaemonServer:
         held = [*self._connections, *self._unclosed]
         if len(held) >= self._most:
             return f"the daemon already has {self._most} connections, the limit"
-        most = self._most // 2
+        most = min(self._limits.connections or self._most, self._most // 2)
         if not peer.is_root and sum(each.peer.uid == peer.uid for each in held) >= most:
-            return f"{peer.user} already has {most} connections, the limit"
+            return f"{peer.user} already has {most} connections, the limit (limits.connections)"
         return None
+
+    def _rest(self, listener: socket.socket, error: OSError) -> None:
+        """Accept nothing for a while: what waits would only fail again, at once."""
+        if self.loop.time() - self._told_s > _TELL_EVERY_S:
+            _log.warning("connections cannot be accepted: %s", error.strerror)
+            self._told_s = self.loop.time()
+        self.loop.remove_reader(listener.fileno())
+        self.loop.call_later(SECONDS_WITHOUT_DESCRIPTORS, self._accept_again)
+
+    def _accept_again(self) -> None:
+        if self._listener is not None:
+            self.loop.add_reader(self._listener.fileno(), self._accept)
 
     def drop(self, connection: Connection, why: str | None = None) -> None:
         """Close a connection, and log the reason; without one, its peer has closed it."""
@@ -279,13 +310,15 @@ class DaemonServer:
 
     def handle(self, connection: Connection, packet: bytes, flags: int) -> list[Reply]:
         """Handle a packet without descriptors; returns the replies."""
-        self._count(connection)
+        began_s = time.monotonic()
         asked: dict[str, int] = {}
         try:
             fields = _fields(packet, flags, asked)
             return _accepted(self._handler.handle(connection, fields), asked)
         except Exception as error:
             return _failed(error, asked, connection)
+        finally:
+            self._charge(connection, time.monotonic() - began_s)
 
     def begin_passed(self, connection: Connection, packet: bytes, flags: int) -> None:
         """Handle a packet with descriptors, and send the replies; the connection's next packets wait for that."""
@@ -296,7 +329,7 @@ class DaemonServer:
         task.add_done_callback(self._tasks.discard)
 
     async def _handle_passed(self, connection: Connection, packet: bytes, flags: int) -> None:
-        self._count(connection)
+        self._charge(connection, _PASSED_S)
         asked: dict[str, int] = {}
         try:
             replies = await self._replies_to_passed(connection, packet, flags, asked)
@@ -324,17 +357,23 @@ class DaemonServer:
         if connection in self._connections and not connection.busy and connection not in self._paused:
             self.loop.add_reader(connection.fileno(), connection.receive)
 
-    def _count(self, connection: Connection) -> None:
+    def has_to_wait(self, connection: Connection) -> bool:
+        """Whether the connection's user has had its time in this second; it is then read again in the next one."""
+        peer = connection.peer
+        if peer.is_root or self._used_s.get(peer.uid, 0.0) < self._limits.seconds:
+            return False
+        self._paused.add(connection)
+        self.loop.remove_reader(connection.fileno())
+        return True
+
+    def _charge(self, connection: Connection, seconds: float) -> None:
         uid = connection.peer.uid
-        self._handled[uid] = self._handled.get(uid, 0) + 1
-        if self._handled[uid] > MOST_PER_SECOND and not connection.peer.is_root:
-            self._paused.add(connection)
-            self.loop.remove_reader(connection.fileno())
+        self._used_s[uid] = self._used_s.get(uid, 0.0) + seconds
 
     def _next_second(self) -> None:
         if self._listener is None:
             return
-        self._handled.clear()
+        self._used_s.clear()
         paused, self._paused = self._paused, set()
         for connection in paused:
             self._listen_to(connection)

@@ -98,9 +98,10 @@ class _Daemon:
         self._manager = JobManager(
             mechanisms,
             default=tc or ebpf or plain,
-            attachments=Attachments(controls),
+            attachments=Attachments(controls, configuration.limits.attached),
             aggressiveness=configuration.aggressiveness,
             listener=lambda job, event: send_event(self._server, job, event),
+            limits=configuration.limits,
         )
         if pacer is not None:
             self._manager.jobs.begin_after(pacer.largest_left)
@@ -111,10 +112,13 @@ class _Daemon:
             configuration.interval_s,
             tuple(controls.loaded()),
             lambda: self._server.connections,
+            lambda: (0 if ebpf is None else ebpf.entries, self._manager.refused),
         )
         handler = RequestHandler(self._manager, self._status)
         workers = DescriptorWorkers(None if job_map is None else job_map.flows_descriptor)
-        self._server = DaemonServer(configuration.socket, configuration.group, handler, workers)
+        self._server = DaemonServer(
+            configuration.socket, configuration.group, handler, workers, configuration.limits
+        )
 
     @staticmethod
     def _load(controls: Controls, names: Sequence[str], journal: Journal) -> None:

@@ -31,6 +31,7 @@ class StatusBuilder:
         interval_s: the control interval.
         controls: the eBPF congestion controls that are loaded.
         connections: counts the connections to the daemon's socket.
+        kernel_jobs: counts the entries of jobs in the kernel, and the jobs that found no space there.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class StatusBuilder:
         interval_s: float,
         controls: tuple[str, ...],
         connections: Callable[[], int],
+        kernel_jobs: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
         self._jobs = jobs
         self._pacer = pacer
@@ -48,6 +50,7 @@ class StatusBuilder:
         self._interval_s = interval_s
         self._controls = controls
         self._connections = connections
+        self._kernel_jobs = kernel_jobs
         self._began_s = time.monotonic()
         self._measured_s = self._began_s
         self._cpu_before_s = time.process_time()
@@ -87,6 +90,7 @@ class StatusBuilder:
 
     def _build(self, now_s: float) -> DaemonStatus:
         pacer = self._pacer
+        kernel_jobs, refused_jobs = self._kernel_jobs()
         interfaces = () if pacer is None else tuple(InterfaceStatus(*each) for each in pacer.states())
         return DaemonStatus(
             pid=os.getpid(),
@@ -101,6 +105,8 @@ class StatusBuilder:
             controls=self._controls,
             interfaces=interfaces,
             jobs=tuple(self.of_job(job) for job in self._jobs),
+            kernel_jobs=kernel_jobs,
+            refused_jobs=refused_jobs,
         )
 
     def of_job(self, job: Job) -> JobStatus:

@@ -8,6 +8,7 @@ from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.daemon.descriptors.workers import DescriptorWorkers
 from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.job_manager import JobManager
+from mltcp.daemon.jobs.limits import Limits
 from mltcp.daemon.mechanisms.socket import SocketMechanism
 from mltcp.daemon.service.requests import RequestHandler, send_event
 from mltcp.daemon.service.server import DaemonServer
@@ -18,9 +19,9 @@ NOBODY = 65534
 
 
 @contextmanager
-def serving(directory):
+def serving(directory, limits=Limits()):  # noqa: B008 (frozen)
     """A server without eBPF controls and paced interfaces; `.call` runs a function on its loop."""
-    running = Running(directory / "sock")
+    running = Running(directory / "sock", limits)
     running.start()
     try:
         yield running
@@ -29,7 +30,7 @@ def serving(directory):
 
 
 class Running:
-    def __init__(self, path):
+    def __init__(self, path, limits):
         self.path = path
         mechanism = SocketMechanism()
         self.manager = JobManager(
@@ -38,10 +39,11 @@ class Running:
             Attachments(Controls()),
             Aggressiveness(),
             lambda job, event: send_event(self.server, job, event),
+            limits,
         )
         self.status = StatusBuilder(self.manager.jobs, None, "", 0.01, (), lambda: self.server.connections)
         handler = RequestHandler(self.manager, self.status)
-        self.server = DaemonServer(path, "there-is-no-such-group", handler, DescriptorWorkers())
+        self.server = DaemonServer(path, "there-is-no-such-group", handler, DescriptorWorkers(), limits)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
 

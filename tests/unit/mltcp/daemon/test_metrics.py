@@ -2,6 +2,8 @@
 
 import json
 import re
+import socket
+import threading
 import urllib.request
 from pathlib import Path
 
@@ -9,7 +11,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mltcp.core.errors import MltcpError, UsageError
-from mltcp.daemon.service.metrics import DAEMON_METRICS, INTERFACE_METRICS, JOB_METRICS, serve
+from mltcp.daemon.service.metrics import (
+    DAEMON_METRICS,
+    INTERFACE_METRICS,
+    JOB_METRICS,
+    MOST_SCRAPERS,
+    serve,
+)
+from tests.eventually import eventually
 from tests.unit.mltcp.cli.test_top import job, status
 
 DOCS = Path(__file__).parents[4] / "docs" / "daemon.md"
@@ -79,3 +88,24 @@ def test_a_port_that_is_taken_is_said_in_one_line():
 def test_the_page_lists_exactly_these_metrics():
     listed = set(re.findall(r"`(mltcp_(?:job|interface|daemon)_\w+)`", DOCS.read_text()))
     assert listed == {metric.name for metric in (*DAEMON_METRICS, *INTERFACE_METRICS, *JOB_METRICS)}
+
+
+def test_scrapers_that_say_nothing_take_no_more_than_a_few_threads():
+    server = serve("127.0.0.1:0", lambda: status(job()))
+    try:
+        port = server._server.server_port
+        before = threading.active_count()
+        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(MOST_SCRAPERS)]
+        eventually(lambda: threading.active_count() >= before + MOST_SCRAPERS)
+        more = [socket.socket() for _ in range(20)]
+        for each in more:
+            each.setblocking(False)
+            each.connect_ex(("127.0.0.1", port))
+        assert threading.active_count() <= before + MOST_SCRAPERS
+        for each in (*silent, *more):
+            each.close()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
+            assert b"mltcp_job_ranks" in response.read()
+        assert threading.active_count() <= before + MOST_SCRAPERS
+    finally:
+        server.close()

@@ -261,6 +261,45 @@ def test_a_host_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
         assert (sleep.pids(), engine.free("deaf")) == ([], (0,))
 
 
+# Acts as a command that enters another machine. What it holds open outlives it, as a connection that is cut off does.
+ENTER = textwrap.dedent(
+    """
+    import os, select, subprocess, sys
+    own = open("/proc/sys/kernel/random/boot_id").read().strip().encode()
+    there = subprocess.Popen(sys.argv[3:], stdin=-1, stdout=-1)
+    subprocess.Popen(sys.argv[1].split(), stdout=-3, stdin=-3, pass_fds=[there.stdin.fileno()])
+    open(sys.argv[2], "w").write(str(os.getpid()))
+    streams = {0: there.stdin.fileno(), there.stdout.fileno(): 1}
+    while streams:
+        for source in select.select(list(streams), [], [])[0]:
+            data = os.read(source, 65536)
+            os.write(streams[source], data.replace(own, own[::-1])) if data else sys.exit()
+    """
+)
+
+
+def test_the_slots_of_a_host_that_is_cut_off_are_not_free_while_ranks_run_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(running_job, "ANSWER_S", 0.2)
+    holding, ranks = Sleep(), Sleep()
+    entering = tmp_path / "entering"
+    enter = (sys.executable, "-c", ENTER, holding.command, os.fspath(entering))
+    with LocalEngine([Host("far", "127.0.0.1", "lo", enter)], tmp_path / "logs", fence_s=3.0) as engine:
+        engine.start(EngineJob("j", shell(f"exec {ranks.command}"), 1), [HostShare("far", (0,))])
+        ranks.await_running(1)
+        os.kill(int(entering.read_text()), signal.SIGSTOP)
+        deadline_s = time.monotonic() + PATIENCE_S
+        events = []
+        while not any(isinstance(event, JobFailed) for event in events):
+            assert time.monotonic() < deadline_s
+            free = engine.free("far")
+            assert free == () or ranks.pids() == []
+            events += engine.poll(0.05)
+        assert events[-1] == JobFailed("j", "host far has not answered for 1.5 s", None, "far")
+        assert (ranks.pids(), engine.free("far")) == ([], (0,))
+    for pid in holding.pids():
+        os.kill(pid, signal.SIGKILL)
+
+
 def test_closing_twice_is_no_error(tmp_path):
     engine = LocalEngine(TWO_HOSTS, tmp_path)
     engine.close()

@@ -1,0 +1,120 @@
+"""The entries of jobs in the maps of the loaded controls."""
+
+from __future__ import annotations
+
+import errno
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.ebpf.layout import KernelJob
+from mltcp.ebpf.libbpf import BpfError, BpfMap
+
+MOST_JOBS = 4096
+"""As in mltcp.bpf.h."""
+
+OTHER_VERSION = "the loaded controls are of another version of this program: mltcp unload, then mltcp load"
+
+_KEY = struct.Struct("=I")
+_COUNT = struct.Struct("=I")
+_ONLY_IF_NEW, _ONLY_IF_THERE = 1, 2
+_NUMBERS = (1 << 31) - 1
+
+
+class TooManyJobsError(NotAvailableError):
+    """The kernel has as many jobs as it can have."""
+
+
+class JobEntries:
+    """The map of jobs, and that of the numbers of their flows, which only the kernel writes.
+
+    Args:
+        jobs, counts: the maps; closed with this.
+
+    Raises:
+        MltcpError: the loaded controls are of another version.
+    """
+
+    def __init__(self, jobs: BpfMap, counts: BpfMap) -> None:
+        self._jobs = jobs
+        self._counts = counts
+        self._clock_ms = 0
+        if jobs.value_size != KernelJob.SIZE:
+            self.close()
+            raise MltcpError(OTHER_VERSION)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the maps; their entries stay."""
+        self._jobs.close()
+        self._counts.close()
+
+    def __iter__(self) -> Iterator[tuple[int, KernelJob]]:
+        for key in self._jobs.all_keys():
+            number = int(_KEY.unpack(key)[0])
+            job = self.get(number)
+            if job is not None:
+                yield number, job
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._jobs.all_keys())
+
+    def get(self, number: int) -> KernelJob | None:
+        """The job of this number now."""
+        value = self._jobs.lookup(_KEY.pack(number))
+        return None if value is None else KernelJob.unpack(value, self.flows(number))
+
+    def flows(self, number: int) -> int:
+        """The number of open flows of a job."""
+        value = self._counts.lookup(_KEY.pack(number))
+        return 0 if value is None else int(_COUNT.unpack(value)[0])
+
+    def add(self, job: KernelJob) -> int:
+        """Add a job; returns its number, which no flow of a former job has.
+
+        Numbers come from the clock, in milliseconds, and so are not used again for three weeks.
+
+        Raises:
+            TooManyJobsError: there is no space for another one.
+        """
+        value = job.pack()
+        self._clock_ms = max(self._clock_ms, time.time_ns() // 1_000_000)
+        for _ in range(MOST_JOBS + 1):
+            self._clock_ms += 1
+            number = 1 + self._clock_ms % _NUMBERS
+            key = _KEY.pack(number)
+            try:
+                self._counts.update(key, _COUNT.pack(0), _ONLY_IF_NEW)
+                self._jobs.update(key, value, _ONLY_IF_NEW)
+            except BpfError as error:
+                if error.errno != errno.EEXIST:
+                    break
+            else:
+                return number
+        raise TooManyJobsError(f"this host already has {MOST_JOBS} jobs in the kernel, the limit")
+
+    def change(self, number: int, **changes: Any) -> None:
+        """Change the fields of an entry that user space owns.
+
+        The kernel updates the others meanwhile: an iteration that it finishes between the reading and the writing is
+        lost, which costs the job one iteration with a wrong count.
+        """
+        job = self.get(number)
+        if job is not None:
+            self._jobs.update(_KEY.pack(number), replace(job, **changes).pack(), _ONLY_IF_THERE)
+
+    def remove(self, number: int) -> None:
+        """Remove a job; flows that it still has go on, each on its own."""
+        self._jobs.delete(_KEY.pack(number))
+        self._counts.delete(_KEY.pack(number))

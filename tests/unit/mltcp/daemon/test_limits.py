@@ -1,0 +1,127 @@
+"""The limits of users other than root: what they may choose, how much they may have, and how long others wait."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from mltcp.control.aggressiveness import Aggressiveness, Shape
+from mltcp.core.errors import UsageError
+from mltcp.daemon.client.client import Client, Registration
+from mltcp.daemon.jobs.limits import Limits
+from mltcp.daemon.jobs.peer import Peer
+from tests.unit.mltcp.daemon.serving import NOBODY, serving
+
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed")
+USER, ADMINISTRATOR = Peer(1, NOBODY, NOBODY), Peer(1, 0, 0)
+PAPER = Aggressiveness()
+
+
+@pytest.fixture
+def directory(tmp_path):
+    temporary = Path(tempfile.gettempdir())
+    for each in (tmp_path, *tmp_path.parents):
+        if each in (temporary, *temporary.parents):
+            break
+        each.chmod(0o755)
+    return tmp_path
+
+
+def as_nobody(server, code):
+    """The output of a program that another user runs, with `Client` and the path of the socket."""
+    program = (
+        "import os, time; from pathlib import Path; from mltcp.daemon.client.client import *\n"
+        f"os.setgid({NOBODY}); os.setuid({NOBODY})\n"
+        f"path = Path({str(server.path)!r})\n{code}"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("function", "largest"),
+    [
+        (Aggressiveness(Shape.LINEAR, 1.76, 0.25), "2.01"),
+        (Aggressiveness(Shape.LINEAR, 0, 64), "64"),
+        (Aggressiveness.of_shape(Shape.REMAINING), "16"),
+    ],
+)
+def test_an_f_that_takes_more_than_twice_a_share_is_refused_by_its_limit(function, largest):
+    with pytest.raises(UsageError, match=rf"expected at most 2, .*\(limits\.factor\), got {largest}$"):
+        Limits().check_function(USER, function, PAPER)
+    Limits().check_function(ADMINISTRATOR, function, PAPER)
+    Limits(factor=64).check_function(USER, function, PAPER)
+    # What the administrator has chosen for everybody is everybody's.
+    Limits().check_function(USER, function, function)
+
+
+def test_the_papers_f_and_plain_ones_are_everybodys():
+    for function in (PAPER, Aggressiveness(Shape.ONE, 60, 4), Aggressiveness(Shape.QUADRATIC)):
+        Limits().check_function(USER, function, Aggressiveness(Shape.ONE))
+
+
+REFUSED = """
+client = Client(path)
+def tried(act):
+    try:
+        act()
+        print("done")
+    except Exception as error:
+        print(error)
+"""
+
+
+@ROOT
+def test_the_daemon_keeps_users_to_them_and_names_them(directory):
+    with serving(directory, Limits(controls=("reno",), jobs=1)) as server:
+        told = as_nobody(
+            server,
+            REFUSED
+            + "tried(lambda: client.register(Registration('a', control='reno', intercept=64.0, slope=0.0)))\n"
+            "tried(lambda: client.register(Registration('a', control='cubic')))\n"
+            "tried(lambda: client.register(Registration('a', control='reno')))\n"
+            "number = client.status().jobs[0].number\n"
+            "tried(lambda: client.change(number, slope=3.0))\n"
+            "tried(lambda: client.change(number, slope=1.0))\n"
+            "tried(lambda: Client(path).register(Registration('b')))\n",
+        )
+        assert "(limits.factor), got 64" in told[0]
+        assert (
+            "control: expected one of reno, which users may choose (limits.controls), got 'cubic'" in told[1]
+        )
+        assert told[2] == "done"
+        assert "(limits.factor), got 3.25" in told[3]
+        assert told[4] == "done"
+        assert "nobody already has 1 jobs on this host, the limit (limits.jobs)" in told[5]
+        with Client(server.path) as root:
+            root.register(Registration("a", control="cubic", intercept=64.0, slope=0.0))
+
+
+@ROOT
+def test_connections_of_a_user_are_limited(directory):
+    with serving(directory, Limits(connections=2)) as server:
+        told = as_nobody(
+            server, REFUSED + "other = Client(path)\ntried(lambda: Client(path).status())\nother.status()"
+        )
+        assert "nobody already has 2 connections, the limit (limits.connections)" in told[0]
+        with Client(server.path) as root:
+            root.status()
+
+
+@ROOT
+def test_a_user_whose_time_is_up_waits_for_the_next_second_and_nobody_else_does(directory):
+    with serving(directory, Limits(seconds=1e-9)) as server:
+        (taken_s,) = as_nobody(
+            server,
+            "client, began_s = Client(path, 60), time.monotonic()\n"
+            "for _ in range(3): client.status()\n"
+            "print(time.monotonic() - began_s)",
+        )
+        assert float(taken_s) > 0.9
+        with Client(server.path) as root:
+            for _ in range(100):
+                root.status()
