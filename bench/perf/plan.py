@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import UsageError, shown
 from mltcp.ebpf.jobs import check_name
 
 PORT = 5301
@@ -123,5 +122,5 @@ def _share(size_bytes: int, flows: int, flow: int) -> int:
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:
-    if not (math.isfinite(value) and low <= value <= high):
-        raise UsageError(f"{name}: expected {low:g} to {high:g}, got {value}")
+    if not low <= value <= high:  # nor where it is not a number
+        raise UsageError(f"{name}: expected {low:g} to {high:g}, got {shown(value)}")

@@ -19,6 +19,9 @@ LONGEST_NS = 10**13
 LARGEST_BPS = 10**15
 MOST_PHASES = 100_000
 
+_LONGEST_S = 1e9
+_HIGHEST_BPS = 1e18
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -160,12 +163,13 @@ def _phases(document: object, at_ns: int, where: str) -> list[Phase]:
     duration_ns = round(_number(document, "duration_s", where) * 1e9)
     if duration_ns == 0:
         raise UsageError(f"{where}.duration_s: expected a number above 0, got {document['duration_s']}")
-    bandwidth_bps = round(_number(document, "bandwidth_bps", where))
+    bandwidth_bps = round(_number(document, "bandwidth_bps", where, _HIGHEST_BPS))
     try:
         return [*before, Phase(duration_ns, bandwidth_bps)]
     except UsageError as error:
         raise UsageError(f"{where}.{error}") from None
 
 
-def _number(document: Mapping[str, Any], field: str, where: str) -> float:
-    return check_number(document.get(field), field=f"{where}.{field}", lowest=0)
+def _number(document: Mapping[str, Any], field: str, where: str, most: float = _LONGEST_S) -> float:
+    """A number, at most `most`: what is far out of the range of a phase may not be convertible."""
+    return min(check_number(document.get(field), field=f"{where}.{field}", lowest=0), most)

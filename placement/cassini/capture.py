@@ -129,11 +129,9 @@ def _period(times_ns: np.ndarray, sizes: np.ndarray, bin_ns: int, path: Path) ->
         )
     likeness = _autocorrelation(np.bincount(times_ns // bin_ns, sizes, bins))
     longest = bins // FEWEST_ITERATIONS
-    peaks = [
-        lag
-        for lag in range(_FEWEST_BINS, longest + 1)
-        if likeness[lag] >= likeness[lag - 1] and likeness[lag] >= likeness[lag + 1]
-    ]
+    lags = np.arange(_FEWEST_BINS, longest + 1)
+    is_peak = (likeness[lags] >= likeness[lags - 1]) & (likeness[lags] >= likeness[lags + 1])
+    peaks = lags[is_peak].tolist()
     best = max((likeness[lag] for lag in peaks), default=0.0)
     if best < _LIKENESS:
         raise UsageError(
@@ -147,7 +145,8 @@ def _period(times_ns: np.ndarray, sizes: np.ndarray, bin_ns: int, path: Path) ->
 def _autocorrelation(sent: np.ndarray) -> np.ndarray:
     """The autocorrelation of the bytes in the bins, 1 at lag 0; each lag is averaged over the bins that it has."""
     count = len(sent)
-    spectrum = np.fft.rfft(sent - sent.mean(), 2 * count)
+    # A power of two: a length with a large prime factor takes a hundred times as long.
+    spectrum = np.fft.rfft(sent - sent.mean(), 1 << (2 * count - 1).bit_length())
     raw = np.fft.irfft(spectrum * spectrum.conj())[:count]
     whole: np.ndarray = raw / np.arange(count, 0, -1)
     return whole / whole[0] if whole[0] > 0 else np.zeros(count)

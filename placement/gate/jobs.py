@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -137,12 +136,7 @@ def _whole(value: object, where: str, least: int) -> int:
 
 
 def _number(value: object, where: str) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not isfinite(value)
-        or not 0 <= value <= 1e9
-    ):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e9:
         raise UsageError(f"{where}: expected a number from 0 to 1e9, got {shown(value)}")
     return float(value)
 

@@ -95,7 +95,7 @@ def load(path: Path) -> Timeline:
         return _timeline(json.loads(path.read_bytes()))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, TypeError, KeyError, UsageError):
+    except (ValueError, TypeError, KeyError, ArithmeticError, AttributeError, RecursionError, UsageError):
         raise UsageError(f"{path}: expected a document of `mltcp-placement simulate --json`") from None
 
 

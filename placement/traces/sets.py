@@ -30,6 +30,7 @@ _MOST_JOBS = 100_000
 _MOST_WORKERS = 1_000_000
 _MOST_ITERATIONS = 10**9
 _LATEST_S = 10**8
+_LARGEST = 1.7e308
 _MOST_GBPS = 10**6
 _SHIPPED = "sets"
 _SET_FIELDS = ("name", "source", "capacity_gbps", "jobs")
@@ -311,6 +312,6 @@ def _whole(fields: Mapping[str, Any], field: str, where: str, default: int | Non
 
 def _number(fields: Mapping[str, Any], field: str, where: str, default: float | None = None) -> float:
     value = fields.get(field, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
         raise UsageError(f"{where}.{field}: expected a number from 0 on, got {value!r}")
     return float(value)

@@ -152,7 +152,9 @@ def _open_tun(rto_min_ms: int) -> int:
     with IPRoute() as route:
         index = route.link_lookup(ifname="scripted0")[0]
         route.addr("add", index=index, address=HERE, prefixlen=24)
-        route.link("set", index=index, state="up", mtu=1500)
+        # One segment a packet: the kernel may keep back the last of several until the next acknowledgement, which this
+        # peer sends only when it has all of the window (tcp_tso_should_defer, by the times of a busy machine).
+        route.link("set", index=index, state="up", mtu=1500, gso_max_segs=1)
         route.route("add", dst=f"{THERE}/32", oif=index, metrics={"rto_min": rto_min_ms})
     return tun
 

@@ -216,8 +216,16 @@ class Client:
         try:
             socket.send_fds(self._socket, [packet], list(descriptors))
         except OSError as error:
-            raise NoDaemonError(f"mltcpd is gone: {error.strerror or error}") from None
+            raise self._refusal() or NoDaemonError(f"mltcpd is gone: {error.strerror or error}") from None
         return self._reply()
+
+    def _refusal(self) -> MltcpError | None:
+        """What the daemon has said before it closed the connection, such as that it takes no more of them."""
+        try:
+            reply = json.loads(self._socket.recv(MOST_BYTES, socket.MSG_DONTWAIT))
+        except (OSError, ValueError):
+            return None
+        return protocol.raised_from(reply) if reply.get("ok") is False else None
 
     def _reply(self) -> dict[str, Any]:
         """The reply to the last request. Late ones, to requests that were given up, are dropped."""

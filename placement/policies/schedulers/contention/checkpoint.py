@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -136,8 +135,9 @@ class Checkpoint:
                 arrays = {name: archive[name] for name in archive.files}
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror or error}") from None
-        except (ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise UsageError(f"{path}: expected a checkpoint of a learned policy: {error}") from None
+        except Exception as error:  # an archive that is damaged ends in any of a dozen errors
+            why = " ".join(str(error).split()) or type(error).__name__
+            raise UsageError(f"{path}: expected a checkpoint of a learned policy: {why}") from None
         try:
             return cls(_header_of(arrays), _layers_of(arrays))
         except UsageError as error:
