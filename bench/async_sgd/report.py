@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.async_sgd.comparison import METHODS, AsyncCell, ControlComparison
+from bench.lab.processors import BUSY
 from placement.experiments.parameter_server.profile import ServiceProfile
 from placement.model.parameter_server.service_times import ServiceTimes
 
@@ -31,7 +32,7 @@ def print_report(
     if packets is not None:
         console.print(f"{packets.cycles} cycles in the capture: {_shown(packets.service)}", soft_wrap=True)
     busiest = max((run for each in comparisons for cell in each.cells for run in cell.runs), key=_load)
-    if _load(busiest) > 0.05:
+    if _load(busiest) > BUSY:
         console.print(
             f"other programs used up to {_load(busiest):.0%} of the processors during a run", soft_wrap=True
         )

@@ -66,8 +66,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_conditions(command)
     add_link(command)
     _add_cluster(command)
-    compare_jobs.add_arguments(command)
     add_measurement(command)
+    compare_jobs.add_arguments(command)
     command.add_argument(
         "-o",
         dest="output",

@@ -25,6 +25,10 @@ SUBCOMMANDS = tuple(
         ("bulk", "one long iperf3 flow, alone under several controls or beside jobs under several policies"),
         ("allreduce", "size sweep of collectives as in nccl-tests, for several torch backends in one run"),
         (
+            "sensitivity",
+            "measure how much jobs on shared hosts slow each other down, for the scheduling policies",
+        ),
+        (
             "contention",
             "measure all-reduces that share a link, for the contention model of the placement policies",
         ),

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from bench.compare.approaches.approach import Approach
-from bench.compare.results.results import BUSY
 from bench.compare.results.runs import ApproachRun, Measured
-from bench.lab.processors import OtherPrograms
+from bench.lab.processors import BUSY, OtherPrograms
 
 Progress = Callable[[str, int], None]
 """Called with the approach's name and the repeat whenever a job has finished an iteration."""

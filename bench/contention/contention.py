@@ -21,7 +21,8 @@ from bench.lab.network import namespaces
 from bench.lab.network.wiring import INTERFACE
 from bench.lab.processors import busy_s, count
 from bench.lab.topology import dumbbell
-from bench.workloads.launch.rounds import StandingJob, StandingJobs, standing
+from bench.workloads.launch.rounds import StandingJobs, standing
+from bench.workloads.launch.standing import StandingJob
 from bench.workloads.loop import sleep_until
 from bench.workloads.ranks.place import RankPlace
 from mltcp.ebpf.congestion_controls import Controls

@@ -59,7 +59,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--increase",
         type=float,
         metavar="F",
-        help="the largest F on the increase, 0: no limit (default 0; of remaining 1)",
+        help="the largest F on the increase, 0: no limit (default 0; of remaining 4)",
     )
     command.add_argument(
         "--reference",

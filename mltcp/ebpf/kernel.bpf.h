@@ -139,14 +139,24 @@ static __always_inline bool in_slow_start(const struct tcp_sock *tp)
 #define LARGEST_WINDOW (1U << 24)
 #define INFINITE_SSTHRESH 0x7fffffffU
 
+static __always_inline bool is_impossible_window(__u32 cwnd)
+{
+	return cwnd > LARGEST_WINDOW;
+}
+
+static __always_inline bool is_impossible_threshold(__u32 ssthresh)
+{
+	return ssthresh > LARGEST_WINDOW && ssthresh != INFINITE_SSTHRESH;
+}
+
 static __always_inline void repair_window(struct sock *sk, __u32 *good_cwnd)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
 
-	if (tp->snd_ssthresh > LARGEST_WINDOW && tp->snd_ssthresh != INFINITE_SSTHRESH)
+	if (is_impossible_threshold(tp->snd_ssthresh))
 		tp->snd_ssthresh = *good_cwnd > 4 ? *good_cwnd / 2 : 2;
-	if (tp->snd_cwnd <= LARGEST_WINDOW)
-		*good_cwnd = tp->snd_cwnd;
-	else
+	if (is_impossible_window(tp->snd_cwnd))
 		tp->snd_cwnd = *good_cwnd > 2 ? *good_cwnd : 2;
+	else
+		*good_cwnd = tp->snd_cwnd;
 }

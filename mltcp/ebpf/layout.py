@@ -50,7 +50,7 @@ class Action:
     def of_shape(cls, shape: Shape) -> Action:
         """The action of a shape that is chosen without one: on the increase alone, as in the paper, for its family."""
         if shape is Shape.REMAINING:
-            return cls(start=Start.PROBE, decrease=1.0, increase=1.0, reference_s=0.1)
+            return cls(start=Start.PROBE, decrease=1.0, increase=4.0, reference_s=0.1)
         return cls()
 
 

@@ -92,7 +92,8 @@ class LinkFit:
         sums: list[np.ndarray] = []
         for group in self.groups:
             sums += _independent(group, [group.rotation(shifts_ns[job]) for job in group.jobs])
-        return 1 - expected_excess(sums, self.capacity_bps) / self.capacity_bps
+        # The sums are rounded, and would exceed the bound by that where it is reached.
+        return min(self.bound, 1 - expected_excess(sums, self.capacity_bps) / self.capacity_bps)
 
 
 def fit_link(

@@ -37,10 +37,11 @@ SUBCOMMANDS = (
         extra="placement",
     ),
     *(
-        Subcommand(name, f"{_LEARNING}.{name}", text, extra="learning")
-        for name, text in (
-            ("learn", "train a policy for jobs that slow each other down"),
-            ("evaluate", "compare trained policies with rules on traces that they have not seen"),
+        Subcommand(name, f"{_LEARNING}.{module}", text, extra="learning")
+        for name, module, text in (
+            ("learn", "learn", "train a policy for jobs that slow each other down"),
+            ("learn-published", "learn_published", "train the policy of the paper, as it does"),
+            ("evaluate", "evaluate", "compare trained policies with rules on traces that they have not seen"),
         )
     ),
     Subcommand(
@@ -76,6 +77,7 @@ examples:
   mltcp-placement profile iteration.pcap --json
   mltcp-placement throughput --profile ps.json --workers 1:30
   mltcp-placement learn -o policy
+  mltcp-placement learn-published -o branch-b --branch B
   mltcp-placement evaluate policy/policy.npz --seeds 40:90 --loads 0.6
   mltcp-placement gate --listen unix:/run/mltcp/gate.sock
   mltcp-placement serve --cluster cluster.json --policy lwf-1+cassini

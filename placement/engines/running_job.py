@@ -12,8 +12,11 @@ from typing import Any
 from placement.engines.engine import EngineEvent, HostShare, JobFailed, JobFinished, JobStarted, JobStopped
 from placement.engines.node_process import NodeProcess, NodeProcessExit, exit_text
 
-BLAME_GRACE_S = 0.3
-"""How long failures are collected before the job is ended: other ranks fail too, some before the cause is reported."""
+BLAME_GRACE_S = 1.0
+"""How long failures are collected before the job is ended: other ranks fail too, some before the cause is reported.
+
+0.3 s were too few on two cores that were busy with other programs.
+"""
 
 ANSWER_S = 10.0
 """How long to wait for a host to end its ranks after the grace period, before its launcher is killed."""

@@ -12,9 +12,9 @@ from placement.learning.stacked import DONE, GOES_ON, SHARED, TOO_LONG, advance_
 from placement.policies.schedulers.contention.features import feature_count
 from placement.policies.schedulers.contention.new_world import new_world
 from placement.policies.schedulers.contention.profiles import Kind, TableProfile, name_of
-from placement.policies.schedulers.contention.rule import Rule
+from placement.policies.schedulers.contention.rule_steps import LOOK_AHEADS
 from placement.policies.schedulers.contention.tables import kinds_on, tables_of
-from placement.policies.schedulers.contention.world import GREEDY_LOOK, World
+from placement.policies.schedulers.contention.world import World
 from placement.simulator.rates.rounds.episode import CODE, COMPLETION, MOST_ROUNDS, OBJECTIVE, PAPER
 from placement.simulator.rates.rounds.settings import RoundsSettings
 from placement.traces.contention.mix import DEMANDS, JOBS, MIXES, MODELS, ContentionMix
@@ -24,9 +24,6 @@ REWARDS = {"completion": COMPLETION, "paper": PAPER, "code": CODE}
 
 FIRST_SEED = 10_000
 """Traces to learn from have this seed or a larger one."""
-
-TEACHER = Rule(GREEDY_LOOK, choices=8)
-"""The rule that is imitated."""
 
 _NS_PER_S = 1e9
 
@@ -44,6 +41,7 @@ class EpisodeSettings:
         gains: whether observations contain the gains of `greedy`.
         reward: one of `REWARDS`.
         w1: W1 of the paper's rewards; W2 is 1 - W1.
+        at_once: the share of the runs in which all jobs come at time 0 whatever the loads are.
 
     Raises:
         UsageError: a value is out of range.
@@ -57,6 +55,7 @@ class EpisodeSettings:
     gains: bool = True
     reward: str = "completion"
     w1: float = 0.4
+    at_once: float = 0.0
 
     def __post_init__(self) -> None:
         if self.loads is not None and not 0.001 <= self.loads[0] <= self.loads[1] <= 1000:
@@ -67,14 +66,15 @@ class EpisodeSettings:
             raise UsageError(f"jobs: expected 1 to 100000, got {self.jobs}")
         if self.reward not in REWARDS:
             raise UsageError(f"reward: expected {', '.join(REWARDS)}, got {self.reward}")
-        if not 0 <= self.w1 <= 1:
-            raise UsageError(f"w1: expected 0 to 1, got {self.w1}")
+        for name in ("w1", "at_once"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"{name}: expected 0 to 1, got {getattr(self, name)}")
 
     def mix(self, seed: int) -> ContentionMix:
         """The mix and the load of a seed: the same seed has the same ones whatever the range of seeds."""
         chance = np.random.default_rng([seed, 3])
         load, mix = chance.random(), self.mixes[int(chance.integers(len(self.mixes)))]
-        if self.loads is None:
+        if self.loads is None or chance.random() < self.at_once:
             return ContentionMix(None, mix, self.jobs)
         low, high = self.loads
         return ContentionMix(low + load * (high - low), mix, self.jobs)
@@ -108,7 +108,8 @@ class Episodes:
         kinds = kinds_of(rounds)
         tables = tables_of(kinds, sizes, with_sets=True)
         round_s, restart_s = rounds.round_ns / _NS_PER_S, rounds.restart_ns / _NS_PER_S
-        world = new_world(tables, sizes, settings.jobs, TEACHER, round_s, restart_s, rounds.model.combination)
+        rule, combination = LOOK_AHEADS[settings.stops], rounds.model.combination
+        world = new_world(tables, sizes, settings.jobs, rule, round_s, restart_s, combination)
         self._sizes = np.array(sizes, np.int64)
         self._fresh, self.worlds = world, stack(world, self.count)
         self.slots = min(len(world.slots), sum(sizes) // min(kind.gpus for kind in kinds))
@@ -173,6 +174,13 @@ class Episodes:
         self._before[:] = 0
         if (self.states == TOO_LONG).any():
             raise MltcpError(f"a run has taken more than {MOST_ROUNDS} rounds: its policy places nothing")
+
+    def masks_without_idling(self) -> np.ndarray:
+        """The masks without the end of the round where nothing runs and something could be started."""
+        masks = self.masks.copy()
+        idle = (self.worlds.core["running"][:, 0] == 0) & (masks.sum(axis=1) > 1)
+        masks[idle, self.end_step] = False
+        return masks
 
     def is_done(self, number: int) -> bool:
         """Whether all jobs of a run have ended."""

@@ -9,11 +9,19 @@ import numpy as np
 
 from mltcp.core.errors import UsageError
 from placement.learning.episodes import Episodes, EpisodeSettings, kind_names
+from placement.learning.lessons import Player
+from placement.learning.stacked import row
+from placement.learning.teacher import guided_steps
 from placement.policies.schedulers.contention.checkpoint import Checkpoint, digest_of_table
+from placement.policies.schedulers.contention.guided import network_of
+from placement.policies.schedulers.contention.new_world import trial_of
 from placement.policies.schedulers.contention.rule import NAMES, find_rule
 from placement.simulator.rates.rounds.run import run_rule
 
 RESAMPLES = 50_000
+
+LOOKING = " with look-ahead"
+"""Behind the name of a policy that guides a look-ahead."""
 
 _AT_ONCE = 64
 
@@ -94,9 +102,12 @@ def compare(
     rules: Sequence[str],
     settings: EpisodeSettings,
     seeds: Sequence[int],
+    look_ahead: bool = False,
     advance: Callable[[str], None] = lambda what: None,
 ) -> Comparison:
     """Run learned policies and rules on the same traces; the first rule is the one that all are compared with.
+
+    With `look_ahead`, each policy also guides a look-ahead.
 
     Raises:
         UsageError: no rule, an unknown one, or a checkpoint of another shape.
@@ -111,15 +122,19 @@ def compare(
             raise UsageError(f"rules: expected {NAMES.allowed}, got {name}")
         times.append(np.array([run_rule(trace, settings.rounds, name, rule).mean_jct_s for trace in traces]))
         advance(name)
+    names = list(rules[1:])
     for name, checkpoint in checkpoints:
-        times.append(np.array(play(checkpoint, settings, seeds)))
-        advance(name)
-    names = (*rules[1:], *(name for name, _ in checkpoints))
-    return Comparison(rules[0], names, tuple(seeds), times[0], np.array(times[1:]))
+        for looks_ahead in (False, True) if look_ahead else (False,):
+            times.append(np.array(play(checkpoint, settings, seeds, looks_ahead)))
+            names.append(f"{name}{LOOKING if looks_ahead else ''}")
+            advance(names[-1])
+    return Comparison(rules[0], tuple(names), tuple(seeds), times[0], np.array(times[1:]))
 
 
-def play(checkpoint: Checkpoint, settings: EpisodeSettings, seeds: Sequence[int]) -> list[float]:
-    """The mean completion times under a policy that always takes the step that it prefers.
+def play(
+    checkpoint: Checkpoint, settings: EpisodeSettings, seeds: Sequence[int], looks_ahead: bool = False
+) -> list[float]:
+    """The mean completion times under a policy that always takes the step that it prefers, or guides a look-ahead.
 
     Raises:
         UsageError: the checkpoint has another shape.
@@ -129,11 +144,12 @@ def play(checkpoint: Checkpoint, settings: EpisodeSettings, seeds: Sequence[int]
         some = seeds[begin : begin + _AT_ONCE]
         episodes = Episodes(settings, len(some))
         check_fits(checkpoint, episodes)
+        player = _guided(checkpoint, episodes) if looks_ahead else _alone(checkpoint)
         for number, seed in enumerate(some):
             episodes.reset(number, seed)
         playing = set(range(len(some)))
         while playing:
-            episodes.step(checkpoint.choose(episodes.observations, _without_idling(episodes)))
+            episodes.step(player(episodes))
             for number in [each for each in playing if episodes.is_done(each)]:
                 found[some[number]] = episodes.mean_jct_s(number)
                 playing.discard(number)
@@ -163,12 +179,21 @@ def uses_table_of(checkpoint: Checkpoint, settings: EpisodeSettings) -> bool:
     return checkpoint.header.table == digest_of_table(settings.rounds.model.table)
 
 
-def _without_idling(episodes: Episodes) -> np.ndarray:
-    """The masks without the end of the round where nothing runs and something could be started."""
-    masks = episodes.masks.copy()
-    idle = (episodes.worlds.core["running"][:, 0] == 0) & (masks.sum(axis=1) > 1)
-    masks[idle, episodes.end_step] = False
-    return masks
+def _alone(checkpoint: Checkpoint) -> Player:
+    return lambda episodes: checkpoint.choose(episodes.observations, episodes.masks_without_idling())
+
+
+def _guided(checkpoint: Checkpoint, episodes: Episodes) -> Player:
+    rounds = episodes.settings.rounds
+    network = network_of(checkpoint.layers, (rounds.gpus,) * rounds.nodes, episodes.slots)
+    plan, trial = trial_of(row(episodes.worlds, 0)), trial_of(row(episodes.worlds, 0))
+    steps = np.zeros(episodes.count, np.int64)
+
+    def play_on(episodes: Episodes) -> np.ndarray:
+        guided_steps(episodes.worlds, episodes.states, plan, trial, network, steps)
+        return steps
+
+    return play_on
 
 
 def _interquartile_mean(values: np.ndarray) -> float:

@@ -1,11 +1,14 @@
-"""Training of a policy: imitation of the look-ahead, then proximal policy optimisation with masks (sb3-contrib)."""
+"""Training of a policy: imitation of the look-ahead, then proximal policy optimisation with masks (sb3-contrib).
+
+A folder keeps the training as it goes on (`placement.learning.kept`), so that one that was interrupted goes on there.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,38 +16,75 @@ import numpy as np
 import torch
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import Logger, make_output_format
 
+from mltcp.core.errors import UsageError
 from placement.learning.episodes import Episodes, EpisodeSettings, kind_names
-from placement.learning.imitation import imitate
+from placement.learning.imitation import imitate, layers_of
+from placement.learning.kept import KeptTraining
+from placement.learning.lessons import Tell
 from placement.learning.settings import TrainingSettings
 from placement.learning.vectorized import ContentionRuns
 from placement.policies.schedulers.contention.checkpoint import (
     FORMAT,
+    STEPS,
     Checkpoint,
     CheckpointHeader,
     digest_of_table,
 )
 
 _PACKAGES = ("numpy", "torch", "gymnasium", "stable-baselines3", "sb3-contrib")
+_MODEL = "model.zip"
 
 
 def train(
     episodes: EpisodeSettings,
     settings: TrainingSettings,
     folder: Path,
-    tell: Callable[[str, int, int, float | None], None] = lambda what, done, most, score: None,
+    tell: Tell = lambda what, done, most, score: None,
+    tensorboard: Path | None = None,
 ) -> Checkpoint:
-    """Train a policy; its checkpoint, and the whole model to go on from, are kept in a folder.
+    """Train a policy, or go on with a training that was interrupted.
 
     Args:
         episodes: the runs to learn from.
         settings: of the training.
-        folder: for ``policy.npz`` and ``model.zip``.
-        tell: is told what is done, how far, and the mean completion time (s) of the last runs, if there are any.
+        folder: for ``policy.npz``, ``model.zip``, and what is needed to go on.
+        tell: is told how far it is.
+        tensorboard: a folder for its log; None for none.
+
+    Raises:
+        UsageError: the folder has a training with other settings, or a log is asked for without the package.
     """
     torch.set_num_threads(1)
-    runs = ContentionRuns(Episodes(episodes, settings.runs), settings.first_seed)
-    model = MaskablePPO(
+    kept = KeptTraining(folder, _description(episodes, settings))
+    runs = ContentionRuns(Episodes(episodes, settings.runs), settings.first_seed + kept.traces)
+    model = _model(runs, settings)
+    model.set_logger(_logger(tensorboard))
+    if kept.parts or kept.steps:
+        model.set_parameters(str(folder / _MODEL))
+        model.num_timesteps = kept.steps
+
+    def save() -> None:
+        kept.write(_MODEL, model.save)
+
+    if settings.imitated:
+        imitate(model.policy, episodes, settings, kept, save, tell)
+    imitation_s = kept.seconds
+    if kept.steps < settings.steps:
+        watcher = _Watcher(runs, settings, kept, save, tell)
+        model.learn(settings.steps - kept.steps, callback=watcher, reset_num_timesteps=False)
+        save()
+        kept.note(steps=max(settings.steps, model.num_timesteps))
+    told = {"imitation_s": round(imitation_s), "all_s": round(kept.seconds)}
+    checkpoint = checkpoint_of(model, episodes, settings, told)
+    kept.write("policy.npz", checkpoint.save)
+    kept.remove_lessons()
+    return checkpoint
+
+
+def _model(runs: ContentionRuns, settings: TrainingSettings) -> MaskablePPO:
+    return MaskablePPO(
         "MlpPolicy",
         runs,
         learning_rate=lambda left: settings.rate * left,
@@ -59,71 +99,83 @@ def train(
         seed=settings.seed,
         device="cpu",
     )
-    began_s = time.monotonic()
-    if settings.imitated:
-        imitate(model.policy, episodes, settings, tell)
-    imitation_s = time.monotonic() - began_s
-    if settings.steps:
-        model.learn(settings.steps, callback=_Teller(runs, settings.steps, tell))
-    told = {"imitation_s": round(imitation_s), "all_s": round(time.monotonic() - began_s)}
-    checkpoint = checkpoint_of(model, episodes, settings, told)
-    folder.mkdir(parents=True, exist_ok=True)
-    model.save(folder / "model.zip")
-    checkpoint.save(folder / "policy.npz")
-    return checkpoint
+
+
+def _logger(tensorboard: Path | None) -> Logger:
+    """Without a log, nothing is written: sb3 would make a folder among the temporary files."""
+    if tensorboard is None:
+        return Logger(folder=None, output_formats=[])
+    if find_spec("tensorboard") is None:
+        raise UsageError("--tensorboard: expected the package tensorboard, which is not installed")
+    return Logger(
+        folder=str(tensorboard), output_formats=[make_output_format("tensorboard", str(tensorboard))]
+    )
+
+
+def _description(episodes: EpisodeSettings, settings: TrainingSettings) -> dict[str, Any]:
+    """All that decides what is learned, for people and to compare."""
+    rounds = episodes.rounds
+    return {
+        **asdict(settings),
+        "loads": episodes.loads,
+        "at_once": episodes.at_once,
+        "mixes": episodes.mixes,
+        "jobs": episodes.jobs,
+        "stops": episodes.stops,
+        "gains": episodes.gains,
+        "reward": episodes.reward,
+        "restart_ns": rounds.restart_ns,
+        "table": digest_of_table(rounds.model.table),
+        "first_trace": settings.first_seed,
+        "versions": {name: version(name) for name in _PACKAGES},
+    }
 
 
 def checkpoint_of(
     model: MaskablePPO, episodes: EpisodeSettings, settings: TrainingSettings, told: dict[str, Any]
 ) -> Checkpoint:
     """The network that chooses steps, and its description."""
-    parts = [*model.policy.mlp_extractor.policy_net, model.policy.action_net]
-    linear = [part for part in parts if isinstance(part, torch.nn.Linear)]
-    layers = tuple(
-        (part.weight.detach().numpy().T.copy(), part.bias.detach().numpy().copy()) for part in linear
-    )
-    probe = Episodes(replace(episodes, jobs=1), 1)
-    rounds = episodes.rounds
+    layers, rounds = layers_of(model.policy), episodes.rounds
     header = CheckpointHeader(
         FORMAT,
+        STEPS,
         kind_names(rounds),
         rounds.nodes,
         rounds.gpus,
         layers[0][0].shape[0],
         layers[-1][0].shape[1],
-        probe.slots,
+        Episodes(replace(episodes, jobs=1), 1).slots,
         episodes.stops,
         episodes.gains,
         digest_of_table(rounds.model.table),
-        {
-            **asdict(settings),
-            **told,
-            "loads": episodes.loads,
-            "mixes": episodes.mixes,
-            "jobs": episodes.jobs,
-            "reward": episodes.reward,
-            "restart_ns": rounds.restart_ns,
-            "first_trace": settings.first_seed,
-            "versions": {name: version(name) for name in _PACKAGES},
-        },
+        {**_description(episodes, settings), **told},
     )
     return Checkpoint(header, layers)
 
 
-class _Teller(BaseCallback):
-    """Tells after each batch of steps how far the training is."""
+class _Watcher(BaseCallback):
+    """Keeps the training after each update, and tells how far it is."""
 
     def __init__(
-        self, runs: ContentionRuns, steps: int, tell: Callable[[str, int, int, float | None], None]
+        self,
+        runs: ContentionRuns,
+        settings: TrainingSettings,
+        kept: KeptTraining,
+        save: Callable[[], None],
+        tell: Tell,
     ) -> None:
         super().__init__()
-        self._runs, self._steps, self._tell = runs, steps, tell
+        self._runs, self._settings, self._kept, self._save, self._tell = runs, settings, kept, save, tell
 
     def _on_step(self) -> bool:
         return True
 
+    def _on_rollout_start(self) -> None:
+        self._save()
+        self._kept.note(steps=self.num_timesteps, traces=self._runs.next_seed - self._settings.first_seed)
+
     def _on_rollout_end(self) -> None:
-        ended = self._runs.mean_jct_s
+        ended, steps = self._runs.mean_jct_s, self._settings.steps
         score = float(np.mean(ended)) if ended else None
         ended.clear()
-        self._tell("learning", min(self.num_timesteps, self._steps), self._steps, score)
+        self._tell("learning", min(self.num_timesteps, steps), steps, score)

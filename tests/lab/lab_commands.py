@@ -23,6 +23,8 @@ def _owner(record):
         return json.loads(record.read_text())["pid"]
     except FileNotFoundError:  # the lab of another program, removed since it was listed
         return None
+    except ValueError:  # it is being written, under a lock that only programs with labs take
+        return None
 
 
 def processes_in(name):

@@ -54,12 +54,19 @@ def run_as_nobody(daemon, *options):
     )
 
 
+def said_by(process):
+    """The words of the program's first line; a program that ended without one shows why."""
+    line = process.stdout.readline()
+    assert line, process.communicate(timeout=20)[1]
+    return line.split()
+
+
 def test_a_user_runs_a_program_under_ebpf_without_privilege(namespace):
     with daemon_in(namespace) as daemon:
         process = run_as_nobody(
             daemon, "--job", "bert", "--cc", "mltcp_reno", "--total-bytes", "10000", "--gap", "1"
         )
-        assert process.stdout.readline().split()[0] == "mltcp_reno"
+        assert said_by(process)[0] == "mltcp_reno"
         with Client(daemon.socket) as client:
             until(lambda: [job.bytes_ratio for job in client.status().jobs] == [0.5])
             (job,) = client.status().jobs
@@ -73,7 +80,7 @@ def test_under_pacing_its_connections_get_the_mark_of_the_jobs_class_and_are_fou
     with daemon_in(namespace, PACED) as daemon:
         # The program is in the daemon's namespace, as on a host.
         process = namespaces.inside(namespace, lambda: run_as_nobody(daemon, "--job", "bert"))
-        mark = int(process.stdout.readline().split()[1])
+        mark = int(said_by(process)[1])
         with Client(daemon.socket) as client:
             until(lambda: [MARK | job.number for job in client.status().jobs] == [mark])
             until(lambda: [job.flows for job in client.status().jobs] == [2])
@@ -87,7 +94,7 @@ def test_nothing_is_left_of_its_cgroup(namespace):
 
     with daemon_in(namespace) as daemon:
         process = run_as_nobody(daemon, "--job", "bertha")
-        process.stdout.readline()
+        said_by(process)
         assert len(cgroups()) == 1
         process.communicate(timeout=20)
         until(lambda: cgroups() == [])

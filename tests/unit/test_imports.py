@@ -63,7 +63,7 @@ LAYERS = {
     ),
     "placement.service": ("protocol", "state", "context", "decisions", "agents"),
     "bench": (
-        *("lab", "workloads", "compare", "async_sgd"),
+        *("lab", "workloads", "compare", "async_sgd", "sensitivity"),
         *("allreduce", "bulk", "contention", "perf", "cost", "cli"),
     ),
     "bench.compare": (
@@ -72,7 +72,7 @@ LAYERS = {
     ),
     "bench.lab": ("link", "topology", "network", "bottleneck"),
     "bench.workloads": (
-        *("loop", "perturbation", "profile", "phases", "flows", "job"),
+        *("loop", "perturbation", "profile", "phases", "patterns", "flows", "job"),
         *("kinds", "ranks", "launch", "elastic", "parameter_server"),
     ),
 }

@@ -11,7 +11,7 @@ from rich.table import Table
 from bench.compare.holding.outcome import Outcome
 from bench.compare.holding.result import HoldingResult
 from bench.compare.holding.sweep import held_slowdown
-from bench.compare.results.results import BUSY
+from bench.lab.processors import BUSY
 
 _SIGNS = {Outcome.HELD: "", Outcome.SLIPPED: " s", Outcome.COLLIDED: " c"}
 _WIDE = 200

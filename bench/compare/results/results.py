@@ -21,9 +21,7 @@ from bench.compare.results.figures import (
     together,
 )
 from bench.compare.results.runs import ISOLATED, ApproachRun, Measured
-
-BUSY = 0.05
-"""A run is disturbed if other programs used more than this share of the processors."""
+from bench.lab.processors import BUSY
 
 
 @dataclass(frozen=True)

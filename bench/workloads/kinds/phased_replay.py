@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 
 import torch
 import torch.distributed as dist
@@ -13,6 +14,8 @@ from bench.workloads.loop import IterationRecord, sleep_until
 from bench.workloads.phases import PhasedWork, Stretch, next_due_s
 
 _ELEMENT_BYTES = 4
+_UNDER_WAY = 2
+"""Pieces at once, as with the buckets of DistributedDataParallel: the next one fills the link while one ends."""
 
 
 class PhasedReplay:
@@ -52,12 +55,15 @@ class PhasedReplay:
 
 def _pass(stretch: Stretch, pieces: list[torch.Tensor], begin_s: float) -> float:
     """Run a stretch that begins at `begin_s`; returns the time of its end."""
-    due_s, now_s = begin_s, begin_s
+    due_s, under_way = begin_s, deque[dist.Work]()
     for piece in pieces:
         sleep_until(due_s)
-        dist.all_reduce(piece)
-        now_s = time.monotonic()
-        due_s = next_due_s(due_s, stretch.every_s, now_s)
-    end_s = max(now_s, due_s if pieces else begin_s + stretch.duration_s)
+        under_way.append(dist.all_reduce(piece, async_op=True))
+        if len(under_way) == _UNDER_WAY:
+            under_way.popleft().wait()
+        due_s = next_due_s(due_s, stretch.every_s, time.monotonic())
+    for work in under_way:
+        work.wait()
+    end_s = max(time.monotonic(), due_s) if pieces else begin_s + stretch.duration_s
     sleep_until(end_s)
     return end_s

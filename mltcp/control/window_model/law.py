@@ -69,7 +69,7 @@ class WindowLaw:
         return cls(base, Aggressiveness())
 
     @classmethod
-    def remaining(cls, base: Base, increase: float = 1.0, highest: float = 16.0) -> WindowLaw:
+    def remaining(cls, base: Base, increase: float = 4.0, highest: float = 16.0) -> WindowLaw:
         """F by what remains to be sent, 1 / (3 (1 - bytes_ratio)^2), scaled by the square root of 0.1 s / sending time.
 
         It is at most `highest` on the decrease and at most `increase` on the increase; the defaults are the kernel's.

@@ -34,8 +34,10 @@ def add_run_arguments(command: argparse.ArgumentParser, loads: str) -> None:
     )
 
 
-def parse_runs(options: argparse.Namespace, stops: bool, gains: bool = True) -> EpisodeSettings:
-    """The settings of the runs.
+def parse_runs(
+    options: argparse.Namespace, stops: bool, gains: bool = True, at_once: float = 0.0
+) -> EpisodeSettings:
+    """The settings of the runs; of some, all jobs come at time 0.
 
     Raises:
         UsageError: an argument is malformed or out of range.
@@ -49,6 +51,7 @@ def parse_runs(options: argparse.Namespace, stops: bool, gains: bool = True) -> 
         options.jobs,
         stops,
         gains,
+        at_once=at_once,
     )
 
 

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
@@ -38,13 +39,16 @@ EXAMPLES = """\
   mltcp-placement jobs --workload contention --trace simulate_trace0 --policies fifo-packed-none,greedy --json
   mltcp-placement jobs --workload contention --seeds 0:20 --load 0.7 --restart-cost 30 --table measured --policies reopt
   mltcp-placement jobs --workload contention --seeds 40:60 --load 0.6 --policies greedy,learned:policy/policy.npz
+  mltcp-placement jobs --workload contention --seeds 0:9 --policies srtf-first-none,rl-base:policy.npz -o results
   mltcp-placement jobs --workload contention --trace simulate_trace0 --published-loop
 """
 
 DESCRIPTION = f"""\
 Jobs of contention run in rounds of 300 s on 4 nodes of 8 GPUs, and slow each other down on shared nodes, by a table of
 measured ratios. They arrive by a Poisson process of the load, or all at time 0 without one. Traces have the columns
-job_id, arrival_s, model, gpus and perhaps total_samples; shipped are {", ".join(SHIPPED)}.
+job_id, arrival_s, model, gpus and perhaps total_samples; shipped are {", ".join(SHIPPED)}. -o writes jobs.json and a
+picture of completion times, contention and utilization (Figures 5 to 8). learned:FILE, learned-look:FILE, rl-base:FILE
+and rl-hybrid:FILE are policies that were trained (see mltcp-placement learn and learn-published).
 """
 
 _MOST_S = 10**8
@@ -81,11 +85,26 @@ def execute(options: argparse.Namespace) -> int:
     for trace in traces:
         trace.check_rows(table)
     results = _run(policies, traces, settings, options.published_loop, parse_processes(options.processes))
+    document, title = text(results, settings.restart_ns / _NS_PER_S), _title(options, traces, settings)
+    if options.output is not None:
+        _write(options.output, document, title, results)
     if options.json:
-        print(text(results, settings.restart_ns / _NS_PER_S))
+        print(document)
     else:
-        print_rounds(_title(options, traces, settings), results)
+        print_rounds(title, results)
     return 0
+
+
+def _write(folder: Path, document: str, title: str, results: Sequence[RoundsPolicyResult]) -> None:
+    from placement.plots.contention import contention_figure  # matplotlib takes 0.3 s to import
+    from placement.plots.style import write
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--output: {folder}: {error.strerror or error}") from None
+    write_atomically(folder / "jobs.json", document.encode() + b"\n")
+    write(lambda: contention_figure(title.partition(";")[0], results), folder / "contention.svg")
 
 
 def _run(

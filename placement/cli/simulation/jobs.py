@@ -129,7 +129,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     cluster.add_argument("--restart-cost", metavar="S", help="seconds that a restart holds GPUs (default 0)")
     command.add_argument(
-        "-o", "--output", type=Path, metavar="DIR", help="keep the runs there, go on from there, and draw"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="for results and pictures; jobs with deadlines go on from the runs kept there",
     )
     command.add_argument(
         "--figures",
@@ -156,7 +160,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def execute(options: argparse.Namespace) -> int:
     """Run the comparison and print it; returns the exit status."""
     if options.workload == contention.WORKLOAD:
-        _refuse(options, [name for name in (*_OPTIONS, "output") if name not in _SHARED], _DRS)
+        _refuse(options, [name for name in _OPTIONS if name not in _SHARED], _DRS)
         _refuse(options, [name for name in async_jobs.OPTIONS if name not in _SHARED], async_jobs.WORKLOAD)
         return contention.execute(options)
     _refuse(options, contention.OPTIONS, contention.WORKLOAD)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Self
+
+import numpy as np
 
 from placement.simulator.rates.rounds.outcome import RoundsOutcome
 from placement.simulator.rates.rounds.published_loop import PublishedOutcome
@@ -24,6 +26,33 @@ MEANS = (
 """The fields of which the mean over traces is reported."""
 
 
+@dataclass(frozen=True, eq=False)
+class Distributions:
+    """The values of single jobs and rounds, for pictures.
+
+    Attributes:
+        jct_s: of each job, from arrival to end.
+        run_s: of each job, the time for which it held GPUs.
+        sensitivities: of each job, the mean contention sensitivity over the rounds that it ran.
+        rounds_by_gpus: for each number of GPUs from 0 on, the rounds in which so many were given out.
+    """
+
+    jct_s: np.ndarray
+    run_s: np.ndarray
+    sensitivities: np.ndarray
+    rounds_by_gpus: np.ndarray
+
+    @classmethod
+    def joined(cls, each: Sequence[Distributions]) -> Self:
+        """Those of several runs together."""
+        return cls(
+            np.concatenate([one.jct_s for one in each]),
+            np.concatenate([one.run_s for one in each]),
+            np.concatenate([one.sensitivities for one in each]),
+            np.sum([one.rounds_by_gpus for one in each], axis=0),
+        )
+
+
 @dataclass(frozen=True)
 class RoundsResult:
     """The result of a trace under a policy.
@@ -39,6 +68,7 @@ class RoundsResult:
         makespan_s: when the last job ended.
         restarts: starts after a job's first, a job.
         mean_sensitivity: the mean contention sensitivity 1 / r of a job over the rounds that it ran, mean over jobs.
+        distributions: of single jobs and rounds; not in the JSON document.
     """
 
     trace: str
@@ -51,6 +81,7 @@ class RoundsResult:
     makespan_s: float
     restarts: float
     mean_sensitivity: float
+    distributions: Distributions = field(repr=False, compare=False)
 
     @classmethod
     def of(cls, outcome: RoundsOutcome) -> Self:
@@ -60,19 +91,29 @@ class RoundsResult:
             outcome.trace.seed,
             len(outcome.trace.jobs),
             **{name: getattr(outcome, name) for name in MEANS},
+            distributions=Distributions(
+                outcome.jct_s, outcome.run_s, outcome.sensitivities, outcome.rounds_by_gpus
+            ),
         )
 
     @classmethod
     def of_published(cls, trace: ContentionTrace, outcomes: Sequence[PublishedOutcome]) -> Self:
         """The mean result of runs of the public loop, one a seed of random actions."""
         means = {name: fmean(getattr(outcome, name) for outcome in outcomes) for name in MEANS}
-        return cls(trace.name, trace.seed, len(trace.jobs), **means)
+        distributions = Distributions.joined(
+            [
+                Distributions(
+                    *map(np.array, (each.finish_s, each.run_s, each.sensitivities, each.rounds_by_gpus))
+                )
+                for each in outcomes
+            ]
+        )
+        return cls(trace.name, trace.seed, len(trace.jobs), **means, distributions=distributions)
 
     def document(self) -> dict[str, Any]:
         """The entry of `traces` in the JSON document."""
-        named = asdict(self)
-        del named["trace" if self.seed is not None else "seed"]
-        return named
+        which = "trace" if self.seed is None else "seed"
+        return {name: getattr(self, name) for name in (which, "jobs", *MEANS)}
 
 
 @dataclass(frozen=True)
@@ -90,6 +131,11 @@ class RoundsPolicyResult:
     def mean(self, value: Callable[[RoundsResult], float]) -> float:
         """The mean of a value over all traces."""
         return fmean(value(trace) for trace in self.traces)
+
+    @property
+    def distributions(self) -> Distributions:
+        """Of all traces together."""
+        return Distributions.joined([trace.distributions for trace in self.traces])
 
     def document(self) -> dict[str, Any]:
         """The entry of `policies` in the JSON document."""

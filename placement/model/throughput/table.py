@@ -38,6 +38,8 @@ PUBLISHED = Path(__file__).parent / "tables"
 ISOLATED = "isolated_throughput.csv"
 RATIOS = "shared_throughput_ratio_long.csv"
 SAMPLES = "total_samples.csv"
+PAIR_COLUMNS = tuple(f"{side}_{name}" for side in ("target", "other") for name in ("model", "gpus", "nodes"))
+RATIO_COLUMN = "shared_over_isolated_ratio"
 
 _HOUR_S = 3600
 _NS_PER_S = 10**9
@@ -252,15 +254,14 @@ def read_table(folder: Path) -> SensitivityTable:
     for row in csv_rows(folder / ISOLATED, ("model", "gpus", "nodes", "samples_per_s")):
         row.once(rates, _layout(row, ""), row.number("samples_per_s"))
     ratios: dict[tuple[Layout, Layout], float] = {}
-    columns = tuple(f"{side}_{name}" for side in ("target", "other") for name in ("model", "gpus", "nodes"))
-    for row in csv_rows(folder / RATIOS, (*columns, "shared_over_isolated_ratio")):
+    for row in csv_rows(folder / RATIOS, (*PAIR_COLUMNS, RATIO_COLUMN)):
         pair = _layout(row, "target_"), _layout(row, "other_")
         for layout in pair:
             if layout not in rates:
                 raise row.error("layout", f"one of {ISOLATED}", str(layout))
-        ratio = row.number("shared_over_isolated_ratio")
+        ratio = row.number(RATIO_COLUMN)
         if not 0 < ratio <= 1:
-            raise row.error("shared_over_isolated_ratio", "more than 0 up to 1", f"{ratio:g}")
+            raise row.error(RATIO_COLUMN, "more than 0 up to 1", f"{ratio:g}")
         row.once(ratios, pair, ratio)
     samples: dict[tuple[str, int], float] = {}
     if (folder / SAMPLES).exists():

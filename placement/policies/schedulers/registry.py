@@ -69,8 +69,11 @@ GREEDY = ("lwf[-K]", "first-fit", "list-scheduling")
 CHUNKED = "jsq-chunk-K"
 """JSQ-Chunk with chunks of K GPUs."""
 
-LEARNED = "learned:"
-"""Before the path of the checkpoint of a learned policy."""
+PUBLISHED = ("rl-base:", "rl-hybrid:")
+"""Before the path of the checkpoint of one of the paper's learned policies."""
+
+LEARNED = ("learned:", "learned-look:", *PUBLISHED)
+"""Before the path of the checkpoint of a learned policy; ours decide alone or guide a look-ahead."""
 
 NAMES = Vocabulary(
     "scheduler",
@@ -86,6 +89,10 @@ def named_scheduler(name: str, seed: int = 0) -> Scheduler:
     Raises:
         UsageError: there is no such scheduler.
     """
+    if name.startswith(PUBLISHED):
+        from placement.policies.schedulers.contention.published_policy import load_published  # compiled
+
+        return load_published(name, seed)
     if name.startswith(LEARNED):
         from placement.policies.schedulers.contention.learned import load_learned  # compiled
 

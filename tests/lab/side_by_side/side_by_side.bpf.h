@@ -2,7 +2,8 @@
 /*
  * A congestion control for tests that runs, in every call of a hook, the base's hook and MLTCP's on the same socket state,
  * and counts whether both leave the same state and the same answer. The connection goes on with what MLTCP's left. CUBIC
- * depends on time through the kernel's jiffies: a call during which they advanced is counted apart, and not compared.
+ * depends on time through the kernel's jiffies: a call during which they advanced is counted apart, and not compared. So is
+ * one that finds a window that no connection can have, which MLTCP repairs and no base does (`repair_window`).
  */
 #pragma once
 
@@ -24,7 +25,7 @@ struct congestion_state {
 struct tally {
 	__u32 equal;
 	__u32 different;
-	__u32 not_compared; /* the jiffies advanced */
+	__u32 not_compared; /* the jiffies advanced, or there was a window to repair */
 	__u32 effective;    /* of the equal ones, those in which the base changed the state */
 };
 
@@ -93,11 +94,16 @@ static __always_inline bool same(const struct congestion_state *first, const str
 	return !differences;
 }
 
+static __always_inline bool is_broken(const struct congestion_state *state)
+{
+	return is_impossible_window(state->cwnd) || is_impossible_threshold(state->ssthresh);
+}
+
 static __always_inline void judge(struct side_by_side *both, enum hook hook)
 {
 	struct tally *tally = &both->tallies[hook];
 
-	if (both->jiffies != bpf_jiffies64()) {
+	if (both->jiffies != bpf_jiffies64() || is_broken(&both->before)) {
 		tally->not_compared++;
 	} else if (!same(&both->base, &both->mltcp)) {
 		tally->different++;

@@ -1,7 +1,7 @@
 """The networks of learned policies as files, which name the data and the versions that they come from.
 
-A file is numpy's archive: matrices and vectors of a multilayer perceptron with tanh, and a header as JSON. numpy alone
-reads it and computes with it: to decide needs neither torch nor the packages that train.
+A file is numpy's archive: matrices and vectors of a multilayer perceptron with tanh, and a header as JSON. To read it
+and to decide needs neither torch nor the packages that train.
 """
 
 from __future__ import annotations
@@ -18,8 +18,12 @@ import numpy as np
 
 from mltcp.core.errors import UsageError, shown
 from placement.model.throughput.table import SensitivityTable
+from placement.policies.schedulers.contention.perceptron import Layers, best_steps
 
-FORMAT = 1
+FORMAT = 2
+
+STEPS, PUBLISHED = "steps", "published"
+"""What a network sees and does: `features` and `steps`, or `public_view` and `public_actions`."""
 
 _HEADER = "header"
 _MOST_LAYERS = 16
@@ -31,12 +35,13 @@ class CheckpointHeader:
 
     Attributes:
         format: of the file.
+        view: `STEPS` or `PUBLISHED`.
         kinds: of jobs, "model gpus", in the order of the steps' numbers.
         nodes: of the cluster.
         gpus: of a node.
         features: the numbers that it reads.
         steps: the numbers that it gives.
-        slots: the most jobs that run.
+        slots: the most jobs that run; 0 where it does not matter.
         stops: whether it may stop running jobs.
         gains: whether its features contain the gains of `greedy`.
         table: the digest of the throughputs and ratios that it was trained with.
@@ -44,6 +49,7 @@ class CheckpointHeader:
     """
 
     format: int
+    view: str
     kinds: tuple[str, ...]
     nodes: int
     gpus: int
@@ -69,7 +75,7 @@ class Checkpoint:
     """
 
     header: CheckpointHeader
-    layers: tuple[tuple[np.ndarray, np.ndarray], ...]
+    layers: Layers
 
     def __post_init__(self) -> None:
         width = self.header.features
@@ -87,17 +93,9 @@ class Checkpoint:
                 f"steps: expected the {width} columns of the last layer, got {self.header.steps}"
             )
 
-    def preferences(self, features: np.ndarray) -> np.ndarray:
-        """The logits of all steps; the last axis of `features` is one observation."""
-        values = features
-        for weights, bias in self.layers[:-1]:
-            values = np.tanh(values @ weights + bias)
-        weights, bias = self.layers[-1]
-        return values @ weights + bias
-
     def choose(self, features: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """The step that it prefers among those that the mask allows, of each observation."""
-        return np.argmax(np.where(mask, self.preferences(features), -np.inf), axis=-1)
+        return best_steps(self.layers, features, mask)
 
     def save(self, path: Path) -> None:
         """Write the file.
@@ -159,7 +157,7 @@ def _header_of(arrays: Mapping[str, np.ndarray]) -> CheckpointHeader:
     return CheckpointHeader(**{**document, "kinds": tuple(document["kinds"])})
 
 
-def _layers_of(arrays: Mapping[str, np.ndarray]) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+def _layers_of(arrays: Mapping[str, np.ndarray]) -> Layers:
     found = []
     for number in range(_MOST_LAYERS):
         if f"weights{number}" not in arrays or f"bias{number}" not in arrays:

@@ -1,4 +1,7 @@
-"""A learned policy as a scheduler: a network chooses one start or stop after the other, until it ends the round."""
+"""Learned policies as schedulers: one start or stop after the other, until the round is ended.
+
+``learned:FILE`` takes the steps that a network prefers; ``learned-look:FILE`` tries a few of them by simulation.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,21 @@ from pathlib import Path
 
 import numpy as np
 
-from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.contention.checkpoint import Checkpoint
+from placement.policies.schedulers.contention.checkpoint import STEPS, Checkpoint
 from placement.policies.schedulers.contention.features import observe_features
+from placement.policies.schedulers.contention.guided import Network, guided_step, network_of
+from placement.policies.schedulers.contention.new_world import trial_of
 from placement.policies.schedulers.contention.observation import assignment_of, observe
-from placement.policies.schedulers.contention.profiles import TableProfile, kind_of, name_of
 from placement.policies.schedulers.contention.rounds import begin_decision, end_decision
 from placement.policies.schedulers.contention.rounds_scheduler import ROUND_NS
-from placement.policies.schedulers.contention.rule import Rule
+from placement.policies.schedulers.contention.rule_steps import LOOK_AHEADS
 from placement.policies.schedulers.contention.steps import end_step, find_steps, take_step
-from placement.policies.schedulers.contention.tables import kinds_on
-from placement.policies.schedulers.contention.world import GREEDY, World
+from placement.policies.schedulers.contention.trained_for import check_trained_for, check_view
+from placement.policies.schedulers.contention.world import World
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
 
-_RULE = Rule(GREEDY)
+LEARNED_LOOK = "learned-look:"
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,13 @@ class LearnedScheduler:
     Attributes:
         name: on the command line.
         checkpoint: the network.
+        looks_ahead: whether the steps that it prefers are tried by simulation.
         round_ns: the length of a round.
     """
 
     name: str
     checkpoint: Checkpoint
+    looks_ahead: bool = False
     round_ns: int = ROUND_NS
 
     @property
@@ -59,28 +64,16 @@ class LearnedScheduler:
         if not jobs:
             return ({},)
         header = self.checkpoint.header
-        sizes = tuple(len(server.gpus) for server in cluster.servers)
-        if sizes != (header.gpus,) * header.nodes:
-            expected = f"{header.nodes} nodes of {header.gpus} GPUs"
-            raise UsageError(f"{self.name}: cluster: expected {expected}, got nodes of {sizes}")
-        self._check_kinds(sizes, jobs)
-        world = observe(cluster, now_ns, jobs, _RULE, self.round_ns)
-        self._decide(world, np.array(sizes, np.int64))
+        check_trained_for(self.name, header, cluster, jobs)
+        world = observe(cluster, now_ns, jobs, LOOK_AHEADS[header.stops], self.round_ns)
+        self._decide(world, np.full(header.nodes, header.gpus, np.int64))
         return (assignment_of(world, cluster, jobs),)
-
-    def _check_kinds(self, sizes: tuple[int, ...], jobs: Sequence[JobView]) -> None:
-        """Refuse jobs whose kinds are numbered otherwise than those that the network knows."""
-        kinds = [kind_of(job) for job in jobs]
-        if not all(isinstance(kind.profile, TableProfile) for kind in kinds):
-            raise UsageError(f"{self.name}: jobs: expected all of one table of throughputs, got others")
-        expected, given = self.checkpoint.header.kinds, tuple(map(name_of, kinds_on(sizes, kinds)))
-        if given != expected:
-            raise UsageError(
-                f"{self.name}: kinds of jobs: expected {', '.join(expected)}, got {', '.join(given)}"
-            )
 
     def _decide(self, world: World, sizes: np.ndarray) -> None:
         header, end = self.checkpoint.header, end_step(world)
+        if self.looks_ahead:
+            decide_guided(world, network_of(self.checkpoint.layers, tuple(sizes.tolist()), header.slots))
+            return
         features, mask = np.zeros(header.features, np.float32), np.zeros(header.steps, np.bool_)
         begin_decision(world)
         while find_steps(world, mask):
@@ -92,10 +85,22 @@ class LearnedScheduler:
         end_decision(world)
 
 
+def decide_guided(world: World, network: Network) -> None:
+    """A decision by a look-ahead that a network guides."""
+    plan, trial, end = trial_of(world), trial_of(world), end_step(world)
+    begin_decision(world)
+    while (step := guided_step(world, plan, trial, network)) != end:
+        take_step(world, step)
+    end_decision(world)
+
+
 def load_learned(name: str) -> LearnedScheduler:
-    """The scheduler of ``learned:FILE``.
+    """The scheduler of ``learned:FILE`` or ``learned-look:FILE``.
 
     Raises:
-        UsageError: the file cannot be read, or is no checkpoint.
+        UsageError: the file cannot be read, is no checkpoint, or one of the paper's policies.
     """
-    return LearnedScheduler(name, Checkpoint.load(Path(name.partition(":")[2])))
+    kind, _, path = name.partition(":")
+    checkpoint = Checkpoint.load(Path(path))
+    check_view(name, checkpoint.header, STEPS, "rl-base:FILE and rl-hybrid:FILE")
+    return LearnedScheduler(name, checkpoint, looks_ahead=f"{kind}:" == LEARNED_LOOK)

@@ -15,10 +15,11 @@ A_CANDIDATE = 3
 EQUAL_S = 1e-6
 """Sums of completion times that differ by less are equal, and the first choice wins."""
 
-BASE, PLACE, WAIT = range(3)
-"""A choice: what the base rule does now, a placement, or nothing until some job finishes."""
+BASE, PLACE, WAIT, NOTHING = range(4)
+"""A choice: what the base rule does now, a placement, nothing until some job finishes, or nothing in this round."""
 
-_NEVER = 1e300
+NEVER = 1e300
+"""The sum of completion times of what is not worth simulating to its end."""
 
 
 @compiled_with_arrays
@@ -49,7 +50,7 @@ def best_choice(world: World, trial: World, count: int, may_wait: bool, replans:
     """The choice with the least sum of completion times, as (BASE, PLACE or WAIT, number of the placement)."""
     if count == 1 and not may_wait and not replans:
         return PLACE, 0
-    found, found_number, best = WAIT, -1, _NEVER
+    found, found_number, best = WAIT, -1, NEVER
     if replans:
         found, best = BASE, simulated(world, trial, BASE, 0, best)
     for number in range(count):
@@ -75,7 +76,7 @@ def simulated(world: World, trial: World, choice: int, number: int, best: float)
         if decided:
             begin_decision(trial)
         decided = True
-        if not waits and core.waiting + core.running > 0:
+        if not waits and (choice != NOTHING or now_s > 0.0) and core.waiting + core.running > 0:
             if core.family == REOPT_LOOK:
                 reopt(trial)
             elif core.news or now_s == 0.0:
@@ -85,10 +86,10 @@ def simulated(world: World, trial: World, choice: int, number: int, best: float)
         if run_round(trial, now_s) > 0:
             waits = False
         elif before == 0:
-            return _NEVER
+            return NEVER
         now_s += core.round_s
         if core.finish_sum + (core.waiting + core.running) * now_s > best:
-            return _NEVER
+            return NEVER
     return core.finish_sum
 
 

@@ -1,4 +1,4 @@
-"""The eight actions of the public code, drawn at random, and its greedy fallback."""
+"""The eight actions of the paper's public code, its greedy fallback, and its policy that draws actions at random."""
 
 from __future__ import annotations
 
@@ -74,16 +74,24 @@ def start_on_most_nodes(world: World, count: int) -> bool:
 
 
 @compiled_with_arrays
+def act(world: World, action: int, count: int) -> bool:
+    """Carry out an action, a set of nodes or nothing, and the fallback if that starts no job; whether one is started.
+
+    Args:
+        world: within a decision, after `find_candidates`.
+        action: the number of a set, or one more for nothing.
+        count: of candidates.
+    """
+    if action < len(world.sets) and start_on(world, world.sets[action], count):
+        return True
+    return bool(world.core[0].fallback) and start_on_most_nodes(world, count)
+
+
+@compiled_with_arrays
 def decide_at_random(world: World) -> None:
-    """Draw actions, a set of nodes or nothing, until one fits nobody; with the fallback, until that fits nobody."""
+    """Draw actions until one starts no job."""
     core, drawn = world.core[0], 0
-    while True:
-        count = find_candidates(world)
-        if count == 0:
-            return
-        action = draw(core.seed, core.now, drawn, len(world.sets) + 1)
+    count = find_candidates(world)
+    while count > 0 and act(world, draw(core.seed, core.now, drawn, len(world.sets) + 1), count):
         drawn += 1
-        if action < len(world.sets) and start_on(world, world.sets[action], count):
-            continue
-        if not core.fallback or not start_on_most_nodes(world, count):
-            return
+        count = find_candidates(world)

@@ -47,17 +47,7 @@ class RoundsScheduler:
 
     def stops(self, now_ns: int, jobs: Sequence[JobView]) -> tuple[str, ...]:
         """The running jobs that contention has slowed down too much, in the order in which they were started."""
-        if self.rule.stops != STOPS_BY_RATIO:
-            return ()
-        round_s = self.round_ns / 1e9
-        found = [
-            (job.started_ns, position, job.name)
-            for position, job in enumerate(jobs)
-            if job.gpus
-            and job.ratio <= STOP_RATIO
-            and now_ns - job.started_ns > exempt_rounds(job.restart_ns / 1e9, round_s) * self.round_ns
-        ]
-        return tuple(name for _, _, name in sorted(found))
+        return contended(now_ns, jobs, self.round_ns) if self.rule.stops == STOPS_BY_RATIO else ()
 
     def candidates(
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
@@ -72,6 +62,19 @@ class RoundsScheduler:
         world = observe(cluster, now_ns, jobs, self.rule, self.round_ns)
         decide(world, trial_of(world))
         return (assignment_of(world, cluster, jobs),)
+
+
+def contended(now_ns: int, jobs: Sequence[JobView], round_ns: int) -> tuple[str, ...]:
+    """The running jobs that the stop rule stops, in the order in which they were started."""
+    round_s = round_ns / 1e9
+    found = [
+        (job.started_ns, position, job.name)
+        for position, job in enumerate(jobs)
+        if job.gpus
+        and job.ratio <= STOP_RATIO
+        and now_ns - job.started_ns > exempt_rounds(job.restart_ns / 1e9, round_s) * round_ns
+    ]
+    return tuple(name for _, _, name in sorted(found))
 
 
 def rounds_scheduler(name: str, seed: int = 0) -> RoundsScheduler | None:

@@ -12,7 +12,12 @@ import numpy as np
 
 from placement.model.compiled import compiled, compiled_with_arrays
 from placement.policies.schedulers.contention.places import floored, set_ratios
-from placement.policies.schedulers.contention.rounds import begin_decision, end_decision, run_round
+from placement.policies.schedulers.contention.rounds import (
+    apply_stop_rule,
+    begin_decision,
+    end_decision,
+    run_round,
+)
 from placement.policies.schedulers.contention.steps import find_steps, take_step
 from placement.policies.schedulers.contention.world import Records, World
 from placement.simulator.rates.rounds.loop import admit
@@ -68,7 +73,7 @@ def run_on(world: World, objective: Records, mask: np.ndarray) -> float:
 
 @compiled_with_arrays
 def pass_round(world: World, objective: Records) -> float:
-    """End the decision, run the round, and begin the next decision; returns the reward."""
+    """End the decision, run the round, apply the stop rule, and begin the next decision; returns the reward."""
     core = world.core[0]
     end_decision(world)
     of_paper = reward_of_paper(world, objective)
@@ -78,6 +83,7 @@ def pass_round(world: World, objective: Records) -> float:
     ended = run_round(world, now_s)
     present_s = (present - ended) * core.round_s + (core.finish_sum - before_s) - ended * now_s
     present_s += seconds_before_admission(world, end_ns)
+    apply_stop_rule(world)
     core.now = end_ns
     admit(world)
     begin_decision(world)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from placement.model.compiled import compiled, compiled_with_arrays
 from placement.policies.schedulers.contention.decide import decide
 from placement.policies.schedulers.contention.rounds import apply_stop_rule, run_round
@@ -14,8 +16,14 @@ _NS_PER_S = 1e9
 
 
 @compiled_with_arrays
-def run(world: World, trial: World) -> bool:
-    """Run until all jobs have ended; False if the rest is never placed."""
+def run(world: World, trial: World, rounds_by_gpus: np.ndarray) -> bool:
+    """Run until all jobs have ended; False if the rest is never placed.
+
+    Args:
+        world: a run that has not begun.
+        trial: scratch for look-ahead.
+        rounds_by_gpus: for each number of GPUs, counts the rounds in which so many are given out.
+    """
     core, idle = world.core[0], 0
     while core.ended < len(world.jobs):
         admit(world)
@@ -23,7 +31,9 @@ def run(world: World, trial: World) -> bool:
         idle = 0 if core.running > 0 or core.seen < len(world.jobs) else idle + 1
         if idle > IDLE_ROUNDS:
             return False
+        before = core.gpu_rounds
         run_round(world, core.now / _NS_PER_S)
+        rounds_by_gpus[core.gpu_rounds - before] += 1
         apply_stop_rule(world)
         core.now += int(core.round_s * _NS_PER_S)
     return True

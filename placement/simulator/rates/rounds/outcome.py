@@ -24,8 +24,7 @@ class RoundsOutcome:
         starts: of each job.
         rounds_run: of each job.
         sensitivity: of each job, the sum over these rounds of its contention sensitivity, 1 / r.
-        rounds: in all, empty ones included.
-        gpu_rounds: the sum over them of the GPUs given out.
+        rounds_by_gpus: for each number of GPUs from 0 on, the rounds in which so many were given out.
     """
 
     trace: ContentionTrace
@@ -36,8 +35,12 @@ class RoundsOutcome:
     starts: np.ndarray
     rounds_run: np.ndarray
     sensitivity: np.ndarray
-    rounds: int
-    gpu_rounds: int
+    rounds_by_gpus: np.ndarray
+
+    @property
+    def rounds(self) -> int:
+        """All rounds, empty ones included."""
+        return int(self.rounds_by_gpus.sum())
 
     @property
     def jct_s(self) -> np.ndarray:
@@ -67,7 +70,8 @@ class RoundsOutcome:
     @property
     def utilization(self) -> float:
         """The share of the GPUs that were given out, mean over rounds from 0 to the last end."""
-        return self.gpu_rounds / (self.gpus * self.rounds)
+        given = float(self.rounds_by_gpus @ np.arange(self.gpus + 1))
+        return given / (self.gpus * self.rounds)
 
     @property
     def restarts(self) -> float:
@@ -75,6 +79,11 @@ class RoundsOutcome:
         return float((self.starts - 1).mean())
 
     @property
+    def sensitivities(self) -> np.ndarray:
+        """The mean contention sensitivity of each job over the rounds that it ran (Figure 6)."""
+        return self.sensitivity / self.rounds_run
+
+    @property
     def mean_sensitivity(self) -> float:
-        """The mean over jobs of their mean contention sensitivity over the rounds that they ran (Figure 6)."""
-        return float((self.sensitivity / self.rounds_run).mean())
+        """The mean of these over jobs."""
+        return float(self.sensitivities.mean())

@@ -61,20 +61,18 @@ class PublishedOutcome:
 
     Attributes:
         finish_s: of each job, the end of its last round, queueing included.
-        mean_run_s: the rounds run times 300 s, which the public code calls JCT.
-        utilization: GPUs given out, mean over rounds.
-        makespan_s: the end of the last round.
+        run_s: of each job, the rounds run times 300 s, which the public code calls JCT.
+        rounds_by_gpus: for each number of GPUs from 0 on, the rounds in which so many were given out.
         restarts: starts after a job's first, a job.
-        mean_sensitivity: the mean contention sensitivity 1 / r of a job over the rounds counted for it, mean over jobs.
+        sensitivities: of each job, the mean contention sensitivity 1 / r over the rounds counted for it.
         skipped: progress lost because a list was changed while it was iterated, in rounds of jobs.
     """
 
     finish_s: tuple[float, ...]
-    mean_run_s: float
-    utilization: float
-    makespan_s: float
+    run_s: tuple[float, ...]
+    rounds_by_gpus: tuple[int, ...]
     restarts: float
-    mean_sensitivity: float
+    sensitivities: tuple[float, ...]
     skipped: int
 
     @property
@@ -87,6 +85,27 @@ class PublishedOutcome:
         """The 90th percentile of completion times."""
         return float(np.percentile(self.finish_s, 90))
 
+    @property
+    def mean_run_s(self) -> float:
+        """The mean of what the public code calls JCT."""
+        return fmean(self.run_s)
+
+    @property
+    def utilization(self) -> float:
+        """GPUs given out, mean over rounds."""
+        given = sum(gpus * rounds for gpus, rounds in enumerate(self.rounds_by_gpus))
+        return given / (_NODES * _GPUS * sum(self.rounds_by_gpus))
+
+    @property
+    def makespan_s(self) -> float:
+        """The end of the last round."""
+        return float(sum(self.rounds_by_gpus) * ROUND_S)
+
+    @property
+    def mean_sensitivity(self) -> float:
+        """The mean contention sensitivity of the jobs."""
+        return fmean(self.sensitivities)
+
 
 @dataclass
 class _PublishedLoop:
@@ -96,7 +115,7 @@ class _PublishedLoop:
     queue: list[_PublishedJob]
     running: list[_PublishedJob] = field(default_factory=list)
     free: list[int] = field(default_factory=lambda: [_GPUS] * _NODES)
-    used: list[float] = field(default_factory=list)
+    rounds_by_gpus: list[int] = field(default_factory=lambda: [0] * (_NODES * _GPUS + 1))
     skipped: int = 0
 
     def run(self) -> None:
@@ -104,7 +123,7 @@ class _PublishedLoop:
         while self.queue or self.running:
             while place():
                 pass
-            self.used.append(1 - sum(self.free) / (_NODES * _GPUS))
+            self.rounds_by_gpus[_NODES * _GPUS - sum(self.free)] += 1
             self._lower_ratios()
             self._progress()
             stops = self.policy in ("las", "srtf")
@@ -172,7 +191,7 @@ class _PublishedLoop:
             job.sensitivity += 1 / job.ratio
             if job.samples - job.done < job.ratio * ROUND_S:
                 self._free(job)  # what follows moves up, and the next one is skipped
-                job.finish_s = len(self.used) * ROUND_S
+                job.finish_s = sum(self.rounds_by_gpus) * ROUND_S
         self.skipped += present
 
 
@@ -205,11 +224,10 @@ def run_published(
     loop.run()
     return PublishedOutcome(
         tuple(job.finish_s for job in jobs),
-        fmean(job.trained_s for job in jobs),
-        fmean(loop.used),
-        float(len(loop.used) * ROUND_S),
+        tuple(float(job.trained_s) for job in jobs),
+        tuple(loop.rounds_by_gpus),
         fmean(job.starts - 1 for job in jobs),
-        fmean(job.sensitivity * ROUND_S / job.trained_s for job in jobs),
+        tuple(job.sensitivity * ROUND_S / job.trained_s for job in jobs),
         loop.skipped,
     )
 

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
 from placement.model.throughput.throughput import GpusByNode, Neighbour, ThroughputModel
@@ -51,8 +53,7 @@ class RoundsExecutor:
     """Runs jobs in rounds at the rates of a throughput model; see `Executor`.
 
     Attributes:
-        rounds: that have passed, empty ones included.
-        gpu_rounds: the sum over them of the GPUs given out.
+        rounds_by_gpus: for each number of GPUs from 0 on, the rounds that have passed in which so many were given out.
         sensitivities: of each job that has run, the rounds it ran and the sum of its contention sensitivity over them.
 
     Args:
@@ -70,7 +71,7 @@ class RoundsExecutor:
             raise UsageError(f"round_ns: expected 1 or more, got {round_ns}")
         if restart_ns < 0:
             raise UsageError(f"restart_ns: expected 0 or more, got {restart_ns}")
-        self.rounds = self.gpu_rounds = 0
+        self.rounds_by_gpus = np.zeros(len(cluster.gpus) + 1, np.int64)
         self.sensitivities: dict[str, tuple[int, float]] = {}
         self._cluster, self._model = cluster, model
         self._round_ns, self._restart_ns = round_ns, restart_ns
@@ -79,14 +80,14 @@ class RoundsExecutor:
     @property
     def now_ns(self) -> int:
         """See `Executor`: the beginning of a round."""
-        return self.rounds * self._round_ns
+        return int(self.rounds_by_gpus.sum()) * self._round_ns
 
     def run(self, until_ns: int | None) -> Sequence[JobEnd]:
         """See `Executor`; goes on to the end of the round in which `until_ns` lies."""
         while until_ns is None or self.now_ns < until_ns:
             if not self._running:
                 assert until_ns is not None, "an executor without jobs is told how far to go"
-                self.rounds = -(-until_ns // self._round_ns)
+                self.rounds_by_gpus[0] += -((self.now_ns - until_ns) // self._round_ns)
                 break
             if ends := self._run_round():
                 return ends
@@ -126,21 +127,21 @@ class RoundsExecutor:
         begin_ns, round_s = self.now_ns, self._round_ns / _NS_PER_S
         for name, job in self._running.items():
             self._set_rate(name, job)
-        ends = []
+        ends, given = [], 0
         for name, job in self._running.items():
             held_up = min(job.hold_s, round_s)
             job.hold_s -= held_up
             useful = round_s - held_up
             job.rounds += 1
             job.sensitivity += 1 / job.ratio
-            self.gpu_rounds += len(job.start.gpus)
+            given += len(job.start.gpus)
             if job.left <= job.rate * useful * _SLACK and useful > 0:
                 ends.append(JobEnd(name, begin_ns + (held_up + job.left / job.rate) * _NS_PER_S))
             else:
                 job.left -= job.rate * useful
         for end in ends:
             self._free(end.job)
-        self.rounds += 1
+        self.rounds_by_gpus[given] += 1
         return ends
 
     def _free(self, name: str) -> None:

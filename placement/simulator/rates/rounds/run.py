@@ -34,9 +34,10 @@ def run_rule(trace: ContentionTrace, settings: RoundsSettings, policy: str, rule
         MltcpError: jobs wait that the rule never places.
     """
     world = world_of(trace, settings, rule)
-    if not run(world, trial_of(world)):
+    rounds_by_gpus = np.zeros(settings.nodes * settings.gpus + 1, np.int64)
+    if not run(world, trial_of(world), rounds_by_gpus):
         raise MltcpError(f"{policy}: jobs of {trace.name} are never placed")
-    jobs, core = world.jobs, world.core[0]
+    jobs = world.jobs
     return RoundsOutcome(
         trace,
         policy,
@@ -46,8 +47,7 @@ def run_rule(trace: ContentionTrace, settings: RoundsSettings, policy: str, rule
         jobs["starts"].copy(),
         jobs["rounds_run"].copy(),
         jobs["sensitivity"].copy(),
-        int(core["rounds"]),
-        int(core["gpu_rounds"]),
+        rounds_by_gpus,
     )
 
 
@@ -75,8 +75,7 @@ def run_scheduler(trace: ContentionTrace, settings: RoundsSettings, scheduler: S
         np.array([job.starts for job in done.jobs]),
         np.array([rounds for rounds, _ in seen]),
         np.array([total for _, total in seen]),
-        executor.rounds,
-        executor.gpu_rounds,
+        executor.rounds_by_gpus,
     )
 
 

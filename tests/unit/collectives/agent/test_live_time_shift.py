@@ -11,26 +11,31 @@ from tests.unit.collectives.agent.shifted_job import complaints, running, stoppe
 pytestmark = pytest.mark.slow
 
 
+def held_of(rank):
+    """The operations that were held back for as long as the delays here are; a busy machine holds any up for less."""
+    return [each for each in rank["held"] if each[2] >= 100_000_000]
+
+
 @pytest.mark.parametrize(("kind", "ranks"), [("loop", 3), ("ddp", 2), ("fsdp", 2)])
 def test_all_ranks_hold_before_the_same_first_operation(kind, ranks, tmp_path):
     address = f"unix:{tmp_path}/service.sock"
     with serving(address) as service, running(kind, tmp_path, ranks, MLTCP_PLACEMENT=address) as processes:
         service.await_kind("profile")
         service.await_kind("iteration", 2)
-        service.delay(1, 60_000_000)
+        service.delay(1, 240_000_000)
         (first,) = service.await_kind("applied")
-        service.delay(2, 30_000_000)
+        service.delay(2, 120_000_000)
         _, second = service.await_kind("applied", 2)
         found, said = stopped(processes, tmp_path)
         assert [(hello.job_id, hello.ranks) for hello in service.of_kind("hello")] == [(kind, ranks)]
     for rank in found:
-        assert [(group, number) for group, number, _ in rank["held"]] == [
-            (group, number) for group, number, _ in found[0]["held"]
+        assert [(group, number) for group, number, _ in held_of(rank)] == [
+            (group, number) for group, number, _ in held_of(found[0])
         ]
-        assert [delay <= held for delay, (_, _, held) in zip((60e6, 30e6), rank["held"], strict=True)] == [
+        assert [delay <= held for delay, (_, _, held) in zip((240e6, 120e6), held_of(rank), strict=True)] == [
             True
         ] * 2
-    for applied, (_, number, _) in zip((first, second), found[0]["held"], strict=True):
+    for applied, (_, number, _) in zip((first, second), held_of(found[0]), strict=True):
         assert found[0]["begun"][number] == applied.iteration
         assert list(applied.late_ranks) == []
     assert [first.sequence, second.sequence] == [1, 2]
@@ -86,10 +91,10 @@ def test_a_service_that_hangs_up_is_found_again_and_a_service_that_is_not_there_
             )
         with serving(address) as service:
             service.await_kind("iteration")
-            service.delay(1, 20_000_000)
+            service.delay(1, 120_000_000)
             service.await_kind("applied")
         found, said = stopped(processes, tmp_path)
-    assert [len(rank["held"]) for rank in found] == [1, 1]
+    assert [len(held_of(rank)) for rank in found] == [1, 1]
     assert said.count("the job runs without the placement service") <= 1
 
 
@@ -97,15 +102,15 @@ def test_a_group_that_is_made_again_is_shifted_again(tmp_path):
     address = f"unix:{tmp_path}/service.sock"
     with serving(address) as service, running("again", tmp_path, MLTCP_PLACEMENT=address) as processes:
         service.await_kind("iteration")
-        service.delay(1, 20_000_000)
+        service.delay(1, 120_000_000)
         service.await_kind("applied")
         (tmp_path / "again").touch()
         service.await_kind("hello", 2)
         service.await_kind("profile", 2)
-        service.delay(2, 20_000_000)
+        service.delay(2, 120_000_000)
         service.await_kind("applied", 2)
         found, said = stopped(processes, tmp_path)
-    assert [len(rank["held"]) for rank in found] == [2, 2]
+    assert [len(held_of(rank)) for rank in found] == [2, 2]
     assert said == ""
 
 
@@ -115,4 +120,4 @@ def test_without_a_service_the_job_runs_and_says_so_once(tmp_path):
         notice = "the job runs without the placement service"
         eventually(lambda: notice in complaints(tmp_path, 0), 60)
         found, said = stopped(processes, tmp_path)
-    assert (found[0]["held"], said.count(notice), said.count("\n")) == ([], 1, 1)
+    assert (held_of(found[0]), said.count(notice), said.count("\n")) == ([], 1, 1)

@@ -23,8 +23,8 @@ from collectives.elastic.training import ElasticTraining, Stopped
 from mltcp.core.errors import UsageError
 from tests.unit.collectives.ranks import run_ranks, started
 
-# The first optimizer of a process imports much of torch: once here, not in every forked rank.
-torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+# The first optimizer of a process imports it: the fork server does, not every rank.
+IMPORTED_LATE = ("torch._dynamo",)
 
 SAMPLES, BATCH, EPOCHS, SEED = 50, 4, 3, 11
 TOTAL = SAMPLES * EPOCHS

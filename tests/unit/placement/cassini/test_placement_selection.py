@@ -8,7 +8,7 @@ from mltcp.core.errors import UsageError
 from placement.cassini.circle import unified
 from placement.cassini.compatibility import score_at
 from placement.cassini.placement_selection import choose_placement
-from tests.unit.placement.cassini.demands import MS, demands, up_down
+from tests.unit.placement.cassini.demands import MS, demand, demands, up_down
 
 HALF = up_down(50, 50)
 LIGHT = up_down(80, 20)
@@ -93,6 +93,13 @@ def test_a_ring_that_contradicts_itself_is_scored_as_it_is():
     assert all(each.bound == 1 for each in found.links)
     for each in found.links:
         assert each.score == pytest.approx(score_of(each.jobs, shapes, found.shifts_ns))
+
+
+def test_a_score_that_reaches_its_bound_does_not_exceed_it_by_rounding():
+    # found by the property below
+    shapes = {"b": demand((147, 0), (153, 96)), "d": demand((1, 0), (39, 1)), "e": demand((14, 0), (86, 75))}
+    found = choose_placement([{"m": ("b", "d", "e"), "n": ("b", "d", "e")}], shapes, CAPACITY)
+    assert found.score == found.links[0].bound == pytest.approx(0.72044444)
 
 
 @pytest.mark.slow

@@ -62,6 +62,17 @@ def test_the_published_loop(capsys):
     )
 
 
+@pytest.mark.parametrize("loop", [(), ("--published-loop",)])
+def test_the_results_are_written_and_drawn(capsys, tmp_path, loop):
+    names = "srtf,random" if loop else "greedy,srtf-head-most-nodes-full"
+    given = ("--trace", "simulate_trace0", "--policies", names, "--json", *loop)
+    status, out, _ = run(capsys, *given, "-o", str(tmp_path / "results"))
+    assert status == 0
+    assert (tmp_path / "results" / "jobs.json").read_text() == out
+    picture = (tmp_path / "results" / "contention.svg").read_text()
+    assert "<svg" in picture
+
+
 def test_a_table_is_printed(capsys):
     status, out, _ = run(capsys, "--seeds", "0", "--policies", "greedy")
     assert status == 0
@@ -100,7 +111,7 @@ def test_a_table_with_a_hole_is_refused(capsys, tmp_path):
         (("--policies", "greedy,greedy"), "--policies: expected each name once"),
         (("--policies", "fifo"), "nodes: expected 2 to 8, got 1"),
         (("--rate", "3"), "--rate: expected only with --workload drs, got 3"),
-        (("-o", "x"), "--output: expected only with --workload drs"),
+        (("-o", "/dev/null"), "--output: /dev/null: File exists"),
         (("--load", "0"), "load: expected 0.001 to 1000, got 0"),
         (("--mix", "odd"), "--mix: invalid choice"),
         (("--seeds", "x"), "--seeds: expected a number or a range"),

@@ -11,15 +11,20 @@ from mltcp.core.errors import UsageError
 from placement.cli import main as cli
 from placement.learning.episodes import Episodes, EpisodeSettings, kind_names
 from placement.learning.evaluation import check_fits, estimate, play
+from placement.learning.stacked import row
 from placement.model.throughput.table import TableModel, published_table
 from placement.policies.schedulers.contention.checkpoint import (
     FORMAT,
+    STEPS,
     Checkpoint,
     CheckpointHeader,
     digest_of_table,
 )
+from placement.policies.schedulers.contention.guided import network_of, prefer
+from placement.policies.schedulers.contention.perceptron import best_steps, preferences
+from placement.policies.schedulers.contention.rule import find_rule
 from placement.policies.schedulers.registry import named_scheduler
-from placement.simulator.rates.rounds.run import run_scheduler
+from placement.simulator.rates.rounds.run import run_rule, run_scheduler
 from placement.simulator.rates.rounds.settings import RoundsSettings
 
 TABLE = published_table()
@@ -27,11 +32,11 @@ ROUNDS = RoundsSettings(TableModel(TABLE), restart_ns=30 * 10**9)
 RUNS = EpisodeSettings(ROUNDS, (0.6, 0.6), jobs=30)
 
 
-def drawn(settings, seed=1):
+def drawn(settings, seed=1, hidden=(16,)):
     """A network that was not trained."""
     episodes = Episodes(settings, 1)
     chance = np.random.default_rng(seed)
-    widths = (episodes.observations.shape[1], 16, episodes.masks.shape[1])
+    widths = (episodes.observations.shape[1], *hidden, episodes.masks.shape[1])
     layers = tuple(
         (
             chance.normal(size=(rows, columns)).astype(np.float32),
@@ -42,7 +47,18 @@ def drawn(settings, seed=1):
     kinds = kind_names(ROUNDS)
     digest = digest_of_table(TABLE)
     header = CheckpointHeader(
-        FORMAT, kinds, 4, 8, widths[0], widths[2], episodes.slots, settings.stops, True, digest, {"seed": 1}
+        FORMAT,
+        STEPS,
+        kinds,
+        4,
+        8,
+        widths[0],
+        widths[-1],
+        episodes.slots,
+        settings.stops,
+        True,
+        digest,
+        {"seed": 1},
     )
     return Checkpoint(header, layers)
 
@@ -59,16 +75,72 @@ def test_the_scheduler_takes_the_decisions_of_the_runs(tmp_path, stops):
         assert outcome.mean_jct_s == pytest.approx(mean_jct_s, rel=1e-9)
 
 
+@pytest.mark.slow
+class TestLookAhead:
+    """A look-ahead that a network guides."""
+
+    def test_compiled_code_prefers_the_steps_that_the_checkpoint_does(self):
+        checkpoint = drawn(RUNS, hidden=(24, 16))
+        episodes = Episodes(RUNS, 2)
+        network = network_of(checkpoint.layers, (8,) * 4, episodes.slots)
+        for number in range(2):
+            episodes.reset(number, 10_000 + number)
+            prefer(row(episodes.worlds, number), network, network.logits)
+            expected = preferences(checkpoint.layers, episodes.observations[number])
+            assert network.logits == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+    def test_the_scheduler_takes_the_decisions_of_the_runs_and_better_ones_than_the_network(self, tmp_path):
+        checkpoint = drawn(RUNS, hidden=(24, 16))
+        checkpoint.save(tmp_path / "policy.npz")
+        scheduler = named_scheduler(f"learned-look:{tmp_path / 'policy.npz'}")
+        seeds = [10_000, 10_001, 10_002]
+        ahead = play(checkpoint, RUNS, seeds, looks_ahead=True)
+        for seed, mean_jct_s in zip(seeds, ahead, strict=True):
+            outcome = run_scheduler(RUNS.mix(seed).trace(seed, TABLE), ROUNDS, scheduler)
+            assert outcome.mean_jct_s == pytest.approx(mean_jct_s, rel=1e-9)
+        assert np.mean(ahead) < 0.9 * np.mean(play(checkpoint, RUNS, seeds))
+
+    @pytest.mark.parametrize(("stops", "name"), [(False, "greedy-look"), (True, "reopt-look")])
+    def test_a_network_that_was_not_trained_does_little_harm(self, stops, name):
+        settings, seeds = replace(RUNS, stops=stops), [10_000, 10_001, 10_002]
+        checkpoint = drawn(settings, hidden=(24, 16))
+        rule = find_rule(name)
+        by_rule = [
+            run_rule(settings.mix(seed).trace(seed, TABLE), ROUNDS, name, rule).mean_jct_s for seed in seeds
+        ]
+        assert np.mean(play(checkpoint, settings, seeds, looks_ahead=True)) < 1.08 * np.mean(by_rule)
+        assert np.mean(play(checkpoint, settings, seeds)) > 1.3 * np.mean(by_rule)
+
+    def test_a_network_of_another_depth_cannot_guide(self):
+        with pytest.raises(
+            UsageError, match="layers: expected 3 of a network that guides a look-ahead, got 2"
+        ):
+            play(drawn(RUNS), RUNS, [10_000], looks_ahead=True)
+
+
 def test_a_checkpoint_comes_back_as_it_was(tmp_path):
     kept = drawn(RUNS)
     kept.save(tmp_path / "policy.npz")
     found = Checkpoint.load(tmp_path / "policy.npz")
     assert found.header == kept.header
     features = np.random.default_rng(0).normal(size=(5, kept.header.features)).astype(np.float32)
-    assert found.preferences(features).tobytes() == kept.preferences(features).tobytes()
+    assert preferences(found.layers, features).tobytes() == preferences(kept.layers, features).tobytes()
     mask = np.zeros((5, kept.header.steps), np.bool_)
     mask[:, [3, 7]] = True
     assert set(found.choose(features, mask).tolist()) <= {3, 7}
+
+
+def test_the_pass_through_a_network_is_that_of_numpy():
+    layers = drawn(RUNS, hidden=(24, 16)).layers
+    features = np.random.default_rng(0).normal(size=(2, 3, len(layers[0][0]))).astype(np.float32)
+    features[:, :, ::2] = 0
+    values = features.astype(np.float64)
+    for weights, bias in layers[:-1]:
+        values = np.tanh(values @ weights + bias)
+    expected = values @ layers[-1][0] + layers[-1][1]
+    assert preferences(layers, features) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    mask = np.random.default_rng(1).random(expected.shape) < 0.3
+    assert (best_steps(layers, features, mask) == np.where(mask, expected, -np.inf).argmax(axis=-1)).all()
 
 
 def without(name):
@@ -96,8 +168,9 @@ def with_nan(arrays):
         (without("header"), "expected a checkpoint of a learned policy, got an archive without a header"),
         (without("weights0"), "layers: expected one or more, got none"),
         (without("bias1"), "steps: expected the 16 columns of the last layer, got 127"),
-        (with_header(format=2), "format: expected 1, got 2"),
+        (with_header(format=1), "format: expected 2, got 1"),
         (with_header(features=5), "layer 0: expected 5 rows and one bias a column, got"),
+        (with_header(view="other"), "view: expected steps, got other"),
         (with_nan, "layer 0: expected finite numbers"),
     ],
 )

@@ -14,13 +14,13 @@ REMAINING = Aggressiveness.of_shape(Shape.REMAINING)
         ("mltcp_reno", Aggressiveness(), Action()),
         ("mltcp_reno@quadratic", Aggressiveness(Shape.QUADRATIC), Action()),
         ("mltcp_reno@start=keep:decrease=0.5", Aggressiveness(), Action(Start.KEEP, 0.5)),
-        ("mltcp_reno@remaining", REMAINING, Action(Start.PROBE, 1.0, 1.0, 0.1)),
+        ("mltcp_reno@remaining", REMAINING, Action(Start.PROBE, 1.0, 4.0, 0.1)),
         (
             "mltcp_reno@increase=2:intercept=0.1:remaining",
             Aggressiveness(Shape.REMAINING, REMAINING.slope, 0.1),
             Action(Start.PROBE, 1.0, 2.0, 0.1),
         ),
-        ("mltcp_reno@remaining:reference=0", REMAINING, Action(Start.PROBE, 1.0, 1.0, 0.0)),
+        ("mltcp_reno@remaining:reference=0", REMAINING, Action(Start.PROBE, 1.0, 4.0, 0.0)),
     ],
 )
 def test_modifiers(text, aggressiveness, action):
@@ -31,7 +31,7 @@ def test_modifiers(text, aggressiveness, action):
 def test_an_entry_of_the_kernels_map_has_the_action_of_its_shape():
     acts = KernelJob.unpack(KernelJob("job", REMAINING).pack()).acts
     assert acts.start is Start.PROBE
-    assert (acts.decrease, acts.increase, acts.reference_s) == pytest.approx((1, 1, 0.1), abs=1e-5)
+    assert (acts.decrease, acts.increase, acts.reference_s) == pytest.approx((1, 4, 0.1), abs=1e-5)
 
 
 def test_an_unknown_modifier_names_the_known_ones():

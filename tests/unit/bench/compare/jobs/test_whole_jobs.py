@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import pytest
 
+from bench.cli import main as cli
 from bench.cli.compare_jobs import is_whole_jobs
 from bench.compare.jobs.comparison import JobsPlan, compare_jobs, compared
 from bench.compare.jobs.lab_trace import BATCH, STEP_NS, LabScale
@@ -153,3 +154,14 @@ def test_a_table_of_whole_jobs_is_told_from_the_other_traces(tmp_path):
     (tmp_path / "set.json").write_text('{"jobs": []}')
     assert not is_whole_jobs(str(tmp_path / "set.json"))
     assert len(read(table, WORKLOADS, DrsMix()).jobs) == 1
+
+
+@pytest.mark.parametrize(
+    "argument", ["--change=0:3:2", "--repeat=3", "--control=reno", "--retry-busy=1", "--rate=100mbit"]
+)
+def test_arguments_that_would_make_no_difference_are_refused(tmp_path, capsys, argument):
+    table = tmp_path / "jobs.csv"
+    table.write_text("job_id,arrival_s,workload,alpha\na,0,ResNet-50,1\n")
+    assert cli.main(["compare", "--trace", str(table), argument]) == 2
+    name, _, value = argument.partition("=")
+    assert f"{name}: expected without a --trace of whole jobs, got {value}" in capsys.readouterr().err

@@ -1,0 +1,112 @@
+"""``mltcp-bench sensitivity``: how much jobs slow each other down on shared hosts, pair by pair."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from datetime import date
+from pathlib import Path
+
+from bench.cli.contest_arguments import add_link, check_counts, link_of
+from bench.compare.approaches.policy import parse_policy
+from bench.sensitivity.measure import measured
+from bench.sensitivity.plan import Point, SensitivityPlan, layouts_of
+from bench.sensitivity.report import document, print_report
+from bench.sensitivity.result import table_of, write_table
+from mltcp.core.errors import UsageError, shown
+from mltcp.core.policy_names import parse_names
+from mltcp.core.progress import progress_bar
+from placement.model.throughput.table import published_table
+
+_POLICIES = "cubic,mltcp_cubic"
+_EXAMPLES = """\
+examples:
+  mltcp-bench sensitivity -o report                                30 layouts, 465 pairs, two controls: about 5 hours
+  mltcp-bench sensitivity --models FSDP,MoE --gpus 2 --seconds 5 -o report
+  mltcp-bench sensitivity --policies cubic --repeat 2 -o report
+  mltcp-placement jobs --workload contention --seeds 0:20 --load 0.6 --table report/cubic --policies greedy,reopt
+
+Six models of the paper (Table I of its text) run alone and in pairs on four hosts of one link each; -o keeps each run,
+and a measurement that was interrupted goes on if the command is given again. DIR/CONTROL has the table in the format of
+the published one, which --table of mltcp-placement reads.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``sensitivity`` to the commands."""
+    command = commands.add_parser(
+        "sensitivity", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command.add_argument(
+        "--policies", default=_POLICIES, help=f"congestion controls, a table for each (default {_POLICIES})"
+    )
+    command.add_argument("--models", default="", metavar="M,...", help="some of the table (default all)")
+    command.add_argument("--gpus", default="", metavar="N,...", help="sizes of jobs (default all)")
+    command.add_argument(
+        "--seconds", type=float, default=15.0, help="of each measurement (default %(default)s)"
+    )
+    command.add_argument(
+        "--warm-up", type=float, default=3.0, metavar="S", help="before it (default %(default)s)"
+    )
+    command.add_argument("--repeat", type=int, default=1, metavar="N", help="of the pairs (default 1)")
+    command.add_argument("--seed", type=int, default=0, help="of the order and the phases (default 0)")
+    add_link(command)
+    command.set_defaults(rate="100mbit", queue="200kb", ecn="30kb")
+    command.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="DIR", help="for runs and tables"
+    )
+    command.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
+    command.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Measure what is missing, write the tables and print them; returns the exit status."""
+    plan = plan_of(options)
+    with progress_bar(sum(1 for _ in plan.points())) as bar:
+
+        def step(point: Point, missing: int) -> None:
+            bar.remaining(f"{point.control}: {' beside '.join(map(str, point.layouts))}", missing)
+
+        runs = measured(plan, options.output, step)
+    tables = [table_of(policy.name, runs, plan.seed) for policy in plan.policies]
+    files = [
+        str(path)
+        for table in tables
+        for path in write_table(
+            table,
+            plan.table,
+            options.output / re.sub(r"[^A-Za-z0-9_.-]", "-", table.control),
+            "mltcp-bench sensitivity",
+            date.today(),
+        )
+    ]
+    if options.json:
+        print(json.dumps(document(tables, plan.table, files)))
+    else:
+        print_report(tables, plan.table, files)
+    return 0
+
+
+def plan_of(options: argparse.Namespace) -> SensitivityPlan:
+    """The measurement that the arguments describe. Raises UsageError: one is out of range or unknown."""
+    check_counts(options, "repeat")
+    table = published_table()
+    models = [name for name in options.models.split(",") if name]
+    return SensitivityPlan(
+        layouts_of(table, models, _whole_numbers(options.gpus)),
+        table,
+        tuple(parse_names(options.policies, lambda name: parse_policy(name, "cubic"))),
+        link_of(options),
+        options.seconds,
+        options.warm_up,
+        options.repeat,
+        options.seed,
+    )
+
+
+def _whole_numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part]
+    except ValueError:
+        raise UsageError(f"--gpus: expected whole numbers such as 2,4, got {shown(text)}") from None

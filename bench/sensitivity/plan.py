@@ -1,0 +1,145 @@
+"""What a measurement of contention sensitivity consists of: layouts alone, in pairs, and a reference in between."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations_with_replacement
+
+from bench.compare.approaches.policy import Policy
+from bench.lab.link import Link
+from mltcp.core.errors import UsageError
+from placement.model.throughput.table import Layout, SensitivityTable
+
+HOSTS = 4
+REFERENCE_EVERY = 20
+"""So many pairs lie between two measurements of the reference."""
+
+_KEY_DIGITS = 16
+
+
+@dataclass(frozen=True)
+class Point:
+    """A measurement under one control: a layout alone, or a pair.
+
+    Attributes:
+        control: the name of the policy.
+        layouts: one, or two that share nodes.
+        repeat: from 0.
+        block: of pairs, from 0, of which this is the reference; None: it is no reference.
+    """
+
+    control: str
+    layouts: tuple[Layout, ...]
+    repeat: int
+    block: int | None = None
+
+
+@dataclass(frozen=True)
+class SensitivityPlan:
+    """A measurement.
+
+    Attributes:
+        layouts: all pairs of these are measured, each with itself too.
+        table: the published throughputs, from which the computing times come.
+        policies: congestion controls, each of which has a table of its own.
+        link: of each host, both ways.
+        seconds: for which iterations count.
+        warm_up_s: before.
+        repeat: of pairs; layouts alone are measured three times as often.
+        seed: of the order and of the phases.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    layouts: tuple[Layout, ...]
+    table: SensitivityTable
+    policies: tuple[Policy, ...]
+    link: Link
+    seconds: float = 15.0
+    warm_up_s: float = 3.0
+    repeat: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("seconds", 0.1), ("warm_up_s", 0.0)):
+            if not least <= getattr(self, name) <= 3600:
+                raise UsageError(f"--{name}: expected {least:g} to 3600, got {getattr(self, name)}")
+        if self.repeat < 1:
+            raise UsageError(f"--repeat: expected 1 or more, got {self.repeat}")
+        if not self.layouts:
+            raise UsageError("--models, --gpus: expected some that have rows, got none")
+        for layout in self.layouts:
+            if layout.nodes > HOSTS:
+                raise UsageError(f"{layout}: nodes: expected up to {HOSTS}, the hosts of the lab")
+
+    @property
+    def reference(self) -> Layout:
+        """The layout whose time alone is measured again and again, to see the machine drift."""
+        return self.layouts[0]
+
+    def points(self) -> Iterator[Point]:
+        """All measurements in order: layouts alone, then the pairs, shuffled, with the reference before each block."""
+        chance = random.Random(self.seed)
+        alone = [(layout,) for layout in self.layouts] * 3
+        chance.shuffle(alone)
+        seen: dict[tuple[Layout, ...], int] = {}
+        for layouts in alone:
+            repeat = seen[layouts] = seen.get(layouts, -1) + 1
+            yield from self._under_all(layouts, repeat)
+        pairs = list(combinations_with_replacement(self.layouts, 2))
+        for repeat in range(self.repeat):
+            chance.shuffle(pairs)
+            for number, pair in enumerate(pairs):
+                if number % REFERENCE_EVERY == 0:
+                    block = repeat * (len(pairs) // REFERENCE_EVERY + 1) + number // REFERENCE_EVERY
+                    yield from self._under_all((self.reference,), repeat, block)
+                yield from self._under_all(pair, repeat)
+
+    def _under_all(
+        self, layouts: tuple[Layout, ...], repeat: int, block: int | None = None
+    ) -> Iterator[Point]:
+        for policy in self.policies:
+            yield Point(policy.name, layouts, repeat, block)
+
+    def phase_s(self, point: Point) -> float:
+        """When the second job of a pair starts after the first: within one iteration, equal under all controls."""
+        names = "/".join(map(str, point.layouts))
+        return random.Random(f"{self.seed}/{names}/{point.repeat}").uniform(0, 0.4)
+
+    def key(self, point: Point) -> str:
+        """The identity of a measurement: equal only if all that determines it is."""
+        conditions = {
+            "point": [point.control, point.layouts, point.repeat, point.block],
+            "link": asdict(self.link),
+            "times": [self.seconds, self.warm_up_s, self.seed],
+        }
+        return hashlib.sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()[:_KEY_DIGITS]
+
+
+def layouts_of(
+    table: SensitivityTable, models: Sequence[str] = (), gpus: Sequence[int] = ()
+) -> tuple[Layout, ...]:
+    """The layouts of a table that the lab has hosts for, of these models and numbers of GPUs if some are given.
+
+    Raises:
+        UsageError: a model, or a number of GPUs, has no row.
+    """
+    for name, given, known in (
+        ("models", models, table.models),
+        ("gpus", gpus, tuple(sorted({layout.gpus for layout in table.samples_per_s}))),
+    ):
+        for each in given:
+            if each not in known:
+                raise UsageError(f"--{name}: expected some of {', '.join(map(str, known))}, got {each}")
+    return tuple(
+        layout
+        for layout in table.samples_per_s
+        if layout.nodes <= HOSTS
+        and (not models or layout.model in models)
+        and (not gpus or layout.gpus in gpus)
+    )

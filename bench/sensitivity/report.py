@@ -1,0 +1,106 @@
+"""The tables of a measurement in words, and as a JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from statistics import correlation, fmean, median
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from bench.lab.processors import BUSY
+from bench.sensitivity.result import DRIFT, MeasuredTable
+from placement.model.throughput.table import SensitivityTable
+
+SCHEMA = 1
+REPEATABLE = 0.05
+
+
+def print_report(tables: Sequence[MeasuredTable], published: SensitivityTable, files: Sequence[str]) -> None:
+    """Print how much models slow each other down, under each control, and how the order compares."""
+    console = Console(highlight=False)
+    console.print(_by_model(tables))
+    for table in tables:
+        within = table.within(REPEATABLE)
+        told = "" if within is None else f", {within:.0%} of the cells repeat within {REPEATABLE}"
+        console.print(
+            f"{table.control}: {len(table.cells)} cells, mean {fmean(cell.ratio for cell in table.cells):.3f}, "
+            f"half interval {table.half_interval:.3f} in the median{told}; "
+            f"rank correlation with the {published.name} table {rank_correlation(table, published):.2f}; "
+            f"the reference drifted by up to {table.drift:.1%}",
+            soft_wrap=True,
+        )
+        if table.drift > DRIFT:
+            console.print(
+                f"{table.control}: more than {DRIFT:.0%}: the machine was not quiet", soft_wrap=True
+            )
+        if table.disturbed:
+            console.print(
+                f"{table.control}: other programs used more than {BUSY:.0%} of the processors during "
+                f"{table.disturbed} of {len(table.other_loads)} runs",
+                soft_wrap=True,
+            )
+    for path in files:
+        console.print(f"wrote {path}", soft_wrap=True)
+
+
+def document(
+    tables: Sequence[MeasuredTable], published: SensitivityTable, files: Sequence[str]
+) -> dict[str, Any]:
+    """The tables as a JSON document."""
+    return {
+        "schema": SCHEMA,
+        "controls": [
+            {
+                "control": table.control,
+                "half_interval": table.half_interval,
+                "repeatable": table.within(REPEATABLE),
+                "drift": table.drift,
+                "runs": len(table.other_loads),
+                "disturbed": table.disturbed,
+                "rank_correlation": rank_correlation(table, published),
+                "isolated": [
+                    {**layout._asdict(), "iteration_s": time} for layout, time in table.isolated_s.items()
+                ],
+                "cells": [
+                    {**asdict(cell), "layout": cell.layout._asdict(), "other": cell.other._asdict()}
+                    for cell in table.cells
+                ],
+            }
+            for table in tables
+        ],
+        "files": list(files),
+    }
+
+
+def rank_correlation(table: MeasuredTable, published: SensitivityTable) -> float:
+    """Spearman's correlation of the ratios with the published ones; not a number if either are all alike."""
+    ours = [cell.ratio for cell in table.cells]
+    theirs = [published.ratio(cell.layout, cell.other) for cell in table.cells]
+    if len(set(ours)) < 2 or len(set(theirs)) < 2:
+        return float("nan")
+    return correlation(_ranks(ours), _ranks(theirs))
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """The place of each value from below; equal ones have the mean of their places."""
+    _, positions, counts = np.unique(values, return_inverse=True, return_counts=True)
+    places = np.cumsum(counts) - (counts - 1) / 2
+    return [float(place) for place in places[positions]]
+
+
+def _by_model(tables: Sequence[MeasuredTable]) -> Table:
+    shown = Table(
+        title="Throughput beside another job over that alone: median of the cells, least",
+        title_justify="left",
+    )
+    shown.add_column("model")
+    for table in tables:
+        shown.add_column(table.control, justify="right")
+    for model in dict.fromkeys(cell.layout.model for table in tables for cell in table.cells):
+        found = [[cell.ratio for cell in table.cells if cell.layout.model == model] for table in tables]
+        shown.add_row(model, *(f"{median(each):.3f}, {min(each):.3f}" if each else "-" for each in found))
+    return shown

@@ -1,0 +1,121 @@
+"""A training as it is kept in a folder while it goes on, so that one that was interrupted goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mltcp.core.atomic_files import write_atomically
+from mltcp.core.errors import UsageError, shown
+from mltcp.core.json_files import read_json
+from placement.learning.lessons import Lessons
+
+_STATE = "training.json"
+_COUNTS = ("parts", "steps", "traces")
+
+
+@dataclass(eq=False)
+class KeptTraining:
+    """How far a training in a folder is.
+
+    Attributes:
+        folder: that it is kept in.
+        settings: all that decides its outcome, as JSON has it.
+        parts: of the imitation that are done.
+        steps: of the environment that are done after it.
+        traces: that these steps have had.
+
+    Raises:
+        UsageError: the folder has a training with other settings, or cannot be read or made.
+    """
+
+    folder: Path
+    settings: Mapping[str, Any]
+    parts: int = field(default=0, init=False)
+    steps: int = field(default=0, init=False)
+    traces: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.settings = json.loads(json.dumps(self.settings))
+        self._before_s, self._began_s = 0.0, time.monotonic()
+        if not self._state.exists():
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UsageError(f"--output: {self.folder}: {error.strerror}") from None
+            return
+        document = read_json(self._state)
+        names = ("settings", "seconds", *_COUNTS)
+        if not isinstance(document, dict) or not set(names) <= set(document):
+            raise UsageError(f"{self._state}: expected an object with {', '.join(names)}")
+        self._check(document["settings"])
+        self.parts, self.steps, self.traces = (document[name] for name in _COUNTS)
+        self._before_s = document["seconds"]
+
+    @property
+    def seconds(self) -> float:
+        """The time that the training has taken, that of interrupted processes included."""
+        return self._before_s + time.monotonic() - self._began_s
+
+    def note(self, **counts: int) -> None:
+        """Say how far the training is now: parts, steps and traces; those not given stay as they are."""
+        for name, value in counts.items():
+            setattr(self, name, value)
+        document = {"settings": self.settings, "seconds": round(self.seconds, 1)}
+        document |= {name: getattr(self, name) for name in _COUNTS}
+        write_atomically(self._state, json.dumps(document).encode())
+
+    def write(self, name: str, save: Callable[[Path], None]) -> None:
+        """Replace a file of the folder by what `save` writes to a path."""
+        path = self.folder / name
+        beside = path.with_name(f"new-{name}")
+        save(beside)
+        beside.replace(path)
+
+    def write_lessons(self, part: int, lessons: Lessons) -> None:
+        """Keep the lessons of a part."""
+        self.write(_lessons(part), lambda path: np.savez_compressed(path, **lessons._asdict()))
+
+    def read_lessons(self, part: int) -> Lessons:
+        """The lessons of a part that is done.
+
+        Raises:
+            UsageError: they cannot be read.
+        """
+        path = self.folder / _lessons(part)
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                return Lessons(*(archive[name] for name in Lessons._fields))
+        except (OSError, ValueError, KeyError) as error:
+            raise UsageError(f"{path}: expected the lessons of part {part}: {error}") from None
+
+    def remove_lessons(self) -> None:
+        """Remove all lessons: the training is over."""
+        for path in self.folder.glob("lessons-*.npz"):
+            path.unlink()
+
+    @property
+    def _state(self) -> Path:
+        return self.folder / _STATE
+
+    def _check(self, settings: object) -> None:
+        if settings == self.settings:
+            return
+        others = settings if isinstance(settings, dict) else {}
+        for name, value in self.settings.items():
+            if others.get(name) != value:
+                raise UsageError(
+                    f"{self._state}: {name}: expected {shown(value)}, as given, got {shown(others.get(name))}: "
+                    "use another folder for other settings"
+                )
+        raise UsageError(f"{self._state}: expected the settings of this training")
+
+
+def _lessons(part: int) -> str:
+    return f"lessons-{part}.npz"

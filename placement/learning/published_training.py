@@ -1,0 +1,104 @@
+"""Training of the paper's policy: proximal policy optimisation with the defaults of stable-baselines3, no imitation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.utils import set_random_seed
+
+from mltcp.core.errors import UsageError
+from placement.learning.episodes import EpisodeSettings, kind_names
+from placement.learning.imitation import layers_of
+from placement.learning.published_environment import PublishedEnvironment
+from placement.policies.schedulers.contention.checkpoint import (
+    FORMAT,
+    PUBLISHED,
+    Checkpoint,
+    CheckpointHeader,
+    digest_of_table,
+)
+
+_PACKAGES = ("numpy", "torch", "gymnasium", "stable-baselines3")
+
+
+def train_published(
+    episodes: EpisodeSettings,
+    seed: int,
+    first_trace: int,
+    steps: int,
+    folder: Path,
+    tell: Callable[[int], None] = lambda done: None,
+) -> Checkpoint:
+    """Train a policy, and write it.
+
+    Args:
+        episodes: the runs to learn from.
+        seed: of the network and its actions.
+        first_trace: the seed of the first of the ten traces.
+        steps: of the environment.
+        folder: for ``policy.npz``.
+        tell: is told how many steps are done.
+
+    Raises:
+        UsageError: the folder cannot be made, or the file not be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--output: {folder}: {error.strerror}") from None
+    torch.set_num_threads(1)
+    # Not PPO's own argument: it would also be the seed of the first trace.
+    set_random_seed(seed)
+    model = PPO("MlpPolicy", PublishedEnvironment(episodes, first_trace), device="cpu")
+    model.set_logger(Logger(folder=None, output_formats=[]))
+    model.learn(steps, callback=_Watcher(tell))
+    layers, rounds = layers_of(model.policy), episodes.rounds
+    told = {
+        "seed": seed,
+        "first_trace": first_trace,
+        "steps": model.num_timesteps,
+        "loads": episodes.loads,
+        "mixes": episodes.mixes,
+        "jobs": episodes.jobs,
+        "reward": episodes.reward,
+        "w1": episodes.w1,
+        "restart_ns": rounds.restart_ns,
+        "versions": {name: version(name) for name in _PACKAGES},
+    }
+    header = CheckpointHeader(
+        FORMAT,
+        PUBLISHED,
+        kind_names(rounds),
+        rounds.nodes,
+        rounds.gpus,
+        features=len(layers[0][0]),
+        steps=len(layers[-1][1]),
+        slots=0,
+        stops=False,
+        gains=False,
+        table=digest_of_table(rounds.model.table),
+        training=told,
+    )
+    checkpoint = Checkpoint(header, layers)
+    checkpoint.save(folder / "policy.npz")
+    return checkpoint
+
+
+class _Watcher(BaseCallback):
+    """Tells how many steps are done after each rollout."""
+
+    def __init__(self, tell: Callable[[int], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self._tell(self.num_timesteps)

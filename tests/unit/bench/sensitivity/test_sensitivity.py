@@ -1,0 +1,163 @@
+"""The traffic of the six models, the plan of a measurement, and the table that comes of it."""
+
+import json
+from dataclasses import replace
+from datetime import date
+from itertools import pairwise
+
+import pytest
+
+from bench.cli import main as cli
+from bench.compare.approaches.policy import parse_policy
+from bench.lab.link import Link
+from bench.sensitivity.plan import REFERENCE_EVERY, SensitivityPlan, layouts_of
+from bench.sensitivity.result import table_of, write_table
+from bench.sensitivity.run import SensitivityRun, run_from_line
+from bench.sensitivity.traffic import ITERATION_S, TRAFFIC, samples_of, work_of
+from bench.workloads.patterns import Pattern, PatternWork
+from mltcp.core.errors import UsageError
+from placement.model.throughput.table import Layout, published_table, read_table
+
+TABLE = published_table()
+RATE_BPS = 100_000_000
+SMALL = Layout("GraphSage", 2, 2)
+LARGE = Layout("FSDP", 2, 2)
+
+
+def plan(**changes):
+    policies = tuple(parse_policy(name, "cubic") for name in ("cubic", "reno"))
+    return replace(
+        SensitivityPlan(layouts_of(TABLE), TABLE, policies, Link(RATE_BPS, 200_000, 30_000)), **changes
+    )
+
+
+@pytest.mark.parametrize("model", TRAFFIC)
+def test_two_nodes_send_what_table_1_says_at_a_hundredth(model):
+    work = work_of(Layout(model, 2, 2), TABLE, RATE_BPS)
+    assert work.sent_bytes(2) == pytest.approx(TRAFFIC[model].mb_per_s * 1e6 * ITERATION_S / 100, rel=1e-5)
+    # Of an iteration of 0.2 s, x / (1 + x) is communication.
+    assert work.compute_s == pytest.approx(ITERATION_S / (1 + TRAFFIC[model].ratio))
+
+
+def test_other_layouts_compute_as_their_throughput_says():
+    first, other = Layout("MobileNetV3", 2, 2), Layout("MobileNetV3", 8, 4)
+    works = [work_of(layout, TABLE, RATE_BPS) for layout in (first, other)]
+    assert works[1].compute_s / works[0].compute_s == pytest.approx(
+        4 * TABLE.throughput(first) / TABLE.throughput(other)
+    )
+    assert works[1].size_bytes == works[0].size_bytes
+    assert samples_of(other, TABLE) == pytest.approx(4 * samples_of(first, TABLE))
+
+
+def test_the_tokens_of_a_mixture_of_experts_grow_with_the_gpus_of_a_host():
+    sizes = [work_of(Layout("MoE", gpus, 2), TABLE, RATE_BPS).size_bytes for gpus in (2, 4, 8)]
+    assert sizes == pytest.approx([sizes[0], 2 * sizes[0], 4 * sizes[0]], abs=4)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "of_size"), [(Pattern.ALL_REDUCE, 1.5), (Pattern.SHARDED, 2.25), (Pattern.ALL_TO_ALL, 0.75)]
+)
+def test_bytes_that_a_rank_of_four_sends(pattern, of_size):
+    assert PatternWork(pattern, 0.1, 1000, 4).sent_bytes(4) == of_size * 1000
+
+
+def test_all_pairs_of_thirty_layouts_are_measured_under_all_controls():
+    points = list(plan().points())
+    pairs = [point for point in points if len(point.layouts) == 2]
+    assert len(layouts_of(TABLE)) == 30
+    assert len(pairs) == 2 * 465
+    assert len({frozenset(point.layouts) for point in pairs}) == 465
+    alone = [point for point in points if len(point.layouts) == 1 and point.block is None]
+    assert len(alone) == 2 * 3 * 30
+    references = [number for number, point in enumerate(points) if point.block is not None]
+    assert all(points[number].layouts == (plan().reference,) for number in references)
+    assert max(later - former for former, later in pairwise(references)) <= 2 * REFERENCE_EVERY + 1
+    assert len({plan().key(point) for point in points}) == len(points)
+
+
+def test_the_same_seed_has_the_same_order_and_phases_under_all_controls():
+    points = list(plan(seed=3).points())
+    assert points == list(plan(seed=3).points())
+    assert points != list(plan(seed=4).points())
+    pair = next(point for point in points if len(point.layouts) == 2)
+    assert plan().phase_s(pair) == plan().phase_s(replace(pair, control="reno"))
+
+
+def runs():
+    """One layout that another one slows down by half, and that is not slowed down itself."""
+
+    def run(layouts, *times, repeat=0, is_reference=False):
+        key = f"{layouts}/{repeat}/{is_reference}"
+        other_load = 0.2 if is_reference and repeat else 0.01
+        return SensitivityRun(key, "cubic", layouts, repeat, is_reference, times, 0.0, other_load)
+
+    return [
+        run((SMALL,), (0.1, 0.1, 0.11)),
+        run((LARGE,), (0.4, 0.4, 0.41)),
+        run((SMALL,), (0.1,), is_reference=True),
+        run((SMALL,), (0.1,), repeat=1, is_reference=True),
+        run((SMALL,), (0.104,), repeat=2, is_reference=True),
+        run((SMALL, LARGE), (0.2, 0.2, 0.2), (0.4, 0.39, 0.4)),
+        run((SMALL, LARGE), (0.25, 0.25, 0.25), (0.4, 0.4, 0.4), repeat=1),
+        run((SMALL, SMALL), (0.1, 0.1), (0.1, 0.12)),
+        run((LARGE, LARGE), (0.8, 0.8), (0.8, 0.8)),
+    ]
+
+
+def test_ratios_are_medians_alone_over_medians_together():
+    table = table_of("cubic", runs())
+    cells = {(cell.layout, cell.other): cell for cell in table.cells}
+    assert len(cells) == 4
+    beside = cells[SMALL, LARGE]
+    assert beside.ratio == pytest.approx(0.1 / 0.225)
+    assert beside.repeats == pytest.approx((0.5, 0.4))
+    assert beside.low <= beside.ratio <= beside.high
+    assert cells[LARGE, SMALL].ratio == pytest.approx(1.0)
+    assert cells[LARGE, LARGE].ratio == pytest.approx(0.5)
+    assert table.drift == pytest.approx(0.04)
+    assert (table.disturbed, len(table.other_loads)) == (2, 9)
+    assert table.within(0.05) == 0.5
+
+
+def test_the_table_is_read_as_the_published_one_is(tmp_path):
+    write_table(table_of("cubic", runs()), TABLE, tmp_path, "a test", date(2026, 1, 2))
+    found = read_table(tmp_path)
+    assert found.ratio(SMALL, LARGE) == pytest.approx(0.1 / 0.225, abs=1e-4)
+    assert found.throughput(LARGE) == pytest.approx(samples_of(LARGE, TABLE) / 0.4, rel=1e-5)
+    assert (tmp_path / "measured_ratios.csv").read_text().splitlines()[1].endswith(",a test,2026-01-02")
+
+
+def test_a_run_is_read_from_its_line():
+    for run in runs():
+        assert run_from_line(run.line().encode()) == run
+    for line in (b"[]", b"{}", b"1", b'{"layouts": 3}'):
+        with pytest.raises((ValueError, TypeError)):
+            run_from_line(line)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("--models", "VGG"),
+            "--models: expected some of MobileNetV3, GraphSage, FSDP, Transformer-XL, DLRM, MoE",
+        ),
+        (("--gpus", "3"), "--gpus: expected some of 2, 4, 8, got 3"),
+        (("--gpus", "two"), "--gpus: expected whole numbers such as 2,4, got 'two'"),
+        (("--seconds", "0"), "--seconds: expected 0.1 to 3600, got 0"),
+        (("--repeat", "0"), "--repeat: expected 1 or more, got 0"),
+        (("--policies", "nosuch"), "policy: expected"),
+        (("--rate", "fast"), "--rate"),
+    ],
+)
+def test_bad_arguments(tmp_path, capsys, arguments, message):
+    assert cli.main(["sensitivity", "-o", str(tmp_path / "report"), *arguments]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_a_model_without_traffic_is_named():
+    with pytest.raises(UsageError, match="model: expected one of GraphSage"):
+        work_of(Layout("BERT", 2, 2), TABLE, RATE_BPS)
+    assert json.dumps(sorted(TRAFFIC)) == json.dumps(sorted(TABLE.models))
