@@ -55,32 +55,53 @@ OWN_CONTROLS = {
 """Lab tests that load no congestion controls, or under names of their own."""
 
 
+BEGIN_EARLY = (
+    *("lab", "engine ports"),
+    "tests/unit/collectives/group/test_same_as_gloo_on_four_ranks.py",
+    "tests/unit/collectives/group/test_backend.py",
+    "tests/unit/test_imports.py",
+    "tests/lab/test_elastic_jobs.py",
+    "tests/unit/bench/allreduce/test_sweep.py",
+    "tests/unit/bench/workloads/test_jobs.py",
+    *(f"tests/lab/test_{name}.py" for name in ("perf", "lab", "side_by_side", "local_engine", "two_tier")),
+    "tests/unit/placement/simulator/test_exact.py",
+    *(f"tests/unit/collectives/{name}.py" for name in ("group/test_faults", "elastic/test_training")),
+)
+"""The units of work that last longest, in the order in which they begin, so that none of them is the last to end. xdist
+gives each worker two at the start: of four, the first one the first and the fifth."""
+
+
+def _unit_of_work(file):
+    """What one worker does in a piece: a module, so that its fixtures are made once, or modules that share something.
+
+    xdist's own groups cannot be used: its version 3.8 does not find them under pytest 9.2.
+    """
+    is_shared = file.startswith("tests/lab/") and file not in OWN_CONTROLS
+    return "lab" if is_shared else SHARED.get(file, file)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Keep the tests of a module on one worker, so that its fixtures are made once.
-
-    The other lab tests are one unit of work: they share congestion controls kernel-wide. xdist's own groups cannot be
-    used: its version 3.8 does not find them under pytest 9.2.
-    """
+    """Give a worker one unit of work after the other, in the order of collection."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class ModuleScheduling(LoadScopeScheduling):
+    class UnitScheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            file = nodeid.split("::", 1)[0]
-            is_shared = file.startswith("tests/lab/") and file not in OWN_CONTROLS
-            return "lab" if is_shared else SHARED.get(file, file)
+            return _unit_of_work(nodeid.split("::", 1)[0])
 
-    return ModuleScheduling(config, log)
+    config.option.loadscopereorder = False
+    return UnitScheduling(config, log)
 
 
 def pytest_collection_modifyitems(config, items):
-    """Shuffle if asked to."""
-    seed = config.getoption("--random-order")
-    if seed is None:
-        return
-    draw = random.Random(seed)
+    """Shuffle if asked to; what lasts long begins early."""
     modules = [list(tests) for _, tests in groupby(items, key=lambda item: item.path)]
-    draw.shuffle(modules)
-    for tests in modules:
-        draw.shuffle(tests)
+    seed = config.getoption("--random-order")
+    if seed is not None:
+        draw = random.Random(seed)
+        draw.shuffle(modules)
+        for tests in modules:
+            draw.shuffle(tests)
+    place = {unit: position for position, unit in enumerate(BEGIN_EARLY)}
+    modules.sort(key=lambda tests: place.get(_unit_of_work(tests[0].nodeid.split("::", 1)[0]), len(place)))
     items[:] = [test for tests in modules for test in tests]

@@ -32,6 +32,7 @@ from collectives.agent.time_shift import LATE, LONGEST_NS, TimeShifts
 from collectives.core.notices import warn_once
 from collectives.recording.records import Iteration
 from mltcp.core.delay import Decision, Delay, Detach
+from mltcp.core.one_line import one_line
 
 _log = logging.getLogger("mltcp")
 
@@ -210,7 +211,7 @@ class Agent:
         if decision is None:
             self._end_stream()
         elif isinstance(decision, Detach):
-            _log.info("mltcp: the placement service has detached this job: %s", decision.reason)
+            _log.info("mltcp: the placement service has detached this job: %s", one_line(decision.reason))
             self._detached = True
             self._end_stream()
         else:

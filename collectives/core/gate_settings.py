@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import BINARY_SIZES, parse_number, parse_size_bytes
+from mltcp.core.trusted_directory import account_number
 
 THRESHOLD_BYTES = 65536
 TIMEOUT_S = 5.0
@@ -23,12 +24,15 @@ class GateSettings:
         threshold_bytes: operations with a smaller payload need no pass (MLTCP_GATE_BYTES).
         timeout_s: a gate that does not answer for this long counts as dead (MLTCP_GATE_TIMEOUT, in seconds).
         token: authenticates this process at the gate, if the gate requires it (MLTCP_GATE_TOKEN).
+        socket_owner: number of the account that runs the gate at a Unix socket, if it is neither this one nor root
+            (MLTCP_GATE_SOCKET_OWNER, a name or number).
     """
 
     address: str
     threshold_bytes: int = THRESHOLD_BYTES
     timeout_s: float = TIMEOUT_S
     token: str = ""
+    socket_owner: int | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> GateSettings | None:
@@ -41,6 +45,7 @@ class GateSettings:
         if not address:
             return None
         check_address("MLTCP_GATE", address)
+        owner = environment.get("MLTCP_GATE_SOCKET_OWNER", "").strip()
         return cls(
             address,
             parse_size_bytes(
@@ -57,6 +62,7 @@ class GateSettings:
                 highest=3600,
             ),
             environment.get("MLTCP_GATE_TOKEN", ""),
+            account_number(owner, "MLTCP_GATE_SOCKET_OWNER") if owner else None,
         )
 
 

@@ -10,15 +10,13 @@ from pathlib import Path
 
 from collectives.core.gate_settings import GateSettings, check_address
 from mltcp.core.errors import UsageError
-from mltcp.core.quantities import parse_rate_bps
+from mltcp.core.quantities import parse_flag, parse_rate_bps
 from mltcp.ebpf.congestion_controls import DEFAULT_CONTROL
 from mltcp.pacing.rate_law import MAX_LINE_RATE_BPS, MIN_LINE_RATE_BPS
 
 WRAPPABLE = ("gloo", "nccl")
 NO_CONTROL = "none"
 LAWS = ("mltcp_dcqcn", "dcqcn")
-_TRUE = ("1", "true", "yes", "on")
-_FALSE = ("", "0", "false", "no", "off")
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class Settings:
             wrap=_wrapped(environment.get("MLTCP_WRAP", "")),
             control=control or DEFAULT_CONTROL,
             control_asked=bool(control),
-            strict=_flag("MLTCP_STRICT", environment.get("MLTCP_STRICT", "")),
+            strict=parse_flag(environment.get("MLTCP_STRICT", ""), field="MLTCP_STRICT"),
             profile=Path(profile) if profile else None,
             job=environment.get("MLTCP_JOB") or Path(sys.argv[0] or "job").stem,
             pace=_pace(environment.get("MLTCP_PACE", "")),
@@ -100,9 +98,3 @@ def _placement(address: str) -> str:
     if address:
         check_address("MLTCP_PLACEMENT", address)
     return address
-
-
-def _flag(name: str, value: str) -> bool:
-    if value.lower() not in _TRUE + _FALSE:
-        raise UsageError(f"{name}: expected 1 or 0, got {value!r}")
-    return value.lower() in _TRUE

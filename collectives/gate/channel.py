@@ -6,10 +6,12 @@ import json
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from struct import Struct
 from typing import Any
 
 from mltcp.core.errors import MltcpError
+from mltcp.core.trusted_directory import UnsafeDirectoryError, check_trusted_directory
 
 VERSION = 1
 HELLO, ASK, DONE = 1, 2, 3
@@ -33,10 +35,13 @@ class GateChannel:
         address: ``unix:/path`` or ``host:port``.
         hello: fields that identify this rank to the gate.
         timeout_s: of every wait for the gate.
+        socket_owner: number of the account that runs the gate at a Unix socket, if it is neither this one nor root.
     """
 
-    def __init__(self, address: str, hello: Mapping[str, Any], timeout_s: float) -> None:
-        self._socket = _connected(address, timeout_s)
+    def __init__(
+        self, address: str, hello: Mapping[str, Any], timeout_s: float, socket_owner: int | None = None
+    ) -> None:
+        self._socket = _connected(address, timeout_s, socket_owner)
         self._received = b""
         try:
             body = json.dumps({"version": VERSION, **hello}).encode()
@@ -96,8 +101,21 @@ def _checked(kind: int, body: bytes) -> tuple[int, bytes]:
     return kind, body
 
 
-def _connected(address: str, timeout_s: float) -> socket.socket:
+def _check_directory(path: str, socket_owner: int | None) -> None:
+    """Check that nobody else could put a socket of his own in place of the gate's, before anything is sent."""
+    try:
+        check_trusted_directory(Path(path).parent, socket_owner)
+    except UnsafeDirectoryError as error:
+        raise GateRefusedError(
+            f"{error}; another account that runs the gate: MLTCP_GATE_SOCKET_OWNER"
+        ) from None
+    except MltcpError as error:
+        raise ConnectionError(str(error)) from None
+
+
+def _connected(address: str, timeout_s: float, socket_owner: int | None) -> socket.socket:
     if address.startswith("unix:"):
+        _check_directory(address.removeprefix("unix:"), socket_owner)
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.settimeout(timeout_s)

@@ -147,12 +147,16 @@ class Gate:
         """The connection of the calling thread."""
         if getattr(self._own, "round", None) != self._round:
             round_ = self._round
-            channel = GateChannel(self.settings.address, self._hello, self.settings.timeout_s)
+            channel = self._new_channel()
             with self._lock:
                 self._channels.add(channel)
             self._own.channel, self._own.round = channel, round_
         found: GateChannel = self._own.channel
         return found
+
+    def _new_channel(self) -> GateChannel:
+        settings = self.settings
+        return GateChannel(settings.address, self._hello, settings.timeout_s, settings.socket_owner)
 
     def _fail(self, error: Exception, round_: int) -> None:
         """Proceed without passes from now on, on all threads, and start to look for the gate."""
@@ -176,7 +180,7 @@ class Gate:
         """Wait until the gate is back; runs on a thread of its own."""
         while not self._closing.wait(RETRY_S):
             try:
-                GateChannel(self.settings.address, self._hello, self.settings.timeout_s).close()
+                self._new_channel().close()
             except OSError:
                 continue
             except GateRefusedError as error:

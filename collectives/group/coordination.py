@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch.distributed import PrefixStore, Store
+from torch.distributed import Store
 
 from collectives.agent.agent import Agent
 from collectives.agent.announcements import Announcer, Listener
@@ -15,10 +13,9 @@ from collectives.agent.time_shift import TimeShifts
 from collectives.core.settings import Settings
 from collectives.gate.gate import Gate
 from collectives.group.admission import AdmissionControl
+from collectives.group.run_identity import identifier_of_run
 from collectives.recording.recorder import Recorder
 from mltcp.core.delay import Delay
-
-_KEYS = "mltcp/run"
 
 
 @dataclass(frozen=True)
@@ -51,10 +48,10 @@ class Coordination:
         self._turn = 0
 
     def begin(self, store: Store, rank: int, ranks: int) -> None:
-        """Start what is configured and not running yet; `store` is that of a process group that was just made."""
+        """Start what is configured and not running yet; `store` is one that all ranks share, as long as it exists."""
         settings, recorder = self._settings, self._recorder
         if settings.gate is not None and self.admission.gate is None:
-            instance = _instance(store, rank)
+            instance = identifier_of_run(store)
             self.admission.gate = Gate(settings.gate, settings.job, instance, rank, lambda: recorder.count)
         if settings.placement and self._rank_shifts is None and ranks > 0:
             if rank == 0:
@@ -110,12 +107,3 @@ def _follow(recorder: Recorder, store: Store, rank: int, turn: int) -> _RankShif
     shifts = TimeShifts(acknowledge)
     listener = Listener(store, rank, shifts.add, turn)
     return _RankShifts(shifts, (shifts.close, listener.close))
-
-
-def _instance(store: Store, rank: int) -> str:
-    """An identifier shared by all processes of this run, and by no other run."""
-    own = PrefixStore(_KEYS, store)
-    if rank == 0:
-        launched = os.environ.get("TORCHELASTIC_RUN_ID", "")[:32]
-        own.set("instance", f"{launched}-{secrets.token_hex(4)}".lstrip("-"))
-    return bytes(own.get("instance")).decode()

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from collectives.core.notices import rank_on_host
 from collectives.core.settings import Settings
 from collectives.group.coordination import Coordination, coordination_of
+from collectives.group.run_identity import identifier_of_run, store_of_run
 from collectives.recording import optimizer_steps
 from collectives.recording.demand import Profile, as_document, profile_of
 from collectives.recording.profile_file import ProfileFile
@@ -62,11 +63,12 @@ class Job:
         self._opened = False
 
     def open(self, settings: Settings, rank: int, ranks: int, backend: str, store: dist.Store) -> None:
-        """Set the job up for a new process group whose ranks share `store`; the first one decides settings and rank.
+        """Set the job up for a new process group, which has `store`; the first one decides settings and rank.
 
         Raises:
             MltcpError: the profile's file cannot be written, or, under MLTCP_STRICT, the daemon refuses the job.
         """
+        store = store_of_run(store)
         if self._opened:
             self._coordinate(store)
             return
@@ -74,7 +76,7 @@ class Job:
         if settings.profile is not None and rank == 0:
             self._file = ProfileFile(settings.profile)
             self._write()
-        self.membership = daemon.join(settings, store, rank, ranks)
+        self.membership = daemon.join(settings, lambda: identifier_of_run(store), rank, ranks)
         if settings.pace is not None:
             self.pacer = SocketPacer(settings.pace.line_rate_bps, settings.pace.mltcp)
         self.coordination = coordination_of(settings, self.recorder)

@@ -2,7 +2,7 @@
 
 The completion of a Gloo operation is signalled only to threads that wait for it. A callback on its future would run
 before these are woken, and so delay every operation. An operation that completes while the thread sleeps is noticed up
-to `LINGER_S` late.
+to `LINGER_S` late, and one that completes before one that was added earlier up to `SLICE_S` late.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
 
 _log = logging.getLogger("mltcp")
@@ -19,16 +21,21 @@ _log = logging.getLogger("mltcp")
 LINGER_S = 0.0005
 """The idle thread polls at this interval before it blocks, because waking it costs the caller microseconds."""
 
+SLICE_S = 0.1
+"""The longest wait for one work, after which the others are looked at."""
+
 _LINGERS = 8
 _POLL_S = 0.001
-_JOIN_S = 2.0
+_CLOSE_S = 2.0
+_LONGEST_TASK_S = 5.0
+_SLICE = timedelta(seconds=SLICE_S)
 
 
 class AnyWork(Protocol):
     """The part of torch's Work that is used here."""
 
-    def wait(self) -> bool:
-        """Block until the operation is complete; raises its error."""
+    def wait(self, timeout: timedelta = ...) -> bool:
+        """Block until the operation is complete; raises its error, or one if the time is over."""
 
     def is_completed(self) -> bool:
         """Whether the operation is complete."""
@@ -38,25 +45,73 @@ Done = Callable[[int | None], None]
 Task = Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """A work, and what is called with the time of its completion.
+
+    Attributes:
+        by_polling: its wait() does not block until it is complete.
+    """
+
+    work: AnyWork
+    done: Done
+    by_polling: bool
+
+    def completes_soon(self) -> bool:
+        """Wait for its completion, for at most `SLICE_S`; whether it is complete, which has then been noted."""
+        began_s = time.monotonic()
+        if not self.by_polling:
+            try:
+                self.work.wait(_SLICE)
+            except Exception:
+                # Its error, or the end of the slice: only a complete work tells which.
+                pass
+            else:
+                self.done(time.monotonic_ns())
+                return True
+        if self.is_complete():
+            return True
+        if time.monotonic() - began_s < _POLL_S:
+            time.sleep(_POLL_S)
+        return False
+
+    def is_complete(self) -> bool:
+        """Whether it is complete, which has then been noted."""
+        if not self.work.is_completed():
+            return False
+        now_ns: int | None = time.monotonic_ns()
+        if not self.by_polling:
+            try:
+                self.work.wait()
+            except Exception:
+                # The caller of the operation gets this error from its own wait().
+                now_ns = None
+        self.done(now_ns)
+        return True
+
+
 class CompletionThread:
     """Waits for works in the order in which they were added, and runs small tasks between them.
 
-    The thread is a daemon and starts with the first item; the owner must call `close` before the interpreter ends.
+    A work that takes long does not hold up those behind it, nor keep their tensors alive. A task waits for all works
+    before it. The thread is a daemon and starts with the first item; the owner must call `close` before the interpreter
+    ends.
     """
 
     def __init__(self) -> None:
-        self._items: deque[tuple[AnyWork, Done, bool] | Task | None] = deque()
+        self._items: deque[_Watched | Task | None] = deque()
         self._thread: threading.Thread | None = None
         self._start = threading.Lock()
         self._asleep = False
         self._wake = threading.Semaphore(0)
+        self._ends_s = float("inf")
 
     def watch(self, work: AnyWork, done: Done, by_polling: bool = False) -> None:
         """Call `done` with the time of completion, or None if the work failed.
 
         `by_polling` is for works whose wait() does not block until they are complete (NCCL's).
         """
-        self._items.append((work, done, by_polling))
+        self._items.append(_Watched(work, done, by_polling))
         if self._asleep or self._thread is None:
             self._wake_up()
 
@@ -79,12 +134,17 @@ class CompletionThread:
         return threading.current_thread() is self._thread
 
     def close(self) -> None:
-        """Finish the pending items, for at most two seconds; the thread starts again with the next item."""
+        """Finish the pending items, for at most two seconds, and end the thread; it starts again with the next item.
+
+        Works that are not complete by then never will be: a rank that they need has failed.
+        """
         thread = self._thread
         if thread is not None and thread.is_alive():
+            self._ends_s = time.monotonic() + _CLOSE_S
             self._items.append(None)
             self._wake.release()
-            thread.join(_JOIN_S)
+            thread.join(_CLOSE_S + _LONGEST_TASK_S)
+            self._ends_s = float("inf")
         self._thread = None
 
     def forget(self) -> None:
@@ -100,16 +160,36 @@ class CompletionThread:
                 self._thread = threading.Thread(target=self._loop, name="mltcp-completion", daemon=True)
                 self._thread.start()
 
+    # -- on the thread -------------------------------------------------------------------------------------------------
+
     def _loop(self) -> None:
+        pending: deque[_Watched | Task | None] = deque()
         while True:
-            while self._items:
-                item = self._items.popleft()
-                if item is None:
-                    return
-                _process(item)
-                # Do not keep the work, and with it tensors, alive until the next item.
-                del item
-            self._pause()
+            if not pending:
+                if not self._items:
+                    self._pause()
+                    continue
+                pending.append(self._items.popleft())
+            if pending[0] is None or time.monotonic() > self._ends_s:
+                return
+            if _settles(pending[0], _Watched.completes_soon):
+                pending.popleft()
+            else:
+                self._look_at_others(pending)
+
+    def _look_at_others(self, pending: deque[_Watched | Task | None]) -> None:
+        """Remove the works that have completed before the first one, and the tasks that wait for none of the rest."""
+        while self._items:
+            pending.append(self._items.popleft())
+        left: deque[_Watched | Task | None] = deque()
+        while pending:
+            item = pending.popleft()
+            if item is None or (left and not isinstance(item, _Watched)):
+                left.append(item)
+                continue
+            if not _settles(item, _Watched.is_complete):
+                left.append(item)
+        pending.extend(left)
 
     def _pause(self) -> None:
         for _ in range(_LINGERS):
@@ -124,25 +204,12 @@ class CompletionThread:
             self._wake.acquire()
 
 
-def _process(item: tuple[AnyWork, Done, bool] | Task) -> None:
+def _settles(item: _Watched | Task, look: Callable[[_Watched], bool]) -> bool:
+    """Whether an item is done: a work that `look` finds complete, or a task, which is run. Errors are logged."""
     try:
-        if isinstance(item, tuple):
-            work, done, by_polling = item
-            done(_completion(work, by_polling))
-        else:
-            item()
+        if isinstance(item, _Watched):
+            return look(item)
+        item()
     except Exception:
         _log.exception("mltcp: a task on the completion thread failed")
-
-
-def _completion(work: AnyWork, by_polling: bool) -> int | None:
-    try:
-        if by_polling:
-            while not work.is_completed():
-                time.sleep(_POLL_S)
-        else:
-            work.wait()
-    except Exception:
-        # The caller of the operation gets this error from its own wait().
-        return None
-    return time.monotonic_ns()
+    return True

@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
-from collections.abc import Iterable
-
-from torch.distributed import PrefixStore, Store
+from collections.abc import Callable, Iterable
 
 from collectives.core.notices import rank_on_host, warn_once
 from collectives.core.settings import Settings
 from collectives.transport.sockets import Mesh
 from mltcp.core.errors import MltcpError, NotAvailableError
-from mltcp.daemon.client.client import INSTANCE, NoDaemonError, Registration
+from mltcp.daemon.client.client import INSTANCE, NoDaemonError, Registration, socket_path
 from mltcp.daemon.client.membership import Membership
 
-_KEYS = "mltcp/daemon"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._@-]+")
 _LONGEST_NAME = 31
 
 
-def join(settings: Settings, store: Store, rank: int, ranks: int) -> Membership | None:
+def join(settings: Settings, run: Callable[[], str], rank: int, ranks: int) -> Membership | None:
     """Register this process as a member of its job; None if no daemon answers, or if it refuses, which is logged.
+
+    Args:
+        settings: of this process.
+        run: returns the identifier of this run; not called where no daemon has ever run.
+        rank, ranks: of this process in the job, and of the job.
 
     Raises:
         NotAvailableError: the daemon refuses, and MLTCP_STRICT is set.
     """
+    path = socket_path()
+    if path is None or not path.parent.is_dir():
+        return None
     registration = Registration(
         job=_name(settings.job),
-        instance=_instance(store, rank),
+        instance=os.environ.get(INSTANCE) or run(),
         rank=rank,
         ranks=ranks,
         control=settings.control if settings.control_asked else "default",
@@ -68,16 +72,3 @@ def _name(text: str) -> str:
     """The job's name in the form that the daemon and the kernel accept."""
     name = _NOT_IN_NAMES.sub("-", text).lstrip("._@-")[:_LONGEST_NAME]
     return name or "job"
-
-
-def _instance(store: Store, rank: int) -> str:
-    """An identifier shared by all processes of this run, and by no other run; made by rank 0 unless it is given."""
-    if given := os.environ.get(INSTANCE):
-        return given
-    own = PrefixStore(_KEYS, store)
-    launched = os.environ.get("TORCHELASTIC_RUN_ID", "")
-    token = f"{launched[:32]}-{secrets.token_hex(4)}".lstrip("-")
-    if rank == 0:
-        own.set("instance", token)
-        return token
-    return bytes(own.get("instance")).decode()

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mltcp.core.errors import UsageError
-from mltcp.daemon.client.client import INSTANCE, Client, Registration
+from mltcp.daemon.client.client import INSTANCE, NoDaemonError, Registration
+from mltcp.daemon.client.membership import Membership
+from mltcp.ebpf.cgroups import entered_cgroup, job_cgroup_name
 from mltcp.ebpf.congestion_controls import CONTROLS, Controls, require_root
 from mltcp.ebpf.jobs import attached, check_name
 from mltcp.ebpf.layout import KernelJob
@@ -43,18 +45,28 @@ def run(program: Program, job: KernelJob, control: str, controls: Controls | Non
         return _wait(_start(program.arguments, control, place.cgroup, account))
 
 
-def run_in_job_of_daemon(program: Program, client: Client, registration: Registration) -> int:
+def run_in_job_of_daemon(program: Program, registration: Registration) -> int:
     """Run a program in a job of the daemon, which needs no privilege; returns its exit status.
 
-    This process is a member of the job while the program runs. Both are in the job's cgroup.
+    This process is a member of the job while the program runs, also after a restart of the daemon. Both are in the
+    job's cgroup, which is below the one that this process was in.
 
     Raises:
         UsageError, NotAvailableError: the daemon rejects the job.
     """
     account = _account(program.user)
-    made = client.register(registration)
-    os.environ["MLTCP_JOB"], os.environ[INSTANCE] = registration.job, registration.instance
-    return _wait(_start(program.arguments, made.control, None, account))
+    with entered_cgroup(job_cgroup_name(os.geteuid(), registration.job, registration.instance)):
+        membership = Membership(registration, watched=False)
+        try:
+            made = membership.registered
+            if made is None:
+                raise NoDaemonError("mltcpd is gone")
+            os.environ["MLTCP_JOB"], os.environ[INSTANCE] = registration.job, registration.instance
+            child = _start(program.arguments, made.control, None, account)
+            membership.watch()
+            return _wait(child)
+        finally:
+            membership.close()
 
 
 def _account(user: str | None) -> pwd.struct_passwd | None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.journal.journal import JOURNAL, Journal
 from mltcp.daemon.journal.restore import restore
+from mltcp.ebpf.cgroups import remove_left_cgroups, remove_parent_cgroup
 from mltcp.ebpf.congestion_controls import require_root
-from mltcp.ebpf.jobs import remove_parent_cgroup
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,6 +26,7 @@ def execute(options: argparse.Namespace) -> int:
     with Journal.locked(options.journal) as journal:
         lines = restore(journal)
         with suppress(MltcpError):
+            remove_left_cgroups()
             remove_parent_cgroup()
         print("\n".join(lines) or "nothing to undo")
         return 1 if journal.pending() else 0

@@ -81,11 +81,10 @@ def execute(options: argparse.Namespace) -> int:
         raise UsageError("nothing to run: expected mltcp run [options] -- COMMAND ...")
     program, job = Program(tuple(arguments), options.user), _job(options, arguments)
     try:
-        client = Client()
+        Client().close()
     except NoDaemonError:
         return run(program, job, options.cc or DEFAULT_CONTROL)
-    with client:
-        return run_in_job_of_daemon(program, client, _registration(options, job))
+    return run_in_job_of_daemon(program, _registration(options, job))
 
 
 def _registration(options: argparse.Namespace, job: KernelJob) -> Registration:

@@ -8,10 +8,11 @@ import json
 import os
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from mltcp.cli.top import read_status, screen
+from mltcp.core.one_line import one_line
 from mltcp.daemon.client.client import NoDaemonError
 from mltcp.daemon.client.status import DaemonStatus
 from mltcp.ebpf.congestion_controls import CONTROLS, Controls, require_root
@@ -103,7 +104,7 @@ def _print_jobs(jobs: dict[int, KernelJob]) -> None:
     for job in jobs.values():
         law, tracker = job.aggressiveness, job.tracker
         table.add_row(
-            escape(job.name),
+            Text(one_line(job.name)),
             str(job.flows),
             f"{law.shape.label} {law.slope:g}, {law.intercept:g}",
             str(tracker.iteration),
@@ -121,7 +122,7 @@ def _print_flows(jobs: dict[int, KernelJob], flows: list[Flow]) -> None:
     for flow in flows:
         table.add_row(
             f"{flow.local} > {flow.remote}",
-            escape(jobs[flow.job].name) if flow.job in jobs else "-",
+            Text(one_line(jobs[flow.job].name)) if flow.job in jobs else "-",
             flow.control,
             f"{flow.factor:.2f}",
             str(flow.cwnd),

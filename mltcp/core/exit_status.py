@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.extras import not_installed
+from mltcp.core.one_line import one_line
 
 FAILURE, BAD_USAGE, INTERRUPTED = 1, 2, 130
 
@@ -25,7 +26,7 @@ def exit_status(
     """
 
     def report(message: object, status: int) -> int:
-        print(f"{tool}: {message}", file=sys.stderr)
+        print(f"{tool}: {one_line(str(message))}", file=sys.stderr)
         return status
 
     try:

@@ -1,4 +1,4 @@
-"""Parsing and formatting of rates, sizes, durations and numbers that people type, exact and with one form of error."""
+"""Parsing and formatting of quantities and flags that people type, exact and with one form of error."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ LARGEST_BYTES = 10**18
 _RATES: dict[str, int] = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9, "tbit": 10**12}
 _QUANTITY = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,18}))? ?([a-z]{0,4})")
 _LONGEST_TEXT = 64
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("", "0", "false", "no", "off")
 
 DECIMAL_SIZES: dict[str, int] = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 """Powers of 1000, as the options of the lab's links take them."""
@@ -81,6 +83,17 @@ def parse_number(text: object, *, field: str, lowest: float = -math.inf, highest
     except ValueError:
         number = math.nan
     return _number_within(number, text, field, lowest, highest)
+
+
+def parse_flag(text: str, *, field: str) -> bool:
+    """Parse the value of a variable that switches something on or off; an empty value is off.
+
+    Raises:
+        UsageError: it is neither; the message begins with `field`.
+    """
+    if text.lower() not in _TRUE + _FALSE:
+        raise UsageError(f"{field}: expected 1 or 0, got {shown(text)}")
+    return text.lower() in _TRUE
 
 
 def check_number(value: object, *, field: str, lowest: float = -math.inf, highest: float = math.inf) -> float:

@@ -2,6 +2,9 @@
 /*
  * A sockops program on a job's cgroup: tags every TCP socket that a process in it opens or accepts with the job, and sets
  * its congestion control, mark and priority. One copy is loaded per job; `attachment` is set before loading.
+ *
+ * Where jobs are nested, the kernel runs the programs of all cgroups from the socket's own upwards. The innermost job has
+ * the socket; the programs above leave it alone.
  */
 #include "mltcp.bpf.h"
 
@@ -16,22 +19,33 @@ char _license[] SEC("license") = "Dual BSD/GPL";
 
 struct attachment {
 	__u32 job;
-	__u32 mark; /* mark and priority, which select the HTB class of a paced job; 0: none */
+	__u32 mark;  /* mark and priority, which select the HTB class of a paced job; 0: none */
+	__u32 level; /* of the cgroup: how far it is below the root */
 	char control[CONTROL_NAME_BYTES];
 };
 
 const volatile struct attachment attachment = {};
 
-static __always_inline void tag(struct bpf_sock_ops *context)
+/* Take the socket for the job, if there is one in the kernel. Returns false if it is an inner job's. */
+static __always_inline bool take(struct bpf_sock_ops *context, bool connected)
 {
 	struct bpf_sock *sk = context->sk;
 	struct flow *flow;
 
-	if (!sk || !attachment.job)
-		return;
+	if (!sk)
+		return true;
+	/* Without controls of ours there is no storage that the programs share: the mark of another job tells. */
+	if (attachment.mark && sk->mark != attachment.mark && sk->mark >> 16 == attachment.mark >> 16)
+		return false;
 	flow = bpf_sk_storage_get(&mltcp_flows, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	if (flow)
+	if (!flow)
+		return true;
+	if (flow->level > attachment.level)
+		return false;
+	flow->level = attachment.level;
+	if (connected && attachment.job)
 		flow->job = attachment.job;
+	return true;
 }
 
 /* HTB selects the class by priority; a classifier selects it by mark: see mltcp/pacing/htb_qdisc.py. */
@@ -56,14 +70,16 @@ int mltcp_attach(struct bpf_sock_ops *context)
 {
 	switch (context->op) {
 	case BPF_SOCK_OPS_TCP_LISTEN_CB: /* before the SYN-ACK: the control decides whether ECN is accepted */
-		control(context);
+		if (take(context, false))
+			control(context);
 		break;
 	case BPF_SOCK_OPS_TCP_CONNECT_CB:         /* before the SYN, for the same reason */
 	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:  /* again, if the program chose another control in between */
 	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
-		tag(context);
-		classify(context);
-		control(context);
+		if (take(context, true)) {
+			classify(context);
+			control(context);
+		}
 	}
 	return 1;
 }

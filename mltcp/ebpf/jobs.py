@@ -7,22 +7,29 @@ import re
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mltcp.core.errors import MltcpError, UsageError, shown
 from mltcp.ebpf import build
+from mltcp.ebpf.cgroups import (
+    cgroup_of,
+    level_of,
+    make_cgroup,
+    owned_cgroup_name,
+    remove_cgroup,
+    remove_left_cgroups,
+    remove_parent_cgroup,
+)
 from mltcp.ebpf.congestion_controls import CONTROLS, SOURCES, Controls, available, is_alive
 from mltcp.ebpf.layout import KernelJob
 from mltcp.ebpf.libbpf import BpfError, BpfMap, BpfObject
-from mltcp.ebpf.mounts import cgroup_root
 
-_ATTACHMENT = struct.Struct("=II16s")
+_ATTACHMENT = struct.Struct("=III16s")
 _KEY = struct.Struct("=I")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,30}")
 _ONLY_IF_NEW = 1
-CGROUP = "mltcp"
 
 
 @dataclass(frozen=True)
@@ -68,12 +75,13 @@ def attached(job: KernelJob, control: str, controls: Controls | None = None) -> 
     remove_stale(controls)
     ours = controls.takes_jobs(control)
     number = enter_job(job, controls) if ours else 0
-    path = make_cgroup(job.name)
+    path = make_cgroup(owned_cgroup_name(job.name), cgroup_of(os.getpid()))
     try:
         with attached_program(SocketSettings(number, control), path, controls):
             yield Attached(number, job.name, path)
     finally:
-        _remove_cgroup(path)
+        remove_cgroup(path)
+        remove_parent_cgroup()
         if ours:
             _leave_job(number, controls)
 
@@ -129,69 +137,13 @@ def _leave_job(number: int, controls: Controls) -> None:
         jobs.delete(_KEY.pack(number))
 
 
-def make_parent_cgroup() -> None:
-    """Create the parent of the jobs' cgroups, which takes more privileges than creating those."""
-    (cgroup_root() / CGROUP).mkdir(exist_ok=True)
-
-
-def remove_parent_cgroup() -> None:
-    """Remove the parent cgroup, if no job has a cgroup in it."""
-    with suppress(OSError):
-        (cgroup_root() / CGROUP).rmdir()
-
-
-def make_cgroup(name: str) -> Path:
-    """Create a cgroup for a job of this process."""
-    path = cgroup_root() / CGROUP / f"{name}:{os.getpid()}:{time.monotonic_ns()}"
-    path.mkdir(parents=True)
-    return path
-
-
-def _remove_cgroup(path: Path) -> None:
-    """Remove the cgroup; processes that are still in it move to the root cgroup."""
-    deadline = time.monotonic() + 2
-    while path.exists():
-        for pid in (path / "cgroup.procs").read_text().split():
-            _move_to_root(pid)
-        try:
-            path.rmdir()
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-    with suppress(OSError):  # other jobs still have cgroups in it
-        path.parent.rmdir()
-
-
-def try_to_remove_cgroup(path: Path) -> bool:
-    """Remove the cgroup of an ended job; returns False if processes are still leaving it."""
-    try:
-        for pid in (path / "cgroup.procs").read_text().split():
-            _move_to_root(pid)
-        path.rmdir()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True
-
-
-def _move_to_root(pid: str) -> None:
-    try:
-        (cgroup_root() / "cgroup.procs").write_text(pid)
-    except ProcessLookupError:
-        pass  # the process has ended
-    except OSError:
-        time.sleep(0.005)  # the process is ending: the kernel refuses to move it
-
-
 @contextmanager
 def attached_program(settings: SocketSettings, cgroup: Path, controls: Controls) -> Iterator[None]:
     """While the context lasts, every TCP socket that is opened in the cgroup gets these settings."""
     with BpfObject.open(build.compiled(SOURCES / "attach.bpf.c")) as program:
-        values = (settings.number, settings.mark, settings.control.encode())
+        values = (settings.number, settings.mark, level_of(cgroup), settings.control.encode())
         program.set_initial(".rodata", _ATTACHMENT.pack(*values))
-        if settings.number:
+        if controls.loaded():
             with controls.shared_map("mltcp_flows") as flows:
                 program.reuse("mltcp_flows", flows)
         program.load()
@@ -205,9 +157,7 @@ def attached_program(settings: SocketSettings, cgroup: Path, controls: Controls)
 
 def remove_stale(controls: Controls) -> None:
     """Remove the cgroups and the map entries without flows whose owner has died."""
-    for path in (cgroup_root() / CGROUP).glob("*:*:*"):
-        if not is_alive(int(path.name.split(":")[1])):
-            _remove_cgroup(path)
+    remove_left_cgroups()
     if not controls.loaded():
         return
     with controls.shared_map("mltcp_jobs") as jobs:

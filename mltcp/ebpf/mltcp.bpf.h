@@ -100,7 +100,9 @@ struct flow {
 	__u32 ratio_q16;
 	__u32 good_cwnd;
 	__u32 lost_q16; /* the fraction of a packet by which the window has still to be decreased */
-	__u32 looks;	/* whether the next round trip is to tell if others fill the queue */
+	__u32 looks; /* whether the next round trip is to tell if others fill the queue */
+	__u32 level; /* of the cgroup whose program has tagged it; 0: none has */
+	__u32 reserved;
 	struct tracker tracker; /* only used without a job */
 };
 

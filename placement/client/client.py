@@ -15,21 +15,26 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, UsageError
+from mltcp.core.quantities import parse_flag
+from mltcp.core.trusted_directory import UnsafeDirectoryError, account_number, check_trusted_directory
+from placement.service.protocol.service_address import (
+    PLAIN_TEXT_TOKENS,
+    SOCKET_OWNER,
+    TOKEN,
+    default_address,
+)
 
 if TYPE_CHECKING:
     import grpc
 
     from placement.service.protocol import placement_pb2 as pb
 
-TOKEN = "MLTCP_PLACEMENT_TOKEN"
-"""Environment variable with the token of the service."""
-
 CERTIFICATE = "MLTCP_PLACEMENT_CA"
 """Environment variable with a PEM file of certificate authorities; if it is set, the client uses TLS."""
 
 TIMEOUT_S = 10.0
 
-_USAGE_CODES = ("INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "UNAUTHENTICATED")
+_USAGE_CODES = ("INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "UNAUTHENTICATED", "PERMISSION_DENIED")
 
 
 class ServiceError(MltcpError):
@@ -58,9 +63,14 @@ class Client:
         token: sent with every call; None: ``MLTCP_PLACEMENT_TOKEN``.
         certificate: PEM file; None: ``MLTCP_PLACEMENT_CA``. Without either, the connection is not encrypted.
         timeout_s: of each call.
+        plain_text_tokens: send the token over TCP without TLS too; None: as ``MLTCP_PLACEMENT_PLAIN_TEXT_TOKENS`` says.
+        socket_owner: name or number of the account that runs the service at a Unix socket, if it is neither this one
+            nor root; None: ``MLTCP_PLACEMENT_SOCKET_OWNER``.
 
     Raises:
-        UsageError: the address or the file cannot be used.
+        UsageError: the address or the file cannot be used, the token would be sent in clear text, or another account
+            controls the directory of the socket.
+        ServiceError: the directory of the socket does not exist.
     """
 
     def __init__(
@@ -70,12 +80,19 @@ class Client:
         token: str | None = None,
         certificate: Path | None = None,
         timeout_s: float = TIMEOUT_S,
+        plain_text_tokens: bool | None = None,
+        socket_owner: str | None = None,
     ) -> None:
-        from placement.service.protocol.service_address import default_address
-
-        self.address = str(Address.parse(address) if address else default_address())
+        parsed = Address.parse(address) if address else default_address()
+        self.address = str(parsed)
         self._token = os.environ.get(TOKEN, "") if token is None else token
         self._timeout_s = timeout_s
+        given = os.environ.get(CERTIFICATE, "")
+        certificate = certificate or (Path(given) if given else None)
+        if parsed.path is not None:
+            _check_socket(parsed.path, socket_owner)
+        elif self._token and certificate is None:
+            _check_plain_text(self.address, plain_text_tokens)
         self._channel = _channel(self.address, certificate)
 
     def __enter__(self) -> Self:
@@ -231,12 +248,37 @@ def profile_from(document: Mapping[str, Any], where: str = "profile") -> pb.Prof
     return profile_message(demand_from_document(document, where))
 
 
-def _channel(address: str, certificate: Path | None) -> grpc.Channel:
+def _check_socket(path: Path, owner: str | None) -> None:
+    """Check that the socket at `path` is the service's: its directory may not be controlled by another account."""
+    text = os.environ.get(SOCKET_OWNER, "") if owner is None else owner
+    number = account_number(text, SOCKET_OWNER if owner is None else "--socket-owner") if text else None
+    try:
+        check_trusted_directory(path.parent, number)
+    except UnsafeDirectoryError as error:
+        raise UnsafeDirectoryError(
+            f"{error}; if another account runs the service there, name it by --socket-owner or {SOCKET_OWNER}"
+        ) from None
+    except MltcpError:
+        raise ServiceError(f"unix:{path}: no placement service answers there", "UNAVAILABLE") from None
+
+
+def _check_plain_text(address: str, permitted: bool | None) -> None:
+    """Raise UsageError unless a token may be sent to a TCP address without TLS."""
+    if permitted is None:
+        permitted = parse_flag(os.environ.get(PLAIN_TEXT_TOKENS, ""), field=PLAIN_TEXT_TOKENS)
+    if not permitted:
+        raise UsageError(
+            f"token: expected unix:/path or TLS (--ca or {CERTIFICATE}), so that it is not sent in clear text, "
+            f"or --plain-text-tokens or {PLAIN_TEXT_TOKENS}=1, got {address}"
+        )
+
+
+def _channel(address: str, file: Path | None) -> grpc.Channel:
     import grpc
 
-    given = os.environ.get(CERTIFICATE, "")
-    file = certificate or (Path(given) if given else None)
-    options = [("grpc.enable_http_proxy", 0)]
+    from placement.service.protocol.keepalive import keepalive_options
+
+    options = [("grpc.enable_http_proxy", 0), *keepalive_options()]
     if file is None:
         return grpc.insecure_channel(address, options)
     try:

@@ -14,6 +14,10 @@ class EngineError(MltcpError):
     """A request that the engine's state does not permit, such as a slot that is taken or a job that is not running."""
 
 
+class SlotTakenError(EngineError):
+    """A slot of a placement is held by another job, which may be about to end."""
+
+
 @dataclass(frozen=True)
 class EngineJob:
     """The part of a job that an engine needs.

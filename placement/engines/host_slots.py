@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mltcp.core.errors import UsageError
-from placement.engines.engine import EngineError, EngineJob, HostShare
+from placement.engines.engine import EngineJob, HostShare, SlotTakenError
 from placement.engines.hosts import Host
 
 
@@ -21,14 +21,14 @@ class HostSlots:
 
         Raises:
             UsageError: a host or slot is unknown or listed twice, or there is not one slot per rank.
-            EngineError: another job holds one of the slots.
+            SlotTakenError: another job holds one of the slots.
         """
         wanted = [(share.host, slot) for share in placement for slot in share.slots]
         self._check(job, placement, len(wanted))
         for host, slot in wanted:
             holder = self._holders.get((host, slot))
             if holder is not None:
-                raise EngineError(f"job {job.id}: slot {slot} of host {host} is taken by job {holder}")
+                raise SlotTakenError(f"job {job.id}: slot {slot} of host {host} is taken by job {holder}")
         self._holders.update(dict.fromkeys(wanted, job.id))
 
     def release(self, job_id: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError
+from mltcp.core.trusted_directory import make_trusted_directory
 
 _BACKLOG = 1024
 
@@ -15,12 +16,15 @@ _BACKLOG = 1024
 def listen(address: Address, open_to_all: bool) -> socket.socket:
     """A socket that listens at the address.
 
-    A Unix socket is accessible to its owner only, or to all users of the host with `open_to_all`. The socket file of a
-    gate that was killed is replaced.
+    A Unix socket, and its directory if that does not exist yet, is accessible to its owner only, or to all users of
+    the host with `open_to_all`. The socket file of a gate that was killed is replaced.
 
     Raises:
+        UnsafeDirectoryError: another account controls the directory of the socket.
         MltcpError: the address cannot be bound, or another process listens there.
     """
+    if address.path is not None:
+        make_trusted_directory(address.path.parent, 0o755 if open_to_all else 0o700)
     address.check_free()
     try:
         return _listen_at_path(address.path, open_to_all) if address.path else _listen_at_port(address)
@@ -31,7 +35,6 @@ def listen(address: Address, open_to_all: bool) -> socket.socket:
 def _listen_at_path(path: Path, open_to_all: bool) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         former = os.umask(0o111 if open_to_all else 0o177)
         try:

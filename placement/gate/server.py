@@ -21,6 +21,7 @@ from typing import Any
 
 from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, UsageError
+from mltcp.core.one_line import one_line
 from placement.gate import messages
 from placement.gate.connection import GateConnection, RankIdentity
 from placement.gate.gatekeeper import Gatekeeper, GateRun, Grant
@@ -339,7 +340,7 @@ def _member(connection: GateConnection) -> RankIdentity:
 
 def _who(connection: GateConnection) -> str:
     member = connection.member
-    return "a peer without HELLO" if member is None else f"rank {member.rank} of {member.run[0]}"
+    return "a peer without HELLO" if member is None else f"rank {member.rank} of {one_line(member.run[0])}"
 
 
 def _raise_descriptor_limit() -> int:

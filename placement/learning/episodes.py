@@ -112,7 +112,8 @@ class Episodes:
         world = new_world(tables, sizes, settings.jobs, rule, round_s, restart_s, combination)
         self._sizes = np.array(sizes, np.int64)
         self._fresh, self.worlds = world, stack(world, self.count)
-        self.slots = min(len(world.slots), sum(sizes) // min(kind.gpus for kind in kinds))
+        # Of the cluster, not of the runs, so that a policy fits runs of any number of jobs.
+        self.slots = sum(sizes) // min(kind.gpus for kind in kinds)
         model, table = rounds.model, rounds.model.table
         self._kind_of = np.array(
             [[kinds.index(Kind(TableProfile(model, name), gpus)) for gpus in DEMANDS] for name in MODELS]

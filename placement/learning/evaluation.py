@@ -9,12 +9,8 @@ import numpy as np
 
 from mltcp.core.errors import UsageError
 from placement.learning.episodes import Episodes, EpisodeSettings, kind_names
-from placement.learning.lessons import Player
-from placement.learning.stacked import row
-from placement.learning.teacher import guided_steps
+from placement.learning.teacher import Player, look_ahead_of
 from placement.policies.schedulers.contention.checkpoint import Checkpoint, digest_of_table
-from placement.policies.schedulers.contention.guided import network_of
-from placement.policies.schedulers.contention.new_world import trial_of
 from placement.policies.schedulers.contention.rule import NAMES, find_rule
 from placement.simulator.rates.rounds.run import run_rule
 
@@ -144,7 +140,7 @@ def play(
         some = seeds[begin : begin + _AT_ONCE]
         episodes = Episodes(settings, len(some))
         check_fits(checkpoint, episodes)
-        player = _guided(checkpoint, episodes) if looks_ahead else _alone(checkpoint)
+        player = look_ahead_of(episodes, checkpoint) if looks_ahead else _alone(checkpoint)
         for number, seed in enumerate(some):
             episodes.reset(number, seed)
         playing = set(range(len(some)))
@@ -181,19 +177,6 @@ def uses_table_of(checkpoint: Checkpoint, settings: EpisodeSettings) -> bool:
 
 def _alone(checkpoint: Checkpoint) -> Player:
     return lambda episodes: checkpoint.choose(episodes.observations, episodes.masks_without_idling())
-
-
-def _guided(checkpoint: Checkpoint, episodes: Episodes) -> Player:
-    rounds = episodes.settings.rounds
-    network = network_of(checkpoint.layers, (rounds.gpus,) * rounds.nodes, episodes.slots)
-    plan, trial = trial_of(row(episodes.worlds, 0)), trial_of(row(episodes.worlds, 0))
-    steps = np.zeros(episodes.count, np.int64)
-
-    def play_on(episodes: Episodes) -> np.ndarray:
-        guided_steps(episodes.worlds, episodes.states, plan, trial, network, steps)
-        return steps
-
-    return play_on
 
 
 def _interquartile_mean(values: np.ndarray) -> float:

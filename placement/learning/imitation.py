@@ -16,6 +16,7 @@ from placement.learning.episodes import Episodes, EpisodeSettings
 from placement.learning.kept import KeptTraining
 from placement.learning.lessons import Lessons, Tell, watch
 from placement.learning.settings import TrainingSettings
+from placement.policies.schedulers.contention.checkpoint import Checkpoint
 from placement.policies.schedulers.contention.perceptron import Layers, best_steps
 
 _RATE = 1e-3
@@ -29,6 +30,7 @@ def imitate(
     kept: KeptTraining,
     save: Callable[[], None],
     tell: Tell,
+    guide: Checkpoint | None = None,
 ) -> None:
     """Teach a policy of sb3-contrib the steps of the look-ahead, and its values the returns.
 
@@ -39,6 +41,7 @@ def imitate(
         kept: the parts that are done, to which those that follow are added.
         save: the policy, to go on from.
         tell: is told how far it is.
+        guide: of the look-ahead; None for that of the rule.
     """
     if kept.parts >= settings.parts:
         return
@@ -49,7 +52,7 @@ def imitate(
             continue
         layers = layers_of(policy)
         player = None if part == 0 else lambda episodes, layers=layers: _play(episodes, layers)
-        lessons.append(watch(episodes, first_seed + int(runs[0]), len(runs), player, tell))
+        lessons.append(watch(episodes, first_seed + int(runs[0]), len(runs), player, tell, guide))
         kept.write_lessons(part, lessons[-1])
         is_last = part == settings.parts - 1
         passes = settings.passes if is_last else max(1, settings.passes // 3)

@@ -8,12 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from placement.learning.episodes import Episodes, EpisodeSettings
-from placement.learning.stacked import row
-from placement.learning.teacher import rule_steps
-from placement.policies.schedulers.contention.new_world import trial_of
-
-Player = Callable[[Episodes], np.ndarray]
-"""Chooses a step for each run."""
+from placement.learning.teacher import Player, look_ahead_of
+from placement.policies.schedulers.contention.checkpoint import Checkpoint
 
 Tell = Callable[[str, int, int, float | None], None]
 """Is told what is done, how far, of how much, and the mean completion time (s) of the last runs, if there are any."""
@@ -36,6 +32,7 @@ def watch(
     count: int,
     player: Player | None = None,
     tell: Tell = lambda what, done, most, score: None,
+    guide: Checkpoint | None = None,
 ) -> Lessons:
     """Let somebody play so many runs, from a seed on, and note what the look-ahead would do.
 
@@ -45,17 +42,17 @@ def watch(
         count: of runs.
         player: who plays; the look-ahead itself if None.
         tell: is told how far it is.
+        guide: of the look-ahead; None for that of the rule.
     """
     episodes = Episodes(settings, min(count, _AT_ONCE))
-    plan, trial = trial_of(row(episodes.worlds, 0)), trial_of(row(episodes.worlds, 0))
-    steps = np.zeros(episodes.count, np.int64)
+    look_ahead = look_ahead_of(episodes, guide)
     playing = {number: first_seed + number for number in range(episodes.count)}
     for number, seed in playing.items():
         episodes.reset(number, seed)
     next_seed, found = first_seed + episodes.count, []
     kept: dict[int, list[tuple[np.ndarray, np.ndarray, int, float]]] = {number: [] for number in playing}
     while playing:
-        rule_steps(episodes.worlds, episodes.states, plan, trial, steps)
+        steps = look_ahead(episodes)
         before = episodes.observations.astype(np.float16), episodes.masks.copy(), steps.copy()
         episodes.step(steps if player is None else player(episodes))
         for number in list(playing):

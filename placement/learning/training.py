@@ -20,6 +20,7 @@ from stable_baselines3.common.logger import Logger, make_output_format
 
 from mltcp.core.errors import UsageError
 from placement.learning.episodes import Episodes, EpisodeSettings, kind_names
+from placement.learning.evaluation import check_fits
 from placement.learning.imitation import imitate, layers_of
 from placement.learning.kept import KeptTraining
 from placement.learning.lessons import Tell
@@ -43,6 +44,7 @@ def train(
     folder: Path,
     tell: Tell = lambda what, done, most, score: None,
     tensorboard: Path | None = None,
+    guide: Checkpoint | None = None,
 ) -> Checkpoint:
     """Train a policy, or go on with a training that was interrupted.
 
@@ -52,12 +54,18 @@ def train(
         folder: for ``policy.npz``, ``model.zip``, and what is needed to go on.
         tell: is told how far it is.
         tensorboard: a folder for its log; None for none.
+        guide: a policy that guides the look-ahead that is imitated (expert iteration: Anthony, Tian and Barber, NIPS
+            2017); None to imitate the look-ahead of the rule.
 
     Raises:
-        UsageError: the folder has a training with other settings, or a log is asked for without the package.
+        UsageError: the folder has a training with other settings, a log is asked for without the package, or the guide
+            has another shape.
     """
     torch.set_num_threads(1)
-    kept = KeptTraining(folder, _description(episodes, settings))
+    if guide is not None:
+        check_fits(guide, Episodes(replace(episodes, jobs=1), 1))
+    described = _description(episodes, settings) | {"guide": guide.digest if guide else None}
+    kept = KeptTraining(folder, described)
     runs = ContentionRuns(Episodes(episodes, settings.runs), settings.first_seed + kept.traces)
     model = _model(runs, settings)
     model.set_logger(_logger(tensorboard))
@@ -69,7 +77,7 @@ def train(
         kept.write(_MODEL, model.save)
 
     if settings.imitated:
-        imitate(model.policy, episodes, settings, kept, save, tell)
+        imitate(model.policy, episodes, settings, kept, save, tell, guide)
     imitation_s = kept.seconds
     if kept.steps < settings.steps:
         watcher = _Watcher(runs, settings, kept, save, tell)
@@ -77,7 +85,7 @@ def train(
         save()
         kept.note(steps=max(settings.steps, model.num_timesteps))
     told = {"imitation_s": round(imitation_s), "all_s": round(kept.seconds)}
-    checkpoint = checkpoint_of(model, episodes, settings, told)
+    checkpoint = checkpoint_of(model, episodes, described | told)
     kept.write("policy.npz", checkpoint.save)
     kept.remove_lessons()
     return checkpoint
@@ -131,9 +139,7 @@ def _description(episodes: EpisodeSettings, settings: TrainingSettings) -> dict[
     }
 
 
-def checkpoint_of(
-    model: MaskablePPO, episodes: EpisodeSettings, settings: TrainingSettings, told: dict[str, Any]
-) -> Checkpoint:
+def checkpoint_of(model: MaskablePPO, episodes: EpisodeSettings, told: dict[str, Any]) -> Checkpoint:
     """The network that chooses steps, and its description."""
     layers, rounds = layers_of(model.policy), episodes.rounds
     header = CheckpointHeader(
@@ -148,7 +154,7 @@ def checkpoint_of(
         episodes.stops,
         episodes.gains,
         digest_of_table(rounds.model.table),
-        {**_description(episodes, settings), **told},
+        told,
     )
     return Checkpoint(header, layers)
 

@@ -8,6 +8,7 @@ from placement.gate.server import GateConfiguration, GateServer
 from placement.service.state.job_record import JobRecord
 
 VARIABLE = "MLTCP_GATE"
+SOCKET_OWNER = "MLTCP_GATE_SOCKET_OWNER"
 
 
 class EmbeddedGate:

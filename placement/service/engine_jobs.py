@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from mltcp.core.errors import MltcpError
-from placement.engines.engine import EngineEvent, JobFailed, JobHandle, JobStarted, JobStopped
+from mltcp.core.one_line import one_line
+from placement.engines.engine import (
+    EngineError,
+    EngineEvent,
+    JobFailed,
+    JobHandle,
+    JobStarted,
+    JobStopped,
+    SlotTakenError,
+)
 from placement.service.context import ServiceContext
 from placement.service.engine_runner import EngineRunner
 from placement.service.protocol import placement_pb2 as pb
@@ -19,6 +29,11 @@ from placement.service.state.job_record import JobRecord, wrong_state
 
 ENGINE_STOPPED = "the service was stopped"
 ENGINE_GONE = "the engine that ran it is gone"
+
+LAUNCH_S = 10.0
+"""For how long a launch is tried again that fails by what may pass: a slot that is not free yet, or the system."""
+
+_LAUNCH_AGAIN_S = 0.5
 
 _CLOSE_S = 15.0
 """How long the end of stopped jobs is awaited after the grace period, when the service is closed."""
@@ -60,6 +75,7 @@ class EngineJobs:
         self._context, self._engine, self._reactions = context, engine, reactions
         self._registry = context.registry
         self._all_gone = asyncio.Event()
+        self._launching: set[str] = set()
 
     def start(self) -> None:
         """Take over the jobs of an earlier service, and launch those that it had placed only."""
@@ -71,17 +87,23 @@ class EngineJobs:
     def placed(self, job: JobRecord) -> None:
         """Launch a job that has been placed, if it has a command and does not run."""
         if job.spec.command and not job.engine:
+            self._launching.add(job.id)
             self._reactions.begin(self._launch(job))
 
+    def holds(self, job: JobRecord) -> bool:
+        """Whether a job has processes, or will have some that are being started."""
+        return job.placed and (bool(job.engine) or job.id in self._launching)
+
     async def release(self, job: JobRecord, reason: str) -> None:
-        """Stop a job that runs, and end it when its processes have ended.
+        """Stop a job that `holds` says, and end it when its processes have ended.
 
         Raises:
             MltcpError: the engine does not run it.
         """
         self._change(replace(job, state=pb.PLACED, reason=reason))
         await self._context.store.committed()
-        await self._engine.stop(job.id, self._context.rules.grace_s)
+        if job.id not in self._launching:  # else its launch stops it
+            await self._engine.stop(job.id, self._context.rules.grace_s)
 
     async def requeue(self, job: JobRecord, reason: str) -> None:
         """Stop a job at a step boundary, so that it goes on with the slots that it is given next.
@@ -123,17 +145,42 @@ class EngineJobs:
         await asyncio.to_thread(self._engine.close)
 
     async def _launch(self, job: JobRecord) -> None:
-        await self._context.store.committed()
         try:
-            reference = await self._engine.start(job, self._registry.places(job))
-        except MltcpError as error:
-            self._reactions.ended(self._registry.jobs[job.id], pb.FAILED, str(error))
+            await self._context.store.committed()
+            if self._registry.jobs[job.id].reason:
+                raise EngineError(f"job {job.id} was released before it was started")
+            reference = await self._start(job)
+        except (MltcpError, OSError) as error:
+            now = self._registry.jobs[job.id]
+            if not now.over:
+                state, why = (pb.ENDED, now.reason) if now.reason else (pb.FAILED, _text(error))
+                self._reactions.ended(now, state, why)
             return
-        if self._registry.jobs[job.id].over:
-            await self.stop(job.id)  # it was released while it was being started
+        finally:
+            self._launching.discard(job.id)
+        now = self._registry.jobs[job.id]
+        if now.over:
+            await self.stop(job.id)  # its agent was gone while it was being started
             return
-        self._change(replace(self._registry.jobs[job.id], engine=reference))
+        self._change(replace(now, engine=reference))
         self._reactions.launched()
+        if now.reason:  # it was released while it was being started
+            await self.stop(job.id)
+
+    async def _start(self, job: JobRecord) -> str:
+        """Start a job, again if it fails by what may pass. Raises MltcpError or OSError: it does not."""
+        until_s = time.monotonic() + LAUNCH_S
+        while True:
+            try:
+                return await self._engine.start(job, self._registry.places(job))
+            except (SlotTakenError, OSError) as error:
+                now = self._registry.jobs[job.id]
+                if now.over or now.reason or time.monotonic() > until_s:
+                    raise
+                _log.warning(
+                    "job %s: %s; its launch is tried again", one_line(job.id), one_line(_text(error))
+                )
+            await asyncio.sleep(_LAUNCH_AGAIN_S)
 
     def _on_event(self, event: EngineEvent) -> None:
         job = self._registry.jobs.get(event.job_id)
@@ -160,7 +207,7 @@ class EngineJobs:
         queued = self._registry.requeue(job, reason, done_iterations(job, self._context.clock.now_ns()))
         self._context.decisions.pop(job.number, None)
         self._context.save([queued])
-        _log.info("job %s: %s", job.id, reason)
+        _log.info("job %s: %s", one_line(job.id), one_line(reason))
         self._reactions.requeued(job)
         if not self._stopping():
             self._all_gone.set()
@@ -174,3 +221,8 @@ class EngineJobs:
     def _change(self, job: JobRecord) -> None:
         self._registry.update(job)
         self._context.save([job])
+
+
+def _text(error: Exception) -> str:
+    """An error in a line; one of the system with its text only, without its number."""
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__

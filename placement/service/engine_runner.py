@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from placement.engines.engine import Engine, EngineEvent, EngineJob, HostShare, JobHandle
 from placement.service.protocol import placement_pb2 as pb
+from placement.service.protocol.service_address import TOKEN
+from placement.service.protocol.tokens import AcceptedTokens
 from placement.service.state.job_record import JobRecord
 
 POLL_S = 0.5
@@ -19,11 +21,15 @@ class EngineRunner:
     Args:
         engine: runs the jobs.
         environment: variables of every job; those of the job itself take precedence.
+        tokens: makes the token of each job's agent; None: agents need no token.
     """
 
-    def __init__(self, engine: Engine, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, engine: Engine, environment: Mapping[str, str], tokens: AcceptedTokens | None = None
+    ) -> None:
         self._engine = engine
         self._environment = environment
+        self._tokens = tokens
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -47,7 +53,11 @@ class EngineRunner:
         Raises:
             MltcpError: the engine failed to start it.
         """
-        environment = {**self._environment, "MLTCP_JOB": job.id, **job.spec.environment}
+        environment = {**self._environment, "MLTCP_JOB": job.id}
+        if self._tokens is not None:
+            # Otherwise the job would inherit the service's own token, which may be an operator's.
+            environment[TOKEN] = self._tokens.token_of_job(job.number)
+        environment.update(job.spec.environment)
         started = EngineJob(job.id, tuple(job.spec.command), len(job.slots), environment)
         shares = [HostShare(each.server, tuple(each.slots)) for each in places]
         handle = await asyncio.to_thread(self._engine.start, started, shares)

@@ -126,18 +126,18 @@ class ServiceOperations:
 
     # --------------------------------------------------------------------------------------------------- the jobs
 
-    async def register_job(self, spec: pb.Job) -> pb.JobStatus:
-        """Register a job without queueing it. Raises `RequestError`."""
+    async def register_job(self, spec: pb.Job, owner: str = "") -> pb.JobStatus:
+        """Register a job without queueing it; a new one belongs to `owner`. Raises `RequestError`."""
         if self._known(spec) is None:
-            self._add(spec, pb.REGISTERED)
+            self._add(spec, pb.REGISTERED, owner)
         await self.context.store.committed()
         return self.status(spec.id)
 
-    async def submit(self, spec: pb.Job) -> pb.JobStatus:
-        """Register and queue a job; durable when this returns. Raises `RequestError`."""
+    async def submit(self, spec: pb.Job, owner: str = "") -> pb.JobStatus:
+        """Register and queue a job; durable when this returns. A new one belongs to `owner`. Raises `RequestError`."""
         known = self._known(spec)
         if known is None:
-            self._add(spec, pb.QUEUED)
+            self._add(spec, pb.QUEUED, owner)
             self._job_queued(spec.id)
         elif known.state == pb.REGISTERED:
             queued = replace(known, state=pb.QUEUED)
@@ -170,7 +170,7 @@ class ServiceOperations:
     async def release(self, job_id: str, reason: str, failed: bool) -> pb.JobStatus:
         """End a job; one that an engine runs keeps its slots until its processes have ended. Raises `RequestError`."""
         job = self._registry.job(job_id)
-        if job.placed and job.engine and self._engine_jobs is not None:
+        if self._engine_jobs is not None and self._engine_jobs.holds(job):
             await self._engine_jobs.release(job, reason or "released")
         elif not job.over:
             self._end(job, pb.FAILED if failed else pb.ENDED, reason or "released")
@@ -364,7 +364,7 @@ class ServiceOperations:
             )
         return known
 
-    def _add(self, spec: pb.Job, state: int) -> None:
+    def _add(self, spec: pb.Job, state: int, owner: str) -> None:
         now_ns = self.context.clock.now_ns()
         check_job(spec)
         check_deadline(spec, now_ns)
@@ -382,6 +382,7 @@ class ServiceOperations:
             spec.policy,
             submitted_ns=now_ns,
             deadline_ns=deadline_of(spec, demand, now_ns),
+            owner=owner,
         )
         check_possible(self._registry, job)
         self._registry.add_job(job)

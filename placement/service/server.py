@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,20 +17,24 @@ from mltcp.core.address import Address
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.signals import stop_signals
+from mltcp.core.trusted_directory import make_trusted_directory
 from placement.cassini.placement_selection import choose_placement
 from placement.engines.engine import Engine
 from placement.policies.placing.slot_pool import SlotPool, SlotRequest
 from placement.service.context import ServiceContext, ServiceRules
 from placement.service.decisions.placer import policy_named
+from placement.service.embedded_gate import SOCKET_OWNER as GATE_SOCKET_OWNER
 from placement.service.embedded_gate import VARIABLE as GATE_VARIABLE
 from placement.service.embedded_gate import EmbeddedGate
 from placement.service.engine_runner import EngineRunner
 from placement.service.operations import ServiceOperations
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol import placement_pb2_grpc as pb_grpc
+from placement.service.protocol.keepalive import PING_S, keepalive_options
 from placement.service.protocol.request_error import RequestError
 from placement.service.protocol.security import Security, TokenInterceptor
-from placement.service.protocol.service_address import VARIABLE
+from placement.service.protocol.service_address import PLAIN_TEXT_TOKENS, SOCKET_OWNER, VARIABLE
+from placement.service.protocol.tokens import AcceptedTokens
 from placement.service.servicer import PlacementServicer
 from placement.service.state.clock import Clock
 from placement.service.state.persistence import saved_decisions
@@ -56,6 +60,7 @@ class ServiceConfiguration:
         links: uplinks to register at the start.
         engine: runs the jobs that have a command; None: jobs are placed only.
         gate: the embedded all-reduce gate; None: none.
+        ping_s: the time between two pings of a connection; see `keepalive`.
     """
 
     address: Address
@@ -67,11 +72,14 @@ class ServiceConfiguration:
     links: tuple[pb.Link, ...] = ()
     engine: Engine | None = None
     gate: EmbeddedGate | None = None
+    ping_s: float = PING_S
 
     def check(self) -> None:
         """Raise `MltcpError` if a value is invalid; has no side effects."""
         self.security.check(self.address)
-        self.security.digests()
+        self.security.accepted_tokens()
+        if self.engine is not None:
+            self.security.check_engine(self.address, self.socket_mode)
         try:
             policy_named(self.rules.policy, "--policy")
         except RequestError as error:
@@ -88,7 +96,6 @@ async def serve(configuration: ServiceConfiguration, ready: Callable[[Address], 
     Raises:
         MltcpError: the service cannot start, or its store failed.
     """
-    configuration.check()
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[None] = loop.create_future()
     with stop_signals(lambda _: _stop(stopped), loop):
@@ -110,6 +117,10 @@ async def running_service(
     Raises:
         MltcpError: the service cannot start.
     """
+    configuration.check()
+    tokens = configuration.security.accepted_tokens()
+    if configuration.address.path is not None:
+        make_trusted_directory(configuration.address.path.parent)  # before a job is started
     loop = asyncio.get_running_loop()
 
     def failed(message: str) -> None:
@@ -122,12 +133,12 @@ async def running_service(
             recovered(store), store, Clock(), configuration.rules, saved_decisions(store)
         )
         store.start(loop)
-        service = ServiceOperations(context, _engine(configuration), configuration.gate)
+        service = ServiceOperations(context, _engine(configuration, tokens), configuration.gate)
         await service.register_servers(configuration.servers)
         await service.register_links(configuration.links)
         service.start()
         try:
-            async with _listening(configuration, service) as address:
+            async with _listening(configuration, service, tokens) as address:
                 yield address
         finally:
             await service.close()
@@ -153,12 +164,12 @@ def warm_up() -> None:
 
 @asynccontextmanager
 async def _listening(
-    configuration: ServiceConfiguration, service: ServiceOperations
+    configuration: ServiceConfiguration, service: ServiceOperations, tokens: AcceptedTokens | None
 ) -> AsyncIterator[Address]:
-    digests = configuration.security.digests()
-    interceptors = [TokenInterceptor(digests)] if digests is not None else []
-    server = grpc.aio.server(interceptors=interceptors, options=[("grpc.so_reuseport", 0)])
-    pb_grpc.add_PlacementServicer_to_server(PlacementServicer(service), server)
+    interceptors = [TokenInterceptor(tokens)] if tokens is not None else []
+    options = [("grpc.so_reuseport", 0), *keepalive_options(configuration.ping_s)]
+    server = grpc.aio.server(interceptors=interceptors, options=options)
+    pb_grpc.add_PlacementServicer_to_server(PlacementServicer(service, tokens), server)
     health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     reflection.enable_server_reflection((NAME, "grpc.health.v1.Health", reflection.SERVICE_NAME), server)
@@ -179,9 +190,6 @@ async def _listening(
 def _bind(server: grpc.aio.Server, configuration: ServiceConfiguration) -> Address:
     address, credentials = configuration.address, configuration.security.credentials()
     address.check_free()
-    if address.path is not None:
-        with suppress(FileExistsError):
-            address.path.parent.mkdir(parents=True, mode=0o700)
     before = os.umask(0o777 & ~configuration.socket_mode)
     try:
         if credentials is not None:
@@ -197,13 +205,17 @@ def _bind(server: grpc.aio.Server, configuration: ServiceConfiguration) -> Addre
     return address if address.path is not None else Address(host=address.host, port=port)
 
 
-def _engine(configuration: ServiceConfiguration) -> EngineRunner | None:
+def _engine(configuration: ServiceConfiguration, tokens: AcceptedTokens | None) -> EngineRunner | None:
     if configuration.engine is None:
         return None
-    environment = {VARIABLE: str(configuration.address)}
+    account = str(os.geteuid())  # a host may be entered as another account
+    environment = {VARIABLE: str(configuration.address), SOCKET_OWNER: account}
+    if configuration.security.plain_text_tokens:
+        environment[PLAIN_TEXT_TOKENS] = "1"
     if configuration.gate is not None:
         environment[GATE_VARIABLE] = str(configuration.gate.address)
-    return EngineRunner(configuration.engine, environment)
+        environment[GATE_SOCKET_OWNER] = account
+    return EngineRunner(configuration.engine, environment, tokens)
 
 
 def _stop(stopped: asyncio.Future[None], error: MltcpError | None = None) -> None:

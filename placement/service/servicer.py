@@ -11,11 +11,19 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 
 from mltcp.core.errors import MltcpError
+from placement.service.access import (
+    check_job,
+    check_operator,
+    check_submission,
+    may_change,
+    visible_status,
+)
 from placement.service.agents.sessions import AgentSession
 from placement.service.operations import ServiceOperations
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol import placement_pb2_grpc as pb_grpc
 from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
+from placement.service.protocol.tokens import OPERATOR, AcceptedTokens, Caller
 from placement.service.state.job_record import JobRecord
 
 PAGE = 1000
@@ -27,6 +35,7 @@ CODES = {
     ErrorCode.EXISTS: grpc.StatusCode.ALREADY_EXISTS,
     ErrorCode.FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ErrorCode.STATE: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.DENIED: grpc.StatusCode.PERMISSION_DENIED,
 }
 
 _SETTLE_S = 0.1
@@ -44,13 +53,13 @@ async def abort(context: _Context, error: MltcpError) -> NoReturn:
 
 
 def answering(
-    method: Callable[[Any, Any], Awaitable[_Reply]],
+    method: Callable[[Any, Any, Caller], Awaitable[_Reply]],
 ) -> Callable[[Any, Any, _Context], Awaitable[_Reply]]:
-    """Decorator: turns a method of a request into a gRPC handler that reports `MltcpError` as a status."""
+    """Decorator: turns a method of a request and its caller into a gRPC handler that reports errors as a status."""
 
     async def answer(servicer: Any, request: Any, context: _Context) -> _Reply:
         try:
-            return await method(servicer, request)
+            return await method(servicer, request, servicer.caller(context))
         except MltcpError as error:
             await abort(context, error)
 
@@ -59,53 +68,77 @@ def answering(
 
 
 class PlacementServicer(pb_grpc.PlacementServicer):
-    """Implements the service of placement.proto, which documents the methods."""
+    """Implements the service of placement.proto, which documents the methods.
 
-    def __init__(self, service: ServiceOperations) -> None:
+    Args:
+        service: carries out the calls.
+        tokens: tells the callers apart; None: every caller is an operator.
+    """
+
+    def __init__(self, service: ServiceOperations, tokens: AcceptedTokens | None = None) -> None:
         self._service = service
+        self._tokens = tokens
+
+    def caller(self, context: _Context) -> Caller:
+        """The caller of a call. Raises `RequestError` if it has no accepted token."""
+        if self._tokens is None:
+            return OPERATOR
+        caller = self._tokens.caller(context.invocation_metadata() or ())
+        if caller is None:  # `TokenInterceptor` lets no such call through
+            raise RequestError(ErrorCode.DENIED, "authorization", "expected an accepted token, got none")
+        return caller
 
     @answering
-    async def RegisterServers(self, request: pb.RegisterServersRequest) -> pb.RegisterServersReply:
+    async def RegisterServers(
+        self, request: pb.RegisterServersRequest, caller: Caller
+    ) -> pb.RegisterServersReply:
         """See placement.proto."""
+        check_operator(caller, "RegisterServers")
         return pb.RegisterServersReply(added=await self._service.register_servers(request.servers))
 
     @answering
-    async def RegisterLinks(self, request: pb.RegisterLinksRequest) -> pb.RegisterLinksReply:
+    async def RegisterLinks(self, request: pb.RegisterLinksRequest, caller: Caller) -> pb.RegisterLinksReply:
         """See placement.proto."""
+        check_operator(caller, "RegisterLinks")
         return pb.RegisterLinksReply(added=await self._service.register_links(request.links))
 
     @answering
-    async def RegisterJob(self, request: pb.RegisterJobRequest) -> pb.JobStatus:
+    async def RegisterJob(self, request: pb.RegisterJobRequest, caller: Caller) -> pb.JobStatus:
         """See placement.proto."""
-        return await self._service.register_job(request.job)
+        check_submission(caller, request.job, self._jobs.get(request.job.id))
+        return await self._service.register_job(request.job, caller.name)
 
     @answering
-    async def Submit(self, request: pb.SubmitRequest) -> pb.JobStatus:
+    async def Submit(self, request: pb.SubmitRequest, caller: Caller) -> pb.JobStatus:
         """See placement.proto."""
-        return await self._service.submit(request.job)
+        check_submission(caller, request.job, self._jobs.get(request.job.id))
+        return await self._service.submit(request.job, caller.name)
 
     @answering
-    async def Place(self, request: pb.PlaceRequest) -> pb.JobStatus:
+    async def Place(self, request: pb.PlaceRequest, caller: Caller) -> pb.JobStatus:
         """See placement.proto."""
+        self._check_job(caller, request.job_id)
         return await self._service.place(request.job_id, request.policy)
 
     @answering
-    async def Release(self, request: pb.ReleaseRequest) -> pb.JobStatus:
+    async def Release(self, request: pb.ReleaseRequest, caller: Caller) -> pb.JobStatus:
         """See placement.proto."""
+        self._check_job(caller, request.job_id)
         return await self._service.release(request.job_id, request.reason, request.failed)
 
     @answering
-    async def Requeue(self, request: pb.RequeueRequest) -> pb.JobStatus:
+    async def Requeue(self, request: pb.RequeueRequest, caller: Caller) -> pb.JobStatus:
         """See placement.proto."""
+        self._check_job(caller, request.job_id)
         return await self._service.requeue(request.job_id, request.reason)
 
     @answering
-    async def Status(self, request: pb.StatusRequest) -> pb.StatusReply:
+    async def Status(self, request: pb.StatusRequest, caller: Caller) -> pb.StatusReply:
         """See placement.proto."""
         service = self._service
         jobs, token = self._page(request)
         reply = pb.StatusReply(
-            jobs=[service.status(job.id) for job in jobs],
+            jobs=[visible_status(caller, job, service.status(job.id)) for job in jobs],
             policy=service.context.rules.policy,
             lease_ns=round(service.context.rules.lease_s * 1e9),
             version=_version(),
@@ -117,28 +150,38 @@ class PlacementServicer(pb_grpc.PlacementServicer):
         return reply
 
     @answering
-    async def Score(self, request: pb.ScoreRequest) -> pb.ScoreReply:
+    async def Score(self, request: pb.ScoreRequest, caller: Caller) -> pb.ScoreReply:
         """See placement.proto."""
+        for place, job_id in enumerate(request.job_ids):
+            self._check_job(caller, job_id, f"job_ids[{place}]")
         return await self._service.score(request)
 
     @answering
-    async def TimeShifts(self, request: pb.TimeShiftsRequest) -> pb.TimeShiftsReply:
+    async def TimeShifts(self, request: pb.TimeShiftsRequest, caller: Caller) -> pb.TimeShiftsReply:
         """See placement.proto."""
-        return pb.TimeShiftsReply(shifts=self._service.time_shifts(request.job_ids))
+        for place, job_id in enumerate(request.job_ids):
+            self._check_job(caller, job_id, f"job_ids[{place}]")
+        shifts = self._service.time_shifts(request.job_ids)
+        return pb.TimeShiftsReply(
+            shifts=[each for each in shifts if may_change(caller, self._jobs[each.job_id])]
+        )
 
     @answering
-    async def Explain(self, request: pb.ExplainRequest) -> pb.ExplainReply:
+    async def Explain(self, request: pb.ExplainRequest, caller: Caller) -> pb.ExplainReply:
         """See placement.proto."""
+        self._check_job(caller, request.job_id)
         return self._service.explain(request.job_id)
 
     @answering
-    async def PutProfile(self, request: pb.PutProfileRequest) -> pb.JobStatus:
+    async def PutProfile(self, request: pb.PutProfileRequest, caller: Caller) -> pb.JobStatus:
         """See placement.proto."""
+        self._check_job(caller, request.job_id)
         return await self._service.put_profile(request.job_id, request.profile)
 
     @answering
-    async def ReportDrift(self, request: pb.ReportDriftRequest) -> pb.ReportDriftReply:
+    async def ReportDrift(self, request: pb.ReportDriftRequest, caller: Caller) -> pb.ReportDriftReply:
         """See placement.proto."""
+        self._check_job(caller, request.job_id)
         return self._service.report_drift(request)
 
     async def Clock(self, request: pb.ClockRequest, context: _Context) -> pb.ClockReply:
@@ -150,7 +193,7 @@ class PlacementServicer(pb_grpc.PlacementServicer):
     ) -> AsyncIterator[pb.Decision]:
         """See placement.proto."""
         try:
-            session = await self._hello(request_iterator)
+            session = await self._hello(self.caller(context), request_iterator)
         except MltcpError as error:
             await abort(context, error)
         reader = asyncio.ensure_future(self._read(session, request_iterator))
@@ -167,10 +210,11 @@ class PlacementServicer(pb_grpc.PlacementServicer):
             reader.cancel()
             self._service.agents.leave(session, orderly)
 
-    async def _hello(self, messages: AsyncIterator[pb.AgentMessage]) -> AgentSession:
+    async def _hello(self, caller: Caller, messages: AsyncIterator[pb.AgentMessage]) -> AgentSession:
         first = await anext(aiter(messages), None)
         if first is None or not first.HasField("hello"):
             raise invalid("hello", "expected as the first message, got another or none")
+        self._check_job(caller, first.hello.job_id, "hello.job_id")
         return self._service.agents.attach(first.hello)
 
     async def _read(self, session: AgentSession, messages: AsyncIterator[pb.AgentMessage]) -> None:
@@ -179,6 +223,14 @@ class PlacementServicer(pb_grpc.PlacementServicer):
                 await self._service.agent_says(session, message)
         finally:
             session.end()
+
+    @property
+    def _jobs(self) -> dict[str, JobRecord]:
+        return self._service.context.registry.jobs
+
+    def _check_job(self, caller: Caller, job_id: str, field: str = "job_id") -> None:
+        """Raise `RequestError` if the job is unknown, or the caller may not change it."""
+        check_job(caller, self._service.context.registry.job(job_id, field), field)
 
     def _page(self, request: pb.StatusRequest) -> tuple[list[JobRecord], str]:
         """The jobs of the requested page, and the token of the next one."""

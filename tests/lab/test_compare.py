@@ -51,7 +51,7 @@ def children_of(pid):
 
 
 def test_one_link_under_every_kind_of_approach(pair, tmp_path):
-    policies = "isolated,fair,mltcp_reno,mltcp_dcqcn,cassini,ada-srsf"
+    policies = "isolated,mltcp_reno,cassini,ada-srsf"
     before = Controls().loaded()
     document = compared(
         "--set",
@@ -80,19 +80,19 @@ def test_one_link_under_every_kind_of_approach(pair, tmp_path):
 
 def test_a_change_in_mid_run_is_settled(pair):
     document = compared(
-        "--set", pair, "--policies", "isolated,fair", "--iterations", "16", "--change", "full:8:2"
+        "--set", pair, "--policies", "isolated,fair", "--iterations", "10", "--change", "full:5:2"
     )
     fair = next(each for each in document["approaches"] if each["approach"] == "fair")
-    assert document["change"] == {"job": "full", "iteration": 8, "factor": 2.0}
+    assert document["change"] == {"job": "full", "iteration": 5, "factor": 2.0}
     assert set(fair["settling"]) == {"iterations", "seconds"}
     full = next(job for job in document["runs"][0]["jobs"] if job["job"] == "full")
     # Of 0.14 + 0.06 s, the former is doubled.
-    assert min(full["iteration_s"][8:]) > 0.3 > 0.14 + 0.06
+    assert min(full["iteration_s"][5:]) > 0.3 > 0.14 + 0.06
 
 
 def test_a_trace_is_placed_and_runs_to_its_end(pair):
     shape = ["--racks", "2", "--servers", "2", "--slots", "1"]
-    policies = "isolated,fair,random,themis+cassini,lwf-1+srsf-1"
+    policies = "isolated,fair,themis+cassini,lwf-1+srsf-1"
     document = compared("--trace", pair, *shape, "--policies", policies, "--iterations", "6")
     runs = {run["approach"]: run for run in document["runs"]}
     for run in runs.values():

@@ -25,7 +25,7 @@ def mltcp(*arguments, **options):
 
 
 def job_cgroups():
-    return list((cgroup_root() / "mltcp").glob("tested:*"))
+    return list((cgroup_root() / "mltcp").glob("mltcp:tested:*"))
 
 
 def test_sockets_of_the_program_get_the_control_on_both_ends():

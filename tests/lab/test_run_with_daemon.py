@@ -1,20 +1,25 @@
 """`mltcp run` and the backend where a daemon answers: no privilege is needed, and the job is the daemon's."""
 
 import os
+import signal
 import subprocess
 import sys
+import uuid
+from contextlib import suppress
 
 import pytest
 
 from bench.lab.network import namespaces
 from mltcp.daemon.client.client import Client
-from mltcp.ebpf.jobs import CGROUP
+from mltcp.ebpf.cgroups import CGROUP, cgroup_of
 from mltcp.ebpf.mounts import cgroup_root
 from tests.lab.daemons import daemon_in, namespace_with_link
 from tests.lab.test_daemon import MARK, PACED, until
 from tests.unit.mltcp.daemon.serving import NOBODY
 
 pytestmark = pytest.mark.lab
+
+MLTCP_RUN = [sys.executable, "-m", "mltcp.cli", "run"]
 
 # It opens a connection to itself, says what that runs under, and waits to be told to end.
 PROGRAM = """
@@ -30,28 +35,73 @@ sys.exit(7)
 """
 
 
+# It opens a connection to itself for each line that it reads, and says what that runs under and in which cgroup it is.
+CONTROL_AND_CGROUP = """
+import socket, subprocess, sys
+def told():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_connection(listener.getsockname()) as ours, listener.accept()[0]:
+            name = ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\\0").decode()
+    lines = open("/proc/self/cgroup").read().splitlines()
+    return name + " " + next(line[3:] for line in lines if line.startswith("0::"))
+"""
+PROGRAM_THAT_IS_ASKED = CONTROL_AND_CGROUP + "for line in sys.stdin: print(told(), flush=True)"
+
+
+@pytest.fixture
+def limited():
+    """A cgroup such as a batch system makes for a step of a job."""
+    path = cgroup_root() / f"step-{uuid.uuid4().hex[:12]}"
+    path.mkdir()
+    yield path
+    (path / "cgroup.kill").write_text("1")
+    until(lambda: _removed(path))
+
+
+def _removed(path):
+    for each in (*path.glob("mltcp:*"), path):
+        with suppress(OSError):
+            each.rmdir()
+    return not path.exists()
+
+
 @pytest.fixture
 def namespace():
     with namespace_with_link() as name:
         yield name
 
 
-def run_as_nobody(daemon, *options):
+def code_of_nobody(options, program):
     """`mltcp run` by another user; its modules are loaded before it becomes that user, who may not read them here."""
-    code = (
+    return (
         "import os, sys\n"
         "import mltcp.cli.main, mltcp.cli.run, mltcp.daemon.client.membership, encodings.idna\n"
         f"os.setgid({NOBODY}); os.setuid({NOBODY})\n"
-        f"sys.exit(mltcp.cli.main.main(['run', *{list(options)!r}, '--', '/usr/bin/python3', '-c', {PROGRAM!r}]))"
+        f"sys.exit(mltcp.cli.main.main(['run', *{list(options)!r}, '--', '/usr/bin/python3', '-c', {program!r}]))"
     )
+
+
+def run_as_nobody(daemon, *options, program=PROGRAM, cgroup=None):
+    def enter():
+        if cgroup is not None:
+            (cgroup / "cgroup.procs").write_text("0")
+
     return subprocess.Popen(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code_of_nobody(options, program)],
+        preexec_fn=enter,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "MLTCP_DAEMON": str(daemon.socket)},
     )
+
+
+def asked(process):
+    """The control of a new connection of the program, and its cgroup."""
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return said_by(process)
 
 
 def said_by(process):
@@ -90,7 +140,7 @@ def test_under_pacing_its_connections_get_the_mark_of_the_jobs_class_and_are_fou
 
 def test_nothing_is_left_of_its_cgroup(namespace):
     def cgroups():
-        return sorted(path.name for path in (cgroup_root() / CGROUP).glob("bertha:*"))
+        return sorted(path.name for path in (cgroup_root() / CGROUP).glob("mltcp:bertha:*"))
 
     with daemon_in(namespace) as daemon:
         process = run_as_nobody(daemon, "--job", "bertha")
@@ -98,6 +148,93 @@ def test_nothing_is_left_of_its_cgroup(namespace):
         assert len(cgroups()) == 1
         process.communicate(timeout=20)
         until(lambda: cgroups() == [])
+
+
+@pytest.mark.parametrize("delegated", [False, True])
+def test_a_program_stays_below_the_cgroup_that_its_user_was_put_in(namespace, limited, delegated):
+    """Else it would leave the limits that are set there, and outlive the step that it belongs to."""
+    if delegated:
+        for each in (limited, limited / "cgroup.procs"):
+            os.chown(each, NOBODY, NOBODY)
+    with daemon_in(namespace) as daemon:
+        options = ("--job", "bert", "--cc", "mltcp_reno")
+        process = run_as_nobody(daemon, *options, program=PROGRAM_THAT_IS_ASKED, cgroup=limited)
+        control, place = asked(process)
+        assert (control, os.path.dirname(place)) == ("mltcp_reno", f"/{limited.name}")
+        owner = (cgroup_root() / place[1:]).stat().st_uid
+        assert owner == (NOBODY if delegated else 0)
+        (limited / "cgroup.kill").write_text("1")
+        process.communicate(timeout=20)
+        assert process.returncode == -signal.SIGKILL
+        with Client(daemon.socket) as client:
+            until(lambda: client.status().jobs == ())
+
+
+@pytest.mark.parametrize("delegated", [False, True])
+def test_what_outlives_the_program_goes_on_in_the_cgroup_above(namespace, limited, delegated):
+    if delegated:
+        for each in (limited, limited / "cgroup.procs"):
+            os.chown(each, NOBODY, NOBODY)
+    quiet = "stdin=-3, stdout=-3, stderr=-3"
+    program = f"import subprocess; print(subprocess.Popen(['sleep', '60'], {quiet}).pid, flush=True)"
+    with daemon_in(namespace) as daemon:
+        process = run_as_nobody(daemon, "--job", "bert", program=program, cgroup=limited)
+        pid = int(said_by(process)[0])
+        process.communicate(timeout=20)
+        until(lambda: cgroup_of(pid) == limited)
+        until(lambda: list(limited.glob("mltcp:*")) == [])
+
+
+def test_a_run_within_a_run_of_another_user_has_its_own_job_and_the_outer_one_keeps_its_own(namespace):
+    inner = code_of_nobody(("--job", "inner", "--cc", "mltcp_cubic"), PROGRAM_THAT_IS_ASKED)
+    outer = CONTROL_AND_CGROUP + (
+        "inner = subprocess.Popen([sys.executable, '-c', sys.argv[1]], stdin=-1, stdout=-1, text=True)\n"
+        "inner.stdin.write('\\n')\n"
+        "inner.stdin.flush()\n"
+        "print(inner.stdout.readline(), end='', flush=True)\n"
+        "print(told(), flush=True)\n"
+        "sys.stdin.readline()\n"
+        "inner.communicate()\n"
+        "print(told(), flush=True)\n"
+    )
+    with (
+        daemon_in(namespace, 'controls = ["mltcp_reno", "mltcp_cubic"]') as daemon,
+        Client(daemon.socket) as client,
+    ):
+        process = subprocess.Popen(
+            [*MLTCP_RUN, "--job", "outer", "--cc", "mltcp_reno", "--", sys.executable, "-c", outer, inner],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "MLTCP_DAEMON": str(daemon.socket)},
+        )
+        inner_control, inner_place = said_by(process)
+        outer_control, outer_place = said_by(process)
+        assert (inner_control, outer_control) == ("mltcp_cubic", "mltcp_reno")
+        assert os.path.dirname(inner_place) == outer_place
+        expected = {("outer", "root", "mltcp_reno"), ("inner", "nobody", "mltcp_cubic")}
+        until(lambda: {(job.job, job.user, job.control) for job in client.status().jobs} == expected)
+        told, wrong = process.communicate("\n", timeout=20)
+        assert told.split() == ["mltcp_reno", outer_place], wrong
+        until(lambda: client.status().jobs == ())
+        assert not (cgroup_root() / outer_place[1:]).exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_program_is_under_its_job_again_when_the_daemon_is_back(namespace, number):
+    with daemon_in(namespace) as daemon:
+        options = ("--job", "bert", "--cc", "mltcp_reno")
+        process = run_as_nobody(daemon, *options, program=PROGRAM_THAT_IS_ASKED)
+        before = asked(process)
+        assert before[0] == "mltcp_reno"
+        daemon.stop(number)
+        assert asked(process)[0] != "mltcp_reno"
+        daemon.start()
+        until(lambda: asked(process) == before)
+        with Client(daemon.socket) as client:
+            until(lambda: [job.job for job in client.status().jobs] == ["bert"])
+        process.communicate(timeout=20)
 
 
 def test_a_user_who_may_not_connect_is_told_so(namespace):

@@ -46,7 +46,7 @@ RULES = {
 LAYERS = {
     "mltcp": ("core", "control", "ebpf", "pacing", "daemon", "cli"),
     "mltcp.control.window_model": ("compiled",),
-    "mltcp.daemon": ("client", "journal", "jobs", "mechanisms", "service"),
+    "mltcp.daemon": ("client", "journal", "jobs", "descriptors", "mechanisms", "service"),
     "collectives": ("core", "transport", "recording", "gate", "agent", "group", "elastic"),
     "collectives.recording": (
         *("traffic", "records", "completion", "operation", "detection", "optimizer_steps"),

@@ -101,6 +101,7 @@ class Client:
             raise NoDaemonError(f"{ENVIRONMENT}={NO_DAEMON}: no daemon is to be used")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(timeout_s)
+        self._asked = 0
         try:
             self._socket.connect(os.fspath(path))
         except PermissionError:
@@ -210,15 +211,18 @@ class Client:
         return self._ask({"request": request, **fields})
 
     def _ask(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> dict[str, Any]:
+        self._asked += 1
+        packet = protocol.encode({protocol.REQUEST_ID: self._asked, **message})
         try:
-            socket.send_fds(self._socket, [protocol.encode(message)], list(descriptors))
+            socket.send_fds(self._socket, [packet], list(descriptors))
         except OSError as error:
             raise NoDaemonError(f"mltcpd is gone: {error.strerror or error}") from None
         return self._reply()
 
     def _reply(self) -> dict[str, Any]:
+        """The reply to the last request. Late ones, to requests that were given up, are dropped."""
         while (reply := self._receive()) is not None:
-            if "event" in reply:
+            if "event" in reply or reply.get(protocol.REQUEST_ID, self._asked) != self._asked:
                 continue
             if not reply.get("ok"):
                 raise protocol.raised_from(reply)

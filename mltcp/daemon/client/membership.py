@@ -17,25 +17,26 @@ from mltcp.daemon.client.client import Client, NoDaemonError, Refused, Registere
 
 _log = logging.getLogger("mltcp")
 
-RETRY_S = 1.0
+RETRY_S = 0.5
 
 
 class Membership:
     """This process's membership in its job.
 
-    A thread waits for the end of the connection and then tries to register again every second. If the daemon does not
+    A thread waits for the end of the connection and then tries to register again twice a second. If the daemon does not
     answer at first but has run before, it is waited for in the same way.
 
     Args:
         registration: of this process.
         path: of the daemon's socket; None: that of the environment, or the default.
+        watched: whether the thread starts now; else with :meth:`watch`.
 
     Raises:
         NoDaemonError: no daemon answers, and none has run here.
         MltcpError: the daemon rejects the registration.
     """
 
-    def __init__(self, registration: Registration, path: Path | None = None) -> None:
+    def __init__(self, registration: Registration, path: Path | None = None, watched: bool = True) -> None:
         found = path or socket_path()
         if found is None:
             raise NoDaemonError("no daemon is to be used")
@@ -54,6 +55,11 @@ class Membership:
                 raise
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._watch, name="mltcp-daemon", daemon=True)
+        if watched:
+            self.watch()
+
+    def watch(self) -> None:
+        """Start the thread. A program that forks does so before, since the child would inherit its locks only."""
         self._thread.start()
 
     @property
@@ -85,7 +91,8 @@ class Membership:
             return
         self._closing = True
         self._wake.close()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         with self._lock:
             self._leave()
 

@@ -2,8 +2,9 @@
 
 A request has `version`, `request` and that request's fields, and may carry descriptors (SCM_RIGHTS). It gets one reply:
 ``{"version": 1, "ok": true, ...}``, or ``{"version": 1, "ok": false, "error": "one line", "kind": ...}``. A reply that
-does not fit one packet is sent in several; all but the last have ``"more": true``. After `subscribe`, the daemon also
-sends packets with ``"event"``.
+does not fit one packet is sent in several; all but the last have ``"more": true``. The reply to a request that has an
+`id` has the same one, so that a late reply is not taken for that to the next request. After `subscribe`, the daemon
+also sends packets with ``"event"``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from typing import Any
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError, shown
 
 VERSION = 1
+REQUEST_ID = "id"
+"""The field with the number of a request on its connection."""
+
 MOST_BYTES = 65536
 """The longest packet."""
 

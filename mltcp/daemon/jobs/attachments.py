@@ -1,4 +1,8 @@
-"""Attached processes: each is in a cgroup of the daemon, whose program makes all new connections flows of its job."""
+"""Attached processes: each is in a cgroup of its job, whose program makes all new connections flows of the job.
+
+The cgroup is below the one that the process was in. The process makes it itself where it may (in one that is delegated
+to its user); elsewhere the daemon does. It stays when the daemon ends, so that the next one finds the job's processes.
+"""
 
 from __future__ import annotations
 
@@ -8,60 +12,76 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.core.errors import NotAvailableError
 from mltcp.daemon.client.protocol import DeniedError
 from mltcp.daemon.jobs.job import Job
 from mltcp.daemon.jobs.peer import Member
+from mltcp.ebpf.cgroups import (
+    cgroup_of,
+    is_removed,
+    job_cgroup_name,
+    make_cgroup,
+    move,
+    remove_left_cgroups,
+    try_to_remove_cgroup,
+)
 from mltcp.ebpf.congestion_controls import Controls
-from mltcp.ebpf.jobs import CGROUP, attached_program, make_cgroup, try_to_remove_cgroup
+from mltcp.ebpf.jobs import attached_program
 from mltcp.ebpf.libbpf import BpfError
-from mltcp.ebpf.mounts import cgroup_root
 
 _log = logging.getLogger("mltcp.daemon")
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Attachment:
     job: Job
     cgroup: Path
-    held: ExitStack
+    program: ExitStack
 
 
 class Attachments:
-    """The cgroups that this daemon has created, by connection."""
+    """The cgroups of attached processes, by connection."""
 
     def __init__(self, controls: Controls) -> None:
         self._controls = controls
         self._held: dict[Member, _Attachment] = {}
-        self._leftover: list[Path] = []
+        self._leftover = remove_left_cgroups()
 
     def attach(self, connection: Member, job: Job) -> None:
         """Put the process at the other end of a connection, with its future children, into a cgroup of its job.
 
         Raises:
             DeniedError: the process does not belong to the peer's user any more.
-            NotAvailableError: the kernel cannot do it.
+            NotAvailableError: the kernel cannot do it, or the process is in a cgroup of another user.
         """
         peer = connection.peer
-        with ExitStack() as held:
+        name = job_cgroup_name(job.uid, job.name, job.instance)
+        with ExitStack() as undone_on_failure:
             try:
-                path = _cgroup_of(peer.pid) or make_cgroup(job.name)
-                held.callback(self._leave, path)
-                held.enter_context(attached_program(job.mechanism.socket_settings(job), path, self._controls))
+                present = cgroup_of(peer.pid)
+                # A process that is in its job's cgroup has made it, or a former daemon has.
+                path = present if present.name == name else make_cgroup(name, present)
+                undone_on_failure.callback(self._remove, path)
+                program = undone_on_failure.enter_context(ExitStack())
+                settings = job.mechanism.socket_settings(job)
+                program.enter_context(attached_program(settings, path, self._controls))
                 # The process is moved by its pid, which may have been reused: it must still belong to the same user.
                 if os.stat(f"/proc/{peer.pid}").st_uid != peer.uid:
                     raise DeniedError(f"process {peer.pid} is not {peer.user}'s")
-                (path / "cgroup.procs").write_text(str(peer.pid))
+                if path != present:
+                    move(peer.pid, path)
             except (OSError, BpfError) as error:
                 raise NotAvailableError(f"process {peer.pid} cannot be attached: {error}") from None
-            self._held[connection] = _Attachment(job, path, held.pop_all())
-        _log.info("%s: new connections of %s are its flows, in cgroup %s", job, peer, path.name)
+            undone_on_failure.pop_all()
+        self._held[connection] = _Attachment(job, path, program)
+        _log.info("%s: new connections of %s are its flows, in cgroup %s", job, peer, path)
 
     def leave(self, connection: Member) -> None:
-        """End the attachment of a closed connection."""
+        """End the attachment of a closed connection. Processes that outlive it go on in the cgroup above."""
         attachment = self._held.pop(connection, None)
         if attachment is not None:
-            attachment.held.close()
+            attachment.program.close()
+            self._remove(attachment.cgroup)
 
     def end(self, job: Job) -> None:
         """End all attachments of a job."""
@@ -69,26 +89,24 @@ class Attachments:
             self.leave(connection)
 
     def close(self) -> None:
-        """End all attachments."""
-        for connection in list(self._held):
-            self.leave(connection)
+        """End all attachments. The processes stay in their cgroups, where the next daemon finds them."""
+        for attachment in self._held.values():
+            attachment.program.close()
+            self._leftover.append(attachment.cgroup)
+        self._held.clear()
         self.remove_empty_cgroups()
 
     def remove_empty_cgroups(self) -> None:
         """Remove cgroups of ended attachments that processes had not left before."""
-        self._leftover = [path for path in self._leftover if not try_to_remove_cgroup(path)]
+        used = {attachment.cgroup for attachment in self._held.values()}
+        self._leftover = [path for path in self._leftover if path not in used and not is_removed(path)]
 
-    def _leave(self, path: Path) -> None:
-        if not try_to_remove_cgroup(path):
+    def _remove(self, path: Path) -> None:
+        if any(attachment.cgroup == path for attachment in self._held.values()):
+            return
+        try:
+            removed = try_to_remove_cgroup(path)
+        except PermissionError:
+            return  # its user has made it, and removes it
+        if not removed:
             self._leftover.append(path)
-
-
-def _cgroup_of(pid: int) -> Path | None:
-    """The cgroup into which a former daemon has put a process, to be used again."""
-    try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-        place = next(line[3:] for line in lines if line.startswith("0::"))
-        path = cgroup_root() / place.lstrip("/")
-    except (OSError, StopIteration, MltcpError):
-        return None
-    return path if path.parent == cgroup_root() / CGROUP else None

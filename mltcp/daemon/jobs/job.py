@@ -7,7 +7,7 @@ from typing import Protocol
 
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.daemon.client.status import JobStatus
-from mltcp.daemon.jobs.flows import PassedFlow
+from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
 from mltcp.daemon.jobs.iteration_times import IterationTimes
 from mltcp.daemon.jobs.peer import Member, Peer
 from mltcp.ebpf.jobs import SocketSettings
@@ -114,12 +114,15 @@ class Mechanism(Protocol):
     def change_job(self, job: Job) -> None:
         """Apply the job's aggressiveness, which has changed."""
 
-    def add_flow(self, job: Job, flow: PassedFlow) -> None:
-        """Control a connection that a process of the job has passed.
+    def flow_settings(self, job: Job, flow: FoundFlow) -> FlowSettings:
+        """What makes a connection that a process of the job has passed a flow of the job.
 
         Raises:
             UsageError: the connection cannot be controlled.
         """
+
+    def add_flow(self, job: Job, flow: FoundFlow) -> None:
+        """Control a connection that has these settings now."""
 
     def socket_settings(self, job: Job) -> SocketSettings:
         """The settings that make a new socket in a cgroup a flow of the job."""

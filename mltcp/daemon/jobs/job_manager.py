@@ -10,7 +10,6 @@ from typing import Any
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.errors import NotAvailableError, UsageError
 from mltcp.daemon.jobs.attachments import Attachments
-from mltcp.daemon.jobs.flows import PassedFlow
 from mltcp.daemon.jobs.job import NO_CONTROL, Job, Mechanism
 from mltcp.daemon.jobs.job_table import JobTable
 from mltcp.ebpf.congestion_controls import CONTROLS, available
@@ -89,15 +88,6 @@ class JobManager:
         job.aggressiveness = aggressiveness
         job.mechanism.change_job(job)
 
-    def add_flow(self, job: Job, flow: PassedFlow) -> None:
-        """Make a passed connection a flow of a job.
-
-        Raises:
-            UsageError: the mechanism cannot control it.
-        """
-        job.mechanism.add_flow(job, flow)
-        job.seen_controls.add(flow.control)
-
     # -- time --------------------------------------------------------------------------------------------------------
 
     def poll(self, mechanism: Mechanism) -> None:
@@ -125,7 +115,6 @@ class JobManager:
         self._listener(job, {"number": number, "duration_s": round(duration_s, 6), "sent_bytes": sent_bytes})
 
     def close(self) -> None:
-        """Detach all processes and close all mechanisms; the journal undoes the rest."""
-        self.attachments.close()
+        """Close all mechanisms; the journal undoes the rest."""
         for mechanism in self.mechanisms:
             mechanism.close()

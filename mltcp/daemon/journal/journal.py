@@ -2,6 +2,7 @@
 
 The file has JSON lines: one for each change, with its number, and one when it has been undone. A last line that a crash
 cut off is ignored, since its change was not made yet. So are changes of another boot, since none of them outlives one.
+Whoever can write to its directory decides what root undoes, and so it must be root's alone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.core.trusted_directory import make_trusted_directory
 from mltcp.daemon.journal.changes import Change, change_from, document_of
 
 JOURNAL = Path("/var/lib/mltcp/journal")
@@ -48,10 +50,11 @@ class Journal:
 
         Raises:
             MltcpError: another daemon has locked it.
+            UnsafeDirectoryError: another account could write a journal there.
             NotAvailableError: it cannot be written there.
         """
+        make_trusted_directory(path.parent, holds="the journal")
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Opened for appending, so that the owner's pid stays in the file if the lock is refused.
             lock = open(path.with_name(path.name + ".lock"), "a+")  # noqa: SIM115
         except OSError as error:

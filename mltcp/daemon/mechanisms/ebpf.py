@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mltcp.daemon.jobs.flows import PassedFlow
+from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
 from mltcp.daemon.jobs.job import ControlState, FinishedIteration, Job
 from mltcp.daemon.mechanisms.flow_counters import FlowCounters
 from mltcp.daemon.mechanisms.job_map import JobMap
@@ -48,13 +48,16 @@ class EbpfMechanism:
         if entry is not None:
             self._map.change(entry, job.aggressiveness)
 
-    def add_flow(self, job: Job, flow: PassedFlow) -> None:
-        """Make the connection a flow of the job's entry; one left by a former daemon is taken over with it."""
-        if job.number not in self._entries:
-            inherited = self._map.inherit(flow, job.name)
-            if inherited is not None:
-                self._keep_entry(job, inherited)
-        self._map.tag(flow, self._entry(job), job.control)
+    def flow_settings(self, job: Job, flow: FoundFlow) -> FlowSettings:
+        """The map entry and the congestion control; an entry left by a former daemon is taken over with its flow."""
+        # One that a job has belongs to that job, whoever holds one of its flows too.
+        is_free = job.number not in self._entries and flow.entry not in self._jobs
+        if is_free and self._map.inherit(flow.entry, job.name):
+            self._keep_entry(job, flow.entry)
+        return FlowSettings(flow.position, job.control, entry=self._entry(job))
+
+    def add_flow(self, job: Job, flow: FoundFlow) -> None:
+        """Nothing else has to be done: the kernel counts the flow."""
 
     def socket_settings(self, job: Job) -> SocketSettings:
         """The map entry and the congestion control."""

@@ -9,14 +9,12 @@ from typing import Any
 
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.errors import MltcpError
-from mltcp.daemon.jobs.flows import PassedFlow
-from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS, Controls, is_alive
+from mltcp.ebpf.congestion_controls import Controls, is_alive
 from mltcp.ebpf.jobs import enter_job, remove_stale
 from mltcp.ebpf.layout import KernelJob, Record, Tracker
 from mltcp.ebpf.libbpf import RingBuffer
 
 _KEY = struct.Struct("=I")
-_DESCRIPTOR = struct.Struct("=i")
 _EXISTING = 2
 
 
@@ -60,14 +58,13 @@ class JobMap:
         tracker = Tracker.given_values(total_bytes or None, gap_ns or None)
         return enter_job(KernelJob(name, aggressiveness, tracker=tracker), self._controls)
 
-    def inherit(self, flow: PassedFlow, name: str) -> int | None:
-        """Take over the entry to which a former daemon has assigned a flow; None if there is none of this name."""
-        number = self._job_of(flow)
+    def inherit(self, number: int, name: str) -> bool:
+        """Take over the entry to which a former daemon has assigned a flow; False if it is not one of this name."""
         job = self.job(number) if number else None
-        if job is None or job.name != name or (job.owner != os.getpid() and is_alive(job.owner)):
-            return None
+        if job is None or job.name != name or (job.owner and is_alive(job.owner)):
+            return False
         self._replace(number, owner=os.getpid())
-        return number
+        return True
 
     def job(self, number: int) -> KernelJob | None:
         """The entry of a job now."""
@@ -99,25 +96,10 @@ class JobMap:
         else:
             self._jobs.delete(_KEY.pack(number))
 
-    # -- flows -------------------------------------------------------------------------------------------------------
-
-    def tag(self, flow: PassedFlow, number: int, control: str) -> None:
-        """Assign a flow to a job, and set its congestion control.
-
-        Raises:
-            UsageError: the kernel refuses the control.
-        """
-        key = _DESCRIPTOR.pack(flow.descriptor)
-        if flow.control in MLTCP_CONTROLS:
-            # Leaving the control removes the flow from the count of its former job.
-            flow.set_control("reno")
-        value = self._flows.lookup(key) or bytes(self._flows.value_size)
-        self._flows.update(key, _KEY.pack(number) + value[_KEY.size :])
-        flow.set_control(control)
-
-    def _job_of(self, flow: PassedFlow) -> int:
-        value = self._flows.lookup(_DESCRIPTOR.pack(flow.descriptor))
-        return 0 if value is None else int(_KEY.unpack_from(value)[0])
+    @property
+    def flows_descriptor(self) -> int:
+        """The descriptor of the map of flows, open as long as this is."""
+        return self._flows.fd
 
     # -- records -----------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mltcp.daemon.jobs.flows import PassedFlow
+from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
 from mltcp.daemon.jobs.job import NO_CONTROL, ControlState, FinishedIteration, Job
 from mltcp.daemon.mechanisms.flow_counters import FlowCounters
 from mltcp.ebpf.congestion_controls import available
@@ -36,10 +36,12 @@ class SocketMechanism:
     def change_job(self, job: Job) -> None:
         """F has no effect here."""
 
-    def add_flow(self, job: Job, flow: PassedFlow) -> None:
-        """Set the congestion control of a connection, if the job asks for one."""
-        if job.control != NO_CONTROL:
-            flow.set_control(job.control)
+    def flow_settings(self, job: Job, flow: FoundFlow) -> FlowSettings:
+        """The congestion control, if the job asks for one."""
+        return FlowSettings(flow.position, "" if job.control == NO_CONTROL else job.control)
+
+    def add_flow(self, job: Job, flow: FoundFlow) -> None:
+        """Nothing else has to be done."""
 
     def socket_settings(self, job: Job) -> SocketSettings:
         """The congestion control, if the job asks for one."""

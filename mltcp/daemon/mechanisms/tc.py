@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from mltcp.core.errors import UsageError
-from mltcp.daemon.jobs.flows import PassedFlow
+from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
 from mltcp.daemon.jobs.job import NO_CONTROL, ControlState, FinishedIteration, Job
 from mltcp.daemon.mechanisms.pacer import MARK, Pacer
 from mltcp.ebpf.congestion_controls import available
@@ -47,13 +47,16 @@ class TcMechanism:
         """Give the job another F."""
         self._pacer.change(job.number, job.aggressiveness)
 
-    def add_flow(self, job: Job, flow: PassedFlow) -> None:
-        """Send the packets of a connection through the job's class."""
+    def flow_settings(self, job: Job, flow: FoundFlow) -> FlowSettings:
+        """The class of the job, and the congestion control if the job asks for one."""
         if not flow.here:
             raise UsageError("its network namespace is not that of the paced interfaces")
-        if job.control != NO_CONTROL:
-            flow.set_control(job.control)
-        flow.set_class(self.mark(job))
+        return FlowSettings(
+            flow.position, "" if job.control == NO_CONTROL else job.control, number=self.mark(job)
+        )
+
+    def add_flow(self, job: Job, flow: FoundFlow) -> None:
+        """Count the connection, whose packets go through the job's class, towards the job's rate."""
         self._pacer.add_flow(job.number, flow.key)
 
     def socket_settings(self, job: Job) -> SocketSettings:

@@ -6,6 +6,8 @@ import logging
 import os
 from typing import TextIO
 
+from mltcp.core.one_line import one_line
+
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 
 
@@ -38,5 +40,5 @@ class _OneLine(logging.Formatter):
         text = record.getMessage() if self._for_journal else super().format(record)
         if self._for_journal and record.exc_info:
             text += " " + self.formatException(record.exc_info)
-        line = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+        line = one_line(text)
         return f"<{_PRIORITY.get(record.levelno, 6)}>{line}" if self._for_journal else line

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.errors import UsageError, shown
 from mltcp.daemon.client.protocol import Fields
-from mltcp.daemon.jobs.flows import PassedFlow, passed_flow
+from mltcp.daemon.descriptors.workers import PassedFlows
+from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow, RefusedFlow
 from mltcp.daemon.jobs.job import Job, may_see
 from mltcp.daemon.jobs.job_manager import DEFAULT_CONTROL, JobManager
 from mltcp.daemon.jobs.peer import Peer
-from mltcp.daemon.service.server import Connection, DaemonServer
+from mltcp.daemon.service.server import Connection, DaemonServer, Reply
 from mltcp.daemon.service.status_builder import StatusBuilder
 
 _log = logging.getLogger("mltcp.daemon")
-
-Reply = Mapping[str, Any]
 
 JOBS_PER_PACKET = 48
 MAX_FLOWS_PER_JOB = 8192
@@ -37,9 +37,9 @@ class RequestHandler:
     def __init__(self, manager: JobManager, status: StatusBuilder) -> None:
         self._manager = manager
         self._status = status
-        self._requests: dict[str, Callable[[Connection, Fields, Sequence[int]], Iterable[Reply]]] = {
+        self._requests: dict[str, Callable[[Connection, Fields], Iterable[Reply]]] = {
             "register": self._register,
-            "flows": self._flows,
+            "flows": self._no_flows,
             "iteration": self._iteration,
             "progress": self._progress,
             "status": self._send_status,
@@ -48,15 +48,24 @@ class RequestHandler:
             "subscribe": self._subscribe,
         }
 
-    def handle(self, connection: Connection, fields: Fields, descriptors: Sequence[int]) -> Iterable[Reply]:
-        """The replies to a request. Raises MltcpError if it cannot be carried out."""
+    def handle(self, connection: Connection, fields: Fields) -> Iterable[Reply]:
+        """The replies to a request without descriptors. Raises MltcpError if it cannot be carried out."""
+        return self._handler_of(fields)(connection, fields)
+
+    async def handle_passed(
+        self, connection: Connection, fields: Fields, passed: PassedFlows
+    ) -> Iterable[Reply]:
+        """The replies to a request with descriptors. Raises MltcpError if it cannot be carried out."""
+        if self._handler_of(fields) != self._no_flows:
+            raise UsageError(f"{fields['request']}: expected no descriptors, got {passed.count}")
+        return await self._flows(connection, passed)
+
+    def _handler_of(self, fields: Fields) -> Callable[[Connection, Fields], Iterable[Reply]]:
         name = fields.get("request")
         handle = self._requests.get(name) if isinstance(name, str) else None
         if handle is None:
             raise UsageError(f"request: expected one of {', '.join(self._requests)}, got {shown(name)}")
-        if descriptors and name != "flows":
-            raise UsageError(f"{name}: expected no descriptors, got {len(descriptors)}")
-        return handle(connection, fields, descriptors)
+        return handle
 
     def left(self, connection: Connection) -> None:
         """Remove a closed connection from its job, and end the job if it was the last."""
@@ -71,7 +80,7 @@ class RequestHandler:
 
     # -- jobs --------------------------------------------------------------------------------------------------------
 
-    def _register(self, connection: Connection, fields: Fields, _: Sequence[int]) -> Iterable[Reply]:
+    def _register(self, connection: Connection, fields: Fields) -> Iterable[Reply]:
         peer, jobs = connection.peer, self._manager.jobs
         if jobs.member_of(connection) is not None:
             raise UsageError("this connection has already registered a job")
@@ -117,44 +126,56 @@ class RequestHandler:
             ranks=fields.whole("ranks", 1, 1 << 24, 1),
         )
 
-    def _change(self, connection: Connection, fields: Fields, _: Sequence[int]) -> Iterable[Reply]:
+    def _change(self, connection: Connection, fields: Fields) -> Iterable[Reply]:
         job = self._manager.jobs.owned(fields.whole("number", 0, 1 << 31), connection.peer)
         self._manager.change(job, _aggressiveness(fields, job.aggressiveness))
         _log.info("%s: F is %s now, asked for by %s", job, _law_text(job.aggressiveness), connection.peer)
         return [{}]
 
-    def _stop(self, connection: Connection, fields: Fields, _: Sequence[int]) -> Iterable[Reply]:
+    def _stop(self, connection: Connection, fields: Fields) -> Iterable[Reply]:
         job = self._manager.jobs.owned(fields.whole("number", 0, 1 << 31), connection.peer)
         self._manager.end(job, f"{connection.peer} asked for it")
         return [{}]
 
     # -- flows -------------------------------------------------------------------------------------------------------
 
-    def _flows(self, connection: Connection, _: Fields, descriptors: Sequence[int]) -> Iterable[Reply]:
+    def _no_flows(self, connection: Connection, _: Fields) -> Iterable[Reply]:
+        self._manager.jobs.of(connection)
+        raise UsageError("flows: expected descriptors of TCP connections, got none")
+
+    async def _flows(self, connection: Connection, passed: PassedFlows) -> Iterable[Reply]:
         job = self._manager.jobs.of(connection)
-        if not descriptors:
-            raise UsageError("flows: expected descriptors of TCP connections, got none")
-        refused = []
-        for position, descriptor in enumerate(descriptors):
+        refused = list(passed.refused)
+        wanted: dict[int, tuple[FoundFlow, FlowSettings]] = {}
+        new = set()
+        for flow in passed.found:
             try:
-                self._add_flow(job, connection, passed_flow(descriptor))
+                new.add(flow.key)
+                if len(new | job.flows.keys()) > MAX_FLOWS_PER_JOB:
+                    raise UsageError(f"job {job.name} already has {MAX_FLOWS_PER_JOB} flows, the limit")
+                wanted[flow.position] = flow, job.mechanism.flow_settings(job, flow)
             except UsageError as error:
-                refused.append({"position": position, "why": str(error)})
+                refused.append(RefusedFlow(flow.position, str(error)))
+        refused += await passed.set([settings for _, settings in wanted.values()])
+        if self._manager.jobs.member_of(connection) is not job:
+            raise UsageError(f"job {job.name} has ended")
+        for position in wanted.keys() - {each.position for each in refused}:
+            self._add_flow(job, connection, *wanted[position])
         if refused:
             _log.warning(
-                "%s: %d descriptors of %s refused: %s", job, len(refused), connection.peer, refused[0]["why"]
+                "%s: %d descriptors of %s refused: %s", job, len(refused), connection.peer, refused[0].why
             )
-        return [{"accepted": len(descriptors) - len(refused), "refused": refused}]
+        refused.sort(key=lambda each: each.position)
+        return [{"accepted": passed.count - len(refused), "refused": [asdict(each) for each in refused]}]
 
-    def _add_flow(self, job: Job, connection: Connection, flow: PassedFlow) -> None:
-        if flow.key not in job.flows and len(job.flows) >= MAX_FLOWS_PER_JOB:
-            raise UsageError(f"job {job.name} already has {MAX_FLOWS_PER_JOB} flows, the limit")
-        self._manager.add_flow(job, flow)
+    def _add_flow(self, job: Job, connection: Connection, flow: FoundFlow, settings: FlowSettings) -> None:
+        job.mechanism.add_flow(job, flow)
+        job.seen_controls.add(settings.control or flow.control)
         job.flows[flow.key] = connection
 
     # -- iterations --------------------------------------------------------------------------------------------------
 
-    def _iteration(self, connection: Connection, fields: Fields, _: Sequence[int]) -> Iterable[Reply]:
+    def _iteration(self, connection: Connection, fields: Fields) -> Iterable[Reply]:
         job = self._manager.jobs.of(connection)
         number = fields.whole("number", 0, 1 << 48)
         duration_s = fields.number("duration_s", 0, 86400 * 30)
@@ -163,20 +184,20 @@ class RequestHandler:
         self._manager.report(job, number, duration_s, sent_bytes)
         return [{}]
 
-    def _progress(self, connection: Connection, _: Fields, __: Sequence[int]) -> Iterable[Reply]:
+    def _progress(self, connection: Connection, _: Fields) -> Iterable[Reply]:
         status = self._status.of_job(self._manager.jobs.of(connection))
         names = ("iterations", "bytes_ratio", "factor", "total_bytes", "gap_s", "iteration_s", "rate_bps")
         return [{name: getattr(status, name) for name in names}]
 
     # -- watching ----------------------------------------------------------------------------------------------------
 
-    def _send_status(self, connection: Connection, _: Fields, __: Sequence[int]) -> Iterable[Reply]:
+    def _send_status(self, connection: Connection, _: Fields) -> Iterable[Reply]:
         document = self._status.seen_by(connection.peer).document()
         jobs = document["jobs"]
         pages = [jobs[at : at + JOBS_PER_PACKET] for at in range(0, len(jobs), JOBS_PER_PACKET)] or [[]]
         return [{"status": {**document, "jobs": page}, "more": page is not pages[-1]} for page in pages]
 
-    def _subscribe(self, connection: Connection, _: Fields, __: Sequence[int]) -> Iterable[Reply]:
+    def _subscribe(self, connection: Connection, _: Fields) -> Iterable[Reply]:
         connection.subscribed = True
         return [{}]
 

@@ -1,12 +1,12 @@
 """The daemon's Unix socket: connections, their packets, and the limits on both.
 
 Everything runs on one event loop. No peer can block another: one packet is read at a time, the replies that a peer does
-not read are bounded, and the requests of a user beyond a rate wait.
+not read are bounded, and the requests of a user beyond a rate wait. Descriptors are never received here, since to look
+at one and to close it may block: a process of their user does so (mltcp/daemon/descriptors).
 """
 
 from __future__ import annotations
 
-import array
 import asyncio
 import grp
 import logging
@@ -15,13 +15,22 @@ import resource
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
-from mltcp.daemon.client.protocol import MOST_BYTES, MOST_DESCRIPTORS, Fields, decode, encode, error_reply
+from mltcp.daemon.client.protocol import (
+    MOST_BYTES,
+    MOST_DESCRIPTORS,
+    REQUEST_ID,
+    Fields,
+    decode,
+    encode,
+    error_reply,
+)
+from mltcp.daemon.descriptors.workers import DescriptorWorkers, PassedFlows
 from mltcp.daemon.jobs.peer import Peer
 
 _log = logging.getLogger("mltcp.daemon")
@@ -34,17 +43,20 @@ MOST_PER_SECOND = 5000
 """The number of packets of one user that are handled in a second; others wait for the next second."""
 
 RESERVED_DESCRIPTORS = 128
+Reply = Mapping[str, Any]
 _CREDENTIALS = struct.Struct("=iII")
-_ANCILLARY_BYTES = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
 
 
 class Handler(Protocol):
     """Handles the requests of connections."""
 
-    def handle(
-        self, connection: Connection, fields: Fields, descriptors: Sequence[int]
-    ) -> Iterable[Mapping[str, Any]]:
-        """The replies to a request. Its descriptors are closed afterwards; a MltcpError becomes an error reply."""
+    def handle(self, connection: Connection, fields: Fields) -> Iterable[Reply]:
+        """The replies to a request without descriptors. A MltcpError becomes an error reply."""
+
+    async def handle_passed(
+        self, connection: Connection, fields: Fields, passed: PassedFlows
+    ) -> Iterable[Reply]:
+        """The replies to a request with descriptors. A MltcpError becomes an error reply."""
 
     def left(self, connection: Connection) -> None:
         """Handle the end of a connection."""
@@ -61,6 +73,7 @@ class Connection:
         credentials = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         self.peer = Peer(*_CREDENTIALS.unpack(credentials))
         self.subscribed = False
+        self.busy = False
 
     def fileno(self) -> int:
         """The descriptor of its socket."""
@@ -94,31 +107,43 @@ class Connection:
     def receive(self) -> None:
         """Read and handle one packet."""
         try:
-            packet, ancillary, flags, _ = self._socket.recvmsg(
-                MOST_BYTES + 1, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
-            )
+            # Without space for descriptors, MSG_CTRUNC tells that there are some.
+            packet, _, flags, _ = self._socket.recvmsg(MOST_BYTES + 1, 0, socket.MSG_PEEK)
+            if flags & socket.MSG_CTRUNC:
+                self._server.begin_passed(self, packet, flags)
+                return
+            self._socket.recv(1)  # the rest of the packet is dropped
         except BlockingIOError:
             return
         except OSError as error:
             self._server.drop(self, f"receiving fails: {error.strerror}")
             return
-        descriptors = _descriptors(ancillary)
-        try:
-            replies = self._server.handle(self, packet, flags, descriptors) if packet else None
-        finally:
-            # Before the reply, after which the peer may rely on holding the only copies.
-            for descriptor in descriptors:
-                os.close(descriptor)
-        if replies is None:
+        if not packet:
             self._server.drop(self)
             return
-        for reply in replies:
+        for reply in self._server.handle(self, packet, flags):
             self.send(reply)
 
-    def close(self) -> None:
-        """Close the socket; a second call does nothing."""
+    async def look(self, workers: DescriptorWorkers) -> PassedFlows:
+        """Have the descriptors of the packet that waits received and looked at, and the packet dropped."""
+        return await workers.look(self.peer, self._socket)
+
+    def close(self, workers: DescriptorWorkers) -> bool:
+        """Close the socket. False if that has to be tried again: to close what waits on it may block."""
         self._open = False
+        with suppress(OSError):  # the peer sends no more from here on
+            self._socket.shutdown(socket.SHUT_RD)
+        if self._has_packets() and not workers.close_connection(self.peer, self._socket):
+            return False
         self._socket.close()
+        return True
+
+    def _has_packets(self) -> bool:
+        try:
+            packet, _, flags, _ = self._socket.recvmsg(1, 0, socket.MSG_PEEK)
+        except OSError:
+            return False
+        return bool(packet or flags & socket.MSG_CTRUNC)
 
 
 class DaemonServer:
@@ -128,12 +153,16 @@ class DaemonServer:
         path: of the socket.
         group: that owns it; if there is no such group, every user may connect.
         handler: of the requests.
+        workers: receive descriptors.
     """
 
-    def __init__(self, path: Path, group: str, handler: Handler) -> None:
+    def __init__(self, path: Path, group: str, handler: Handler, workers: DescriptorWorkers) -> None:
         self.path = path
         self._group = group
         self._handler = handler
+        self._workers = workers
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unclosed: list[Connection] = []
         self._connections: set[Connection] = set()
         self._handled: dict[int, int] = {}
         self._paused: set[Connection] = set()
@@ -188,6 +217,7 @@ class DaemonServer:
             self._listener.close()
             self._listener = None
             self.path.unlink(missing_ok=True)
+        self._workers.close()
 
     def subscribers(self) -> list[Connection]:
         """The connections that have subscribed to events."""
@@ -212,16 +242,17 @@ class DaemonServer:
             _log.warning("refused a connection of %s: %s", connection.peer, limit)
             with suppress(OSError):
                 accepted.send(encode(error_reply(NotAvailableError(limit))))
-            connection.close()
+            self._close(connection)
             return
         self._connections.add(connection)
         self.loop.add_reader(connection.fileno(), connection.receive)
 
     def _limit_reached(self, peer: Peer) -> str | None:
-        if len(self._connections) >= self._most:
+        held = [*self._connections, *self._unclosed]
+        if len(held) >= self._most:
             return f"the daemon already has {self._most} connections, the limit"
         most = self._most // 2
-        if not peer.is_root and sum(each.peer.uid == peer.uid for each in self._connections) >= most:
+        if not peer.is_root and sum(each.peer.uid == peer.uid for each in held) >= most:
             return f"{peer.user} already has {most} connections, the limit"
         return None
 
@@ -235,29 +266,63 @@ class DaemonServer:
         self._paused.discard(connection)
         self.loop.remove_reader(connection.fileno())
         self.loop.remove_writer(connection.fileno())
-        connection.close()
+        self._close(connection)
         self._handler.left(connection)
+        if not any(each.peer.uid == connection.peer.uid for each in self._connections):
+            self._workers.end(connection.peer.uid)
+
+    def _close(self, connection: Connection) -> None:
+        if not connection.close(self._workers):
+            self._unclosed.append(connection)
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def handle(
-        self, connection: Connection, packet: bytes, flags: int, descriptors: Sequence[int]
-    ) -> list[Mapping[str, Any]]:
-        """Handle a packet; returns the replies."""
+    def handle(self, connection: Connection, packet: bytes, flags: int) -> list[Reply]:
+        """Handle a packet without descriptors; returns the replies."""
         self._count(connection)
+        asked: dict[str, int] = {}
         try:
-            if flags & socket.MSG_TRUNC or len(packet) > MOST_BYTES:
-                raise UsageError(f"message: expected at most {MOST_BYTES} bytes, got more")
-            if flags & socket.MSG_CTRUNC:
-                raise UsageError(f"descriptors: expected at most {MOST_DESCRIPTORS}, got more")
-            replies = self._handler.handle(connection, decode(packet), descriptors)
-            return [{"ok": True, **reply} for reply in replies]
-        except MltcpError as error:
-            return [error_reply(error)]
+            fields = _fields(packet, flags, asked)
+            return _accepted(self._handler.handle(connection, fields), asked)
         except Exception as error:
-            # A bug here must not end the daemon, on which all jobs of the host depend.
-            _log.exception("a request of %s failed", connection.peer)
-            return [error_reply(MltcpError(f"the daemon failed: {error!r}"))]
+            return _failed(error, asked, connection)
+
+    def begin_passed(self, connection: Connection, packet: bytes, flags: int) -> None:
+        """Handle a packet with descriptors, and send the replies; the connection's next packets wait for that."""
+        connection.busy = True
+        self.loop.remove_reader(connection.fileno())
+        task = self.loop.create_task(self._handle_passed(connection, packet, flags & ~socket.MSG_CTRUNC))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _handle_passed(self, connection: Connection, packet: bytes, flags: int) -> None:
+        self._count(connection)
+        asked: dict[str, int] = {}
+        try:
+            replies = await self._replies_to_passed(connection, packet, flags, asked)
+        except Exception as error:
+            replies = _failed(error, asked, connection)
+        for reply in replies:
+            connection.send(reply)
+        connection.busy = False
+        self._listen_to(connection)
+
+    async def _replies_to_passed(
+        self, connection: Connection, packet: bytes, flags: int, asked: dict[str, int]
+    ) -> list[Reply]:
+        passed = await connection.look(self._workers)
+        try:
+            fields = _fields(packet, flags, asked)
+            if passed.truncated:
+                raise UsageError(f"descriptors: expected at most {MOST_DESCRIPTORS}, got more")
+            return _accepted(await self._handler.handle_passed(connection, fields, passed), asked)
+        except UsageError:
+            await passed.set()  # closes them
+            raise
+
+    def _listen_to(self, connection: Connection) -> None:
+        if connection in self._connections and not connection.busy and connection not in self._paused:
+            self.loop.add_reader(connection.fileno(), connection.receive)
 
     def _count(self, connection: Connection) -> None:
         uid = connection.peer.uid
@@ -270,18 +335,33 @@ class DaemonServer:
         if self._listener is None:
             return
         self._handled.clear()
-        for connection in self._paused:
-            self.loop.add_reader(connection.fileno(), connection.receive)
-        self._paused.clear()
+        paused, self._paused = self._paused, set()
+        for connection in paused:
+            self._listen_to(connection)
+        self._unclosed = [each for each in self._unclosed if not each.close(self._workers)]
         self.loop.call_later(1.0, self._next_second)
 
 
-def _descriptors(ancillary: Iterable[tuple[int, int, bytes]]) -> list[int]:
-    found = array.array("i")
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            found.frombytes(data[: len(data) - len(data) % found.itemsize])
-    return list(found)
+def _fields(packet: bytes, flags: int, asked: dict[str, int]) -> Fields:
+    """The fields of a request; its number is put into `asked` as soon as it is known."""
+    if flags & socket.MSG_TRUNC or len(packet) > MOST_BYTES:
+        raise UsageError(f"message: expected at most {MOST_BYTES} bytes, got more")
+    fields = decode(packet)
+    if REQUEST_ID in fields:
+        asked[REQUEST_ID] = fields.whole(REQUEST_ID, 0, 1 << 53)
+    return fields
+
+
+def _accepted(replies: Iterable[Reply], asked: Mapping[str, int]) -> list[Reply]:
+    return [{"ok": True, **asked, **reply} for reply in replies]
+
+
+def _failed(error: Exception, asked: Mapping[str, int], connection: Connection) -> list[Reply]:
+    if not isinstance(error, MltcpError):
+        # A bug here must not end the daemon, on which all jobs of the host depend.
+        _log.error("a request of %s failed", connection.peer, exc_info=error)
+        error = MltcpError(f"the daemon failed: {error!r}")
+    return [{**asked, **error_reply(error)}]
 
 
 def _raise_descriptor_limit() -> int:

@@ -10,10 +10,12 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from mltcp.core.errors import MltcpError
 from mltcp.core.signals import stop_signals
+from mltcp.daemon.descriptors.workers import DescriptorWorkers
 from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.job import Mechanism
 from mltcp.daemon.jobs.job_manager import JobManager
@@ -30,8 +32,9 @@ from mltcp.daemon.service.configuration import Configuration
 from mltcp.daemon.service.requests import RequestHandler, send_event
 from mltcp.daemon.service.server import DaemonServer
 from mltcp.daemon.service.status_builder import StatusBuilder
+from mltcp.ebpf.cgroups import hold_parent_cgroup
 from mltcp.ebpf.congestion_controls import Controls, require_root
-from mltcp.ebpf.jobs import make_parent_cgroup, remove_stale
+from mltcp.ebpf.jobs import remove_stale
 from mltcp.pacing.controller import PacingController
 from mltcp.pacing.htb_qdisc import HtbQdisc
 from mltcp.pacing.sock_diag import SockDiag
@@ -77,13 +80,15 @@ class _Daemon:
     def __init__(self, configuration: Configuration, journal: Journal) -> None:
         self._configuration = configuration
         self._metrics: Any = None
+        self._parent_cgroup: Path | None = None
         controls = Controls()
         self._load(controls, configuration.controls, journal)
         remove_stale(controls)
         default = configuration.default_control
         pacer = self._make_pacer(journal)
         tc = None if pacer is None else TcMechanism(pacer, configuration.interval_s)
-        ebpf = EbpfMechanism(JobMap(controls), default) if controls.loaded() else None
+        job_map = JobMap(controls) if controls.loaded() else None
+        ebpf = None if job_map is None else EbpfMechanism(job_map, default)
         if tc is None and ebpf is not None and not ebpf.accepts(default):
             _log.warning(
                 "%s, the default control of jobs, is not loaded: jobs have to ask for another", default
@@ -108,7 +113,8 @@ class _Daemon:
             lambda: self._server.connections,
         )
         handler = RequestHandler(self._manager, self._status)
-        self._server = DaemonServer(configuration.socket, configuration.group, handler)
+        workers = DescriptorWorkers(None if job_map is None else job_map.flows_descriptor)
+        self._server = DaemonServer(configuration.socket, configuration.group, handler, workers)
 
     @staticmethod
     def _load(controls: Controls, names: Sequence[str], journal: Journal) -> None:
@@ -168,7 +174,7 @@ class _Daemon:
         self._server.listen(loop)
         # Without cgroup v2 no process can be attached; everything else works.
         with suppress(MltcpError, OSError):
-            make_parent_cgroup()
+            self._parent_cgroup = hold_parent_cgroup()
         privileges.drop()
         self._status.all()
         if self._configuration.metrics is not None:
@@ -189,10 +195,15 @@ class _Daemon:
 
     def close(self) -> None:
         """Close everything except the changes that the journal undoes."""
+        # Before the connections, whose end would tell that the attached processes have left their jobs.
+        self._manager.attachments.close()
         self._server.close()
         if self._metrics is not None:
             self._metrics.close()
         self._manager.close()
+        if self._parent_cgroup is not None:
+            with suppress(OSError):
+                self._parent_cgroup.rmdir()
 
 
 class _Periodic:

@@ -11,6 +11,7 @@ from mltcp.core.errors import UsageError
 from mltcp.core.progress import progress_bar
 from placement.cli.learning.arguments import add_run_arguments, parse_runs
 from placement.learning.settings import TrainingSettings
+from placement.policies.schedulers.contention.checkpoint import Checkpoint
 
 _EXAMPLES = """\
 examples:
@@ -18,6 +19,7 @@ examples:
   mltcp-placement learn -o policy --steps 2500000                  then 2.5 million steps of its own
   mltcp-placement learn -o policy --steps 2500000 --stops --restart-cost 30
   mltcp-placement learn -o policy --loads at-once --mixes normal,heavy --seed 3
+  mltcp-placement learn -o better --guide policy/policy.npz        imitates the look-ahead that this policy guides
 
 The policy starts jobs of the workload contention (see mltcp-placement jobs --help), one start a step. It imitates the
 rule greedy-look first, and may then go on by proximal policy optimisation with masks (sb3-contrib). DIR gets
@@ -62,6 +64,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="N",
         help="of proximal policy optimisation after the imitation (default %(default)s)",
     )
+    command.add_argument(
+        "--guide",
+        type=Path,
+        metavar="FILE",
+        help="a policy.npz that guides the look-ahead that is imitated (default: that of the rule)",
+    )
     command.add_argument("--tensorboard", type=Path, metavar="DIR", help="for a log of the training")
     command.add_argument("--json", action="store_true", help="what was trained, as one JSON document")
     command.set_defaults(execute=execute)
@@ -81,7 +89,8 @@ def execute(options: argparse.Namespace) -> int:
             text = what if score is None else f"{what}: {score:,.0f} s"
             bar.remaining(text, 1000 - 1000 * done // most)
 
-        checkpoint = train(episodes, settings, options.output, tell, options.tensorboard)
+        guide = None if options.guide is None else Checkpoint.load(options.guide)
+        checkpoint = train(episodes, settings, options.output, tell, options.tensorboard, guide)
     told = dict(checkpoint.header.training)
     if options.json:
         print(json.dumps({"schema": 1, "policy": str(options.output / "policy.npz"), **told}))

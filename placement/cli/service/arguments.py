@@ -11,7 +11,9 @@ from typing import Any
 from rich.box import HORIZONTALS
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from mltcp.core.one_line import one_line
 from placement.cli.service.listening import read_token
 from placement.client.client import Client
 
@@ -36,6 +38,17 @@ def add_connection(command: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="use TLS with these root certificates (default $MLTCP_PLACEMENT_CA)",
     )
+    group.add_argument(
+        "--plain-text-tokens",
+        action="store_true",
+        help="send the token over TCP without TLS too (default $MLTCP_PLACEMENT_PLAIN_TEXT_TOKENS)",
+    )
+    group.add_argument(
+        "--socket-owner",
+        metavar="ACCOUNT",
+        help="account that runs the service at a Unix socket, if it is neither yours nor root "
+        "(default $MLTCP_PLACEMENT_SOCKET_OWNER)",
+    )
     command.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -43,10 +56,16 @@ def client_of(options: argparse.Namespace) -> Client:
     """The client that the arguments describe.
 
     Raises:
-        UsageError: an argument is invalid, or a file that it names cannot be read.
+        UsageError: an argument is invalid, or a file that it names cannot be read; see also `Client`.
     """
     token = None if options.token_file is None else read_token(options.token_file).split("#")[0].strip()
-    return Client(options.address, token=token, certificate=options.ca)
+    return Client(
+        options.address,
+        token=token,
+        certificate=options.ca,
+        plain_text_tokens=options.plain_text_tokens or None,
+        socket_owner=options.socket_owner,
+    )
 
 
 def print_json(document: Any) -> None:
@@ -55,14 +74,17 @@ def print_json(document: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
-    """Print a table: with rules on a terminal, elsewhere as plain text that is not cut to a width."""
+    """Print a table: with rules on a terminal, elsewhere as plain text that is not cut to a width.
+
+    Cells may hold what others have written: nothing in them is taken for markup, or for the terminal.
+    """
     console = Console(highlight=False)
     box = HORIZONTALS if console.is_terminal else None
     if not console.is_terminal:
         console = Console(highlight=False, width=1000)
     table = Table(*columns, box=box, title=title or None, title_justify="left", pad_edge=False)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(one_line(cell)) for cell in row))
     console.print(table)
 
 

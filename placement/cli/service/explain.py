@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from mltcp.core.one_line import one_line
 from placement.cli.service.arguments import add_connection, client_of, places_text, print_json, print_table
 
 _EXAMPLES = """\
@@ -34,7 +35,7 @@ def execute(options: argparse.Namespace) -> int:
     if options.json:
         print_json(document(found))
         return 0
-    print(f"{found.job_id}: {found.summary}")
+    print(one_line(f"{found.job_id}: {found.summary}"))
     if found.candidates:
         print(f"decided in {found.decision_ns / 1e6:.2f} ms")
         print_table(

@@ -14,9 +14,9 @@ from placement.cli.simulation.arguments import add_contention, contention_of
 _EXAMPLES = """\
 examples:
   mltcp-placement gate --listen unix:/run/mltcp/gate.sock                     Ada-SRSF; all jobs share one link
-  mltcp-placement gate --listen unix:/tmp/gate --policy srsf-1 --links links.json
+  mltcp-placement gate --listen unix:/run/mltcp/gate.sock --policy srsf-1 --links links.json
   mltcp-placement gate --listen 127.0.0.1:7411 --contention fit.json         measured a, b and eta
-  MLTCP_GATE=unix:/tmp/gate torchrun ...                                      a job that uses the gate
+  MLTCP_GATE=unix:/run/mltcp/gate.sock torchrun ...                          a job that uses the gate
 
 links.json has the links that jobs use, and their compute time, by which SRSF ranks them:
   {"jobs": {"vgg": {"links": ["rack0"], "iterations": 1000, "compute_s": 0.12, "gpus": 4}},

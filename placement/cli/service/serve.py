@@ -32,6 +32,9 @@ cluster.json:
   {"servers": [{"name": "s0", "gpus": 4, "gpu_memory_mb": 32768, "nic_bps": 50000000000, "switch": "rack0"}, ...],
    "links": [{"switch": "rack0", "above": "core", "capacity_bps": 100000000000}, ...]}
 More servers and links can be registered while the service runs. They and all jobs survive a restart.
+
+A line of tokens.txt is "TOKEN" or "operator NAME TOKEN", which may do everything, or "user NAME TOKEN", which may
+submit jobs and change its own (docs/security.md).
 """
 
 
@@ -80,7 +83,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     security.add_argument("--key", type=Path, metavar="FILE", help="private key of the certificate, PEM")
     security.add_argument(
-        "--tokens", type=Path, metavar="FILE", help="accept only calls with one of these tokens"
+        "--tokens", type=Path, metavar="FILE", help="accept only calls with a token in this file"
+    )
+    security.add_argument(
+        "--plain-text-tokens", action="store_true", help="accept tokens over TCP without TLS too"
     )
     security.add_argument(
         "--socket-mode", default="600", metavar="MODE", help="permissions of a Unix socket (default 600)"
@@ -155,12 +161,14 @@ def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConf
         Address.parse(options.address) if options.address else default_address(),
         state,
         ServiceRules(options.policy, options.lease, options.drift, options.grace, options.restart_cost),
-        Security(options.certificate, options.key, options.tokens),
+        Security(options.certificate, options.key, options.tokens, options.plain_text_tokens),
         _mode(options.socket_mode),
         servers,
         links,
     )
     configuration.check()
+    if options.engine:
+        configuration.security.check_engine(configuration.address, configuration.socket_mode)
     if options.gate:
         configuration = replace(configuration, gate=_gate(options.gate, stack))
     if options.engine:

@@ -77,6 +77,9 @@ def _print_jobs(reply: pb.StatusReply) -> None:
             time_text(each.deadline_ns) if each.HasField("deadline_ns") else "" for each in reply.jobs
         ]
         rows = [(*row[:-1], deadline, row[-1]) for row, deadline in zip(rows, deadlines, strict=True)]
+    if any(each.owner for each in reply.jobs):
+        names = (names[0], "owner", *names[1:])
+        rows = [(row[0], each.owner, *row[1:]) for row, each in zip(rows, reply.jobs, strict=True)]
     print_table(names, rows)
 
 

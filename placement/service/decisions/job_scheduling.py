@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mltcp.core.errors import MltcpError
+from mltcp.core.one_line import one_line
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.scheduler import JobView, Scheduler, gpu_owners
 from placement.service.context import ServiceContext
@@ -187,7 +188,7 @@ class JobScheduling:
         try:
             await self._requeue(now, reason)
         except MltcpError as error:  # it has ended meanwhile, or is being released
-            _log.info("job %s: not moved: %s", job.id, error)
+            _log.info("job %s: not moved: %s", one_line(job.id), error)
 
     def _start(self, job_id: str, slots: tuple[int, ...], plan: _Plan) -> None:
         registry, now_ns = self._registry, self._context.clock.now_ns()

@@ -15,6 +15,7 @@ class ErrorCode(Enum):
     EXISTS = "exists"
     FULL = "full"
     STATE = "state"
+    DENIED = "denied"
 
 
 class RequestError(MltcpError):

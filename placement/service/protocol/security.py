@@ -1,9 +1,7 @@
-"""Access control: TLS, bearer tokens, and the rule that an unprotected service listens on local addresses only."""
+"""Access control: TLS, tokens, and the rule that an unprotected service listens on local addresses only."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import stat
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -14,8 +12,8 @@ import grpc
 
 from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
+from placement.service.protocol.tokens import AcceptedTokens, tokens_from_file
 
-_LEAST_TOKEN = 16
 _OPEN = ("/grpc.health.v1.Health/",)
 
 
@@ -26,20 +24,48 @@ class Security:
     Attributes:
         certificate: a PEM file with the server's certificate chain; None: no TLS.
         key: a PEM file with the certificate's private key.
-        tokens: a file with one accepted token a line; None: calls need no token.
+        tokens: a file with the accepted tokens (see `tokens`); None: calls need no token.
+        plain_text_tokens: accept tokens over TCP without TLS, where they can be read on the way.
     """
 
     certificate: Path | None = None
     key: Path | None = None
     tokens: Path | None = None
+    plain_text_tokens: bool = False
 
     def check(self, address: Address) -> None:
-        """Raise `UsageError` if other hosts could connect without TLS, or only one of certificate and key is given."""
+        """Check that the settings protect a service at this address.
+
+        Raises:
+            UsageError: other hosts could connect without TLS, tokens would be sent in clear text, or only one of
+                certificate and key is given.
+        """
         if (self.certificate is None) != (self.key is None):
             raise UsageError("--certificate and --key: expected both or neither, got one")
         if self.certificate is None and not address.is_local:
             raise UsageError(
                 f"--address: expected unix:/path or a loopback address without --certificate and --key, got {address}"
+            )
+        in_clear_text = self.certificate is None and address.path is None
+        if self.tokens is not None and in_clear_text and not self.plain_text_tokens:
+            raise UsageError(
+                "--tokens: expected unix:/path or --certificate and --key, so that no token is sent in clear text, "
+                f"or --plain-text-tokens, got {address}"
+            )
+
+    def check_engine(self, address: Address, socket_mode: int) -> None:
+        """Raise `UsageError` if others than the service's own account could have its engine run commands for them."""
+        if self.tokens is not None:
+            return
+        if address.path is None:
+            raise UsageError(
+                "--engine: expected a Unix socket (--address unix:/path), or --tokens with TLS (--certificate and "
+                f"--key), since every caller can run commands, got {address} without tokens"
+            )
+        if socket_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise UsageError(
+                "--engine: expected --socket-mode 600 or --tokens, since every caller can run commands, "
+                f"got mode {socket_mode:o} without tokens"
             )
 
     def credentials(self) -> grpc.ServerCredentials | None:
@@ -52,38 +78,20 @@ class Security:
             return None
         return grpc.ssl_server_credentials([(_read(self.key), _read(self.certificate))])
 
-    def digests(self) -> frozenset[bytes] | None:
-        """The digests of the accepted tokens; None if calls need no token.
+    def accepted_tokens(self) -> AcceptedTokens | None:
+        """The accepted tokens; None if calls need no token.
 
         Raises:
-            UsageError: the file cannot be read, is accessible to all users, or has no token or a short one.
+            UsageError: the file cannot be used.
         """
-        if self.tokens is None:
-            return None
-        text = _read(self.tokens).decode(errors="replace")
-        if self.tokens.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
-            raise UsageError(
-                f"--tokens {self.tokens}: all users have access to the file: chmod o-rw {self.tokens}"
-            )
-        lines = [line.split("#")[0].strip() for line in text.splitlines()]
-        tokens = [line for line in lines if line]
-        if not tokens or min(map(len, tokens)) < _LEAST_TOKEN:
-            raise UsageError(
-                f"--tokens {self.tokens}: expected one or more tokens of {_LEAST_TOKEN} characters or more, one a line"
-            )
-        return frozenset(digest(token) for token in tokens)
-
-
-def digest(token: str) -> bytes:
-    """The digest under which a token is stored and compared."""
-    return hashlib.sha256(token.encode()).digest()
+        return None if self.tokens is None else tokens_from_file(self.tokens)
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):
     """Rejects calls without an accepted bearer token, except health checks."""
 
-    def __init__(self, digests: frozenset[bytes]) -> None:
-        self._digests = digests
+    def __init__(self, tokens: AcceptedTokens) -> None:
+        self._tokens = tokens
 
     async def intercept_service(
         self,
@@ -94,16 +102,9 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or handler_call_details.method.startswith(_OPEN):
             return handler
-        if self._knows(handler_call_details.invocation_metadata or ()):
+        if self._tokens.caller(handler_call_details.invocation_metadata or ()) is not None:
             return handler
         return _denied(handler)
-
-    def _knows(self, metadata: Any) -> bool:
-        given = next((value for key, value in metadata if key == "authorization"), "")
-        scheme, _, token = str(given).partition(" ")
-        found = digest(token.strip())
-        known = [hmac.compare_digest(found, each) for each in self._digests]
-        return scheme.lower() == "bearer" and any(known)
 
 
 def _denied(handler: grpc.RpcMethodHandler) -> grpc.RpcMethodHandler:

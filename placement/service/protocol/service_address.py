@@ -1,4 +1,4 @@
-"""The default address of the placement service."""
+"""The default address of the placement service, and the environment variables of its clients."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ from mltcp.core.address import Address
 
 VARIABLE = "MLTCP_PLACEMENT"
 """The environment variable with the address of the service."""
+
+TOKEN = "MLTCP_PLACEMENT_TOKEN"
+"""The environment variable with the token of the service."""
+
+PLAIN_TEXT_TOKENS = "MLTCP_PLACEMENT_PLAIN_TEXT_TOKENS"
+"""The environment variable that permits to send the token over TCP without TLS."""
+
+SOCKET_OWNER = "MLTCP_PLACEMENT_SOCKET_OWNER"
+"""The environment variable with the account that runs the service, if it is neither the user's own nor root."""
 
 _NAME = "placement.sock"
 

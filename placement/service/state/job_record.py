@@ -38,6 +38,7 @@ class JobRecord:
         done: number of iterations known to be finished; those with as many slots as it asked for.
         restarts: how often it has been stopped and queued again.
         deadline_ns: when it is to have ended, since the epoch; None: it has no deadline.
+        owner: name of the caller who registered it; empty: nobody in particular, so that only operators may change it.
     """
 
     number: int
@@ -58,6 +59,7 @@ class JobRecord:
     done: int = 0
     restarts: int = 0
     deadline_ns: int | None = None
+    owner: str = ""
 
     @property
     def id(self) -> str:
@@ -136,8 +138,8 @@ def wrong_state(field: str, job: JobRecord, expected: str) -> RequestError:
 
 
 def status_message(job: JobRecord, places: list[pb.ServerSlots], attached: bool) -> pb.JobStatus:
-    """The status message of a job."""
-    return pb.JobStatus(
+    """The status message of a job, without the values of its environment variables, which may be secret."""
+    message = pb.JobStatus(
         id=job.id,
         state=job.state_name,
         places=places,
@@ -152,4 +154,8 @@ def status_message(job: JobRecord, places: list[pb.ServerSlots], attached: bool)
         job=job.spec,
         deadline_ns=job.deadline_ns,
         restarts=job.restarts,
+        owner=job.owner,
     )
+    for name in job.spec.environment:
+        message.job.environment[name] = ""
+    return message

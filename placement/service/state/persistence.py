@@ -11,7 +11,7 @@ from placement.service.state.store import Row, Store
 
 _JOB = (
     "INSERT INTO jobs (number, id, spec, profile, state, policy, reason, submitted_ns, placed_ns, ended_ns,"
-    " places, shift_ns, turn, agent, engine, done, restarts) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+    " places, shift_ns, turn, agent, engine, done, restarts, owner) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 )
 _JOB_AGAIN = (
     "UPDATE jobs SET profile=?, state=?, policy=?, reason=?, placed_ns=?, ended_ns=?, places=?, shift_ns=?, turn=?,"
@@ -47,6 +47,7 @@ def save_new_job(store: Store, job: JobRecord) -> None:
                 job.engine,
                 job.done,
                 job.restarts,
+                job.owner,
             ),
         ),
     )
@@ -87,7 +88,7 @@ def saved_jobs(store: Store) -> Iterator[tuple[JobRecord, list[pb.ServerSlots]]]
     """All jobs with their places, in the order of registration; `slots` and `links` of the records are empty."""
     for row in store.rows(
         "SELECT number, spec, profile, state, policy, reason, submitted_ns, placed_ns, ended_ns, places, shift_ns,"
-        " turn, agent, engine, done, restarts FROM jobs ORDER BY number"
+        " turn, agent, engine, done, restarts, owner FROM jobs ORDER BY number"
     ):
         yield _job(row)
 
@@ -118,6 +119,7 @@ def _job(row: Row) -> tuple[JobRecord, list[pb.ServerSlots]]:
         engine,
         done,
         restarts,
+        owner,
     ) = row
     submission = pb.Job.FromString(spec)
     submitted_demand = demand_of(submission.profile, "profile") if submission.HasField("priority") else None
@@ -138,5 +140,6 @@ def _job(row: Row) -> tuple[JobRecord, list[pb.ServerSlots]]:
         done=done,
         restarts=restarts,
         deadline_ns=deadline_of(submission, submitted_demand, submitted),
+        owner=owner,
     )
     return job, list(pb.JobStatus.FromString(places).places) if places else []

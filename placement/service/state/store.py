@@ -9,15 +9,17 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import stat
 import threading
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mltcp.core.errors import MltcpError
 
-VERSION = 2
+VERSION = 3
 
 _SCHEMA = """
 CREATE TABLE servers (number INTEGER PRIMARY KEY, message BLOB NOT NULL);
@@ -39,15 +41,23 @@ CREATE TABLE jobs (
     agent INTEGER NOT NULL,
     engine TEXT NOT NULL,
     done INTEGER NOT NULL DEFAULT 0,
-    restarts INTEGER NOT NULL DEFAULT 0
+    restarts INTEGER NOT NULL DEFAULT 0,
+    owner TEXT NOT NULL DEFAULT ''
 );
 CREATE TABLE decisions (job INTEGER PRIMARY KEY, message BLOB NOT NULL);
 """
 
-_FROM_1 = """
+_FROM_2 = """
+ALTER TABLE jobs ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+"""
+
+_FROM_1 = f"""
 ALTER TABLE jobs ADD COLUMN done INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN restarts INTEGER NOT NULL DEFAULT 0;
-"""
+{_FROM_2}"""
+
+_EXTENSIONS = {1: _FROM_1, 2: _FROM_2}
+"""The statements that extend the database of an earlier version to the present one."""
 
 Row = tuple[Any, ...]
 Write = tuple[str, Row]
@@ -130,8 +140,10 @@ class Store:
             try:
                 if writes:
                     self._commit(writes)
-            except sqlite3.Error as error:
-                self._fail(f"{self.path}: {error}", waiting)
+            except (
+                Exception
+            ) as error:  # a number too large for SQLite, for example, is none of its own errors
+                self._fail(f"{self.path}: {error or type(error).__name__}", waiting)
                 return
             self._complete(waiting)
 
@@ -153,7 +165,7 @@ class Store:
         if not futures:
             return
         assert self._loop is not None
-        if not self._loop.is_closed():
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(_complete, futures, error)
 
 
@@ -181,7 +193,20 @@ def _locked(path: Path) -> int:
     return lock
 
 
+def _close_to_others(path: Path) -> None:
+    """Take the rights of other accounts to a database and its log, which hold the environments of jobs."""
+    for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        try:
+            with suppress(FileNotFoundError):
+                mode = stat.S_IMODE(each.stat().st_mode)
+                if mode & (stat.S_IRWXG | stat.S_IRWXO):
+                    each.chmod(mode & stat.S_IRWXU)
+        except OSError as error:
+            raise MltcpError(f"{each}: {error.strerror}") from None
+
+
 def _opened(path: Path) -> sqlite3.Connection:
+    _close_to_others(path)
     before = os.umask(0o077)
     try:
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -190,11 +215,11 @@ def _opened(path: Path) -> sqlite3.Connection:
         version = int(database.execute("PRAGMA user_version").fetchone()[0])
         if version == 0 and not database.execute("SELECT 1 FROM sqlite_master").fetchall():
             database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
-        elif version == 1:
-            database.executescript(f"BEGIN; {_FROM_1} PRAGMA user_version={VERSION}; COMMIT;")
+        elif version in _EXTENSIONS:
+            database.executescript(f"BEGIN; {_EXTENSIONS[version]} PRAGMA user_version={VERSION}; COMMIT;")
         elif version != VERSION:
             raise MltcpError(
-                f"{path}: a database of version {version}: this service reads versions 1 and {VERSION}"
+                f"{path}: a database of version {version}: this service reads versions 1 to {VERSION}"
             )
     except sqlite3.Error as error:
         raise MltcpError(f"{path}: {error}") from None

@@ -93,6 +93,15 @@ class Checkpoint:
                 f"steps: expected the {width} columns of the last layer, got {self.header.steps}"
             )
 
+    @property
+    def digest(self) -> str:
+        """A digest of the layers."""
+        numbers = hashlib.sha256()
+        for layer in self.layers:
+            for each in layer:
+                numbers.update(np.ascontiguousarray(each).tobytes())
+        return numbers.hexdigest()[:16]
+
     def choose(self, features: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """The step that it prefers among those that the mask allows, of each observation."""
         return best_steps(self.layers, features, mask)

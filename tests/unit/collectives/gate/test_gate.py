@@ -170,9 +170,26 @@ def test_a_wrong_token_opens_the_gate_for_good(address, caplog, monkeypatch):
     assert "mltcp-gate" not in [thread.name for thread in threading.enumerate() if thread.is_alive()]
 
 
+def test_a_gate_whose_directory_others_can_write_to_is_told_nothing(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("collectives.core.notices._warned", set())
+    directory = tmp_path / "mltcp-1000"
+    directory.mkdir()
+    directory.chmod(0o1777)
+    with socket.socket(socket.AF_UNIX) as false_gate:
+        false_gate.bind(str(directory / "gate.sock"))
+        false_gate.listen()
+        false_gate.setblocking(False)
+        gate = asking(f"unix:{directory}/gate.sock", token="secret")
+        assert gate.is_open
+        with pytest.raises(BlockingIOError):
+            false_gate.accept()
+    assert "expected a directory that only its owner can write to" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
+        ("MLTCP_GATE_SOCKET_OWNER", "no one"),
         ("MLTCP_GATE", "nowhere"),
         ("MLTCP_GATE", "unix:"),
         ("MLTCP_GATE_BYTES", "-1"),
@@ -192,6 +209,8 @@ def test_settings():
         {"MLTCP_GATE": "h:1", "MLTCP_GATE_BYTES": "2M", "MLTCP_GATE_TIMEOUT": "1.5", "MLTCP_GATE_TOKEN": "t"}
     )
     assert found == GateSettings("h:1", 2 << 20, 1.5, "t")
+    owned = GateSettings.from_environment({"MLTCP_GATE": "unix:/g", "MLTCP_GATE_SOCKET_OWNER": "root"})
+    assert owned == GateSettings("unix:/g", socket_owner=0)
     assert GateSettings.from_environment({"MLTCP_GATE": "h:1"}) == GateSettings("h:1", 65536, 5.0, "")
 
 

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
@@ -15,6 +16,7 @@ import torch.distributed as dist
 import collectives
 from collectives.group import job
 from tests.unit.collectives.ranks import Died, join, run_ranks, started
+from tests.unit.mltcp.daemon.serving import serving
 
 pytestmark = pytest.mark.slow
 
@@ -232,3 +234,33 @@ def waits_for_ever(rank, ranks):
 
 def test_an_operation_times_out_with_the_inner_backends_error():
     assert "imed out" in run_ranks(waits_for_ever)[0]
+
+
+def group_without_rank_0(rank, ranks, directory):
+    import torch.testing._internal.distributed.fake_pg  # registers the backend "fake"
+
+    # A default group of two backends is not wrapped, and so is not the job's first group.
+    join(directory / "store", rank, ranks, "cpu:gloo,cuda:fake", 10.0)
+    group = dist.new_group([1, 2], backend="gloo")
+    tensor = torch.full((2,), float(rank))
+    if rank:
+        dist.all_reduce(tensor, group=group)
+    member = job.current().membership
+    registered = None if member is None else member.registered
+    dist.barrier()
+    return tensor.tolist(), type(group).__name__ if rank else "", registered and registered.number
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_the_first_group_may_be_one_without_rank_0(tmp_path, answers):
+    """Its ranks must not wait for what rank 0 would say of the run; with a daemon they are members of one job."""
+    around = {"MLTCP_WRAP": "gloo", "MLTCP_DAEMON": str(tmp_path / "sock")}
+    with serving(tmp_path) if answers else nullcontext():
+        zero, one, two = run_ranks(group_without_rank_0, 3, None, around, 60, tmp_path)
+    assert (zero[0], one[:2], two[:2]) == (
+        [0.0, 0.0],
+        ([3.0, 3.0], "MltcpProcessGroup"),
+        ([3.0, 3.0], "MltcpProcessGroup"),
+    )
+    assert one[2] == two[2]
+    assert (one[2] is not None) == answers

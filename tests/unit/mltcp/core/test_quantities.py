@@ -15,6 +15,7 @@ from mltcp.core.quantities import (
     format_duration,
     format_rate,
     format_size,
+    parse_flag,
     parse_number,
     parse_rate_bps,
     parse_size_bytes,
@@ -176,3 +177,10 @@ def test_si_prefix(value, text):
 )
 def test_durations(seconds, text):
     assert format_duration(seconds) == text
+
+
+def test_flags_are_on_or_off():
+    assert all(parse_flag(each, field="F") for each in ("1", "Yes", "on"))
+    assert not any(parse_flag(each, field="F") for each in ("", "0", "false"))
+    with pytest.raises(UsageError, match="F: expected 1 or 0, got 'maybe'"):
+        parse_flag("maybe", field="F")

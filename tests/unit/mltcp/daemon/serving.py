@@ -5,6 +5,7 @@ import threading
 from contextlib import contextmanager
 
 from mltcp.control.aggressiveness import Aggressiveness
+from mltcp.daemon.descriptors.workers import DescriptorWorkers
 from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.job_manager import JobManager
 from mltcp.daemon.mechanisms.socket import SocketMechanism
@@ -39,7 +40,8 @@ class Running:
             lambda job, event: send_event(self.server, job, event),
         )
         self.status = StatusBuilder(self.manager.jobs, None, "", 0.01, (), lambda: self.server.connections)
-        self.server = DaemonServer(path, "there-is-no-such-group", RequestHandler(self.manager, self.status))
+        handler = RequestHandler(self.manager, self.status)
+        self.server = DaemonServer(path, "there-is-no-such-group", handler, DescriptorWorkers())
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
 
@@ -54,6 +56,10 @@ class Running:
             return act()
 
         return asyncio.run_coroutine_threadsafe(acting(), self._loop).result(10)
+
+    def call_soon(self, act):
+        """Call `act` on the server's thread some time from now."""
+        self._loop.call_soon_threadsafe(act)
 
     def stop(self):
         self.call(self.server.close)

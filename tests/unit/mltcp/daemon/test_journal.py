@@ -18,6 +18,7 @@ from mltcp.daemon.journal.journal import Journal
 from mltcp.daemon.journal.restore import restore
 from mltcp.pacing.qdisc_change import QdiscChange
 from mltcp.pacing.qdiscs import SavedQdisc
+from tests.unit.mltcp.daemon.serving import NOBODY
 
 CONTROL = ControlChange("mltcp_reno", "/sys/fs/bpf/mltcp")
 QDISC = QdiscChange("eth0", 3, SavedQdisc("tbf", 0x70000, "0011ff"))
@@ -92,6 +93,31 @@ def test_a_foreign_line_is_refused_and_left(path):
         with Journal.locked(path):
             pass
     assert path.read_text() == "hello\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed")
+@pytest.mark.parametrize("through_a_link", [False, True])
+def test_a_journal_that_another_user_could_have_written_is_not_read(tmp_path, through_a_link):
+    """Root would undo what was never done: here, remove the HTB qdisc of an interface."""
+    home = tmp_path / "home"
+    home.mkdir()
+    with Journal.locked(tmp_path / "real" / "journal") as journal:
+        journal.record(QDISC)
+    if through_a_link:
+        (home / "state").symlink_to(tmp_path / "real")
+        os.chown(home / "state", NOBODY, NOBODY, follow_symlinks=False)
+    else:
+        (tmp_path / "real").rename(home / "state")
+    os.chown(home, NOBODY, NOBODY)
+    left = home / "state" / "journal"
+    done = subprocess.run(
+        [sys.executable, "-m", "mltcp.cli", "restore", "--journal", str(left)], capture_output=True, text=True
+    )
+    assert done.returncode == 2, done.stderr
+    assert (
+        "expected a directory of root, so that nobody else can replace the journal, got one of" in done.stderr
+    )
+    assert '"undone"' not in left.read_text()
 
 
 @contextmanager

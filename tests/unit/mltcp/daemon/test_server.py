@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from mltcp.daemon.client import protocol
 from mltcp.daemon.client.client import Client, NoDaemonError, Registration
 from mltcp.daemon.client.protocol import MOST_BYTES, DeniedError
 from mltcp.pacing.tcp_info import congestion_control, descriptors
+from tests.eventually import eventually
 from tests.unit.mltcp.daemon.serving import NOBODY, serving
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed")
@@ -108,6 +110,7 @@ def test_jobs_of_one_name_and_other_instances_are_apart(server):
 
 def test_flows_are_taken_and_their_descriptors_given_back(server, client, connection):
     client.register(Registration("bert"))
+    client.add_flows([connection.fileno()])  # begins the process that takes descriptors
     before = len(descriptors())
     assert client.add_flows([connection.fileno()] * 3) == ()
     assert len(descriptors()) == before
@@ -213,6 +216,47 @@ def test_reported_iterations_are_counted_and_told_to_subscribers(server, client)
 
 
 @ROOT
+def test_a_late_reply_is_not_taken_for_that_to_the_next_request(server):
+    with Client(server.path) as registering:
+        number = registering.register(Registration("bert")).number
+    with Client(server.path, timeout_s=0.2) as client:
+        client.register(Registration("bert"))
+        held, holding = threading.Event(), threading.Event()
+
+        def hold():
+            holding.set()
+            held.wait(60)
+
+        server.call_soon(hold)
+        holding.wait(60)
+        with pytest.raises(NoDaemonError, match="does not answer within"):
+            client.iteration()
+        held.set()
+        # The machine may be too busy for an answer within 0.2 s: what comes late must not be taken for an answer.
+        status = eventually(lambda: _answer_in_time(client.status))
+    assert [job.job for job in status.jobs] == ["bert"]
+    assert status.jobs[0].number > number
+
+
+def _answer_in_time(ask):
+    try:
+        return ask()
+    except NoDaemonError:
+        return None
+
+
+def test_the_reply_to_a_numbered_request_has_its_number_also_if_it_is_refused(server):
+    with raw(server) as peer:
+        assert answer(peer, b'{"version": 1, "id": 7, "request": "status"}')["id"] == 7
+        refused = answer(peer, b'{"version": 1, "id": 8, "request": "progress"}')
+        assert (refused["ok"], refused["id"]) == (False, 8)
+        assert "id" not in answer(peer, b'{"version": 1, "request": "status"}')
+        assert (
+            "id: expected a whole number"
+            in answer(peer, b'{"version": 1, "id": true, "request": "x"}')["error"]
+        )
+
+
 def test_a_stranger_sees_that_there_is_a_job_and_no_more(server, client):
     number = client.register(Registration("secret")).number
     seen = as_nobody(server, "print([vars(job) for job in client.status().jobs])")
@@ -306,7 +350,9 @@ def test_descriptors_with_other_requests_are_refused_and_closed(server):
 
 def test_too_many_descriptors_are_refused_and_closed(server):
     with raw(server) as peer, open(os.devnull) as null:
-        answer(peer, b'{"version": 1, "request": "status"}')
+        answer(
+            peer, b'{"version": 1, "request": "status"}', [null.fileno()]
+        )  # begins the process that takes them
         before = len(descriptors())
         reply = answer(peer, b'{"version": 1, "request": "flows"}', [null.fileno()] * 200)
         assert "descriptors: expected at most 64, got more" in reply["error"]

@@ -95,6 +95,17 @@ def test_score_and_explain_tell_scores(shared, command, directory):
     assert "the best of" in command("explain", "b")[1]
 
 
+def test_what_others_write_is_shown_as_it_is(command):
+    job_id, reason = "x[/INST]\x1b[2J", "out [/INST]\x1b]0;title\x07\njob forged: ENDED\u202e"
+    assert command("submit", "--id", job_id, "--gpus", "1", "--iterations", "1")[0] in (0, 2)
+    assert command("submit", "--id", "plain", "--gpus", "1", "--iterations", "1")[0] == 0
+    assert command("release", "plain", "--reason", reason)[0] == 0
+    status, out, err = command("status", "--all")
+    assert (status, err) == (0, "")
+    assert "out [/INST]\\x1b]0;title\\x07\\njob forged: ENDED\\u202e" in out
+    assert out.replace("\n", "").isprintable()
+
+
 def test_release_ends_and_status_all_remembers(command):
     command("submit", "--id", "short", "--gpus", "1", "--iterations", "5", "--", "train.py", "--lr", "0.1")
     status, out, _ = command("release", "short", "--reason", "seen enough", "--json")
@@ -135,6 +146,7 @@ def test_release_ends_and_status_all_remembers(command):
         ("status z", 2, "job_ids[0]: expected a known job, got 'z'"),
         ("score a", 2, "expected either --link or --capacity-gbps"),
         ("explain z", 2, "job_id: expected a known job, got 'z'"),
+        ("status --address unix:/none/s", 1, "unix:/none/s: no placement service answers there"),
         ("status --address unix:/none", 1, "unix:/none: no placement service answers there"),
         ("status --address nonsense", 2, "--address: expected unix:/path or host:port, got 'nonsense'"),
         ("serve --address 0.0.0.0:1", 2, "--address: expected unix:/path or a loopback address"),
@@ -142,6 +154,33 @@ def test_release_ends_and_status_all_remembers(command):
         ("serve --lease 0", 2, "--lease: expected more than 0 and at most 86400 s, got 0"),
         ("serve --socket-mode 999", 2, "--socket-mode: expected 600 to 777 in octal, got 999"),
         ("serve --engine local", 2, "--engine local: expected --hosts FILE, got none"),
+        (
+            "serve --engine local --address 127.0.0.1:0 --hosts hosts.json",
+            2,
+            "--engine: expected a Unix socket (--address unix:/path), or --tokens with TLS (--certificate and --key)",
+        ),
+        (
+            "serve --engine local --socket-mode 666 --hosts hosts.json",
+            2,
+            "--engine: expected --socket-mode 600 or --tokens, since every caller can run commands, got mode 666",
+        ),
+        (
+            "serve --tokens tokens --address 127.0.0.1:0",
+            2,
+            "--tokens: expected unix:/path or --certificate and --key, so that no token is sent in clear text",
+        ),
+        (
+            "status --address 127.0.0.1:1 --token-file /proc/sys/kernel/random/uuid",
+            2,
+            "token: expected unix:/path or TLS (--ca or MLTCP_PLACEMENT_CA), so that it is not sent in clear text",
+        ),
+        (
+            "status --address 127.0.0.1:1 --token-file /proc/sys/kernel/random/uuid --plain-text-tokens",
+            1,
+            "127.0.0.1:1: no placement service answers there",
+        ),
+        ("status --address unix:/tmp/s", 2, "/tmp: expected a directory that only its owner can write to"),
+        ("status --socket-owner no-one", 2, "--socket-owner: expected the name or the number of an account"),
     ],
 )
 def test_errors_are_one_line(command, arguments, status, message):
@@ -182,3 +221,27 @@ def test_the_client_and_the_command_line_start_without_grpc():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+@pytest.mark.slow
+def test_users_see_whose_jobs_are_whose_and_stop_their_own(tmp_path, directory, capsys, monkeypatch):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("user alice token-of-alice-1\nuser bob token-of-bob-123\n")
+    tokens.chmod(0o600)
+    arguments = ("--cluster", str(directory / "cluster.json"), "--tokens", str(tokens))
+    with ServiceProcess(tmp_path, "lwf-1", *arguments) as process:
+        monkeypatch.setenv("MLTCP_PLACEMENT", process.address)
+        monkeypatch.setenv("MLTCP_PLACEMENT_TOKEN", "token-of-alice-1")
+        assert main(["submit", "--id", "a", "--gpus", "1", "--iterations", "5", "--wait", "placed"]) == 0
+        monkeypatch.setenv("MLTCP_PLACEMENT_TOKEN", "token-of-bob-123")
+        capsys.readouterr()
+        assert main(["status"]) == 0
+        first, second = capsys.readouterr().out.splitlines()[:2]
+        assert (first.split()[:3], second.split()[:3]) == (
+            ["job", "owner", "state"],
+            ["a", "alice", "placed"],
+        )
+        assert main(["release", "a"]) == 2
+        assert capsys.readouterr().err == (
+            "mltcp-placement: job_id: expected a job of user 'bob', got 'a', which belongs to another user\n"
+        )

@@ -18,6 +18,7 @@ from bench.cost.programs import gate_process
 from collectives.gate import channel as gate_channel
 from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, UsageError
+from mltcp.core.trusted_directory import UnsafeDirectoryError
 from placement.gate import messages
 from placement.gate.jobs import GateJob, job_document, job_from, links_from, load_links
 from placement.gate.server import GateConfiguration, GateServer
@@ -285,6 +286,21 @@ def test_only_the_owner_may_connect_unless_it_is_open_to_all(server, address, tm
     assert stat.S_IMODE(address.path.stat().st_mode) == 0o600
     with serving(Address(path=tmp_path / "open.sock"), open_to_all=True) as other:
         assert stat.S_IMODE(other.address.path.stat().st_mode) == 0o666
+
+
+def test_its_directory_is_its_own_unless_it_is_open_to_all(tmp_path):
+    for name, open_to_all, mode in (("own", False, 0o700), ("shared", True, 0o755)):
+        with serving(Address(path=tmp_path / name / "gate.sock"), open_to_all=open_to_all):
+            assert stat.S_IMODE((tmp_path / name).stat().st_mode) == mode
+
+
+def test_a_directory_that_others_can_write_to_is_refused(tmp_path):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o1777)
+    with pytest.raises(
+        UnsafeDirectoryError, match="open: expected a directory that only its owner can write to"
+    ):
+        GateServer(GateConfiguration(Address(path=tmp_path / "open" / "gate.sock")))
 
 
 def test_the_socket_is_gone_afterwards_and_one_that_was_left_is_replaced(address):

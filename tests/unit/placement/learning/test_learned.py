@@ -11,6 +11,7 @@ from mltcp.core.errors import UsageError
 from placement.cli import main as cli
 from placement.learning.episodes import Episodes, EpisodeSettings, kind_names
 from placement.learning.evaluation import check_fits, estimate, play
+from placement.learning.lessons import watch
 from placement.learning.stacked import row
 from placement.model.throughput.table import TableModel, published_table
 from placement.policies.schedulers.contention.checkpoint import (
@@ -110,6 +111,25 @@ class TestLookAhead:
         ]
         assert np.mean(play(checkpoint, settings, seeds, looks_ahead=True)) < 1.08 * np.mean(by_rule)
         assert np.mean(play(checkpoint, settings, seeds)) > 1.3 * np.mean(by_rule)
+
+    def test_it_can_be_imitated(self):
+        checkpoint, seeds = drawn(RUNS, hidden=(24, 16)), [10_000, 10_001]
+        lessons = watch(RUNS, seeds[0], len(seeds), guide=checkpoint)
+        mean_s = play(checkpoint, RUNS, seeds, looks_ahead=True)
+        assert min(lessons.returns) * -3600 == pytest.approx(max(mean_s))
+
+    def test_a_guide_of_another_shape_is_refused(self, tmp_path, capsys):
+        drawn(RUNS, hidden=(24, 16)).save(tmp_path / "guide.npz")
+        arguments = [
+            "learn",
+            "-o",
+            str(tmp_path / "policy"),
+            "--stops",
+            "--guide",
+            str(tmp_path / "guide.npz"),
+        ]
+        assert cli.main(arguments) == 2
+        assert "checkpoint: steps: expected 143, got 127" in capsys.readouterr().err
 
     def test_a_network_of_another_depth_cannot_guide(self):
         with pytest.raises(

@@ -199,9 +199,11 @@ class TestPolicy:
             ratios.append(run_scheduler(trace, ROUNDS, scheduler).mean_jct_s / by_rule)
         assert 0.8 < np.mean(ratios) < 1.25
 
-    def test_it_is_a_policy_of_the_command(self, trained, capsys):
-        names = f"rl-base:{trained},rl-hybrid:{trained}"
-        arguments = ["jobs", "--workload", "contention", "--seeds", "0", "--policies", names, "--json"]
+    def test_it_is_a_policy_of_the_command(self, trained, tmp_path, capsys):
+        names, table = f"rl-base:{trained},rl-hybrid:{trained}", tmp_path / "jobs.csv"
+        rows = [f"{number},0,DLRM,{(2, 4, 8)[number % 3]}" for number in range(40)]
+        table.write_text("job_id,arrival_s,model,gpus\n" + "\n".join(rows) + "\n")
+        arguments = ["jobs", "--workload", "contention", "--trace", str(table), "--policies", names, "--json"]
         assert cli.main(arguments) == 0
         base, hybrid = json.loads(capsys.readouterr().out)["policies"]
         assert (base["policy"], hybrid["policy"]) == tuple(names.split(","))

@@ -16,7 +16,8 @@ from placement.learning.training import train
 from placement.model.throughput.table import TableModel, published_table
 from placement.policies.schedulers.contention.checkpoint import Checkpoint
 from placement.policies.schedulers.contention.rule import find_rule
-from placement.simulator.rates.rounds.run import run_rule
+from placement.policies.schedulers.registry import named_scheduler
+from placement.simulator.rates.rounds.run import run_rule, run_scheduler
 from placement.simulator.rates.rounds.settings import RoundsSettings
 
 TABLE = published_table()
@@ -97,12 +98,20 @@ def test_a_policy_is_trained_kept_and_evaluated(tmp_path, capsys):
     checkpoint = Checkpoint.load(tmp_path / "policy" / "policy.npz")
     settings = EpisodeSettings(ROUNDS, (0.6, 0.6), jobs=16)
     seeds = range(40, 60)
+    means_s = play(checkpoint, settings, seeds)
     ratios = [
         found
         / run_rule(settings.mix(seed).trace(seed, TABLE), ROUNDS, "r", find_rule("random-none")).mean_jct_s
-        for seed, found in zip(seeds, play(checkpoint, settings, seeds), strict=True)
+        for seed, found in zip(seeds, means_s, strict=True)
     ]
     assert np.mean(ratios) < 0.9
+    # The same policy in the scheduler loop, and on a trace with more jobs than those that it was trained on.
+    scheduler = named_scheduler(f"learned:{tmp_path / 'policy' / 'policy.npz'}")
+    outcome = run_scheduler(settings.mix(40).trace(40, TABLE), ROUNDS, scheduler)
+    assert outcome.mean_jct_s == pytest.approx(means_s[0])
+    larger = replace(settings, jobs=40)
+    outcome = run_scheduler(larger.mix(40).trace(40, TABLE), ROUNDS, scheduler)
+    assert [outcome.mean_jct_s] == pytest.approx(play(checkpoint, larger, [40]))
 
 
 @pytest.mark.parametrize(

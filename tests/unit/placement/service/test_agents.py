@@ -2,7 +2,9 @@
 
 import queue
 import re
+import socket
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -56,6 +58,51 @@ class Agent:
         self.client.close()
         self.messages.put(None)
         self.thread.join(20)
+
+
+class Relay:
+    """Hands bytes on between clients and a service, until it forgets its connections: then nothing comes through."""
+
+    def __init__(self, address):
+        host, _, port = address.rpartition(":")
+        self._service, self._forgotten = (host, int(port)), threading.Event()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = "{}:{}".format(*self._listening.getsockname())
+        self._open, self._threads = [], [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._forgotten.set()
+        for one in (self._listening, *self._open):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(20)
+        for one in (self._listening, *self._open):
+            one.close()
+
+    def forget(self):
+        """Hand nothing on any more, in either direction, and close nothing."""
+        self._forgotten.set()
+
+    def _accept(self):
+        with suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                service = socket.create_connection(self._service)
+                self._open += client, service
+                for pair in ((client, service), (service, client)):
+                    self._threads.append(threading.Thread(target=self._hand_on, args=pair))
+                    self._threads[-1].start()
+
+    def _hand_on(self, giver, taker):
+        with suppress(OSError):
+            while data := giver.recv(65536):
+                if not self._forgotten.is_set():
+                    taker.sendall(data)
 
 
 @pytest.fixture
@@ -157,6 +204,23 @@ def test_an_agent_that_vanishes_gives_back_slots_and_time_shift_after_the_lease(
         "s3": 4,
     }
     assert not client.job("b").HasField("shift_ns"), "it shares its links with nobody any more"
+
+
+def test_an_agent_whose_host_is_gone_without_a_word_is_missed(tmp_path, agents):
+    rules = ServiceRules(lease_s=0.2)
+    with (
+        serving(tmp_path, rules=rules, ping_s=1, address="127.0.0.1:0", **two_racks()) as address,
+        Client(address) as client,
+        Relay(address) as relay,
+    ):
+        client.submit(job("a", 2, servers=["s0"]))
+        placed(client, "a")
+        agents(relay.address, "a")
+        eventually(lambda: client.job("a").attached)
+        relay.forget()
+        # Nothing is sent, and no connection ends: without pings this would take hours.
+        status = eventually(lambda: (found := client.job("a")).state == pb.FAILED and found)
+        assert status.reason == "its agent was gone, and did not come back within its lease of 0.2 s"
 
 
 def test_an_agent_that_takes_its_leave_ends_the_job_after_the_lease(address, client, agents):

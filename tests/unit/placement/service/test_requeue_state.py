@@ -96,12 +96,13 @@ def test_a_database_of_version_1_is_read_and_extended(tmp_path):
     saved(tmp_path / "s.db", requeued)
     with sqlite3.connect(tmp_path / "s.db") as database:
         database.executescript(
-            "ALTER TABLE jobs DROP COLUMN done; ALTER TABLE jobs DROP COLUMN restarts; PRAGMA user_version=1;"
+            "ALTER TABLE jobs DROP COLUMN done; ALTER TABLE jobs DROP COLUMN restarts;"
+            "ALTER TABLE jobs DROP COLUMN owner; PRAGMA user_version=1;"
         )
     found = reopened(tmp_path / "s.db").jobs["j"]
     assert (found.state, found.done, found.restarts, found.reason) == (pb.QUEUED, 0, 0, "made room")
     with sqlite3.connect(tmp_path / "s.db") as database:
-        assert database.execute("PRAGMA user_version").fetchone() == (2,)
+        assert database.execute("PRAGMA user_version").fetchone() == (3,)
 
 
 def test_a_scheduler_of_whole_jobs_needs_an_engine_and_jobs_that_can_be_moved(tmp_path):

@@ -109,14 +109,14 @@ def test_without_one_of_the_tokens_nothing_is_answered_but_health(tmp_path, toke
 def test_tokens_that_others_can_read_or_guess_are_refused(tokens):
     tokens.chmod(0o644)
     with pytest.raises(UsageError, match="all users have access to the file"):
-        Security(tokens=tokens).digests()
+        Security(tokens=tokens).accepted_tokens()
     tokens.chmod(0o600)
     tokens.write_text("short\n")
     with pytest.raises(UsageError, match="16 characters"):
-        Security(tokens=tokens).digests()
+        Security(tokens=tokens).accepted_tokens()
     tokens.write_text("# none\n")
     with pytest.raises(UsageError, match="one or more tokens of 16 characters"):
-        Security(tokens=tokens).digests()
+        Security(tokens=tokens).accepted_tokens()
 
 
 def test_the_socket_is_for_its_owner_only_unless_asked_otherwise(tmp_path):

@@ -65,6 +65,47 @@ def test_a_failed_commit_fails_everything_that_waits_and_comes_later(tmp_path):
     assert server_rows(tmp_path / "s.db") == []
 
 
+@pytest.mark.parametrize("value", [2**70, "\ud800", object()])
+def test_a_value_that_cannot_be_stored_fails_the_commit_and_is_told(tmp_path, value):
+    async def write():
+        told = []
+        store = Store(tmp_path / "s.db", told.append)
+        store.start(asyncio.get_running_loop())
+        store.put("INSERT INTO servers VALUES (?,?)", (1, value if isinstance(value, str) else b""))
+        store.put("INSERT INTO servers VALUES (?,?)", (value, b""))
+        for _ in range(2):
+            with pytest.raises(MltcpError, match=r"s\.db: ."):
+                await asyncio.wait_for(store.committed(), 20)
+        store.close()
+        return told
+
+    assert len(asyncio.run(write())) == 1
+    assert server_rows(tmp_path / "s.db") == []
+
+
+def test_a_full_disk_loses_nothing_that_was_committed(tmp_path):
+    told, kept = [], []
+
+    async def fill(store):
+        for number in range(1000):
+            store.put("INSERT INTO servers VALUES (?,?)", (number, b"x" * 1000))
+            await store.committed()
+            kept.append((number,))
+
+    async def write():
+        store = Store(tmp_path / "s.db", told.append)
+        store.rows("PRAGMA max_page_count = 40")
+        store.start(asyncio.get_running_loop())
+        with pytest.raises(MltcpError, match="full"):
+            await fill(store)
+        store.close()
+
+    asyncio.run(write())
+    assert kept
+    assert len(told) == 1
+    assert server_rows(tmp_path / "s.db") == kept
+
+
 def test_two_services_cannot_have_one_database(tmp_path):
     store = Store(tmp_path / "s.db", pytest.fail)
     with pytest.raises(MltcpError, match="another placement service uses it"):

@@ -1,0 +1,212 @@
+"""The daemon's side of the processes that receive descriptors: one for each user who passes any."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mltcp.core.errors import MltcpError
+from mltcp.daemon.descriptors.worker import MOST_BYTES
+from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow, RefusedFlow
+from mltcp.daemon.jobs.peer import Peer
+from mltcp.pacing.sock_diag import FlowKey
+
+_log = logging.getLogger("mltcp.daemon")
+
+LONGEST_S = 2.0
+"""How long a request waits for the process; longer only if its descriptors block."""
+
+_LONGEST_END_S = 1.0
+_MODULE = "mltcp.daemon.descriptors.worker"
+_NO_MAP = -1
+
+
+class BlockedError(MltcpError):
+    """A descriptor that the user has passed blocks the process that looks at it."""
+
+
+@dataclass(frozen=True)
+class PassedFlows:
+    """The descriptors of one packet, which are open in the process of their user until :meth:`set`.
+
+    Attributes:
+        found: those that are TCP connections; `refused`: the others.
+        truncated: whether there were more than may be passed.
+    """
+
+    worker: _Worker
+    task: int
+    found: tuple[FoundFlow, ...]
+    refused: tuple[RefusedFlow, ...]
+    truncated: bool
+
+    @property
+    def count(self) -> int:
+        """The number of descriptors."""
+        return len(self.found) + len(self.refused)
+
+    async def set(self, settings: Sequence[FlowSettings] = ()) -> list[RefusedFlow]:
+        """Set up connections and close all descriptors; returns those on which something could not be set.
+
+        Raises:
+            BlockedError: one blocks.
+        """
+        reply = await self.worker.ask(
+            {"task": self.task, "do": "set", "settings": [asdict(each) for each in settings]}
+        )
+        return [RefusedFlow(**each) for each in reply["refused"]]
+
+
+class DescriptorWorkers:
+    """The processes of all users.
+
+    Args:
+        flows_map: the descriptor of the map of flows of the loaded controls, if there are any.
+    """
+
+    def __init__(self, flows_map: int | None = None) -> None:
+        self._flows_map = _NO_MAP if flows_map is None else flows_map
+        self._workers: dict[int, _Worker] = {}
+        self._ended: list[_Worker] = []
+
+    async def look(self, peer: Peer, connection: socket.socket) -> PassedFlows:
+        """Receive the descriptors of the packet that waits on a connection, and look at them.
+
+        Raises:
+            BlockedError: one of these, or of earlier ones of this user, blocks.
+        """
+        worker = self._worker(peer)
+        task = worker.next_task()
+        reply = await worker.ask({"task": task, "do": "look"}, connection)
+        found = tuple(FoundFlow(**{**each, "key": _key(each["key"])}) for each in reply["found"])
+        refused = tuple(RefusedFlow(**each) for each in reply["refused"])
+        return PassedFlows(worker, task, found, refused, reply["truncated"])
+
+    def close_connection(self, peer: Peer, connection: socket.socket) -> bool:
+        """Have a connection closed with the packets that wait on it; False if its user's process has no space."""
+        return self._worker(peer).tell({"do": "close"}, connection)
+
+    def end(self, uid: int) -> None:
+        """End the process of a user who has no connection any more."""
+        worker = self._workers.pop(uid, None)
+        if worker is not None:
+            worker.close()
+            self._ended.append(worker)
+        self._ended = [each for each in self._ended if not each.is_gone()]
+
+    def close(self) -> None:
+        """End all processes. One that is blocked ends when it is not any more."""
+        for uid in list(self._workers):
+            self.end(uid)
+        for worker in self._ended:
+            worker.is_gone(_LONGEST_END_S)
+
+    def _worker(self, peer: Peer) -> _Worker:
+        worker = self._workers.get(peer.uid)
+        if worker is None or worker.has_ended:
+            worker = self._workers[peer.uid] = _Worker(peer.user, self._flows_map)
+        return worker
+
+
+class _Worker:
+    def __init__(self, user: str, flows_map: int) -> None:
+        self._user = user
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._last_task = 0
+        self._blocked = False
+        self.has_ended = False
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        with theirs:
+            passed = [theirs.fileno()] + ([flows_map] if flows_map != _NO_MAP else [])
+            # -P: the daemon's working directory is no place for modules.
+            command = [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno()), str(flows_map)]
+            self._process = subprocess.Popen(command, pass_fds=passed, stdin=subprocess.DEVNULL)
+        self._socket = ours
+        self._loop.add_reader(ours.fileno(), self._receive)
+
+    def next_task(self) -> int:
+        self._last_task += 1
+        return self._last_task
+
+    async def ask(
+        self, message: Mapping[str, Any], connection: socket.socket | None = None
+    ) -> dict[str, Any]:
+        """Send a task, with a connection; returns the answer. Raises BlockedError if there is none in time."""
+        if self._blocked:
+            raise self._error()
+        answer = self._waiting[message["task"]] = self._loop.create_future()
+        try:
+            if not self.tell(message, connection):
+                raise self._error()
+            async with asyncio.timeout(LONGEST_S):
+                return await answer
+        except TimeoutError:
+            self._blocked = True
+            _log.warning("descriptors of %s block: no further ones are taken as long as they do", self._user)
+            raise self._error() from None
+        finally:
+            self._waiting.pop(message["task"], None)
+
+    def tell(self, message: Mapping[str, Any], connection: socket.socket | None = None) -> bool:
+        """Send a message, with a connection; False if there is no space for it."""
+        descriptors = [] if connection is None else [connection.fileno()]
+        try:
+            socket.send_fds(self._socket, [json.dumps(message).encode()], descriptors)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Let the process end, as soon as it is not blocked."""
+        self.has_ended = True
+        self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(self._error())
+
+    def is_gone(self, within_s: float = 0.0) -> bool:
+        """Whether the process has ended, which is waited for unless it is blocked."""
+        if within_s and not self._blocked:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(within_s)
+        return self._process.poll() is not None
+
+    def _receive(self) -> None:
+        try:
+            packet = self._socket.recv(MOST_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        if not packet:
+            _log.warning("the process that takes descriptors of %s has ended", self._user)
+            self.close()
+            return
+        self._blocked = False
+        message = json.loads(packet)
+        answer = self._waiting.get(message["task"])
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+        elif "found" in message:
+            # Nobody waits for it any more; its descriptors are to be closed.
+            self.tell({"task": message["task"], "do": "set", "settings": []})
+
+    def _error(self) -> BlockedError:
+        return BlockedError(
+            f"descriptors: one that {self._user} has passed blocks; none is taken as long as it does"
+        )
+
+
+def _key(parts: Mapping[str, Any]) -> FlowKey:
+    return FlowKey(parts["family"], tuple(parts["local"]), tuple(parts["remote"]), parts["cookie"])
