@@ -14,3 +14,5 @@ class Start(IntEnum):
     """The window from before the idle period, and congestion avoidance from the first byte."""
     PROBE = 3
     """Four packets, then slow start up to three quarters of the former window or the first congestion signal."""
+    LOOK = 4
+    """As PROBE, but two packets and no slow start where the first round trip shows the queue of others."""

@@ -38,7 +38,7 @@ SEC("struct_ops/cubic_acked")
 void BPF_PROG(cubic_acked, struct sock *sk, const struct ack_sample *sample)
 {
 	cubictcp_acked(sk, sample);
-	mltcp_acked(sk);
+	mltcp_acked(sk, sample);
 }
 
 SEC("struct_ops/cubic_event")

@@ -174,7 +174,7 @@ void BPF_PROG(dctcp_in_ack, struct sock *sk, __u32 flags)
 SEC("struct_ops/mltcp_dctcp_acked")
 void BPF_PROG(mltcp_dctcp_acked, struct sock *sk, const struct ack_sample *sample)
 {
-	mltcp_acked(sk);
+	mltcp_acked(sk, sample);
 }
 
 SEC("struct_ops/dctcp_cwnd_event")

@@ -62,8 +62,18 @@ struct inet_connection_sock {
 	__u64 icsk_ca_priv[13];
 } CORE;
 
+struct minmax_sample {
+	__u32 t;
+	__u32 v;
+} CORE;
+
+struct minmax {
+	struct minmax_sample s[3];
+} CORE;
+
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
+	struct minmax rtt_min; /* microseconds, over five minutes */
 	__u32 rcv_nxt;
 	__u32 snd_nxt;
 	__u32 snd_una;

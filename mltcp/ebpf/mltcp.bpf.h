@@ -32,13 +32,19 @@ enum shape { SHAPE_ONE, SHAPE_LINEAR, SHAPE_QUADRATIC, SHAPE_RECIPROCAL, SHAPE_C
 	     SHAPE_FALLING_QUADRATIC, SHAPE_REMAINING };
 
 /* The window of an iteration's first bytes; docs/ebpf.md has the measurements behind the default. */
-enum start { START_KERNEL, START_AVOID, START_KEEP, START_PROBE };
+enum start { START_KERNEL, START_AVOID, START_KEEP, START_PROBE, START_LOOK };
 
 /* As in job_entries.py. */
 #define MOST_JOBS 4096
 
 /* START_PROBE: the first window of an iteration, in packets. */
 #define PROBE_CWND 4
+
+/*
+ * START_LOOK: the window while the others' queue lasts. The share of the link that a job takes while it begins and another
+ * one ends decides how far jobs of different periods hold, and what it costs (mltcp/control/window_model/holding.py).
+ */
+#define LOOK_CWND 2
 
 struct law {
 	__u32 shape;
@@ -97,7 +103,9 @@ struct flow {
 	__u32 ratio_q16;
 	__u32 good_cwnd;
 	__u32 lost_q16; /* the fraction of a packet by which the window has still to be decreased */
+	__u32 looks; /* whether the next round trip is to tell if others fill the queue */
 	__u32 level; /* of the cgroup whose program has tagged it; 0: none has */
+	__u32 reserved;
 	struct tracker tracker; /* only used without a job */
 };
 
@@ -533,8 +541,25 @@ static __always_inline void mltcp_release(struct sock *sk)
 		mltcp_emit(&record, flow->job, 0);
 }
 
+/*
+ * START_LOOK: the first round trip of an iteration has nothing in it of what the flow itself sends. If it is twice the
+ * shortest one, others fill the queue, and will do so until their iteration ends.
+ */
+static __always_inline void mltcp_look(struct sock *sk, struct flow *flow, __s32 rtt_us)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+
+	if (!flow->looks || rtt_us <= 0)
+		return;
+	flow->looks = 0;
+	if ((__u32)rtt_us < 2 * tp->rtt_min.s[0].v)
+		return;
+	tp->snd_cwnd = LOOK_CWND;
+	tp->snd_ssthresh = LOOK_CWND;
+}
+
 /* To be called on every acknowledgement. */
-static __always_inline void mltcp_acked(struct sock *sk)
+static __always_inline void mltcp_acked(struct sock *sk, const struct ack_sample *sample)
 {
 	struct flow *flow = mltcp_flow_of(sk);
 
@@ -542,6 +567,7 @@ static __always_inline void mltcp_acked(struct sock *sk)
 		return;
 	repair_window(sk, &flow->good_cwnd);
 	mltcp_count(sk, flow);
+	mltcp_look(sk, flow, sample->rtt_us);
 }
 
 /*
@@ -612,7 +638,8 @@ static __always_inline bool mltcp_event(struct sock *sk, enum tcp_ca_event event
 	if (flow->iteration == before_event || flow->factor_q16 == Q16_ONE)
 		return false;
 	start = mltcp_start_of(flow);
-	if (start == START_PROBE) {
+	if (start == START_PROBE || start == START_LOOK) {
+		flow->looks = start == START_LOOK;
 		if (tp->snd_cwnd > PROBE_CWND)
 			tp->snd_cwnd = PROBE_CWND;
 		flow->kept_cwnd = 0;

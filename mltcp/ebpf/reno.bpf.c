@@ -26,7 +26,7 @@ void BPF_PROG(reno_release, struct sock *sk)
 SEC("struct_ops/reno_acked")
 void BPF_PROG(reno_acked, struct sock *sk, const struct ack_sample *sample)
 {
-	mltcp_acked(sk);
+	mltcp_acked(sk, sample);
 }
 
 SEC("struct_ops/reno_event")

@@ -48,6 +48,8 @@ class WindowLaw:
     learning_iterations: int = LEARNING_ITERATIONS
 
     def __post_init__(self) -> None:
+        if self.start is Start.LOOK:
+            raise UsageError("start: expected one that the model has, got look")
         check_number(self.decrease, field="decrease", lowest=0, highest=1)
         check_number(self.increase, field="increase", lowest=0, highest=LARGEST_FACTOR)
         check_number(self.reference_s, field="reference_s", lowest=0, highest=60)
