@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import struct
+import time
 from pathlib import Path
 
 from pyroute2 import IPRoute
@@ -20,6 +21,7 @@ from scapy.layers.inet import IP, TCP
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 _TCP_CONGESTION, _TCP_INFO = 13, 11
 _CLONE_NEWNET = 0x40000000
+_RTAX_RTO_MIN = 13
 HERE, THERE = "10.99.0.1", "10.99.0.2"
 MSS = 1000
 NO_TIMEOUT_MS = 60_000
@@ -73,12 +75,17 @@ class ScriptedPeer:
         """Let the sender have `count` more bytes to send."""
         assert self.sender.send(bytes(count)) == count
 
-    def play_round(self, congestion: bool = False) -> int:
+    def play_round(self, congestion: bool = False, after_s: float = 0.0) -> int:
         """Receive a full window, then acknowledge all of it at once, echoing congestion (ECE) if asked to.
+
+        Args:
+            congestion: whether ECE is echoed.
+            after_s: how long the acknowledgement takes.
 
         The sender must have more to send than its window. Returns the segments acknowledged.
         """
         segments = self.receive_window()
+        time.sleep(after_s)
         self.acknowledged += segments * MSS
         self._acknowledge("AE" if congestion else "A")
         return segments
@@ -155,7 +162,9 @@ def _open_tun(rto_min_ms: int) -> int:
         # One segment a packet: the kernel may keep back the last of several until the next acknowledgement, which this
         # peer sends only when it has all of the window (tcp_tso_should_defer, by the times of a busy machine).
         route.link("set", index=index, state="up", mtu=1500, gso_max_segs=1)
-        route.route("add", dst=f"{THERE}/32", oif=index, metrics={"rto_min": rto_min_ms})
+        # The kernel heeds the metric only if it is locked: else a peer that is 200 ms late meets a timeout.
+        metrics = {"lock": 1 << _RTAX_RTO_MIN, "rto_min": rto_min_ms}
+        route.route("add", dst=f"{THERE}/32", oif=index, metrics=metrics)
     return tun
 
 

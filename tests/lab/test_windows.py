@@ -13,7 +13,7 @@ from mltcp.ebpf.congestion_controls import available
 from mltcp.ebpf.jobs import attached
 from mltcp.ebpf.layout import Action, KernelJob, Start, Tracker
 from tests.lab.controls_under_test import own_controls
-from tests.lab.scripted_peer import MSS, ScriptedPeer, unshare_network
+from tests.lab.scripted_peer import MSS, NO_TIMEOUT_MS, ScriptedPeer, unshare_network
 
 pytestmark = pytest.mark.lab
 ROUNDS = 12
@@ -151,16 +151,37 @@ def test_a_probing_iteration_starts_with_four_packets_and_slow_start(controls):
     assert entry.scale == pytest.approx(scale, rel=1e-3)
 
 
-def play_two_iterations(control):
-    """An iteration, an idle time, and the first window of the next iteration: its size and ssthresh."""
-    peer = ScriptedPeer(control, True, RTO_MIN_MS)
+@pytest.mark.parametrize(("start", "most"), [(Start.LOOK, 3), (Start.PROBE, None)])
+def test_a_looking_iteration_waits_where_the_first_round_trip_is_long(controls, start, most):
+    """As long as with others' queue: the round trips of the iteration before take milliseconds, this one 0.3 s."""
+    control = controls.own["mltcp_reno"]
+    tracker = Tracker.given_values(ITERATION, 10**9)
+    job = KernelJob("looking", Aggressiveness.of_shape(Shape.REMAINING), Action(start), tracker)
+    with attached(job, control, controls) as place:
+        cwnd, ssthresh = in_job(place.cgroup, lambda: play_two_iterations(control, 0.3, idle_s=1.5))
+    if most is None:
+        assert cwnd > 4
+    else:
+        assert cwnd <= most
+        assert ssthresh == 2
+
+
+def play_two_iterations(control, answer_after_s=None, idle_s=2 * GAP_MS / 1000):
+    """An iteration, an idle time, and the first window of the next iteration: its size and ssthresh.
+
+    If the first window is answered, after some time, those that follow.
+    """
+    peer = ScriptedPeer(control, True, RTO_MIN_MS if answer_after_s is None else NO_TIMEOUT_MS)
     try:
         peer.write(ITERATION)
         peer.play_round()
         peer.receive_rest(ITERATION)
-        time.sleep(2 * GAP_MS / 1000)
+        time.sleep(idle_s)
         peer.write(ITERATION)
-        peer.receive_window()
+        if answer_after_s is None:
+            peer.receive_window()
+        else:
+            peer.play_round(after_s=answer_after_s)
         return peer.window()
     finally:
         peer.close()
