@@ -15,6 +15,7 @@ from placement.service.state.store import Store
 
 GRACE_S = 30.0
 RESTART_COST_S = 7.0
+PATIENCE_S = 3600.0
 """About what ``mltcp-bench cost restart`` measures for a few ranks; see docs/elastic.md."""
 
 
@@ -28,6 +29,7 @@ class ServiceRules:
         drift_threshold: drift, as a fraction of the job's period, above which jobs are delayed.
         grace_s: how long a job that is stopped may take to end by itself, before it is killed.
         restart_cost_s: the cost of a restart that schedulers of whole jobs are told.
+        patience_s: when a job has waited for longer than this, no job without a deadline is placed before it.
     """
 
     policy: str = "lwf-1"
@@ -35,6 +37,7 @@ class ServiceRules:
     drift_threshold: float = THRESHOLD
     grace_s: float = GRACE_S
     restart_cost_s: float = RESTART_COST_S
+    patience_s: float = PATIENCE_S
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,8 @@ class ServiceOperations:
         found = self.context.decisions.get(job.number)
         if found is not None and job.state != pb.QUEUED:
             return found
-        explained = explain_unplaced(self._registry, job, self.context.clock.now_ns())
+        first = self.placer.waits_for(job) if job.state == pb.QUEUED else None
+        explained = explain_unplaced(self._registry, job, self.context.clock.now_ns(), first)
         if self._scheduling is not None and job_id in self._scheduling.waiting:
             explained.summary = self._scheduling.waiting[job_id]
         return explained

@@ -71,6 +71,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="how long a job whose agent is gone keeps its slots (default 30)",
     )
     rules.add_argument(
+        "--patience",
+        type=float,
+        default=3600.0,
+        metavar="SECONDS",
+        help="a job that has waited for longer is placed before all others without a deadline (default 3600)",
+    )
+    rules.add_argument(
         "--drift",
         type=float,
         default=THRESHOLD,
@@ -153,6 +160,8 @@ def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConf
     for name, value in (("--grace", options.grace), ("--restart-cost", options.restart_cost)):
         if not 0 <= value <= 86_400:
             raise UsageError(f"{name}: expected 0 to 86400 s, got {value:g}")
+    if not options.patience >= 0:
+        raise UsageError(f"--patience: expected 0 or more seconds, got {options.patience:g}")
     if options.policy in WHOLE_JOBS and not options.engine:
         raise UsageError(f"--policy: expected --engine with {options.policy}, which moves jobs, got none")
     servers, links = cluster_from_file(options.cluster) if options.cluster else ((), ())
@@ -160,7 +169,14 @@ def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConf
     configuration = ServiceConfiguration(
         Address.parse(options.address) if options.address else default_address(),
         state,
-        ServiceRules(options.policy, options.lease, options.drift, options.grace, options.restart_cost),
+        ServiceRules(
+            options.policy,
+            options.lease,
+            options.drift,
+            options.grace,
+            options.restart_cost,
+            options.patience,
+        ),
         Security(options.certificate, options.key, options.tokens, options.plain_text_tokens),
         _mode(options.socket_mode),
         servers,

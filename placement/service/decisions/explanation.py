@@ -44,12 +44,17 @@ def explain_placement(
     )
 
 
-def explain_unplaced(registry: Registry, job: JobRecord, now_ns: int) -> pb.ExplainReply:
-    """Explain why a job has not been placed as of now."""
+def explain_unplaced(
+    registry: Registry, job: JobRecord, now_ns: int, first: JobRecord | None = None
+) -> pb.ExplainReply:
+    """Explain why a job has not been placed as of now; `first` is one that must be placed before it."""
     if job.state == pb.QUEUED:
         summary = f"waits: job.{'gpus' if job.spec.gpus else 'cpu_slots'}: {shortage(registry, job)}"
         if registry.pool(job).available(registry.slot_request(job)) >= job.count:
             summary = "waits: its turn has not come yet"
+        if first is not None:
+            waited_s = (now_ns - first.submitted_ns) / 1e9
+            summary += f"; job {first.id} has waited for {waited_s:.0f} s and is placed first"
         if job.reason:
             summary += f"; it was stopped before: {job.reason}"
         summary += deadline_text(job, now_ns + job.run_ns, "placed now it would end")

@@ -88,10 +88,34 @@ class Placer:
 
     def _next(self) -> JobRecord | None:
         registry = self._context.registry
+        first = self.first()
+        if first is not None and registry.resource_class(first) not in self._full:
+            return first
         for job_id, resource_class in registry.waiting.heads(self._context.clock.now_ns()):
-            if resource_class not in self._full:
-                return registry.jobs[job_id]
+            job = registry.jobs[job_id]
+            if resource_class not in self._full and not self._waits_for(job, first):
+                return job
         return None
+
+    def first(self) -> JobRecord | None:
+        """The job that has waited longest, if longer than the service's patience: smaller ones could starve it."""
+        registry = self._context.registry
+        oldest = registry.waiting.oldest()
+        if oldest is None:
+            return None
+        job_id, submitted_ns = oldest
+        waited_s = (self._context.clock.now_ns() - submitted_ns) / 1e9
+        return registry.jobs[job_id] if waited_s > self._context.rules.patience_s else None
+
+    def waits_for(self, job: JobRecord) -> JobRecord | None:
+        """The job that must be placed before a waiting one, if there is one."""
+        first = self.first()
+        return first if self._waits_for(job, first) else None
+
+    def _waits_for(self, job: JobRecord, first: JobRecord | None) -> bool:
+        if first is None or job.id == first.id or job.deadline_ns is not None:
+            return False
+        return self._context.registry.pool(job) is self._context.registry.pool(first)
 
     async def _try_waiting(self, job_id: str) -> None:
         job = self._context.registry.jobs[job_id]

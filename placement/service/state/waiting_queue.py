@@ -13,9 +13,10 @@ _Key = tuple[int, int, str]
 
 @dataclass
 class _Waiting:
-    """A job in the queue: its keys among the jobs that are in time, and among the others."""
+    """A job in the queue: its keys by age, among the jobs that are in time, and among the others."""
 
     resource_class: ResourceClass
+    by_age: _Key
     by_service: _Key
     by_deadline: _Key | None
     latest_start_ns: int = 0
@@ -40,6 +41,7 @@ class WaitingQueue:
     def __init__(self) -> None:
         self._by_class: dict[ResourceClass, _ClassQueue] = {}
         self._jobs: dict[str, _Waiting] = {}
+        self._by_age: list[_Key] = []
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -49,7 +51,8 @@ class WaitingQueue:
 
     def add(self, job: JobRecord, resource_class: ResourceClass) -> None:
         """Add a job."""
-        waiting = _Waiting(resource_class, (job.service_ns, job.number, job.id), None)
+        by_age = (job.submitted_ns, job.number, job.id)
+        waiting = _Waiting(resource_class, by_age, (job.service_ns, job.number, job.id), None)
         queue = self._by_class.setdefault(resource_class, _ClassQueue())
         if job.deadline_ns is None:
             insort(queue.others, waiting.by_service)
@@ -58,12 +61,21 @@ class WaitingQueue:
             waiting.latest_start_ns = job.deadline_ns - job.run_ns
             insort(queue.in_time, waiting.by_deadline)
         self._jobs[job.id] = waiting
+        insort(self._by_age, waiting.by_age)
+
+    def oldest(self) -> tuple[str, int] | None:
+        """The job that was submitted first, and when, since the epoch; None if no job waits."""
+        if not self._by_age:
+            return None
+        submitted_ns, _, job_id = self._by_age[0]
+        return job_id, submitted_ns
 
     def remove(self, job_id: str) -> None:
         """Remove a job if it is in the queue."""
         if job_id not in self._jobs:
             return
         waiting = self._jobs.pop(job_id)
+        del self._by_age[bisect_left(self._by_age, waiting.by_age)]
         queue = self._by_class[waiting.resource_class]
         if waiting.by_deadline is not None:
             del queue.in_time[bisect_left(queue.in_time, waiting.by_deadline)]

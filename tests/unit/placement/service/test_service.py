@@ -70,6 +70,30 @@ def test_a_submitted_job_is_placed_by_the_policy(client):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("patience_s", [0.0, 3600.0])
+def test_smaller_jobs_do_not_starve_one_that_has_waited_for_long(tmp_path, patience_s):
+    rules = ServiceRules(patience_s=patience_s)
+    with serving(tmp_path, rules=rules, **two_racks()) as address, Client(address) as client:
+        client.submit(job("running", 10))
+        placed(client, "running")
+        client.submit(job("large", 16))
+        client.submit(job("small", 2))
+        client.submit(job("urgent", 2, priority=50.0, profile=HALF))
+        placed(client, "urgent")
+        if patience_s:
+            placed(client, "small")
+            return
+        waiting = client.explain("small").summary
+        assert "job large has waited for" in waiting
+        for name in ("running", "urgent"):
+            client.release(name)
+        placed(client, "large")
+        assert client.status(["small"]).jobs[0].state == pb.QUEUED
+        client.release("large")
+        placed(client, "small")
+
+
+@pytest.mark.slow
 def test_jobs_never_have_a_gpu_in_common(client):
     for number in range(7):
         client.submit(job(f"j{number}", 2))
