@@ -9,13 +9,15 @@ from placement.cassini.drift import THRESHOLD
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.state.clock import Clock
 from placement.service.state.job_record import JobRecord, status_message
-from placement.service.state.persistence import save_decision, save_job
+from placement.service.state.persistence import forget_job, save_decision, save_job
 from placement.service.state.registry import Registry
 from placement.service.state.store import Store
 
 GRACE_S = 30.0
 RESTART_COST_S = 7.0
 PATIENCE_S = 3600.0
+KEEP_ENDED_S = 30 * 86_400.0
+KEEP_ENDED = 100_000
 """About what ``mltcp-bench cost restart`` measures for a few ranks; see docs/elastic.md."""
 
 
@@ -29,6 +31,7 @@ class ServiceRules:
         drift_threshold: drift, as a fraction of the job's period, above which jobs are delayed.
         grace_s: how long a job that is stopped may take to end by itself, before it is killed.
         restart_cost_s: the cost of a restart that schedulers of whole jobs are told.
+        keep_ended_s, keep_ended: how long jobs that are over are kept, and how many of them.
         patience_s: when a job has waited for longer than this, no job without a deadline is placed before it.
     """
 
@@ -38,6 +41,8 @@ class ServiceRules:
     grace_s: float = GRACE_S
     restart_cost_s: float = RESTART_COST_S
     patience_s: float = PATIENCE_S
+    keep_ended_s: float = KEEP_ENDED_S
+    keep_ended: int = KEEP_ENDED
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,13 @@ class ServiceContext:
         """Keep and store the explanation of a job's placement."""
         self.decisions[job.number] = decision
         save_decision(self.store, job, decision)
+
+    def forget(self) -> None:
+        """Forget jobs that have been over for long, or are too many."""
+        before_ns = self.clock.now_ns() - round(self.rules.keep_ended_s * 1e9)
+        for job in self.registry.forget(self.rules.keep_ended, before_ns):
+            self.decisions.pop(job.number, None)
+            forget_job(self.store, job)
 
     def status(self, job_id: str, attached: bool = False) -> pb.JobStatus:
         """The status message of a job."""

@@ -34,6 +34,8 @@ from placement.service.state.capacity import check_possible
 from placement.service.state.job_record import JobRecord, deadline_of, wrong_state
 from placement.service.state.persistence import save_link, save_new_job, save_server
 
+FORGET_EVERY_S = 600.0
+
 
 class ServiceOperations:
     """The operations on one service context.
@@ -62,6 +64,7 @@ class ServiceOperations:
     def start(self) -> None:
         """Start placing waiting jobs, and start the lease of jobs whose agents were attached before a restart."""
         self.agents.resume()
+        self._begin(self._forget())
         if self._gate is not None:
             self._gate.start()
             for job in self._registry.jobs.values():
@@ -76,6 +79,12 @@ class ServiceOperations:
         else:
             self._begin(self.placer.place_waiting())
         self._capacity_changed("the service was started")
+
+    async def _forget(self) -> None:
+        """Forget old jobs again and again; never returns."""
+        while True:
+            self.context.forget()
+            await asyncio.sleep(FORGET_EVERY_S)
 
     def _scheduling_of(self, policy: ServicePolicy) -> JobScheduling | None:
         """The scheduler of all jobs, if the service's policy is one.
@@ -376,7 +385,7 @@ class ServiceOperations:
             self._registry.server_number(server, f"job.servers[{place}]")
         demand = demand_of(spec.profile, "job.profile") if spec.HasField("profile") else None
         job = JobRecord(
-            len(self._registry.jobs),
+            self._registry.next_job_number,
             spec,
             demand,
             state,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import parse_number
 from placement.cassini.drift import THRESHOLD
 from placement.cli.service.listening import print_listening
 
@@ -76,6 +77,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=3600.0,
         metavar="SECONDS",
         help="a job that has waited for longer is placed before all others without a deadline (default 3600)",
+    )
+    rules.add_argument(
+        "--keep-ended",
+        default="30,100000",
+        metavar="DAYS,JOBS",
+        help="forget jobs that have been over for longer, and the oldest beyond this number (default 30,100000)",
     )
     rules.add_argument(
         "--drift",
@@ -176,6 +183,7 @@ def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConf
             options.grace,
             options.restart_cost,
             options.patience,
+            *_kept(options.keep_ended),
         ),
         Security(options.certificate, options.key, options.tokens, options.plain_text_tokens),
         _mode(options.socket_mode),
@@ -209,6 +217,15 @@ def _engine(options: argparse.Namespace, state: Path, stack: ExitStack) -> Engin
         raise UsageError("--engine local: expected --hosts FILE, got none")
     logs = options.logs or state.parent / "jobs"
     return stack.enter_context(LocalEngine(load_hosts(options.hosts), logs))
+
+
+def _kept(text: str) -> tuple[float, int]:
+    """For how many seconds jobs that are over are kept, and how many of them."""
+    days, _, jobs = text.partition(",")
+    keep_s = 86_400 * parse_number(days, field="--keep-ended", lowest=0, highest=36_500)
+    if not jobs.isdecimal() or len(jobs) > 9:
+        raise UsageError(f"--keep-ended: expected DAYS,JOBS, such as 30,100000, got {text!r}")
+    return keep_s, int(jobs)
 
 
 def _mode(text: str) -> int:

@@ -67,6 +67,12 @@ def save_job(store: Store, job: JobRecord, places: list[pb.ServerSlots]) -> None
     )
 
 
+def forget_job(store: Store, job: JobRecord) -> None:
+    """Delete a job and its explanation."""
+    store.put("DELETE FROM jobs WHERE number=?", (job.number,))
+    store.put("DELETE FROM decisions WHERE job=?", (job.number,))
+
+
 def save_decision(store: Store, job: JobRecord, decision: pb.ExplainReply) -> None:
     """Insert or replace the explanation of a job's placement."""
     store.put("INSERT OR REPLACE INTO decisions VALUES (?,?)", (job.number, decision.SerializeToString()))

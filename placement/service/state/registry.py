@@ -32,6 +32,7 @@ class Registry:
         self.cpu_slots = SlotPool()
         self.jobs_of: dict[str, dict[str, None]] = {}
         self.views: dict[bool, Cluster] = {}
+        self.next_job_number = 0
         self._numbers: dict[str, int] = {}
 
     # ------------------------------------------------------------------------------------------------ the cluster
@@ -140,8 +141,18 @@ class Registry:
     def add_job(self, job: JobRecord) -> None:
         """Register a validated job, and add it to the waiting queue if it is QUEUED."""
         self.jobs[job.id] = job
+        self.next_job_number = max(self.next_job_number, job.number + 1)
         if job.state == pb.QUEUED:
             self.waiting.add(job, self.resource_class(job))
+
+    def forget(self, most: int, before_ns: int) -> list[JobRecord]:
+        """Remove jobs that are over: those that ended before a time, and the oldest beyond `most`; returns them."""
+        over = sorted((job for job in self.jobs.values() if job.over), key=lambda job: job.ended_ns)
+        excess = max(0, len(over) - most)
+        forgotten = [job for at, job in enumerate(over) if at < excess or job.ended_ns < before_ns]
+        for job in forgotten:
+            del self.jobs[job.id]
+        return forgotten
 
     def update(self, job: JobRecord) -> None:
         """Replace the record of a job by one with the same slots and links."""
@@ -164,6 +175,7 @@ class Registry:
     def place_again(self, job: JobRecord, slots: Sequence[int]) -> None:
         """Restore a placed job with the slots that it had before the service was restarted."""
         self.pool(job).occupy(slots, self.slot_request(job), job.work_ns)
+        self.next_job_number = max(self.next_job_number, job.number + 1)
         placed = replace(job, slots=tuple(slots), links=self.links_of(job, slots))
         self.jobs[job.id] = placed
         self._use(placed)

@@ -10,7 +10,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from mltcp.core.errors import UsageError
 from placement.client.client import Client, RefusedError, ServiceError
-from placement.service import servicer
+from placement.service import operations, servicer
 from placement.service.context import ServiceRules
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.server import NAME
@@ -91,6 +91,27 @@ def test_smaller_jobs_do_not_starve_one_that_has_waited_for_long(tmp_path, patie
         assert client.status(["small"]).jobs[0].state == pb.QUEUED
         client.release("large")
         placed(client, "small")
+
+
+@pytest.mark.slow
+def test_jobs_that_are_over_are_forgotten_when_they_are_too_many(tmp_path, monkeypatch):
+    monkeypatch.setattr(operations, "FORGET_EVERY_S", 0.02)
+    rules = ServiceRules(keep_ended=2)
+
+    def ids(client):
+        return [each.id for each in client.status().jobs]
+
+    with serving(tmp_path, rules=rules, **two_racks()) as address, Client(address) as client:
+        client.submit(job("running", 1))
+        for number in range(5):
+            client.submit(job(f"j{number}", 1))
+            client.release(f"j{number}")
+        eventually(lambda: ids(client) == ["running", "j3", "j4"])
+        client.submit(job("j0", 2))  # the id is free
+    with serving(tmp_path, rules=rules, **two_racks()) as address, Client(address) as client:
+        assert ids(client) == ["running", "j3", "j4", "j0"]
+        client.submit(job("next", 1))
+        assert placed(client, "next").state == pb.PLACED
 
 
 @pytest.mark.slow
