@@ -189,7 +189,7 @@ class Mesh:
         for each in fresh:
             if each.local not in self.listeners.addresses:
                 self._peer_ranks[each.inode] = self._ranks_by_listener[each.peer]
-                self.store.set(_opened(each.local), str(self.rank))
+                self.store.set(_opened(each.local, each.peer), str(self.rank))
         self._found |= {each.inode: each for each in fresh}
         if fresh:
             for callback in self._callbacks:
@@ -206,7 +206,7 @@ class Mesh:
             return
         self.store.wait(self._keys_of_all("looked"), self.timeout)
         for each in accepted:
-            key = _opened(each.peer)
+            key = _opened(each.peer, each.local)
             if self.store.check([key]):
                 self._peer_ranks[each.inode] = int(self.store.get(key))
 
@@ -214,6 +214,9 @@ class Mesh:
         return [f"{name}/{rank}" for rank in range(self.size)]
 
 
-def _opened(local: Address) -> str:
-    """The key at which a rank announces that it opened the connection from this address."""
-    return f"opened/{local[0]}/{local[1]}"
+def _opened(opener: Address, listener: Address) -> str:
+    """The key at which a rank announces that it opened a connection.
+
+    Both ends are named: connections to different listeners may be opened from the same port.
+    """
+    return f"opened/{opener[0]}/{opener[1]}/{listener[0]}/{listener[1]}"

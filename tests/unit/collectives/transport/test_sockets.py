@@ -146,6 +146,29 @@ def test_ipv6(tmp_path):
     assert {local[0] for _, local, _ in found[0]} == {"::1"}
 
 
+def from_one_port(rank, ranks, directory):
+    """Ranks 1 and 2 connect from the same port, each to the rank before it, as the kernel allows."""
+    with ExitStack() as open_sockets, tcp_store(directory, rank, ranks) as store:
+        with new_listeners() as listeners:
+            server = open_sockets.enter_context(socket.create_server(("127.0.0.1", 0)))
+        store.set(f"listener/{rank}", str(server.getsockname()[1]))
+        port = int(store.get("port")) if rank == 2 else 0
+        for peer in reversed(range(rank)):
+            client = open_sockets.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            client.bind(("127.0.0.1", port if peer == 1 else 0))
+            client.connect(("127.0.0.1", int(store.get(f"listener/{peer}"))))
+            if rank == 1:
+                store.set("port", str(client.getsockname()[1]))
+        for _ in range(rank + 1, ranks):
+            open_sockets.enter_context(server.accept()[0])
+        return seen(Mesh(store, rank, ranks, listeners, TIMEOUT))
+
+
+def test_two_ranks_that_connect_from_the_same_port_are_told_apart(tmp_path):
+    both_ends_agree(3, run_ranks(from_one_port, 3, None, None, 60, tmp_path))
+
+
 def over_two_interfaces(rank, ranks, directory):
     with tcp_store(directory, rank, ranks) as store:
         _gloo, mesh = group(store, "g", rank, ranks)
