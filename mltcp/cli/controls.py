@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
-from mltcp.ebpf.congestion_controls import CONTROLS, MLTCP_CONTROLS, Controls
+from mltcp.core.errors import MltcpError
+from mltcp.ebpf.congestion_controls import CONTROLS, MLTCP_CONTROLS, Controls, require_root
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,16 +28,32 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def execute_load(options: argparse.Namespace) -> int:
-    """Load the controls; returns the exit status."""
-    names = options.control or list(MLTCP_CONTROLS)
+    """Load the controls one by one; returns the exit status, 1 if one could not be loaded.
+
+    Raises:
+        UsageError: an unknown name; nothing is loaded.
+        NotAvailableError: not root.
+    """
     controls = Controls()
-    fresh = controls.load(names)
-    if options.allow_users:
-        controls.allow_users(names)
-    users = "; every user may choose it" if options.allow_users else ""
-    for name in names:
-        print(f"{name}: {'loaded' if name in fresh else 'was loaded already'}{users}")
-    return 0
+    names = options.control or list(MLTCP_CONTROLS)
+    controls.check_names(names)
+    require_root("loading congestion controls")
+    loaded = [name for name in names if _load(controls, name)]
+    if options.allow_users and loaded:
+        controls.allow_users(loaded)
+        print(f"every user may choose {', '.join(loaded)}")
+    return 0 if loaded == names else 1
+
+
+def _load(controls: Controls, name: str) -> bool:
+    """Load one control and print how that went."""
+    try:
+        fresh = controls.load([name])
+    except MltcpError as error:
+        print(f"mltcp: {name} was not loaded: {error}", file=sys.stderr)
+        return False
+    print(f"{name}: {'loaded' if fresh else 'was loaded already'}")
+    return True
 
 
 def execute_unload(options: argparse.Namespace) -> int:

@@ -245,6 +245,7 @@ def screen(
     """The screen: a line on the daemon, problems, and its jobs, or as many as fit the height."""
     parts: list[RenderableType] = [Text(headline(status), style="bold", overflow="ellipsis", no_wrap=True)]
     wrong = [_problem_of(each) for each in status.interfaces if each.state in _PROBLEMS]
+    wrong += [f"{name} is not loaded: {_plain(why)}" for name, why in status.refused_controls.items()]
     for line in [*wrong, *([trouble] if trouble else [])]:
         parts.append(Text(line, style="red", overflow="ellipsis", no_wrap=True))
     if not status.jobs:

@@ -19,6 +19,8 @@ from pathlib import Path
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 from mltcp.ebpf import build
 from mltcp.ebpf.job_entries import OTHER_VERSION, JobEntries
+from mltcp.ebpf.kernel_fit import missing
+from mltcp.ebpf.kernel_types import RUNNING, has_tx_start_hook
 from mltcp.ebpf.layout import Flow, KernelJob
 from mltcp.ebpf.libbpf import MAP_TYPE_STRUCT_OPS, BpfError, BpfMap, BpfObject, all_maps
 from mltcp.ebpf.mounts import BPFFS, ensure_bpffs
@@ -54,6 +56,19 @@ def available() -> list[str]:
 def allowed() -> list[str]:
     """The congestion controls that every user may choose for their sockets."""
     return ALLOWED.read_text().split()
+
+
+def control_object(source: str, kernel: Path = RUNNING) -> Path:
+    """The compiled object of a source of CONTROLS for a kernel, by the file with its types.
+
+    Raises:
+        NotAvailableError: the kernel has no types, or the object has to be compiled and clang is missing.
+    """
+    try:
+        hook = has_tx_start_hook(kernel)
+    except BpfError as error:
+        raise NotAvailableError(f"{error}: MLTCP needs a kernel built with CONFIG_DEBUG_INFO_BTF=y") from None
+    return build.compiled(SOURCES / f"{source}.bpf.c", hook)
 
 
 def require_root(what: str) -> None:
@@ -100,21 +115,24 @@ class Controls:
     def load(self, names: Sequence[str]) -> list[str]:
         """Register the controls that are not registered yet; returns those that this call registered.
 
+        One after the other: those before one that cannot be loaded stay registered.
+
         Raises:
             UsageError: an unknown name.
-            NotAvailableError: not root, or the host lacks something.
+            NotAvailableError: not root, or the host or its kernel lacks something.
             MltcpError: another program owns a name, or the kernel refuses an object.
         """
-        for name in names:
-            self._check_name(name)
+        self.check_names(names)
         require_root("loading congestion controls")
         ensure_bpffs()
         with self._locked():
             return [name for name in names if self._load_one(name)]
 
-    def _check_name(self, name: str) -> None:
-        if name not in self.names:
-            raise UsageError(f"unknown congestion control {name!r}; choose from {', '.join(self.names)}")
+    def check_names(self, names: Sequence[str]) -> None:
+        """Raise UsageError for a name that no control of ours has."""
+        for name in names:
+            if name not in self.names:
+                raise UsageError(f"unknown congestion control {name!r}; choose from {', '.join(self.names)}")
 
     def _load_one(self, name: str) -> bool:
         registration = self.registration(name)
@@ -126,7 +144,7 @@ class Controls:
         self.pin_path(name).parent.mkdir(parents=True, exist_ok=True)
         self.pin_path(name).unlink(missing_ok=True)
         with self._opened(CONTROLS[self._original.get(name, name)]) as opened:
-            opened.load()
+            self._verify(opened, name)
             opened.map(name).pin(self.pin_path(name))
             try:
                 opened.register_struct_ops(name).leave_attached()
@@ -137,8 +155,19 @@ class Controls:
                 raise
         return True
 
+    @staticmethod
+    def _verify(opened: BpfObject, name: str) -> None:
+        """Load an object; if the kernel lacks something that it needs, the error names that."""
+        try:
+            opened.load()
+        except BpfError as error:
+            lacking = missing(opened.path)
+            if lacking:
+                raise NotAvailableError(f"{name} does not fit this kernel: {', '.join(lacking)}") from error
+            raise
+
     def _opened(self, source: str) -> BpfObject:
-        opened = BpfObject.open(build.compiled(SOURCES / f"{source}.bpf.c"), self._rename)
+        opened = BpfObject.open(control_object(source), self._rename)
         for shared in SHARED_MAPS:
             opened.pin_at_load(shared, self.root / shared)
         return opened
@@ -234,8 +263,7 @@ class Controls:
             MltcpError: a job is running, or flows are using a control, and ``force`` is not set.
         """
         require_root("unloading congestion controls")
-        for name in names or ():
-            self._check_name(name)
+        self.check_names(names or ())
         with self._locked():
             wanted = [name for name in (names or self.names) if self._pinned_id(name) is not None]
             if not force:

@@ -12,7 +12,11 @@ extern void cubictcp_init(struct sock *sk) __ksym;
 extern void cubictcp_cong_avoid(struct sock *sk, __u32 ack, __u32 acked) __ksym;
 extern __u32 cubictcp_recalc_ssthresh(struct sock *sk) __ksym;
 extern void cubictcp_state(struct sock *sk, __u8 new_state) __ksym;
+#ifdef TX_START_HOOK
+extern void cubictcp_cwnd_event_tx_start(struct sock *sk) __ksym;
+#else
 extern void cubictcp_cwnd_event(struct sock *sk, enum tcp_ca_event event) __ksym;
+#endif
 extern void cubictcp_acked(struct sock *sk, const struct ack_sample *sample) __ksym;
 extern __u32 tcp_reno_undo_cwnd(struct sock *sk) __ksym;
 
@@ -41,14 +45,35 @@ void BPF_PROG(cubic_acked, struct sock *sk, const struct ack_sample *sample)
 	mltcp_acked(sk, sample);
 }
 
+/* Otherwise CUBIC would return to the window of the last iteration at once, whoever sends now. */
+static __always_inline void begin_epoch(struct sock *sk)
+{
+	((struct bictcp *)ca_priv(sk))->epoch_start = 0;
+}
+
+#ifdef TX_START_HOOK
+SEC("struct_ops/cubic_event")
+void BPF_PROG(cubic_event, struct sock *sk, enum tcp_ca_event event)
+{
+	mltcp_event(sk, event);
+}
+
+SEC("struct_ops/cubic_tx_start")
+void BPF_PROG(cubic_tx_start, struct sock *sk)
+{
+	cubictcp_cwnd_event_tx_start(sk);
+	if (mltcp_tx_start(sk))
+		begin_epoch(sk);
+}
+#else
 SEC("struct_ops/cubic_event")
 void BPF_PROG(cubic_event, struct sock *sk, enum tcp_ca_event event)
 {
 	cubictcp_cwnd_event(sk, event);
-	/* Otherwise CUBIC would return to the window of the last iteration at once, whoever sends now. */
 	if (mltcp_event(sk, event))
-		((struct bictcp *)ca_priv(sk))->epoch_start = 0;
+		begin_epoch(sk);
 }
+#endif
 
 SEC("struct_ops/cubic_cong_avoid")
 void BPF_PROG(cubic_cong_avoid, struct sock *sk, __u32 ack, __u32 acked)
@@ -80,6 +105,7 @@ struct tcp_congestion_ops mltcp_cubic = {
 	.release = (void *)cubic_release,
 	.pkts_acked = (void *)cubic_acked,
 	.cwnd_event = (void *)cubic_event,
+	ON_TX_START(cubic_tx_start)
 	.cong_avoid = (void *)cubic_cong_avoid,
 	.set_state = (void *)cubic_state,
 	.ssthresh = (void *)cubic_ssthresh,

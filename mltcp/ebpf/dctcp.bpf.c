@@ -123,9 +123,9 @@ static __always_inline void dctcp_event(struct sock *sk, enum tcp_ca_event event
 {
 	if (!has_ecn(sk))
 		return;
-	if (event == CA_EVENT_ECN_IS_CE || event == CA_EVENT_ECN_NO_CE)
-		dctcp_echo(sk, event == CA_EVENT_ECN_IS_CE);
-	else if (event == CA_EVENT_LOSS)
+	if (event == CA_EVENT(ECN_IS_CE) || event == CA_EVENT(ECN_NO_CE))
+		dctcp_echo(sk, event == CA_EVENT(ECN_IS_CE));
+	else if (event == CA_EVENT(LOSS))
 		dctcp_loss(sk);
 }
 
@@ -190,6 +190,14 @@ void BPF_PROG(mltcp_dctcp_event, struct sock *sk, enum tcp_ca_event event)
 	mltcp_event(sk, event);
 }
 
+#ifdef TX_START_HOOK
+SEC("struct_ops/mltcp_dctcp_start")
+void BPF_PROG(mltcp_dctcp_start, struct sock *sk)
+{
+	mltcp_tx_start(sk);
+}
+#endif
+
 SEC("struct_ops/dctcp_cong_avoid")
 void BPF_PROG(dctcp_cong_avoid, struct sock *sk, __u32 ack, __u32 acked)
 {
@@ -251,6 +259,7 @@ struct tcp_congestion_ops mltcp_dctcp = {
 	.in_ack_event = (void *)dctcp_in_ack,
 	.pkts_acked = (void *)mltcp_dctcp_acked,
 	.cwnd_event = (void *)mltcp_dctcp_event,
+	ON_TX_START(mltcp_dctcp_start)
 	.cong_avoid = (void *)mltcp_dctcp_avoid,
 	.set_state = (void *)dctcp_state,
 	.ssthresh = (void *)mltcp_dctcp_ssthr,

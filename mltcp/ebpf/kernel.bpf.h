@@ -22,6 +22,9 @@ enum tcp_ca_state { TCP_CA_Open, TCP_CA_Disorder, TCP_CA_CWR, TCP_CA_Recovery, T
 enum tcp_ca_event { CA_EVENT_TX_START, CA_EVENT_CWND_RESTART, CA_EVENT_COMPLETE_CWR, CA_EVENT_LOSS, CA_EVENT_ECN_NO_CE,
 		    CA_EVENT_ECN_IS_CE };
 
+/* The value of an event in the running kernel. */
+#define CA_EVENT(name) bpf_core_enum_value(enum tcp_ca_event, CA_EVENT_##name)
+
 enum { TCP_CONG_NEEDS_ECN = 0x2 };
 
 /* tcp_sock.ecn_flags: RFC 3168 ECN was negotiated; the receiver must echo congestion. */
@@ -95,11 +98,25 @@ struct ack_sample {
 	__u32 in_flight;
 } CORE;
 
+/*
+ * From 7.1 on the kernel calls cwnd_event_tx_start at the first transmission after an idle period, and cwnd_event for other
+ * events only. libbpf before 1.5 refuses a member that the running kernel does not have, so build.py compiles the controls
+ * with and without TX_START_HOOK.
+ */
+#ifdef TX_START_HOOK
+#define ON_TX_START(program) .cwnd_event_tx_start = (void *)program,
+#else
+#define ON_TX_START(program)
+#endif
+
 struct tcp_congestion_ops {
 	__u32 (*ssthresh)(struct sock *sk);
 	void (*cong_avoid)(struct sock *sk, __u32 ack, __u32 acked);
 	void (*set_state)(struct sock *sk, __u8 new_state);
 	void (*cwnd_event)(struct sock *sk, enum tcp_ca_event event);
+#ifdef TX_START_HOOK
+	void (*cwnd_event_tx_start)(struct sock *sk);
+#endif
 	void (*in_ack_event)(struct sock *sk, __u32 flags);
 	void (*pkts_acked)(struct sock *sk, const struct ack_sample *sample);
 	__u32 (*undo_cwnd)(struct sock *sk);

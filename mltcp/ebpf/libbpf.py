@@ -51,6 +51,11 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "bpf_map_get_next_id": (_I, [ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint32)]),
     "bpf_map_get_fd_by_id": (_I, [ctypes.c_uint32]),
     "bpf_obj_get_info_by_fd": (_I, [_I, _P, ctypes.POINTER(ctypes.c_uint32)]),
+    "btf__parse": (_P, [_S, _P]),
+    "btf__free": (None, [_P]),
+    "btf__find_by_name_kind": (_I, [_P, _S, ctypes.c_uint32]),
+    "btf__type_by_id": (_P, [_P, ctypes.c_uint32]),
+    "btf__name_by_offset": (_S, [_P, ctypes.c_uint32]),
     "ring_buffer__new": (_P, [_I, _RING_SAMPLE, _P, _P]),
     "ring_buffer__poll": (_I, [_P, _I]),
     "ring_buffer__consume": (_I, [_P]),
@@ -59,11 +64,11 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
 
 
 class BpfError(MltcpError):
-    """The kernel or libbpf refused a call; ``errno`` holds the reason."""
+    """The kernel or libbpf refused a call; ``errno`` holds the reason, ``reason`` it in one line, ``detail`` their log."""
 
     def __init__(self, what: str, number: int, detail: str = "") -> None:
-        reason = os.strerror(number) if number else "unknown error"
-        super().__init__(f"{what}: {reason}" + (f" ({detail})" if detail else ""))
+        self.reason = f"{what}: {os.strerror(number) if number else 'unknown error'}"
+        super().__init__(self.reason + (f" ({detail})" if detail else ""))
         self.errno = number
         self.detail = detail
 
@@ -265,10 +270,11 @@ class BpfLink:
 class BpfObject:
     """An opened eBPF object file; its maps and programs exist in the kernel after :meth:`load`."""
 
-    def __init__(self, handle: int, name: str, image: ctypes.Array[ctypes.c_char]) -> None:
+    def __init__(self, handle: int, path: Path, image: ctypes.Array[ctypes.c_char]) -> None:
         self._handle: int | None = handle
         self._image = image  # libbpf reads from it until the object is loaded
-        self.name = name
+        self.path = path
+        self.name = path.name
 
     @classmethod
     def open(cls, path: Path, rename: dict[str, str] | None = None) -> BpfObject:
@@ -290,7 +296,7 @@ class BpfObject:
         handle = library().bpf_object__open_mem(image, len(content), None)
         if not handle:
             raise BpfError(f"cannot open {path.name}", ctypes.get_errno(), _messages.take())
-        return cls(handle, path.name, image)
+        return cls(handle, path, image)
 
     def __enter__(self) -> BpfObject:
         return self

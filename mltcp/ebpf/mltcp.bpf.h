@@ -613,42 +613,56 @@ static __always_inline __u32 mltcp_start_of(const struct flow *flow)
 	return job ? job->law.start : START_KERNEL;
 }
 
+/* To be called before the kernel shrinks the window after an idle period. */
+static __always_inline void mltcp_cwnd_restart(struct sock *sk)
+{
+	struct flow *flow = mltcp_flow_of(sk);
+
+	if (flow)
+		flow->kept_cwnd = tcp_sk(sk)->snd_cwnd;
+}
+
 /*
- * To be called on every congestion window event: at the first transmission after an idle period, set the window by the
- * `start` of the job.
+ * To be called at the first transmission after an idle period: set the window by the `start` of the job. Returns whether
+ * what the base knows of the last iteration's window must not bring it back.
  */
-static __always_inline bool mltcp_event(struct sock *sk, enum tcp_ca_event event)
+static __always_inline bool mltcp_tx_start(struct sock *sk)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
-	struct flow *flow;
-	__u64 before_event;
-	__u32 start;
+	struct flow *flow = mltcp_flow_of(sk);
+	__u64 before_start;
+	__u32 start, kept;
 
-	if (event != CA_EVENT_TX_START && event != CA_EVENT_CWND_RESTART)
-		return false;
-	flow = mltcp_flow_of(sk);
 	if (!flow)
 		return false;
-	if (event == CA_EVENT_CWND_RESTART) {
-		flow->kept_cwnd = tp->snd_cwnd;
-		return false;
-	}
-	before_event = flow->iteration;
+	before_start = flow->iteration;
 	mltcp_count(sk, flow);
-	if (flow->iteration == before_event || flow->factor_q16 == Q16_ONE)
+	if (flow->iteration == before_start || flow->factor_q16 == Q16_ONE)
 		return false;
 	start = mltcp_start_of(flow);
+	kept = flow->kept_cwnd;
+	flow->kept_cwnd = 0;
 	if (start == START_PROBE || start == START_LOOK) {
 		flow->looks = start == START_LOOK;
 		if (tp->snd_cwnd > PROBE_CWND)
 			tp->snd_cwnd = PROBE_CWND;
-		flow->kept_cwnd = 0;
 		return true;
 	}
-	if (start == START_KEEP && flow->kept_cwnd > tp->snd_cwnd)
-		tp->snd_cwnd = flow->kept_cwnd;
+	if (start == START_KEEP && kept > tp->snd_cwnd)
+		tp->snd_cwnd = kept;
 	if (start != START_KERNEL && tp->snd_ssthresh > tp->snd_cwnd)
 		tp->snd_ssthresh = tp->snd_cwnd;
-	flow->kept_cwnd = 0;
+	return false;
+}
+
+/* To be called on every congestion window event; returns what mltcp_tx_start() does. */
+static __always_inline bool mltcp_event(struct sock *sk, enum tcp_ca_event event)
+{
+	if (event == CA_EVENT(CWND_RESTART))
+		mltcp_cwnd_restart(sk);
+#ifndef TX_START_HOOK
+	if (event == CA_EVENT(TX_START))
+		return mltcp_tx_start(sk);
+#endif
 	return false;
 }

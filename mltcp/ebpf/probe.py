@@ -11,8 +11,9 @@ from functools import cache
 from pathlib import Path
 
 from mltcp.core.errors import MltcpError
-from mltcp.ebpf import build, libbpf
-from mltcp.ebpf.congestion_controls import CONTROLS, SOURCES, available
+from mltcp.ebpf import libbpf
+from mltcp.ebpf.congestion_controls import CONTROLS, available, control_object
+from mltcp.ebpf.kernel_fit import missing
 from mltcp.ebpf.mounts import BPFFS, cgroup_root, mounted
 
 BTF = Path("/sys/kernel/btf/vmlinux")
@@ -41,9 +42,9 @@ class Finding:
 def probe() -> list[Finding]:
     """Run all checks; a missing requirement does not raise."""
     checks: list[Callable[[], Finding]] = [
-        _kernel, _capabilities, _libbpf, _btf, _struct_ops, _kfuncs, _bpffs, _cgroup, _cgroup_bpf,
+        _kernel, _capabilities, _libbpf, _btf, _struct_ops, _bpffs, _cgroup, _cgroup_bpf,
     ]  # fmt: skip
-    findings = [check() for check in checks]
+    findings = [check() for check in checks] + kernel_fit()
     findings += [_control(source) for source in sorted(set(CONTROLS.values()))]
     return findings + _qdiscs() + [_own_dctcp()]
 
@@ -105,15 +106,19 @@ def _struct_ops() -> Finding:
     )
 
 
-def _kfuncs() -> Finding:
-    wanted = ["tcp_reno_cong_avoid", "cubictcp_cong_avoid"]
-    missing = [name for name in wanted if b"\0" + name.encode() + b"\0" not in _btf_strings()]
-    detail = (
-        f"missing {', '.join(missing)}" if missing else "the kernel's Reno and CUBIC can be called from eBPF"
-    )
-    return Finding(
-        "kernel functions", not missing, detail, "a kernel 5.15 or newer with CONFIG_TCP_CONG_CUBIC=y"
-    )
+def kernel_fit(kernel: Path = BTF) -> list[Finding]:
+    """Whether a kernel, which need not be the one that runs, has what each control calls and reads."""
+    return [_fit(name, source, kernel) for name, source in CONTROLS.items()]
+
+
+def _fit(name: str, source: str, kernel: Path) -> Finding:
+    need = f"kernel functions for {name}"
+    try:
+        lacking = missing(control_object(source, kernel), kernel)
+    except MltcpError as error:
+        lacking = [str(error)]
+    detail = ", ".join(lacking) or "all there"
+    return Finding(need, not lacking, detail, "a kernel from 5.15 on with CONFIG_TCP_CONG_CUBIC=y")
 
 
 def _bpffs() -> Finding:
@@ -150,7 +155,7 @@ def _control(source: str) -> Finding:
     if os.geteuid() != 0:
         return Finding(need, False, "not tried", "run as root")
     try:
-        with libbpf.BpfObject.open(build.compiled(SOURCES / f"{source}.bpf.c")) as opened:
+        with libbpf.BpfObject.open(control_object(source)) as opened:
             opened.load()
     except MltcpError as error:
         return Finding(

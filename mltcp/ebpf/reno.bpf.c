@@ -35,6 +35,14 @@ void BPF_PROG(reno_event, struct sock *sk, enum tcp_ca_event event)
 	mltcp_event(sk, event);
 }
 
+#ifdef TX_START_HOOK
+SEC("struct_ops/reno_tx_start")
+void BPF_PROG(reno_tx_start, struct sock *sk)
+{
+	mltcp_tx_start(sk);
+}
+#endif
+
 SEC("struct_ops/reno_cong_avoid")
 void BPF_PROG(reno_cong_avoid, struct sock *sk, __u32 ack, __u32 acked)
 {
@@ -59,6 +67,7 @@ struct tcp_congestion_ops mltcp_reno = {
 	.release = (void *)reno_release,
 	.pkts_acked = (void *)reno_acked,
 	.cwnd_event = (void *)reno_event,
+	ON_TX_START(reno_tx_start)
 	.cong_avoid = (void *)reno_cong_avoid,
 	.ssthresh = (void *)reno_ssthresh,
 	.undo_cwnd = (void *)reno_undo,

@@ -68,6 +68,7 @@ class DaemonStatus:
     `pacing` is ``tc`` or ``off``; `law` the rate law where there is pacing; `control_cpu` the share of one core that
     the control loop takes, and `daemon_cpu` that of the whole process, both over the last ten seconds or so.
     `kernel_jobs` counts the entries of jobs in the kernel, `refused_jobs` the jobs that found no space there.
+    `refused_controls` has the congestion controls that the kernel did not take, with the reasons.
     """
 
     pid: int
@@ -84,6 +85,7 @@ class DaemonStatus:
     jobs: tuple[JobStatus, ...] = field(default=())
     kernel_jobs: int = 0
     refused_jobs: int = 0
+    refused_controls: Mapping[str, str] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """The status as a JSON document."""

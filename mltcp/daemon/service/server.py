@@ -148,11 +148,16 @@ class Connection:
         return True
 
     def _has_packets(self) -> bool:
-        try:
-            packet, _, flags, _ = self._socket.recvmsg(1, 0, socket.MSG_PEEK)
-        except OSError:
-            return False
-        return bool(packet or flags & socket.MSG_CTRUNC)
+        """Whether packets wait. A peer that leaves replies unread resets the connection, which is told before them."""
+        for _ in range(2):
+            try:
+                packet, _, flags, _ = self._socket.recvmsg(1, 0, socket.MSG_PEEK)
+            except BlockingIOError:
+                return False
+            except OSError:
+                continue
+            return bool(packet or flags & socket.MSG_CTRUNC)
+        return True
 
 
 class DaemonServer:

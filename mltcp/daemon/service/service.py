@@ -33,7 +33,7 @@ from mltcp.daemon.service.requests import RequestHandler, send_event
 from mltcp.daemon.service.server import DaemonServer
 from mltcp.daemon.service.status_builder import StatusBuilder
 from mltcp.ebpf.cgroups import hold_parent_cgroup
-from mltcp.ebpf.congestion_controls import Controls, require_root
+from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS, Controls, require_root
 from mltcp.ebpf.jobs import remove_stale
 from mltcp.pacing.controller import PacingController
 from mltcp.pacing.htb_qdisc import HtbQdisc
@@ -82,17 +82,13 @@ class _Daemon:
         self._metrics: Any = None
         self._parent_cgroup: Path | None = None
         controls = Controls()
-        self._load(controls, configuration.controls, journal)
+        refused = self._load(controls, configuration.controls, journal)
         remove_stale(controls)
-        default = configuration.default_control
+        default = self._default_control(controls)
         pacer = self._make_pacer(journal)
         tc = None if pacer is None else TcMechanism(pacer, configuration.interval_s)
         job_map = JobMap(controls) if controls.loaded() else None
         ebpf = None if job_map is None else EbpfMechanism(job_map, default)
-        if tc is None and ebpf is not None and not ebpf.accepts(default):
-            _log.warning(
-                "%s, the default control of jobs, is not loaded: jobs have to ask for another", default
-            )
         plain = SocketMechanism()
         mechanisms: list[Mechanism] = [each for each in (ebpf, tc, plain) if each is not None]
         self._manager = JobManager(
@@ -113,6 +109,7 @@ class _Daemon:
             tuple(controls.loaded()),
             lambda: self._server.connections,
             lambda: (0 if ebpf is None else ebpf.entries, self._manager.refused),
+            refused,
         )
         handler = RequestHandler(self._manager, self._status)
         workers = DescriptorWorkers(None if job_map is None else job_map.flows_descriptor)
@@ -120,20 +117,41 @@ class _Daemon:
             configuration.socket, configuration.group, handler, workers, configuration.limits
         )
 
+    def _default_control(self, controls: Controls) -> str:
+        """The configured control of jobs that ask for none, or one that could be loaded in its place."""
+        wanted = self._configuration.default_control
+        takes = [name for name in MLTCP_CONTROLS if controls.takes_jobs(name)]
+        if wanted in takes or not takes:
+            return wanted
+        _log.warning("%s, the default control of jobs, is not loaded: %s takes its place", wanted, takes[0])
+        return takes[0]
+
     @staticmethod
-    def _load(controls: Controls, names: Sequence[str], journal: Journal) -> None:
-        """Load the controls that are not loaded yet; only these are unloaded in the end."""
+    def _load(controls: Controls, names: Sequence[str], journal: Journal) -> dict[str, str]:
+        """Load the controls that are not loaded yet; only these are unloaded in the end.
+
+        Returns the controls that could not be loaded, with the reasons.
+
+        Raises:
+            MltcpError: no control could be loaded.
+        """
         loaded = controls.loaded()
+        refused: dict[str, MltcpError] = {}
         for name in names:
             if name in loaded:
                 continue
             entry = journal.record(ControlChange(name, str(controls.root)))
             try:
                 controls.load([name])
-            except MltcpError:
+            except MltcpError as error:
                 journal.undone(entry, "it could not be loaded")
-                raise
-            _log.info("loaded %s, because the configuration names it", name)
+                _log.error("%s was not loaded, and jobs cannot have it: %s", name, error)
+                refused[name] = error
+            else:
+                _log.info("loaded %s, because the configuration names it", name)
+        if refused and not controls.loaded():
+            raise next(iter(refused.values()))
+        return {name: str(error).splitlines()[0] for name, error in refused.items()}
 
     def _make_pacer(self, journal: Journal) -> Pacer | None:
         configuration = self._configuration

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from types import MappingProxyType
 
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.client.protocol import VERSION
@@ -32,6 +33,7 @@ class StatusBuilder:
         controls: the eBPF congestion controls that are loaded.
         connections: counts the connections to the daemon's socket.
         kernel_jobs: counts the entries of jobs in the kernel, and the jobs that found no space there.
+        refused_controls: the controls that could not be loaded, with the reasons.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class StatusBuilder:
         controls: tuple[str, ...],
         connections: Callable[[], int],
         kernel_jobs: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        refused_controls: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._jobs = jobs
         self._pacer = pacer
@@ -51,6 +54,7 @@ class StatusBuilder:
         self._controls = controls
         self._connections = connections
         self._kernel_jobs = kernel_jobs
+        self._refused_controls = dict(refused_controls)
         self._began_s = time.monotonic()
         self._measured_s = self._began_s
         self._cpu_before_s = time.process_time()
@@ -107,6 +111,7 @@ class StatusBuilder:
             jobs=tuple(self.of_job(job) for job in self._jobs),
             kernel_jobs=kernel_jobs,
             refused_jobs=refused_jobs,
+            refused_controls=self._refused_controls,
         )
 
     def of_job(self, job: Job) -> JobStatus:

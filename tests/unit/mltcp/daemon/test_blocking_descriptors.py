@@ -140,20 +140,42 @@ def test_a_socket_that_lingers_holds_up_its_own_user_only(server):
         theirs.close()
 
 
+# Another process has the connection, too: what the daemon starts here would have to close it first.
+PASSES_AND_CLOSES = """
+import json, os, socket, sys
+from contextlib import suppress
+ours = socket.create_connection(("127.0.0.1", int(sys.argv[2])))
+ours.setblocking(False)
+with suppress(BlockingIOError):
+    while True:
+        ours.send(bytes(1 << 20))
+ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes.fromhex(sys.argv[3]))
+peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+peer.connect(sys.argv[1])
+peer.send(b'{"version": 1, "request": "register", "job": "blocks"}')
+peer.recv(1 << 16)
+# With a reply that is not read, the next thing that the daemon hears of this connection is that it was reset.
+peer.send(b'{"version": 1, "request": "status"}')
+peer.recv(1, socket.MSG_PEEK)
+peer.setblocking(False)
+for _ in range(20):
+    with suppress(BlockingIOError):
+        socket.send_fds(peer, [b'{"version": 1, "request": "flows"}'], [ours.fileno()])
+peer.close()
+print("closed", flush=True)
+"""
+
+
 def test_what_waits_on_a_connection_that_its_peer_has_closed_blocks_nobody(server):
     """The daemon closes its end with packets unread: what they carry is then closed, too."""
-    with connection() as (ours, theirs), connection() as (good, _):
-        fill(ours)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER)
-        peer = pass_without_waiting(server, ours.fileno())
-        for _ in range(20):
-            with suppress(BlockingIOError):
-                peer.setblocking(False)
-                socket.send_fds(peer, [b'{"version": 1, "request": "flows"}'], [ours.fileno()])
-        peer.close()
-        os.close(ours.detach())
-        serves_another_user(server, good)
-        theirs.close()
+    with connection() as (good, _), socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        command = [sys.executable, "-c", PASSES_AND_CLOSES, str(server.path), port, _LINGER.hex()]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as peer:
+            theirs, _ = listener.accept()
+            assert peer.stdout.readline() == "closed\n"
+            serves_another_user(server, good)
+            theirs.close()
     eventually(lambda: _user_has_no_connection(server))
 
 
