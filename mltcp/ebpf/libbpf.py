@@ -64,7 +64,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
 
 
 class BpfError(MltcpError):
-    """The kernel or libbpf refused a call; ``errno`` holds the reason, ``reason`` it in one line, ``detail`` their log."""
+    """The kernel or libbpf refused a call; ``reason`` has it in one line, ``detail`` their log."""
 
     def __init__(self, what: str, number: int, detail: str = "") -> None:
         self.reason = f"{what}: {os.strerror(number) if number else 'unknown error'}"
