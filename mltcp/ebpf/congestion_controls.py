@@ -18,6 +18,7 @@ from pathlib import Path
 
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 from mltcp.ebpf import build
+from mltcp.ebpf.flow_watch import FlowWatch
 from mltcp.ebpf.job_entries import OTHER_VERSION, JobEntries
 from mltcp.ebpf.kernel_fit import missing
 from mltcp.ebpf.kernel_types import RUNNING, has_tx_start_hook
@@ -244,12 +245,8 @@ class Controls:
 
     def flows(self) -> list[Flow]:
         """Every open TCP connection that one of our controls has seen, in all network namespaces."""
-        with BpfObject.open(build.compiled(SOURCES / "watch.bpf.c")) as watch:
-            with self.shared_map("mltcp_flows") as flows:
-                watch.reuse("mltcp_flows", flows)
-                watch.load()
-                lines = watch.read_iterator("mltcp_watch", flows)
-        return [Flow.unpack(lines[at : at + Flow.SIZE]) for at in range(0, len(lines), Flow.SIZE)]
+        with self.shared_map("mltcp_flows") as flows, FlowWatch(flows) as watch:
+            return watch.flows()
 
     # -- unload ------------------------------------------------------------------------------------------------------
 

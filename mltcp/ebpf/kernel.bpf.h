@@ -35,7 +35,7 @@ enum { ACK_TIMER = 0x2, ACK_NOW = 0x10 };
 
 struct in6_addr {
 	__u8 s6_addr[16];
-} CORE;
+};
 
 struct sock_common {
 	unsigned short skc_family;

@@ -9,7 +9,6 @@ from mltcp.ebpf.kernel_types import RUNNING, KernelTypes
 KERNEL_STRUCTURES = (
     "ack_sample",
     "bictcp",
-    "in6_addr",
     "inet_connection_sock",
     "inet_sock",
     "minmax",

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.control.iteration_start import Start as Start
@@ -24,7 +26,8 @@ _LAW = struct.Struct("=8I")
 _TRACKER = struct.Struct("=8Q4I336s")
 _JOB = struct.Struct(f"=II{_LAW.size}s{_TRACKER.size}s32sQQII")
 _RECORD = struct.Struct("=II6Q")
-_FLOW_LINE = struct.Struct("=IIHHHH4s4sIIIIIIQQQ16s")
+_FLOW_LINE = struct.Struct("=QIIHHHH16s16sIIIIIIQQQ16s")
+_MAPPED = bytes(10) + b"\xff\xff"
 _GIVEN_TOTAL, _GIVEN_GAP = 1, 2
 _NO_RUNGS = bytes(336)
 
@@ -183,7 +186,21 @@ class Record:
 
 @dataclass(frozen=True)
 class Flow:
-    """One TCP connection that a control of this project has seen."""
+    """One TCP connection that a control of this project has seen.
+
+    Attributes:
+        job: the number of its job; 0: none.
+        state: of TCP.
+        local, remote: its addresses.
+        bytes_ratio, factor: as of its last acknowledgement.
+        cwnd: in packets.
+        srtt_us: in microseconds.
+        retransmits, marks: packets that were sent again, and that were delivered with a mark of congestion.
+        iteration: the last one of the job in which it sent, `bytes` in it.
+        acked: bytes in all.
+        control: its congestion control.
+        cookie: identifies the socket.
+    """
 
     job: int
     state: int
@@ -198,34 +215,22 @@ class Flow:
     bytes: int
     acked: int
     control: str
+    marks: int
+    cookie: int
 
     SIZE = _FLOW_LINE.size
 
     @classmethod
     def unpack(cls, raw: Raw) -> Flow:
         """Parse one record of the iterator in ``watch.bpf.c``."""
-        (
-            job,
-            state,
-            _family,
-            local_port,
-            remote_port,
-            _,
-            local,
-            remote,
-            ratio,
-            factor,
-            cwnd,
-            srtt,
-            retransmits,
-            _,
-        ) = (fields := _FLOW_LINE.unpack(raw))[:14]
-        iteration, count, acked, control = fields[14:]
+        values = _FLOW_LINE.unpack(raw)
+        cookie, job, state, family, local_port, remote_port, _, local, remote = values[:9]
+        ratio, factor, cwnd, srtt, retransmits, marks, iteration, count, acked, control = values[9:]
         return cls(
             job=job,
             state=state,
-            local=f"{_address(local)}:{local_port}",
-            remote=f"{_address(remote)}:{socket.ntohs(remote_port)}",
+            local=_endpoint(family, local, local_port),
+            remote=_endpoint(family, remote, socket.ntohs(remote_port)),
             bytes_ratio=ratio / Q16_ONE,
             factor=factor / Q16_ONE,
             cwnd=cwnd,
@@ -235,9 +240,31 @@ class Flow:
             bytes=count,
             acked=acked,
             control=control.split(b"\0")[0].decode(errors="replace"),
+            marks=marks,
+            cookie=cookie,
         )
 
 
-def _address(packed: bytes) -> str:
-    """The IPv4 address, which sockets of either family have while they talk IPv4."""
-    return socket.inet_ntoa(packed) if any(packed) else "ipv6"
+class FlowCounts(NamedTuple):
+    """What is counted of a flow: much cheaper to read than the whole of it."""
+
+    cookie: int
+    job: int
+    acked: int
+    retransmits: int
+    marks: int
+
+
+def flow_counts(lines: Raw) -> Iterator[FlowCounts]:
+    """The counts in the records of the iterator in ``watch.bpf.c``."""
+    for values in _FLOW_LINE.iter_unpack(lines):
+        yield FlowCounts(values[0], values[1], values[17], values[13], values[14])
+
+
+def _endpoint(family: int, packed: Raw, port: int) -> str:
+    """The address and the port; a socket of IPv6 may talk IPv4."""
+    if family != socket.AF_INET6:
+        return f"{socket.inet_ntoa(packed[:4])}:{port}"
+    if packed.startswith(_MAPPED):
+        return f"{socket.inet_ntoa(packed[len(_MAPPED) :])}:{port}"
+    return f"[{socket.inet_ntop(socket.AF_INET6, packed)}]:{port}"

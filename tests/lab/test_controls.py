@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 
 import pytest
 
@@ -94,6 +95,28 @@ def test_a_socket_runs_under_a_loaded_control_and_shows_as_a_flow(controls, conn
     assert flow.local == "{}:{}".format(*sender.getsockname())
     assert flow.remote == "{}:{}".format(*sender.getpeername())
     assert flow.factor == 1.0
+
+
+@pytest.mark.parametrize(("server", "client"), [("::1", "::1"), ("::", "127.0.0.1")])
+def test_a_socket_of_ipv6_shows_with_its_addresses(controls, server, client):
+    name = controls.own["mltcp_reno"]
+    controls.load([name])
+    family = socket.AF_INET6 if ":" in client else socket.AF_INET
+    with ExitStack() as stack:
+        try:
+            listener = stack.enter_context(
+                socket.create_server((server, 0), family=socket.AF_INET6, dualstack_ipv6=server == "::")
+            )
+        except (OSError, ValueError):
+            pytest.skip("no IPv6 on this machine")
+        sender = stack.enter_context(socket.socket(family))
+        sender.connect((client, listener.getsockname()[1]))
+        accepted = stack.enter_context(listener.accept()[0])
+        use(accepted, name)
+        (flow,) = [flow for flow in controls.flows() if flow.control == name]
+        brackets = "[{}]:{}" if family == socket.AF_INET6 else "{}:{}"
+        assert flow.local == brackets.format(*sender.getpeername()[:2])
+        assert flow.remote == brackets.format(*sender.getsockname()[:2])
 
 
 def test_unload_refuses_while_flows_use_a_control(controls, connection):

@@ -136,6 +136,29 @@ def test_it_keeps_three_capabilities(namespace):
             assert held["CapEff:"] == held["CapPrm:"] == held["CapBnd:"] == 1 << 12 | 1 << 38 | 1 << 39
 
 
+def test_connections_of_another_network_namespace_are_counted(namespace):
+    """The daemon is in the namespace, the connection is outside."""
+    with (
+        daemon_in(namespace, 'controls = ["mltcp_reno"]\ndefault_control = "mltcp_reno"\n') as daemon,
+        Client(daemon.socket) as client,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as ours,
+        listener.accept()[0] as theirs,
+    ):
+
+        def counted():
+            (job,) = client.status().jobs
+            return job.flows, job.bytes_per_s > 0
+
+        client.register(Registration("bert"))
+        assert client.add_flows([ours.fileno()]) == ()
+        assert counted() == (1, False)
+        # Every second again: its bytes have to be more than when it was first seen.
+        until(lambda: (ours.sendall(bytes(1000)), theirs.recv(1000), counted())[-1] == (1, True))
+        ours.close()
+        until(lambda: counted()[0] == 0)
+
+
 # -- other people's queueing disciplines -------------------------------------------------------------------------------
 
 

@@ -121,6 +121,8 @@ def test_a_user_runs_a_program_under_ebpf_without_privilege(namespace):
             until(lambda: [job.bytes_ratio for job in client.status().jobs] == [0.5])
             (job,) = client.status().jobs
             assert (job.job, job.user, job.how, job.control) == ("bert", "nobody", "kernel", "mltcp_reno")
+            # Both ends of its connection, which are in another network namespace than the daemon.
+            until(lambda: [job.flows for job in client.status().jobs] == [2])
             _, told = process.communicate(timeout=20)
             assert process.returncode == 7, told
             until(lambda: client.status().jobs == ())

@@ -25,8 +25,8 @@ class Job:
         mechanism: controls how fast its flows send.
         control: the congestion control for its flows; ``none``: they keep theirs.
         members: the connections of its processes, each with its rank.
-        flows: by key, each with the connection that passed it.
-        counters: of each flow, when they were last read.
+        flows: those that were passed, by key, each with the connection that passed it.
+        counters: of each of these, when they were last read through sock_diag.
         seen_controls: the congestion controls that its flows had when they were passed.
         retransmits, marks, acked_bytes: sums over all flows, closed ones included.
     """
@@ -140,6 +140,9 @@ class Mechanism(Protocol):
 
     def update_counters(self, job: Job) -> None:
         """Bring the job's counters up to date, and forget flows that are closed."""
+
+    def flow_count(self, job: Job) -> int:
+        """The number of the job's open connections."""
 
     def state(self, job: Job) -> ControlState:
         """The state of the job's control now."""

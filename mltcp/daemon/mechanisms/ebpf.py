@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
 from mltcp.daemon.jobs.job import ControlState, FinishedIteration, Job
-from mltcp.daemon.mechanisms.flow_counters import FlowCounters
 from mltcp.daemon.mechanisms.job_map import JobMap
+from mltcp.daemon.mechanisms.kernel_flow_counters import KernelFlowCounters
 from mltcp.ebpf.job_entries import MOST_JOBS, TooManyJobsError
 from mltcp.ebpf.jobs import SocketSettings
+from mltcp.ebpf.layout import FlowCounts
 
 POLL_S = 0.1
 
@@ -21,7 +22,8 @@ class EbpfMechanism:
     def __init__(self, job_map: JobMap, default_control: str) -> None:
         self.default_control = default_control
         self._map = job_map
-        self._counters = FlowCounters()
+        self._counts: dict[int, list[FlowCounts]] = {}
+        self._counters: dict[int, KernelFlowCounters] = {}
         self._entries: dict[int, int] = {}
         self._jobs: dict[int, Job] = {}
 
@@ -45,6 +47,7 @@ class EbpfMechanism:
 
     def remove_job(self, job: Job) -> None:
         """Remove the job's map entry, or leave it to the flows that are still open."""
+        self._counters.pop(job.number, None)
         entry = self._entries.pop(job.number, None)
         if entry is not None:
             del self._jobs[entry]
@@ -84,12 +87,20 @@ class EbpfMechanism:
         ]
 
     def maintain(self) -> None:
-        """Remove the entries of jobs that have ended, with their last flows."""
+        """Remove the entries of jobs that have ended, with their last flows, and read what is counted of all flows."""
         self._map.remove_ended()
+        self._counts = self._map.flow_counts()
 
     def update_counters(self, job: Job) -> None:
-        """Read the counters through sock_diag."""
-        self._counters.update(job)
+        """Take what was read of the job's flows."""
+        counted = self._counters.setdefault(job.number, KernelFlowCounters())
+        entry = self._entries.get(job.number)
+        counted.update(job, () if entry is None else self._counts.get(entry, ()))
+
+    def flow_count(self, job: Job) -> int:
+        """The number of its open connections, those of its cgroup included."""
+        counted = self._counters.get(job.number)
+        return len(job.flows) if counted is None else counted.flow_count(job)
 
     def state(self, job: Job) -> ControlState:
         """The state in the job's map entry, where the kernel recognises iterations."""
@@ -108,7 +119,6 @@ class EbpfMechanism:
 
     def close(self) -> None:
         """Close the maps; the congestion controls stay loaded."""
-        self._counters.close()
         self._map.close()
 
     def _entry(self, job: Job) -> int:

@@ -6,8 +6,9 @@ import os
 
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.ebpf.congestion_controls import Controls, is_alive
+from mltcp.ebpf.flow_watch import FlowWatch
 from mltcp.ebpf.jobs import remove_stale
-from mltcp.ebpf.layout import KernelJob, Record, Tracker
+from mltcp.ebpf.layout import FlowCounts, KernelJob, Record, Tracker
 from mltcp.ebpf.libbpf import RingBuffer
 
 
@@ -24,6 +25,7 @@ class JobMap:
         remove_stale(controls)
         self._entries = controls.job_entries()
         self._flows = controls.shared_map("mltcp_flows")
+        self._watch = FlowWatch(self._flows)
         self._ended = {number for number, job in self._entries if not is_alive(job.owner)}
         with controls.shared_map("mltcp_records") as records:
             self._ring = RingBuffer(records, lambda raw: self._records.append(Record.unpack(raw)))
@@ -31,6 +33,7 @@ class JobMap:
     def close(self) -> None:
         """Close the maps; their entries stay."""
         self._ring.close()
+        self._watch.close()
         self._flows.close()
         self._entries.close()
 
@@ -84,6 +87,13 @@ class JobMap:
         for number in [each for each in self._ended if not self._entries.flows(each)]:
             self._entries.remove(number)
             self._ended.discard(number)
+
+    def flow_counts(self) -> dict[int, list[FlowCounts]]:
+        """What is counted of the open flows, in all network namespaces, by the numbers of their jobs."""
+        found: dict[int, list[FlowCounts]] = {}
+        for counts in self._watch.counts():
+            found.setdefault(counts.job, []).append(counts)
+        return found
 
     @property
     def flows_descriptor(self) -> int:

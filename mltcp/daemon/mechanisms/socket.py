@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
 from mltcp.daemon.jobs.job import NO_CONTROL, ControlState, FinishedIteration, Job
 from mltcp.daemon.mechanisms.flow_counters import FlowCounters
 from mltcp.ebpf.congestion_controls import available
 from mltcp.ebpf.jobs import SocketSettings
+
+_log = logging.getLogger("mltcp.daemon")
 
 
 class SocketMechanism:
@@ -41,7 +45,13 @@ class SocketMechanism:
         return FlowSettings(flow.position, "" if job.control == NO_CONTROL else job.control)
 
     def add_flow(self, job: Job, flow: FoundFlow) -> None:
-        """Nothing else has to be done."""
+        """Nothing else has to be done, or can be for a connection of another network namespace."""
+        if not flow.here:
+            _log.warning(
+                "%s: %s:%d is not counted, because it is in another network namespace",
+                job,
+                *flow.key.remote,
+            )
 
     def socket_settings(self, job: Job) -> SocketSettings:
         """The congestion control, if the job asks for one."""
@@ -61,6 +71,10 @@ class SocketMechanism:
     def update_counters(self, job: Job) -> None:
         """Read the counters through sock_diag."""
         self._counters.update(job)
+
+    def flow_count(self, job: Job) -> int:
+        """The number of connections that were passed and are open."""
+        return len(job.flows)
 
     def state(self, job: Job) -> ControlState:
         """F is 1, and the iterations are not recognised."""

@@ -96,6 +96,10 @@ class TcMechanism:
         paced = self._pacer.job(job.number)
         job.acked_bytes, job.retransmits, job.marks = paced.acked_bytes, paced.retransmits, paced.marks
 
+    def flow_count(self, job: Job) -> int:
+        """The number of connections that were passed or carry the job's mark."""
+        return len(job.flows)
+
     def state(self, job: Job) -> ControlState:
         """The state of the control loop."""
         paced = self._pacer.job(job.number)

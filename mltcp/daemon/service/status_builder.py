@@ -121,7 +121,7 @@ class StatusBuilder:
             number=job.number,
             user=job.user,
             ranks=len(job.members),
-            flows=len(job.flows),
+            flows=job.mechanism.flow_count(job),
             how=job.mechanism.name,
             job=job.name,
             instance=job.instance,

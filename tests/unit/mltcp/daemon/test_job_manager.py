@@ -28,7 +28,6 @@ def mechanisms():
         SocketMechanism(),
     )
     yield ebpf, tc, plain
-    ebpf._counters.close()
     plain.close()
 
 

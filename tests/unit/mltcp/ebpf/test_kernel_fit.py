@@ -91,7 +91,9 @@ def test_every_structure_of_the_sources_is_checked():
         for text in texts
         for name in re.findall(r"^struct (\w+) \{(?:(?!^struct ).)*?^\} CORE;", text, re.S | re.M)
     }
-    assert declared - {"bpf_iter__bpf_sk_storage_map", "seq_file", "bpf_iter_meta"} == set(KERNEL_STRUCTURES)
+    # What only the iterator uses, and looks whether it is there.
+    other = {"bpf_iter__bpf_sk_storage_map", "bpf_iter_meta", "sock_common___ipv6"}
+    assert declared - other == set(KERNEL_STRUCTURES)
 
 
 def test_a_kernel_without_types_is_told_in_one_line(tmp_path):
