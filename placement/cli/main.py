@@ -58,6 +58,7 @@ SUBCOMMANDS = (
             ("release", "submit", "end jobs; the service frees their slots and time shifts"),
             ("requeue", "submit", "stop elastic jobs at a step boundary; they go on with other slots"),
             ("status", "status", "show jobs, servers and links of the service"),
+            ("servers", "servers", "take servers of the service out of use, and into use again"),
             ("score", "score", "score the compatibility of jobs on a link of the service"),
             ("shifts", "shifts", "show the time shifts of jobs that share links, and their drift"),
             ("explain", "explain", "show why a job was placed where it is, or why it waits"),

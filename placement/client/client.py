@@ -113,6 +113,11 @@ class Client:
         """Register servers; returns the number of new ones."""
         return int(self.call("RegisterServers", self._pb.RegisterServersRequest(servers=servers)).added)
 
+    def change_servers(self, names: Sequence[str], state: int, reason: str = "") -> int:
+        """Take servers, or all below switches, out of use or into use again; returns the number of those changed."""
+        request = self._pb.ChangeServersRequest(names=names, state=state, reason=reason)
+        return int(self.call("ChangeServers", request).changed)
+
     def register_links(self, links: Sequence[pb.Link]) -> int:
         """Register uplinks of switches; returns the number of new ones."""
         return int(self.call("RegisterLinks", self._pb.RegisterLinksRequest(links=links)).added)

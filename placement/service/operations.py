@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from mltcp.core.demand import Demand
@@ -32,7 +33,8 @@ from placement.service.protocol.checks import check_deadline, check_job, demand_
 from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
 from placement.service.state.capacity import check_possible
 from placement.service.state.job_record import JobRecord, deadline_of, wrong_state
-from placement.service.state.persistence import save_link, save_new_job, save_server
+from placement.service.state.persistence import save_link, save_new_job, save_server, save_server_state
+from placement.service.state.registry import OutOfUse
 
 FORGET_EVERY_S = 600.0
 
@@ -122,6 +124,42 @@ class ServiceOperations:
             self._capacity_changed("servers were added")
         await self.context.store.committed()
         return len(added)
+
+    async def change_servers(self, names: Sequence[str], state: pb.ServerState, reason: str) -> int:
+        """Take servers out of use or into use again, and return the number of those changed. Raises `RequestError`."""
+        if state not in (pb.IN_USE, pb.DRAINING, pb.UNHEALTHY, pb.REMOVED):
+            raise invalid("state", f"expected IN_USE, DRAINING, UNHEALTHY or REMOVED, got {state}")
+        registry, why = self._registry, None if state == pb.IN_USE else OutOfUse(state, reason)
+        numbers = [
+            each for each in registry.servers_named(names, "names") if registry.out_of_use.get(each) != why
+        ]
+        if why is not None and state == pb.REMOVED:
+            for number in numbers:
+                registry.check_removable(number, "names")
+        for number in numbers:
+            if why is not None and state == pb.REMOVED:
+                registry.remove_server(number, why)
+            else:
+                registry.take_out_of_use(number, why)
+            save_server_state(self.context.store, number, why)
+        if numbers:
+            self._capacity_changed("servers were changed")
+        await self.context.store.committed()
+        if state == pb.UNHEALTHY and self._engine_jobs is not None:
+            await self._leave(numbers, reason)
+        return len(numbers)
+
+    async def _leave(self, servers: Sequence[int], reason: str) -> None:
+        """Stop the elastic jobs that an engine runs on these servers, to go on elsewhere."""
+        assert self._engine_jobs is not None
+        for job in list(self._registry.jobs.values()):
+            if job.placed and not self._registry.pool(job).by_server(job.slots).keys().isdisjoint(servers):
+                with suppress(
+                    RequestError
+                ):  # it is not elastic, is being stopped, or has not been started yet
+                    await self._engine_jobs.requeue(
+                        job, f"a server is unhealthy: {reason or 'no reason given'}"
+                    )
 
     async def register_links(self, links: Sequence[pb.Link]) -> int:
         """Register uplinks, and return the number of new ones. Raises `RequestError`."""

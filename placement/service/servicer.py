@@ -25,6 +25,7 @@ from placement.service.protocol import placement_pb2_grpc as pb_grpc
 from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
 from placement.service.protocol.tokens import OPERATOR, AcceptedTokens, Caller
 from placement.service.state.job_record import JobRecord
+from placement.service.state.registry import OutOfUse
 
 PAGE = 1000
 """The number of jobs in one reply of Status."""
@@ -39,6 +40,7 @@ CODES = {
 }
 
 _SETTLE_S = 0.1
+_IN_USE = OutOfUse(pb.IN_USE)
 
 _Reply = TypeVar("_Reply")
 _Context = grpc.aio.ServicerContext
@@ -95,6 +97,13 @@ class PlacementServicer(pb_grpc.PlacementServicer):
         """See placement.proto."""
         check_operator(caller, "RegisterServers")
         return pb.RegisterServersReply(added=await self._service.register_servers(request.servers))
+
+    @answering
+    async def ChangeServers(self, request: pb.ChangeServersRequest, caller: Caller) -> pb.ChangeServersReply:
+        """See placement.proto."""
+        check_operator(caller, "ChangeServers")
+        changed = await self._service.change_servers(request.names, request.state, request.reason)
+        return pb.ChangeServersReply(changed=changed)
 
     @answering
     async def RegisterLinks(self, request: pb.RegisterLinksRequest, caller: Caller) -> pb.RegisterLinksReply:
@@ -250,14 +259,19 @@ class PlacementServicer(pb_grpc.PlacementServicer):
 
     def _servers(self) -> list[pb.ServerStatus]:
         registry = self._service.context.registry
-        return [
-            pb.ServerStatus(
-                server=server,
-                gpus_free=registry.gpus.free_of(number),
-                cpu_slots_free=registry.cpu_slots.free_of(number),
+        statuses = []
+        for number, server in registry.servers_in_cluster():
+            why = registry.out_of_use.get(number, _IN_USE)
+            statuses.append(
+                pb.ServerStatus(
+                    server=server,
+                    gpus_free=registry.gpus.free_of(number),
+                    cpu_slots_free=registry.cpu_slots.free_of(number),
+                    state=why.state,
+                    reason=why.reason,
+                )
             )
-            for number, server in enumerate(registry.servers)
-        ]
+        return statuses
 
     def _links(self) -> list[pb.LinkStatus]:
         registry = self._service.context.registry

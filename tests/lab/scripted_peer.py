@@ -22,6 +22,7 @@ _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 _TCP_CONGESTION, _TCP_INFO = 13, 11
 _CLONE_NEWNET = 0x40000000
 _RTAX_RTO_MIN = 13
+_SO_SNDBUFFORCE = 32
 HERE, THERE = "10.99.0.1", "10.99.0.2"
 MSS = 1000
 NO_TIMEOUT_MS = 60_000
@@ -47,7 +48,7 @@ class ScriptedPeer:
             Path(f"/proc/sys/net/ipv4/{name}").write_text("0")
         self.sender = socket.socket()
         self.sender.setsockopt(socket.IPPROTO_TCP, _TCP_CONGESTION, control.encode())
-        self.sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        self.sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 1 << 20)
         self.sender.setblocking(False)
         self.acknowledged = 0
         self.received = 0

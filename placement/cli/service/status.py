@@ -83,17 +83,30 @@ def _print_jobs(reply: pb.StatusReply) -> None:
     print_table(names, rows)
 
 
+def server_state(server: pb.ServerStatus) -> str:
+    """Whether a server is in use, with the reason."""
+    from placement.service.protocol import placement_pb2 as pb
+
+    state = pb.ServerState.Name(server.state).lower().replace("_", " ")
+    return f"{state}: {server.reason}" if server.reason else state
+
+
 def _print_cluster(reply: pb.StatusReply) -> None:
+    from placement.service.protocol import placement_pb2 as pb
+
+    out_of_use = any(each.state != pb.IN_USE for each in reply.servers)
     servers = [
         (
             each.server.name,
             each.server.switch,
             f"{each.gpus_free} of {each.server.gpus}",
             f"{each.cpu_slots_free} of {each.server.cpu_slots}",
+            *((server_state(each),) if out_of_use else ()),
         )
         for each in reply.servers
     ]
-    print_table(("server", "switch", "GPUs free", "CPU slots free"), servers)
+    names = ("server", "switch", "GPUs free", "CPU slots free", *(("state",) if out_of_use else ()))
+    print_table(names, servers)
     links = [
         (each.name, each.above, f"{each.capacity_bps / 1e9:g} Gbit/s", " ".join(each.jobs))
         for each in reply.links

@@ -41,6 +41,7 @@ class SlotPool:
         self.servers: Records = np.zeros(0, SERVER)
         self.capacity_mb = np.zeros(0, np.int64)
         self._shared = 0
+        self._closed = np.zeros(0, bool)
 
     def add(self, counts: Sequence[int], memories_mb: Sequence[int]) -> None:
         """Add servers: for each, its number of slots (0 for none of this kind) and the memory of a slot."""
@@ -55,6 +56,29 @@ class SlotPool:
         self.gpus = np.concatenate((self.gpus, gpus))
         self.servers = np.concatenate((self.servers, servers))
         self.capacity_mb = np.concatenate((self.capacity_mb, capacity))
+        self._closed = np.concatenate((self._closed, np.zeros(len(gpus), bool)))
+
+    def close(self, server: int) -> None:
+        """Give no further slots of a server."""
+        self._closed[self._slots_of(server)] = True
+
+    def open(self, server: int) -> None:
+        """Give slots of a server again."""
+        self._closed[self._slots_of(server)] = False
+
+    def remove(self, server: int) -> None:
+        """Close a server for good: it satisfies no request any more, not even in an empty cluster."""
+        self.close(server)
+        self.capacity_mb[self._slots_of(server)] = _TAKEN
+
+    def is_open(self, slot: int) -> bool:
+        """Whether a slot may be given to a job, as far as its server is concerned."""
+        return not self._closed[slot]
+
+    @property
+    def all_open(self) -> bool:
+        """Whether no server is closed."""
+        return not self._closed.any()
 
     @property
     def free(self) -> int:
@@ -63,9 +87,7 @@ class SlotPool:
 
     def free_of(self, server: int) -> int:
         """Number of slots of a server that no job holds."""
-        record = self.servers[server]
-        first = record["first_gpu"]
-        return int(np.count_nonzero(self.gpus["workers"][first : first + record["gpus"]] == 0))
+        return int(np.count_nonzero(self.gpus["workers"][self._slots_of(server)] == 0))
 
     def capable(self, request: SlotRequest) -> int:
         """Number of slots that satisfy the request in an empty cluster."""
@@ -146,6 +168,10 @@ class SlotPool:
         """The pool-wide number of a slot that is numbered within its server."""
         return int(self.servers["first_gpu"][server]) + slot
 
+    def _slots_of(self, server: int) -> slice:
+        first = int(self.servers["first_gpu"][server])
+        return slice(first, first + int(self.servers["gpus"][server]))
+
     def _allowed(self, request: SlotRequest) -> np.ndarray:
         if request.servers is None:
             return np.ones(len(self.gpus), bool)
@@ -154,10 +180,10 @@ class SlotPool:
     def _view(self, request: SlotRequest) -> Records:
         """The records with unusable slots marked as having no memory left."""
         hidden = self._shared and not request.shares
-        if not hidden and request.servers is None:
+        if not hidden and request.servers is None and self.all_open:
             return self.gpus
         view = self.gpus.copy()
-        view["memory_left"][~self._allowed(request)] = _TAKEN
+        view["memory_left"][self._closed | ~self._allowed(request)] = _TAKEN
         if hidden:
             view["memory_left"][view["workers"] > 0] = _TAKEN
         return view

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 
-from placement.model.cluster import Cluster, Gpu, Server, Switch
 from placement.policies.schedulers.scheduler import CANDIDATES, JobView
+from placement.service.decisions.cluster_views import ClusterView, cluster_view
 from placement.service.decisions.policy import ServicePolicy
 from placement.service.state.job_record import JobRecord
 from placement.service.state.registry import Registry
 
 _FOREVER_NS = 1 << 62
-_ROOT = "/roots"
 
 
 @dataclass(frozen=True)
@@ -84,10 +82,16 @@ def _by_scheduler(
     """Placements by a scheduler, which sees the whole cluster; slots of running jobs are never reassigned."""
     if policy.scheduler is None or registry.pool(job).available(registry.slot_request(job)) < job.count:
         return
-    cluster = cluster_view(registry, job)
-    held = [_view(each, registry) for each in registry.jobs.values() if each.placed and _same_kind(each, job)]
-    for assignment in policy.scheduler.candidates(cluster, now_ns, [*held, _view(job, registry)], most):
-        slots = tuple(sorted(assignment.get(job.id, ())))
+    view = cluster_view(registry, job)
+    if view is None:
+        return
+    held = [
+        _view(each, view)
+        for each in registry.jobs.values()
+        if each.placed and _same_kind(each, job) and view.shows(each)
+    ]
+    for assignment in policy.scheduler.candidates(view.cluster, now_ns, [*held, _view(job, view)], most):
+        slots = view.slots_of(assignment.get(job.id, ()))
         if len(slots) == job.count and registry.pool(job).suits(slots, registry.slot_request(job)):
             yield slots
 
@@ -104,7 +108,7 @@ class _Profiled:
         return self.duration_ns
 
 
-def _view(job: JobRecord, registry: Registry) -> JobView:
+def _view(job: JobRecord, view: ClusterView) -> JobView:
     return JobView(
         job.id,
         job.submitted_ns,
@@ -114,33 +118,7 @@ def _view(job: JobRecord, registry: Registry) -> JobView:
         job.spec.iterations,
         max(1, job.spec.iterations - job.done),
         _Profiled(job.iteration_ns),
-        job.slots if job.placed else (),
+        view.gpus_of(job),
         _FOREVER_NS if job.placed else 0,
         deadline_ns=job.deadline_ns,
     )
-
-
-def cluster_view(registry: Registry, job: JobRecord) -> Cluster:
-    """The cluster as schedulers of this kind of jobs see it; its GPUs are numbered like the pool's slots."""
-    gpus = bool(job.spec.gpus)
-    if gpus not in registry.views:
-        registry.views[gpus] = _made(registry, job)
-    return registry.views[gpus]
-
-
-def _made(registry: Registry, job: JobRecord) -> Cluster:
-    fastest = max(server.nic_bps for server in registry.servers)
-    counts = registry.pool(job).servers["gpus"].tolist()
-    servers = tuple(
-        Server(server.name, (Gpu(),) * count, server.switch, Fraction(server.nic_bps, fastest))
-        for server, count in zip(registry.servers, counts, strict=True)
-        if count
-    )
-    above = {link.switch: link for link in registry.links}
-    switches = tuple(
-        Switch(name, above[name].above, Fraction(above[name].capacity_bps, fastest))
-        if name in above
-        else Switch(name, _ROOT)
-        for name in sorted(registry.tree.switches)
-    )
-    return Cluster(servers, (Switch(_ROOT), *switches))

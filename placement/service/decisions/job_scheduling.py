@@ -16,16 +16,16 @@ from dataclasses import dataclass, field, replace
 
 from mltcp.core.errors import MltcpError
 from mltcp.core.one_line import one_line
-from placement.model.cluster import Cluster
 from placement.policies.schedulers.scheduler import JobView, Scheduler, gpu_owners
 from placement.service.context import ServiceContext
-from placement.service.decisions.candidates import cluster_view
+from placement.service.decisions.cluster_views import ClusterView, cluster_view
 from placement.service.decisions.explanation import deadline_text
 from placement.service.decisions.job_views import FOREVER_NS, job_view
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.state.job_record import JobRecord
 
 _LONGEST_NS = 3600 * 10**9
+_NO_SERVERS = "waits: no server is in use"
 _log = logging.getLogger("mltcp.placement")
 
 
@@ -130,8 +130,10 @@ class JobScheduling:
         now_ns = self._context.clock.now_ns()
         found = []
         for jobs in self._kinds():
-            cluster = cluster_view(self._registry, jobs[0])
-            next_ns = self._scheduler.next_ns(now_ns, self._views(jobs, cluster, now_ns))
+            view = cluster_view(self._registry, jobs[0])
+            if view is None:
+                continue
+            next_ns = self._scheduler.next_ns(now_ns, self._views(jobs, view, now_ns))
             if next_ns is not None:
                 found.append(next_ns)
         return max(0.0, min(min(found) - now_ns, _LONGEST_NS) / 1e9) if found else None
@@ -144,28 +146,34 @@ class JobScheduling:
                 kinds.setdefault(bool(job.spec.gpus), []).append(job)
         return list(kinds.values())
 
-    def _views(self, jobs: Sequence[JobRecord], cluster: Cluster, now_ns: int) -> list[JobView]:
+    def _views(self, jobs: Sequence[JobRecord], view: ClusterView, now_ns: int) -> list[JobView]:
         restart_ns = round(self._context.rules.restart_cost_s * 1e9)
         return [
-            job_view(job, cluster, now_ns, restart_ns, self._lease_ends.get(job.id, FOREVER_NS))
+            job_view(job, view, now_ns, restart_ns, self._lease_ends.get(job.id, FOREVER_NS))
             for job in jobs
+            if view.shows(job)
         ]
 
     async def _decide(self, cause: str) -> None:
         self.waiting.clear()
         for jobs in self._kinds():
-            cluster, now_ns = cluster_view(self._registry, jobs[0]), self._context.clock.now_ns()
+            view, now_ns = cluster_view(self._registry, jobs[0]), self._context.clock.now_ns()
+            if view is None:
+                self.waiting.update({job.id: _NO_SERVERS for job in jobs if job.state == pb.QUEUED})
+                continue
             began_ns = time.perf_counter_ns()
-            views = self._views(jobs, cluster, now_ns)
-            assignment = self._scheduler.candidates(cluster, now_ns, views, 1)[0]
-            gpu_owners(cluster, assignment)  # raises if two jobs are given a slot
+            views = self._views(jobs, view, now_ns)
+            assignment = self._scheduler.candidates(view.cluster, now_ns, views, 1)[0]
+            gpu_owners(view.cluster, assignment)  # raises if two jobs are given a slot
             plan = _Plan(cause, {}, time.perf_counter_ns() - began_ns)
-            await self._carry_out(jobs, assignment, plan)
+            shown = [job for job in jobs if view.shows(job)]
+            assigned = {job.id: view.slots_of(assignment.get(job.id, ())) for job in shown}
+            self._explain_waiting(shown, assigned, plan, len(view.slots))
+            await self._carry_out(shown, assigned, plan)
 
     async def _carry_out(
-        self, jobs: Sequence[JobRecord], assignment: Mapping[str, tuple[int, ...]], plan: _Plan
+        self, jobs: Sequence[JobRecord], assigned: Mapping[str, tuple[int, ...]], plan: _Plan
     ) -> None:
-        assigned = {job.id: tuple(sorted(assignment.get(job.id, ()))) for job in jobs}
         moving = [job for job in jobs if job.placed and tuple(sorted(job.slots)) != assigned[job.id]]
         taken = {slot for job in jobs if job.placed for slot in job.slots}
         starting = [job for job in jobs if assigned[job.id] and (not job.placed or job in moving)]
@@ -174,7 +182,6 @@ class JobScheduling:
         if later:
             plan.slots = {**(self._plan.slots if self._plan else {}), **later}
             self._plan = plan
-        self._explain_waiting(jobs, assigned, plan)
         for job in free:
             self._start(job.id, assigned[job.id], plan)
         for job in moving:
@@ -219,11 +226,10 @@ class JobScheduling:
         )
 
     def _explain_waiting(
-        self, jobs: Sequence[JobRecord], assigned: Mapping[str, tuple[int, ...]], plan: _Plan
+        self, jobs: Sequence[JobRecord], assigned: Mapping[str, tuple[int, ...]], plan: _Plan, total: int
     ) -> None:
         given = sum(map(len, assigned.values()))
         before = " ".join(sorted(job for job, slots in assigned.items() if slots)) or "no job"
-        total = len(cluster_view(self._registry, jobs[0]).gpus)
         for job in jobs:
             if job.state == pb.QUEUED:
                 self.waiting[job.id] = (

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from placement.model.cluster import Cluster
 from placement.policies.schedulers.scheduler import JobView
+from placement.service.decisions.cluster_views import ClusterView
 from placement.service.state.job_progress import done_iterations
 from placement.service.state.job_record import JobRecord
 
@@ -32,12 +32,12 @@ class ProfiledTimes:
         return self.duration_ns
 
 
-def job_view(job: JobRecord, cluster: Cluster, now_ns: int, restart_ns: int, lease_end_ns: int) -> JobView:
+def job_view(job: JobRecord, view: ClusterView, now_ns: int, restart_ns: int, lease_end_ns: int) -> JobView:
     """The view of a job that may have any number of slots of the cluster.
 
     Args:
         job: that runs or waits.
-        cluster: whose GPUs are the job's kind of slots.
+        view: of the job's kind of slots; it shows the job.
         now_ns: the service's time.
         restart_ns: the cost of a restart.
         lease_end_ns: until when it may keep its slots.
@@ -50,11 +50,11 @@ def job_view(job: JobRecord, cluster: Cluster, now_ns: int, restart_ns: int, lea
         arrival_ns=job.submitted_ns,
         gpus_wanted=job.count,
         gpus_min=1,
-        gpus_max=max(len(cluster.gpus), job.count),
+        gpus_max=max(len(view.slots), job.count),
         iterations=Fraction(job.spec.iterations),
         iterations_left=Fraction(job.spec.iterations - done_iterations(job, now_ns)),
         times=ProfiledTimes(job.iteration_ns),
-        gpus=job.slots if job.placed else (),
+        gpus=view.gpus_of(job),
         lease_end_ns=lease_end_ns if job.placed else 0,
         restarts=job.restarts,
         noise_scale=math.inf,

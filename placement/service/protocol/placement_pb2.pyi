@@ -7,6 +7,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ServerState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SERVER_STATE_UNSPECIFIED: _ClassVar[ServerState]
+    IN_USE: _ClassVar[ServerState]
+    DRAINING: _ClassVar[ServerState]
+    UNHEALTHY: _ClassVar[ServerState]
+    REMOVED: _ClassVar[ServerState]
+
 class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     JOB_STATE_UNSPECIFIED: _ClassVar[JobState]
@@ -16,6 +24,11 @@ class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENDED: _ClassVar[JobState]
     FAILED: _ClassVar[JobState]
     STOPPING: _ClassVar[JobState]
+SERVER_STATE_UNSPECIFIED: ServerState
+IN_USE: ServerState
+DRAINING: ServerState
+UNHEALTHY: ServerState
+REMOVED: ServerState
 JOB_STATE_UNSPECIFIED: JobState
 REGISTERED: JobState
 QUEUED: JobState
@@ -61,6 +74,22 @@ class RegisterServersReply(_message.Message):
     ADDED_FIELD_NUMBER: _ClassVar[int]
     added: int
     def __init__(self, added: _Optional[int] = ...) -> None: ...
+
+class ChangeServersRequest(_message.Message):
+    __slots__ = ("names", "state", "reason")
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    state: ServerState
+    reason: str
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[ServerState, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ChangeServersReply(_message.Message):
+    __slots__ = ("changed",)
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    changed: int
+    def __init__(self, changed: _Optional[int] = ...) -> None: ...
 
 class RegisterLinksRequest(_message.Message):
     __slots__ = ("links",)
@@ -222,14 +251,18 @@ class StatusRequest(_message.Message):
     def __init__(self, job_ids: _Optional[_Iterable[str]] = ..., unended: _Optional[bool] = ..., without_cluster: _Optional[bool] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ServerStatus(_message.Message):
-    __slots__ = ("server", "gpus_free", "cpu_slots_free")
+    __slots__ = ("server", "gpus_free", "cpu_slots_free", "state", "reason")
     SERVER_FIELD_NUMBER: _ClassVar[int]
     GPUS_FREE_FIELD_NUMBER: _ClassVar[int]
     CPU_SLOTS_FREE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     server: Server
     gpus_free: int
     cpu_slots_free: int
-    def __init__(self, server: _Optional[_Union[Server, _Mapping]] = ..., gpus_free: _Optional[int] = ..., cpu_slots_free: _Optional[int] = ...) -> None: ...
+    state: ServerState
+    reason: str
+    def __init__(self, server: _Optional[_Union[Server, _Mapping]] = ..., gpus_free: _Optional[int] = ..., cpu_slots_free: _Optional[int] = ..., state: _Optional[_Union[ServerState, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class LinkStatus(_message.Message):
     __slots__ = ("name", "above", "capacity_bps", "jobs")

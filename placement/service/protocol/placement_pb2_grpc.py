@@ -39,6 +39,11 @@ class PlacementStub:
                 request_serializer=placement_dot_service_dot_protocol_dot_placement__pb2.RegisterServersRequest.SerializeToString,
                 response_deserializer=placement_dot_service_dot_protocol_dot_placement__pb2.RegisterServersReply.FromString,
                 _registered_method=True)
+        self.ChangeServers = channel.unary_unary(
+                '/mltcp.placement.v1.Placement/ChangeServers',
+                request_serializer=placement_dot_service_dot_protocol_dot_placement__pb2.ChangeServersRequest.SerializeToString,
+                response_deserializer=placement_dot_service_dot_protocol_dot_placement__pb2.ChangeServersReply.FromString,
+                _registered_method=True)
         self.RegisterLinks = channel.unary_unary(
                 '/mltcp.placement.v1.Placement/RegisterLinks',
                 request_serializer=placement_dot_service_dot_protocol_dot_placement__pb2.RegisterLinksRequest.SerializeToString,
@@ -116,6 +121,13 @@ class PlacementServicer:
 
     def RegisterServers(self, request, context):
         """Registers servers and the switches they are connected to. Registering the same content again has no effect.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeServers(self, request, context):
+        """Takes servers out of use, or into use again. Of a switch's name: all servers below it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -229,6 +241,11 @@ def add_PlacementServicer_to_server(servicer, server):
                     request_deserializer=placement_dot_service_dot_protocol_dot_placement__pb2.RegisterServersRequest.FromString,
                     response_serializer=placement_dot_service_dot_protocol_dot_placement__pb2.RegisterServersReply.SerializeToString,
             ),
+            'ChangeServers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeServers,
+                    request_deserializer=placement_dot_service_dot_protocol_dot_placement__pb2.ChangeServersRequest.FromString,
+                    response_serializer=placement_dot_service_dot_protocol_dot_placement__pb2.ChangeServersReply.SerializeToString,
+            ),
             'RegisterLinks': grpc.unary_unary_rpc_method_handler(
                     servicer.RegisterLinks,
                     request_deserializer=placement_dot_service_dot_protocol_dot_placement__pb2.RegisterLinksRequest.FromString,
@@ -327,6 +344,33 @@ class Placement:
             '/mltcp.placement.v1.Placement/RegisterServers',
             placement_dot_service_dot_protocol_dot_placement__pb2.RegisterServersRequest.SerializeToString,
             placement_dot_service_dot_protocol_dot_placement__pb2.RegisterServersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeServers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mltcp.placement.v1.Placement/ChangeServers',
+            placement_dot_service_dot_protocol_dot_placement__pb2.ChangeServersRequest.SerializeToString,
+            placement_dot_service_dot_protocol_dot_placement__pb2.ChangeServersReply.FromString,
             options,
             channel_credentials,
             insecure,

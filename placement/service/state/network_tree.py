@@ -36,6 +36,11 @@ class NetworkTree:
         self.switches.add(above)
         self._ways.clear()
 
+    def remove(self, server: str) -> None:
+        """Disconnect a server."""
+        del self.links[server]
+        self._ways.clear()
+
     def lies_above(self, switch: str, other: str) -> bool:
         """Whether a switch equals the other one or is above it."""
         return switch == other or switch in self._switches_above(other)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import demand_of, profile_message
 from placement.service.state.job_record import JobRecord, deadline_of
+from placement.service.state.registry import OutOfUse
 from placement.service.state.store import Row, Store
 
 _JOB = (
@@ -21,7 +22,13 @@ _JOB_AGAIN = (
 
 def save_server(store: Store, number: int, server: pb.Server) -> None:
     """Insert a server."""
-    store.put("INSERT INTO servers VALUES (?,?)", (number, server.SerializeToString()))
+    store.put("INSERT INTO servers (number, message) VALUES (?,?)", (number, server.SerializeToString()))
+
+
+def save_server_state(store: Store, number: int, why: OutOfUse | None) -> None:
+    """Update whether a server is in use."""
+    state, reason = (pb.IN_USE, "") if why is None else (why.state, why.reason)
+    store.put("UPDATE servers SET state=?, reason=? WHERE number=?", (state, reason, number))
 
 
 def save_link(store: Store, number: int, link: pb.Link) -> None:
@@ -78,10 +85,13 @@ def save_decision(store: Store, job: JobRecord, decision: pb.ExplainReply) -> No
     store.put("INSERT OR REPLACE INTO decisions VALUES (?,?)", (job.number, decision.SerializeToString()))
 
 
-def saved_servers(store: Store) -> list[pb.Server]:
-    """All servers in the order of registration."""
-    rows = store.rows("SELECT message FROM servers ORDER BY number")
-    return [pb.Server.FromString(message) for (message,) in rows]
+def saved_servers(store: Store) -> list[tuple[pb.Server, OutOfUse | None]]:
+    """All servers in the order of registration, with the reason of those that are not in use."""
+    rows = store.rows("SELECT message, state, reason FROM servers ORDER BY number")
+    return [
+        (pb.Server.FromString(message), None if state == pb.IN_USE else OutOfUse(state, reason))
+        for message, state, reason in rows
+    ]
 
 
 def saved_links(store: Store) -> list[pb.Link]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from placement.service.protocol import placement_pb2 as pb
 from placement.service.state.persistence import saved_jobs, saved_links, saved_servers
-from placement.service.state.registry import Registry
+from placement.service.state.registry import OutOfUse, Registry
 from placement.service.state.store import Store
 
 
 def recovered(store: Store) -> Registry:
     """The registry with every server, link and job that an earlier service committed."""
     registry = Registry()
-    registry.add_servers(saved_servers(store))
+    _add_servers(registry, saved_servers(store))
     registry.add_links(saved_links(store))
     for job, places in saved_jobs(store):
         if job.placed:
@@ -18,3 +21,23 @@ def recovered(store: Store) -> Registry:
         else:
             registry.add_job(job)
     return registry
+
+
+def _add_servers(registry: Registry, saved: Sequence[tuple[pb.Server, OutOfUse | None]]) -> None:
+    """Add servers in their order: the name of one that was removed may have been given to a later one."""
+    waiting: list[tuple[pb.Server, OutOfUse | None]] = []
+    for server, why in saved:
+        waiting.append((server, why))
+        if why is not None and why.state == pb.REMOVED:
+            _add(registry, waiting)
+            waiting = []
+    _add(registry, waiting)
+
+
+def _add(registry: Registry, saved: Sequence[tuple[pb.Server, OutOfUse | None]]) -> None:
+    numbers = registry.add_servers([server for server, _ in saved])
+    for number, (_, why) in zip(numbers, saved, strict=True):
+        if why is not None and why.state == pb.REMOVED:
+            registry.remove_server(number, why)
+        elif why is not None:
+            registry.take_out_of_use(number, why)

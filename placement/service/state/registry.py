@@ -6,10 +6,10 @@ Every method validates before it changes anything: one that raises has changed n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from mltcp.core.policy_names import split_cassini
-from placement.model.cluster import Cluster
 from placement.policies.placing.slot_pool import SlotPool, SlotRequest
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import check_link, check_name, check_server
@@ -19,19 +19,34 @@ from placement.service.state.network_tree import NetworkTree
 from placement.service.state.waiting_queue import WaitingQueue
 
 
+@dataclass(frozen=True)
+class OutOfUse:
+    """Why jobs are not placed on a server.
+
+    Attributes:
+        state: DRAINING, UNHEALTHY or REMOVED.
+        reason: that was given.
+    """
+
+    state: pb.ServerState
+    reason: str = ""
+
+
 class Registry:
     """The state of one service; it may be accessed by the service's event loop only."""
 
     def __init__(self) -> None:
         self.tree = NetworkTree()
         self.servers: list[pb.Server] = []
+        self.out_of_use: dict[int, OutOfUse] = {}
         self.links: list[pb.Link] = []
         self.jobs: dict[str, JobRecord] = {}
         self.waiting = WaitingQueue()
         self.gpus = SlotPool()
         self.cpu_slots = SlotPool()
         self.jobs_of: dict[str, dict[str, None]] = {}
-        self.views: dict[bool, Cluster] = {}
+        self.views: dict[bool, Any] = {}
+        """Caches of `decisions.cluster_views`, which clusters that change empty."""
         self.next_job_number = 0
         self._numbers: dict[str, int] = {}
 
@@ -77,6 +92,65 @@ class Registry:
         self.gpus.add([each.gpus for each in servers], [each.gpu_memory_mb for each in servers])
         self.cpu_slots.add([each.cpu_slots for each in servers], [0] * len(servers))
         return list(range(first, len(self.servers)))
+
+    def servers_named(self, names: Iterable[str], field: str) -> list[int]:
+        """The numbers of servers, and of those below switches of these names. Raises `RequestError`: unknown."""
+        found: dict[int, None] = {}
+        for place, name in enumerate(names):
+            if name in self._numbers:
+                below = [self._numbers[name]]
+            else:
+                below = [
+                    number
+                    for each, number in self._numbers.items()
+                    if self.tree.lies_above(name, self.servers[number].switch)
+                ]
+            if not below:
+                raise RequestError(
+                    ErrorCode.UNKNOWN,
+                    f"{field}[{place}]",
+                    f"expected a known server, or a switch with servers, got {name!r}",
+                )
+            found.update(dict.fromkeys(below))
+        return list(found)
+
+    def take_out_of_use(self, number: int, why: OutOfUse | None) -> None:
+        """Place no jobs on a server from now on; with None, place jobs there again."""
+        for pool in (self.gpus, self.cpu_slots):
+            pool.open(number) if why is None else pool.close(number)
+        if why is None:
+            self.out_of_use.pop(number, None)
+        else:
+            self.out_of_use[number] = why
+
+    def check_removable(self, number: int, field: str) -> None:
+        """Raise `RequestError` if a job runs on a server, or waits and names it."""
+        name = self.servers[number].name
+        for job in self.jobs.values():
+            if job.over:
+                continue
+            runs = job.placed and number in self.pool(job).by_server(job.slots)
+            if runs or name in job.spec.servers:
+                how = "runs there" if runs else "names it"
+                raise RequestError(
+                    ErrorCode.STATE, field, f"expected a server without jobs, got {name!r}: {job.id} {how}"
+                )
+
+    def remove_server(self, number: int, why: OutOfUse) -> None:
+        """Forget a server; its number stays, so that those of others do."""
+        self.take_out_of_use(number, why)
+        self.gpus.remove(number)
+        self.cpu_slots.remove(number)
+        name = self.servers[number].name
+        del self._numbers[name]
+        self.tree.remove(name)
+        self.views.clear()
+
+    def servers_in_cluster(self) -> Iterator[tuple[int, pb.Server]]:
+        """The servers with their numbers, without those that were removed."""
+        for number, server in enumerate(self.servers):
+            if number not in self.out_of_use or self.out_of_use[number].state != pb.REMOVED:
+                yield number, server
 
     def add_links(self, links: Sequence[pb.Link]) -> list[int]:
         """Register uplinks, and return the numbers of the new ones.

@@ -19,10 +19,15 @@ from typing import Any
 
 from mltcp.core.errors import MltcpError
 
-VERSION = 3
+VERSION = 4
 
 _SCHEMA = """
-CREATE TABLE servers (number INTEGER PRIMARY KEY, message BLOB NOT NULL);
+CREATE TABLE servers (
+    number INTEGER PRIMARY KEY,
+    message BLOB NOT NULL,
+    state INTEGER NOT NULL DEFAULT 1,
+    reason TEXT NOT NULL DEFAULT ''
+);
 CREATE TABLE links (number INTEGER PRIMARY KEY, message BLOB NOT NULL);
 CREATE TABLE jobs (
     number INTEGER PRIMARY KEY,
@@ -47,16 +52,21 @@ CREATE TABLE jobs (
 CREATE TABLE decisions (job INTEGER PRIMARY KEY, message BLOB NOT NULL);
 """
 
-_FROM_2 = """
-ALTER TABLE jobs ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+_FROM_3 = """
+ALTER TABLE servers ADD COLUMN state INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE servers ADD COLUMN reason TEXT NOT NULL DEFAULT '';
 """
+
+_FROM_2 = f"""
+ALTER TABLE jobs ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+{_FROM_3}"""
 
 _FROM_1 = f"""
 ALTER TABLE jobs ADD COLUMN done INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN restarts INTEGER NOT NULL DEFAULT 0;
 {_FROM_2}"""
 
-_EXTENSIONS = {1: _FROM_1, 2: _FROM_2}
+_EXTENSIONS = {1: _FROM_1, 2: _FROM_2, 3: _FROM_3}
 """The statements that extend the database of an earlier version to the present one."""
 
 Row = tuple[Any, ...]

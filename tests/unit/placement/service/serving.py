@@ -1,6 +1,7 @@
 """A placement service on a thread of the test process, with a real socket and a real database."""
 
 import asyncio
+import sqlite3
 import threading
 import time
 from contextlib import contextmanager
@@ -85,3 +86,23 @@ def eventually(condition, patience_s=PATIENCE_S):
 def placed(client, job_id):
     """Wait until a job is placed."""
     return eventually(lambda: (status := client.job(job_id)).state == pb.PLACED and status)
+
+
+_TAKEN_BACK = {
+    3: "ALTER TABLE servers DROP COLUMN state; ALTER TABLE servers DROP COLUMN reason;",
+    2: "ALTER TABLE jobs DROP COLUMN owner;",
+    1: "ALTER TABLE jobs DROP COLUMN done; ALTER TABLE jobs DROP COLUMN restarts;",
+}
+
+
+def as_of_version(path, version):
+    """Make a database what it was in an earlier version of its schema."""
+    statements = "".join(text for number, text in _TAKEN_BACK.items() if number >= version)
+    with sqlite3.connect(path) as database:
+        database.executescript(f"{statements} PRAGMA user_version={version};")
+
+
+def version_of(path):
+    """The version of a database's schema."""
+    with sqlite3.connect(path) as database:
+        return database.execute("PRAGMA user_version").fetchone()[0]

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sqlite3
 import threading
 from contextlib import ExitStack
 
@@ -19,8 +18,17 @@ from placement.service.context import ServiceRules
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.security import Security
 from placement.service.protocol.tokens import Caller, Role, tokens_from_file
-from placement.service.state.store import Store
-from tests.unit.placement.service.serving import HALF, eventually, job, placed, serving, two_racks
+from placement.service.state.store import VERSION, Store
+from tests.unit.placement.service.serving import (
+    HALF,
+    as_of_version,
+    eventually,
+    job,
+    placed,
+    serving,
+    two_racks,
+    version_of,
+)
 from tests.unit.placement.service.test_security import certificate  # noqa: F401
 
 ROOT, ALICE, BOB = "the-token-of-nobody", "the-token-of-alice", "the-token-of-bob"
@@ -195,8 +203,7 @@ def test_the_owner_of_a_job_survives_a_restart(tmp_path, tokens):
 def test_jobs_of_a_database_of_version_2_belong_to_operators(tmp_path, tokens):
     with serving(tmp_path, **two_racks()) as address, Client(address) as client:
         client.register_job(job("old", 1))
-    with sqlite3.connect(tmp_path / "state.db") as database:
-        database.executescript("ALTER TABLE jobs DROP COLUMN owner; PRAGMA user_version=2;")
+    as_of_version(tmp_path / "state.db", 2)
     with serving(tmp_path, security=Security(tokens=tokens)) as address:
         with Client(address, token=ALICE) as alice:
             assert alice.job("old") == pb.JobStatus(id="old", state=pb.REGISTERED)
@@ -204,8 +211,7 @@ def test_jobs_of_a_database_of_version_2_belong_to_operators(tmp_path, tokens):
                 alice.release("old")
         with Client(address, token=ROOT) as operator:
             assert operator.release("old").state == pb.ENDED
-    with sqlite3.connect(tmp_path / "state.db") as database:
-        assert database.execute("PRAGMA user_version").fetchone() == (3,)
+    assert version_of(tmp_path / "state.db") == VERSION
 
 
 # -------------------------------------------------------------------------------------------------- secrets of jobs
@@ -237,7 +243,7 @@ def test_no_file_of_the_database_is_readable_by_others(tmp_path):
         async def write():
             store = Store(tmp_path / "s.db", pytest.fail)
             store.start(asyncio.get_running_loop())
-            store.put("INSERT INTO servers VALUES (?,?)", (1, b""))
+            store.put("INSERT INTO servers (number, message) VALUES (?,?)", (1, b""))
             await store.committed()
             modes = {
                 each.name: each.stat().st_mode & 0o077

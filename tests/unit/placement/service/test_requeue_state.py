@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sqlite3
 from dataclasses import replace
 
 import pytest
@@ -17,8 +16,8 @@ from placement.service.state.job_record import JobRecord
 from placement.service.state.persistence import save_job, save_new_job, save_server
 from placement.service.state.recovery import recovered
 from placement.service.state.registry import Registry
-from placement.service.state.store import Store
-from tests.unit.placement.service.serving import eventually, job, serving
+from placement.service.state.store import VERSION, Store
+from tests.unit.placement.service.serving import as_of_version, eventually, job, serving, version_of
 
 SERVER = pb.Server(name="a", cpu_slots=4, nic_bps=1, switch="r")
 DEAD = 4_194_303
@@ -94,15 +93,10 @@ def test_a_job_whose_service_was_killed_while_it_was_stopped_goes_on(tmp_path):
 
 def test_a_database_of_version_1_is_read_and_extended(tmp_path):
     saved(tmp_path / "s.db", requeued)
-    with sqlite3.connect(tmp_path / "s.db") as database:
-        database.executescript(
-            "ALTER TABLE jobs DROP COLUMN done; ALTER TABLE jobs DROP COLUMN restarts;"
-            "ALTER TABLE jobs DROP COLUMN owner; PRAGMA user_version=1;"
-        )
+    as_of_version(tmp_path / "s.db", 1)
     found = reopened(tmp_path / "s.db").jobs["j"]
     assert (found.state, found.done, found.restarts, found.reason) == (pb.QUEUED, 0, 0, "made room")
-    with sqlite3.connect(tmp_path / "s.db") as database:
-        assert database.execute("PRAGMA user_version").fetchone() == (3,)
+    assert version_of(tmp_path / "s.db") == VERSION
 
 
 def test_a_scheduler_of_whole_jobs_needs_an_engine_and_jobs_that_can_be_moved(tmp_path):

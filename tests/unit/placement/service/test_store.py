@@ -13,7 +13,7 @@ def server_rows(path):
 
 
 def put(store, number):
-    store.put("INSERT INTO servers VALUES (?,?)", (number, b""))
+    store.put("INSERT INTO servers (number, message) VALUES (?,?)", (number, b""))
 
 
 def test_what_is_committed_can_be_read_by_others(tmp_path):
@@ -71,8 +71,11 @@ def test_a_value_that_cannot_be_stored_fails_the_commit_and_is_told(tmp_path, va
         told = []
         store = Store(tmp_path / "s.db", told.append)
         store.start(asyncio.get_running_loop())
-        store.put("INSERT INTO servers VALUES (?,?)", (1, value if isinstance(value, str) else b""))
-        store.put("INSERT INTO servers VALUES (?,?)", (value, b""))
+        store.put(
+            "INSERT INTO servers (number, message) VALUES (?,?)",
+            (1, value if isinstance(value, str) else b""),
+        )
+        store.put("INSERT INTO servers (number, message) VALUES (?,?)", (value, b""))
         for _ in range(2):
             with pytest.raises(MltcpError, match=r"s\.db: ."):
                 await asyncio.wait_for(store.committed(), 20)
@@ -88,7 +91,7 @@ def test_a_full_disk_loses_nothing_that_was_committed(tmp_path):
 
     async def fill(store):
         for number in range(1000):
-            store.put("INSERT INTO servers VALUES (?,?)", (number, b"x" * 1000))
+            store.put("INSERT INTO servers (number, message) VALUES (?,?)", (number, b"x" * 1000))
             await store.committed()
             kept.append((number,))
 
