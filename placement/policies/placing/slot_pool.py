@@ -97,6 +97,13 @@ class SlotPool:
         """Number of slots that satisfy the request at present."""
         return int(np.count_nonzero(self._view(request)["memory_left"] >= request.memory_mb))
 
+    def out_of_use(self, request: SlotRequest) -> int:
+        """Number of slots that would satisfy the request if their servers were not closed."""
+        large = self.capacity_mb >= request.memory_mb
+        return int(
+            np.count_nonzero(self._closed & large & self._allowed(request) & (self.gpus["workers"] == 0))
+        )
+
     def suits(self, slots: Sequence[int], request: SlotRequest) -> bool:
         """Whether these slots satisfy the request at present."""
         return bool((self._view(request)["memory_left"][list(slots)] >= request.memory_mb).all())

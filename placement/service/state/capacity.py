@@ -43,9 +43,11 @@ def shortage(registry: Registry, job: JobRecord) -> str:
     """The slots that a job needs and those that are free at present, as text."""
     request = registry.slot_request(job)
     available = registry.pool(job).available(request)
+    closed = registry.pool(job).out_of_use(request)
     where = " on the servers it may use" if request.servers is not None else ""
     memory = f" with {request.memory_mb} MB or more left" if request.memory_mb else ""
-    return f"{request.count} {_named(job)[1]}{where}{memory} needed, {available} free"
+    unused = f", {closed} on servers that are not in use" if closed else ""
+    return f"{request.count} {_named(job)[1]}{where}{memory} needed, {available} free{unused}"
 
 
 def _named(job: JobRecord) -> tuple[str, str]:

@@ -52,7 +52,7 @@ def test_a_drained_server_is_given_no_job_and_those_there_go_on(client):
     client.submit(job("small", 12))
     assert servers_of(placed(client, "small")) == {"s0", "s2", "s3"}
     assert client.job("large").state == pb.QUEUED
-    assert "13 GPUs needed, 0 free" in client.explain("large").summary
+    assert "13 GPUs needed, 0 free, 4 on servers that are not in use" in client.explain("large").summary
     client.release("small")
     assert client.change_servers(["s1"], pb.IN_USE) == 1
     assert "s1" in servers_of(placed(client, "large"))
