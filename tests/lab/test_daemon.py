@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,10 @@ from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.daemon.client.client import Client, Registration
 from mltcp.daemon.client.membership import Membership
-from mltcp.ebpf.congestion_controls import Controls
+from mltcp.ebpf.congestion_controls import Controls, control_object
 from mltcp.ebpf.job_entries import MOST_JOBS
 from mltcp.ebpf.layout import KernelJob
+from mltcp.ebpf.libbpf import BpfObject
 from mltcp.ebpf.mounts import BPFFS
 from mltcp.pacing.tcp_info import congestion_control
 from tests.lab.controls_under_test import without_own
@@ -136,6 +138,30 @@ def test_it_keeps_three_capabilities(namespace):
             assert held["CapEff:"] == held["CapPrm:"] == held["CapBnd:"] == 1 << 12 | 1 << 38 | 1 << 39
 
 
+def test_a_control_that_cannot_be_loaded_is_named_and_another_is_the_default(namespace):
+    """The name of the configured default belongs to another program."""
+    with ExitStack() as stack:
+        other = stack.enter_context(BpfObject.open(control_object("reno")))
+        other.load()
+        stack.enter_context(other.register_struct_ops("mltcp_reno"))
+        configuration = 'controls = ["mltcp_reno", "mltcp_dctcp"]\ndefault_control = "mltcp_reno"\n'
+        with daemon_in(namespace, configuration) as daemon, Client(daemon.socket) as client:
+            status = client.status()
+            assert status.controls == ("mltcp_dctcp",)
+            assert list(status.refused_controls) == ["mltcp_reno"]
+            assert "is registered by another program" in status.refused_controls["mltcp_reno"]
+            shown = subprocess.run(
+                [sys.executable, "-m", "mltcp.cli", "status"],
+                capture_output=True,
+                text=True,
+                check=True,
+                env={**os.environ, "MLTCP_DAEMON": str(daemon.socket)},
+            )
+            assert "mltcp_reno is not loaded: mltcp_reno is registered by another" in shown.stdout
+            client.register(Registration("bert"))
+            until(lambda: [job.control for job in client.status().jobs] == ["mltcp_dctcp"])
+
+
 def test_connections_of_another_network_namespace_are_counted(namespace):
     """The daemon is in the namespace, the connection is outside."""
     with (
@@ -147,16 +173,15 @@ def test_connections_of_another_network_namespace_are_counted(namespace):
     ):
 
         def counted():
-            (job,) = client.status().jobs
-            return job.flows, job.bytes_per_s > 0
+            return [(job.flows, job.bytes_per_s > 0) for job in client.status().jobs]
 
         client.register(Registration("bert"))
         assert client.add_flows([ours.fileno()]) == ()
-        assert counted() == (1, False)
+        until(lambda: counted() == [(1, False)])
         # Every second again: its bytes have to be more than when it was first seen.
-        until(lambda: (ours.sendall(bytes(1000)), theirs.recv(1000), counted())[-1] == (1, True))
+        until(lambda: (ours.sendall(bytes(1000)), theirs.recv(1000), counted())[-1] == [(1, True)])
         ours.close()
-        until(lambda: counted()[0] == 0)
+        until(lambda: [flows for flows, _ in counted()] == [0])
 
 
 # -- other people's queueing disciplines -------------------------------------------------------------------------------
