@@ -79,7 +79,7 @@ class LocalEngine:
         self._logs = logs.absolute()
         self._network = network or HostNetwork(hosts)
         self._environment = dict(environment or {})
-        self._slots, self._ports = HostSlots(self.hosts), Ports()
+        self._slots, self._ports = HostSlots(self.hosts), Ports.begun_anywhere()
         self._jobs: dict[str, RunningJob] = {}
         self._starting: set[str] = set()
         self._events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()

@@ -145,21 +145,27 @@ class ServiceOperations:
         if numbers:
             self._capacity_changed("servers were changed")
         await self.context.store.committed()
-        if state == pb.UNHEALTHY and self._engine_jobs is not None:
-            await self._leave(numbers, reason)
+        await self._leave_unhealthy()
         return len(numbers)
 
-    async def _leave(self, servers: Sequence[int], reason: str) -> None:
-        """Stop the elastic jobs that an engine runs on these servers, to go on elsewhere."""
-        assert self._engine_jobs is not None
+    async def _leave_unhealthy(self) -> None:
+        """Stop the elastic jobs that an engine runs on unhealthy servers, to go on elsewhere."""
+        unhealthy = {
+            number: why.reason
+            for number, why in self._registry.out_of_use.items()
+            if why.state == pb.UNHEALTHY
+        }
+        if self._engine_jobs is None or not unhealthy:
+            return
         for job in list(self._registry.jobs.values()):
-            if job.placed and not self._registry.pool(job).by_server(job.slots).keys().isdisjoint(servers):
-                with suppress(
-                    RequestError
-                ):  # it is not elastic, is being stopped, or has not been started yet
-                    await self._engine_jobs.requeue(
-                        job, f"a server is unhealthy: {reason or 'no reason given'}"
-                    )
+            there = self._registry.pool(job).by_server(job.slots) if job.placed else {}
+            number = next((each for each in there if each in unhealthy), None)
+            if number is None:
+                continue
+            name, reason = self._registry.servers[number].name, unhealthy[number] or "no reason given"
+            # One that is not elastic goes on there, and one that is being started is stopped once it runs.
+            with suppress(RequestError):
+                await self._engine_jobs.requeue(job, f"{name} is unhealthy: {reason}")
 
     async def register_links(self, links: Sequence[pb.Link]) -> int:
         """Register uplinks, and return the number of new ones. Raises `RequestError`."""
@@ -356,6 +362,8 @@ class ServiceOperations:
             self._scheduling.stopped(job.id)
 
     def _launched(self) -> None:
+        if self._registry.out_of_use:
+            self._begin(self._leave_unhealthy())
         if self._scheduling is not None:
             self._scheduling.advanced()
 
