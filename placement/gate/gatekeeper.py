@@ -6,6 +6,9 @@ the transfer without being decided on, as the simulator sends the next ready buc
 ends when all of its operations have ended. A rank that finishes before the others is decided on again for its next
 operation, unless no other job shares the links.
 
+A transfer of which nothing is heard for much longer than it should take is stalled: it no longer counts as running, so
+that a job that is stopped holds up nobody else, and counts again as soon as one of its ranks is heard.
+
 There is no deadlock, because no rank waits for a rank that waits itself: while an admitted operation of a job lacks
 ranks, everything that the job asks for is admitted, since a missing rank may be waiting for it; an operation that has
 all of its ranks needs no further admission to end.
@@ -13,20 +16,30 @@ all of its ranks needs no further admission to end.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, TypeVar
 
 from mltcp.core.errors import UsageError
+from mltcp.core.one_line import one_line
 from placement.gate.jobs import GateJob
 from placement.gate.messages import Ask
 from placement.gate.state import GateState
+
+_log = logging.getLogger("placement.gate")
 
 PATIENCE_NS = 60_000_000_000
 """An operation that has waited this long is admitted, whatever the policy decides."""
 
 GRACE_NS = 1_000_000_000
 """How long an operation that has ended on all ranks that asked is kept for the remaining ranks."""
+
+STALLED_NS = 5_000_000_000
+"""A transfer is stalled if its ranks are silent for this long and `STALLED_TIMES` its time alone on its links."""
+
+STALLED_TIMES = 10
+"""See `STALLED_NS`: room for contention, and for links that are slower than described."""
 
 UNKNOWN_SERVICE = 1 << 62
 """The SRSF rank of jobs whose remaining compute time is unknown: last."""
@@ -75,18 +88,24 @@ class GateOperation(Generic[Peer]):
 
 @dataclass(slots=True)
 class GateRun(Generic[Peer]):
-    """A run of a job with at least one connected rank."""
+    """A run of a job with at least one connected rank; `heard_ns` is when one of its ranks last said something."""
 
     name: RunId
     number: int
     job: GateJob
     connections: dict[int, int] = field(default_factory=dict)
     iterations: int = 0
+    heard_ns: int = 0
+    stalled: bool = False
     operations: dict[OperationKey, GateOperation[Peer]] = field(default_factory=dict)
 
     def waiting(self) -> list[GateOperation[Peer]]:
         """Its operations that have not been admitted."""
         return [each for each in self.operations.values() if not each.granted]
+
+    def admitted_bytes(self) -> int:
+        """The bytes of its admitted operations."""
+        return sum(each.nbytes for each in self.operations.values() if each.granted)
 
     def must_not_wait(self) -> bool:
         """Whether an admitted operation lacks ranks, which a further operation may be keeping away."""
@@ -99,11 +118,12 @@ class GateRun(Generic[Peer]):
 
 @dataclass
 class GateCounts:
-    """Counters of operations per job, not per rank: asked for, made to wait, admitted against the policy."""
+    """Counters of operations per job, not per rank (asked, waiting, admitted against the policy), and of stalls."""
 
     asked: int = 0
     waited: int = 0
     overruled: int = 0
+    stalled: int = 0
 
 
 class Gatekeeper(Generic[Peer]):
@@ -192,6 +212,7 @@ class Gatekeeper(Generic[Peer]):
             UsageError: the run has too many operations.
         """
         run, key = self._runs[name], (ask.group, ask.number)
+        self._hear(run, now_ns)
         run.iterations = max(run.iterations, ask.iterations)
         must_go = self._may_join(run, rank)
         operation = run.operations.get(key) or self._new(run, key, ask, now_ns)
@@ -234,6 +255,7 @@ class Gatekeeper(Generic[Peer]):
         run = self._runs[name]
         if key not in run.operations or not run.operations[key].granted:
             return []
+        self._hear(run, now_ns)
         self._finish(run, key, rank, now_ns)
         return self._admit(now_ns) if self._end_transfer(run, now_ns) else []
 
@@ -254,13 +276,40 @@ class Gatekeeper(Generic[Peer]):
         self._state.stop(run.number, now_ns)
         return True
 
+    def _hear(self, run: GateRun[Peer], now_ns: int) -> None:
+        """Note that the run was heard; a stalled transfer of it counts as running again."""
+        run.heard_ns = now_ns
+        if run.stalled and run.admitted_bytes():
+            self._state.start(run.number, run.admitted_bytes(), now_ns)
+            for operation in run.operations.values():
+                if operation.granted:
+                    self._set_moving(run, operation, now_ns)
+        run.stalled = False
+
+    def _is_stalled(self, run: GateRun[Peer], now_ns: int) -> bool:
+        if not self._state.is_running(run.number):
+            return False
+        alone_ns = self._state.alone_ns(run.number, run.admitted_bytes())
+        return now_ns - run.heard_ns > STALLED_NS + STALLED_TIMES * alone_ns
+
+    def _set_stalled(self, run: GateRun[Peer], now_ns: int) -> None:
+        run.stalled = True
+        self.counts.stalled += 1
+        self._state.stop(run.number, now_ns)
+        silent_s = (now_ns - run.heard_ns) / 1e9
+        _log.warning(
+            "%s: silent for %.0f s with a pass; others no longer wait for it", one_line(run.name[0]), silent_s
+        )
+
     def expire(self, now_ns: int) -> list[Grant[Peer]]:
-        """Apply `GRACE_NS` and `PATIENCE_NS`, and return the admissions that follow; to be called periodically."""
+        """Apply `GRACE_NS`, `STALLED_NS` and `PATIENCE_NS`; returns admissions. To be called periodically."""
         for run in self._runs.values():
             for key, operation in list(run.operations.items()):
                 if operation.ended_ns is not None and now_ns - operation.ended_ns > GRACE_NS:
                     del run.operations[key]
             self._end_transfer(run, now_ns)
+            if self._is_stalled(run, now_ns):
+                self._set_stalled(run, now_ns)
         going = self._admit(now_ns)
         for run in self._runs.values():
             if any(now_ns - each.asked_ns > PATIENCE_NS for each in run.waiting()):
@@ -300,6 +349,7 @@ class Gatekeeper(Generic[Peer]):
             self._state.extend(run.number, nbytes, now_ns)
         else:
             self._state.start(run.number, nbytes, now_ns)
+        run.heard_ns, run.stalled = now_ns, False
         going = []
         for key, operation in waiting.items():
             operation.granted = True

@@ -329,6 +329,7 @@ def _run_status(run: GateRun[GateConnection]) -> dict[str, Any]:
         "links": list(run.job.links)[:4],
         "sending": sum(each.granted for each in operations),
         "waiting": sum(not each.granted for each in operations),
+        "stalled": run.stalled,
     }
 
 

@@ -139,6 +139,11 @@ class GateState:
         """Whether two jobs have a link in common."""
         return not set(self._on[job]).isdisjoint(self._on[other])
 
+    def alone_ns(self, job: int, nbytes: int) -> float:
+        """How long a transfer of this size of the job takes by the model if no other shares its links."""
+        slowest = min((self._bytes_per_ns[link][1] for link in self._on[job]), default=None)
+        return self._latency_ns + (nbytes / slowest if slowest else 0.0)
+
     def left_bytes(self, job: int, now_ns: int) -> float:
         """The bytes left of the job's transfer, by the model."""
         self._settle(now_ns)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
 from placement.gate import gatekeeper
-from placement.gate.gatekeeper import GRACE_NS, PATIENCE_NS, Gatekeeper
+from placement.gate.gatekeeper import GRACE_NS, PATIENCE_NS, STALLED_NS, Gatekeeper
 from placement.gate.jobs import GateJob
 from placement.gate.messages import Ask
 from placement.gate.state import GateState, gate_policy
@@ -231,7 +231,9 @@ def test_patience_ends():
     gate = Gate(a=2, b=2)
     gate.whole("a")
     gate.ask("b", 0)
-    assert gate.expire(PATIENCE_NS) == set()
+    for number in range(2, 22):
+        assert gate.expire(PATIENCE_NS // 20) == set()
+        gate.ask("a", 0, number)  # not silent, and therefore not stalled
     assert gate.expire(1) == {("b", 0)}
     assert gate.keeper.counts.overruled == 1
 
@@ -354,3 +356,64 @@ def test_never_more_jobs_than_allowed_are_under_way(programs, limit, choices):
         step, rank, key = choices.choice(steps)
         step(rank, key)
         assert len({each.job for each in cluster.ranks if each.running}) <= limit
+
+
+def test_a_stopped_job_that_has_the_pass_holds_up_nobody_for_long():
+    gate = Gate(stopped=2, b=2)
+    gate.whole("stopped")
+    assert gate.ask("b", 0) == set()
+    assert gate.expire(STALLED_NS) == set()
+    assert gate.expire(1_000_000) == {("b", 0)}
+    assert gate.keeper.counts.stalled == 1
+
+
+def test_a_transfer_that_takes_long_because_it_is_large_is_not_stalled():
+    gate = Gate(large=2, b=2)
+    gate.whole("large", nbytes=2 * STALLED_NS)  # a byte takes 1 ns
+    gate.ask("b", 0)
+    assert gate.expire(2 * STALLED_NS) == set()
+    assert gate.expire(20 * STALLED_NS) == {("b", 0)}
+
+
+def test_a_job_whose_ranks_are_heard_is_not_stalled():
+    gate = Gate(a=2, b=2)
+    for number in range(20):
+        gate.ask("a", 0, number)
+        gate.ask("b", 0)
+        gate.expire(STALLED_NS - 1)
+    assert gate.keeper.counts.stalled == 0
+
+
+def test_a_stalled_transfer_counts_again_once_it_is_heard():
+    gate = Gate(a=2, b=2, c=2)
+    gate.whole("a")
+    gate.whole("a", 2)
+    gate.ask("b", 0)
+    assert gate.expire(STALLED_NS + 1_000_000) == {("b", 0)}
+    gate.done("a", 0)
+    gate.ask("b", 1)
+    assert gate.done("b", 0) == gate.done("b", 1) == set()
+    assert gate.ask("c", 0) == set()
+    for rank, number in ((1, 1), (0, 2)):
+        assert gate.done("a", rank, number) == set()
+    assert gate.done("a", 1, 2) == {("c", 0)}
+
+
+def test_a_stalled_job_that_loses_its_ranks_leaves_nothing_behind():
+    gate = Gate(a=2, b=2)
+    gate.whole("a")
+    gate.expire(STALLED_NS + 1_000_000)
+    gate.leave("a", 0)
+    assert gate.ask("b", 0) == {("b", 0)}
+    gate.leave("a", 1)
+    assert [run.name for run in gate.keeper.runs] == [("b", "")]
+
+
+def test_a_run_that_stalled_and_ended_starts_afresh():
+    gate = Gate(a=2, b=2)
+    gate.whole("a")
+    gate.expire(STALLED_NS + 1_000_000)
+    for rank in range(2):
+        gate.done("a", rank)
+    assert gate.ask("b", 0) == {("b", 0)}
+    assert gate.ask("a", 0, 2) == set()

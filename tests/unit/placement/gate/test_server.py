@@ -127,7 +127,7 @@ def test_one_job_waits_for_the_other(server, address):
     ]
     a.done()
     b.may_go()
-    assert b.status()["operations"] == {"asked": 2, "waited": 1, "overruled": 0}
+    assert b.status()["operations"] == {"asked": 2, "waited": 1, "overruled": 0, "stalled": 0}
 
 
 def test_who_waits_hears_that_the_gate_lives(server, address):
