@@ -33,6 +33,7 @@ SUBCOMMANDS = tuple(
             "measure all-reduces that share a link, for the contention model of the placement policies",
         ),
         ("perf", "the traffic of a training job, or bulk, between two hosts, with the interface of iperf3"),
+        ("soak", "random clients and faults against the daemon and the placement service, for some minutes"),
         ("cost", "benchmarks of this project's own parts: the daemon, the gate, the placement service, ..."),
     )
 )

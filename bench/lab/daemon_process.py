@@ -36,10 +36,14 @@ class DaemonProcess:
         self.journal = directory / "journal"
         self._log = directory / "log"
         self._configuration = directory / "mltcpd.toml"
+        self.configure(configuration)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def configure(self, configuration: str) -> None:
+        """Write another configuration for the next start: TOML, without the socket and the journal."""
         self._configuration.write_text(
             f'socket = "{self.socket}"\njournal = "{self.journal}"\n{configuration}'
         )
-        self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int:
@@ -83,6 +87,21 @@ class DaemonProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()
+
+    def restore(self) -> None:
+        """Run ``mltcp restore``, as systemd does after the daemon's end.
+
+        Raises:
+            MltcpError: it fails.
+        """
+        command = [sys.executable, "-m", "mltcp.cli", "restore", "--journal", os.fspath(self.journal)]
+
+        def run() -> subprocess.CompletedProcess[str]:
+            return subprocess.run(command, capture_output=True, text=True)
+
+        done = namespaces.inside(self.namespace, run)
+        if done.returncode:
+            raise MltcpError(f"mltcp restore ends with {done.returncode}: {done.stderr.strip()}")
 
     def is_running(self) -> bool:
         """Whether it was started and has not ended."""

@@ -1,0 +1,62 @@
+"""Guests of a soak: processes of several users that use, misuse and abandon the daemon and the placement service."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+
+from bench.lab.network import namespaces
+from bench.soak import daemon_guests, service_guests
+from bench.soak.guest_task import GuestTask
+from bench.soak.records import Records
+from mltcp.core.errors import MltcpError
+
+Guest = Callable[[GuestTask, random.Random, Records], None]
+
+
+GUESTS: dict[str, Guest] = {
+    "trainer": daemon_guests.trainer,
+    "attached": daemon_guests.attached,
+    "silent": daemon_guests.silent,
+    "malformed": daemon_guests.malformed,
+    "descriptors": daemon_guests.descriptors,
+    "hoarder": daemon_guests.hoarder,
+    "flood": daemon_guests.flood,
+    "intruder": daemon_guests.intruder,
+    "submitter": service_guests.submitter,
+    "fickle": service_guests.fickle,
+    "malformed-call": service_guests.malformed,
+    "calls": service_guests.flood,
+    "operator": service_guests.operator,
+}
+
+_USERS = (64_001, 64_002)
+_OF_ROOT = frozenset({"submitter", "fickle", "malformed-call", "calls", "operator"})
+"""Guests of the service, whose socket has mode 600."""
+
+_OF_ANYBODY = frozenset({"trainer", "attached", "silent"})
+"""Guests of the daemon that root may be too. Root has no limits, and so must not try them."""
+
+
+def users_of(kind: str) -> tuple[int, ...]:
+    """The users as which guests of this kind run."""
+    if kind in _OF_ROOT:
+        return (0,)
+    return (0, *_USERS) if kind in _OF_ANYBODY else _USERS
+
+
+def run_guest(task: GuestTask) -> None:
+    """Run a guest in this process to its end. Errors that a client expects are no breach; any other exception is."""
+    with Records(task.directory) as records:
+        namespaces.enter(task.namespace)
+        if task.uid:
+            os.setgroups([])
+            os.setgid(task.uid)
+            os.setuid(task.uid)
+        try:
+            GUESTS[task.kind](task, random.Random(task.seed), records)
+        except (MltcpError, OSError):
+            pass  # the daemon or the service was killed, or has refused
+        except Exception as error:
+            records.breach(f"{task.kind}, seed {task.seed}: {error!r}")
