@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 CERTIFICATE = "MLTCP_PLACEMENT_CA"
 """Environment variable with a PEM file of certificate authorities; if it is set, the client uses TLS."""
 
+IDENTITY = "MLTCP_PLACEMENT_IDENTITY"
+"""Environment variable with a PEM file that holds the client's own certificate and key, for mutual TLS."""
+
 TIMEOUT_S = 10.0
 
 _USAGE_CODES = ("INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "UNAUTHENTICATED", "PERMISSION_DENIED")
@@ -62,14 +65,16 @@ class Client:
         address: ``unix:/path`` or ``host:port``; None: ``MLTCP_PLACEMENT``, or the user's own service.
         token: sent with every call; None: ``MLTCP_PLACEMENT_TOKEN``.
         certificate: PEM file; None: ``MLTCP_PLACEMENT_CA``. Without either, the connection is not encrypted.
+        identity: PEM file with this client's certificate and key, for a service that asks for one; None:
+            ``MLTCP_PLACEMENT_IDENTITY``.
         timeout_s: of each call.
         plain_text_tokens: send the token over TCP without TLS too; None: as ``MLTCP_PLACEMENT_PLAIN_TEXT_TOKENS`` says.
         socket_owner: name or number of the account that runs the service at a Unix socket, if it is neither this one
             nor root; None: ``MLTCP_PLACEMENT_SOCKET_OWNER``.
 
     Raises:
-        UsageError: the address or the file cannot be used, the token would be sent in clear text, or another account
-            controls the directory of the socket.
+        UsageError: the address or a file cannot be used, an identity is given without TLS, the token would be sent in
+            clear text, or another account controls the directory of the socket.
         ServiceError: the directory of the socket does not exist.
     """
 
@@ -79,6 +84,7 @@ class Client:
         *,
         token: str | None = None,
         certificate: Path | None = None,
+        identity: Path | None = None,
         timeout_s: float = TIMEOUT_S,
         plain_text_tokens: bool | None = None,
         socket_owner: str | None = None,
@@ -87,13 +93,13 @@ class Client:
         self.address = str(parsed)
         self._token = os.environ.get(TOKEN, "") if token is None else token
         self._timeout_s = timeout_s
-        given = os.environ.get(CERTIFICATE, "")
-        certificate = certificate or (Path(given) if given else None)
+        certificate = certificate or _path_in(CERTIFICATE)
+        identity = identity or _path_in(IDENTITY)
         if parsed.path is not None:
             _check_socket(parsed.path, socket_owner)
         elif self._token and certificate is None:
             _check_plain_text(self.address, plain_text_tokens)
-        self._channel = _channel(self.address, certificate)
+        self._channel = _channel(self.address, certificate, identity)
 
     def __enter__(self) -> Self:
         return self
@@ -278,21 +284,34 @@ def _check_plain_text(address: str, permitted: bool | None) -> None:
         )
 
 
-def _channel(address: str, file: Path | None) -> grpc.Channel:
+def _path_in(variable: str) -> Path | None:
+    given = os.environ.get(variable, "")
+    return Path(given) if given else None
+
+
+def _channel(address: str, roots: Path | None, identity: Path | None) -> grpc.Channel:
     import grpc
 
     from placement.service.protocol.keepalive import keepalive_options
 
     options = [("grpc.enable_http_proxy", 0), *keepalive_options()]
-    if file is None:
+    if roots is None:
+        if identity is not None:
+            raise UsageError(f"identity: expected TLS (--ca or {CERTIFICATE}) too, got {identity} without it")
         return grpc.insecure_channel(address, options)
-    try:
-        roots = file.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}") from None
+    # One file for both: what reads the key skips the certificates, and the other way round.
+    own = None if identity is None else _content(identity)
+    credentials = grpc.ssl_channel_credentials(_content(roots), own, own)
     if address.startswith("unix:"):
         options.append(("grpc.ssl_target_name_override", "localhost"))  # type: ignore[arg-type]
-    return grpc.secure_channel(address, grpc.ssl_channel_credentials(roots), options)
+    return grpc.secure_channel(address, credentials, options)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
 
 
 @contextmanager

@@ -39,6 +39,12 @@ def add_connection(command: argparse.ArgumentParser) -> None:
         help="use TLS with these root certificates (default $MLTCP_PLACEMENT_CA)",
     )
     group.add_argument(
+        "--identity",
+        type=Path,
+        metavar="FILE",
+        help="PEM file with your certificate and its key, for mutual TLS (default $MLTCP_PLACEMENT_IDENTITY)",
+    )
+    group.add_argument(
         "--plain-text-tokens",
         action="store_true",
         help="send the token over TCP without TLS too (default $MLTCP_PLACEMENT_PLAIN_TEXT_TOKENS)",
@@ -63,6 +69,7 @@ def client_of(options: argparse.Namespace) -> Client:
         options.address,
         token=token,
         certificate=options.ca,
+        identity=options.identity,
         plain_text_tokens=options.plain_text_tokens or None,
         socket_owner=options.socket_owner,
     )

@@ -97,6 +97,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     security.add_argument("--key", type=Path, metavar="FILE", help="private key of the certificate, PEM")
     security.add_argument(
+        "--client-ca",
+        type=Path,
+        metavar="FILE",
+        help="accept only clients with a certificate of one of these authorities, PEM (mutual TLS)",
+    )
+    security.add_argument(
         "--tokens", type=Path, metavar="FILE", help="accept only calls with a token in this file"
     )
     security.add_argument(
@@ -185,7 +191,9 @@ def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConf
             options.patience,
             *_kept(options.keep_ended),
         ),
-        Security(options.certificate, options.key, options.tokens, options.plain_text_tokens),
+        Security(
+            options.certificate, options.key, options.tokens, options.plain_text_tokens, options.client_ca
+        ),
         _mode(options.socket_mode),
         servers,
         links,

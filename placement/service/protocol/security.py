@@ -26,22 +26,26 @@ class Security:
         key: a PEM file with the certificate's private key.
         tokens: a file with the accepted tokens (see `tokens`); None: calls need no token.
         plain_text_tokens: accept tokens over TCP without TLS, where they can be read on the way.
+        client_ca: a PEM file with the authorities of clients' certificates; None: clients need none.
     """
 
     certificate: Path | None = None
     key: Path | None = None
     tokens: Path | None = None
     plain_text_tokens: bool = False
+    client_ca: Path | None = None
 
     def check(self, address: Address) -> None:
         """Check that the settings protect a service at this address.
 
         Raises:
-            UsageError: other hosts could connect without TLS, tokens would be sent in clear text, or only one of
-                certificate and key is given.
+            UsageError: other hosts could connect without TLS, tokens would be sent in clear text, only one of
+                certificate and key is given, or clients shall have certificates without TLS.
         """
         if (self.certificate is None) != (self.key is None):
             raise UsageError("--certificate and --key: expected both or neither, got one")
+        if self.client_ca is not None and self.certificate is None:
+            raise UsageError("--client-ca: expected --certificate and --key too, got neither")
         if self.certificate is None and not address.is_local:
             raise UsageError(
                 f"--address: expected unix:/path or a loopback address without --certificate and --key, got {address}"
@@ -76,7 +80,10 @@ class Security:
         """
         if self.certificate is None or self.key is None:
             return None
-        return grpc.ssl_server_credentials([(_read(self.key), _read(self.certificate))])
+        pair = (_read(self.key), _read(self.certificate))
+        if self.client_ca is None:
+            return grpc.ssl_server_credentials([pair])
+        return grpc.ssl_server_credentials([pair], _read(self.client_ca), require_client_auth=True)
 
     def accepted_tokens(self) -> AcceptedTokens | None:
         """The accepted tokens; None if calls need no token.

@@ -89,6 +89,27 @@ def test_over_tls_only_those_who_trust_the_certificate_are_answered(tmp_path, ce
             client.clock_ns()
 
 
+def test_client_certificates_need_tls(certificate):
+    with pytest.raises(UsageError, match="--client-ca: expected --certificate and --key too"):
+        Security(client_ca=certificate[0]).check(Address.parse("127.0.0.1:0"))
+    with pytest.raises(UsageError, match="identity: expected TLS"):
+        Client("127.0.0.1:1", identity=certificate[0])
+
+
+def test_under_mutual_tls_only_clients_with_a_certificate_are_answered(tmp_path, certificate, monkeypatch):
+    identity = tmp_path / "identity.pem"
+    identity.write_bytes(b"".join(path.read_bytes() for path in certificate))
+    security = Security(*certificate, client_ca=certificate[0])
+    with serving(tmp_path, address="127.0.0.1:0", security=security, **two_racks()) as address:
+        with Client(address, certificate=certificate[0], identity=identity) as client:
+            assert len(client.status().servers) == 4
+        with Client(address, certificate=certificate[0]) as client, pytest.raises(ServiceError):
+            client.clock_ns()
+        monkeypatch.setenv("MLTCP_PLACEMENT_IDENTITY", str(identity))
+        with Client(address, certificate=certificate[0]) as client:
+            assert len(client.status().servers) == 4
+
+
 def test_without_one_of_the_tokens_nothing_is_answered_but_health(tmp_path, tokens):
     with serving(tmp_path, security=Security(tokens=tokens), **two_racks()) as address:
         for known in (TOKEN, "another-long-token-123"):
