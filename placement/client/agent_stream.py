@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
 from threading import Event
 
 from mltcp.core.delay import Decision, Delay, Detach
 from placement.client.client import Client
+from placement.engines.processes import boot_id, pid_namespace, start_ticks
 from placement.service.protocol import placement_pb2 as pb
+from placement.service.protocol.service_address import RESTARTS
 
 _CLOSE_S = 1.0
 
@@ -26,7 +29,8 @@ class AgentStream:
         self._client = client
         self._messages: SimpleQueue[pb.AgentMessage | None] = SimpleQueue()
         self._reading, self._ended = False, Event()
-        self._messages.put(pb.AgentMessage(hello=pb.Hello(job_id=job_id, ranks=ranks)))
+        hello = pb.Hello(job_id=job_id, ranks=ranks, process=this_process(), restarts=_restarts())
+        self._messages.put(pb.AgentMessage(hello=hello))
 
     def report_iteration(self, number: int, began_ns: int, duration_ns: int) -> None:
         """Report an iteration of the job; `began_ns` is on the service's clock."""
@@ -71,3 +75,16 @@ class AgentStream:
         if self._reading:
             self._ended.wait(_CLOSE_S)
         self._client.close()
+
+
+def this_process() -> pb.AgentProcess:
+    """This process, as the service can recognise it if it is on the same machine."""
+    pid = os.getpid()
+    return pb.AgentProcess(
+        boot_id=boot_id(), pid_namespace=pid_namespace(), pid=pid, start_ticks=start_ticks(pid) or 0
+    )
+
+
+def _restarts() -> int | None:
+    text = os.environ.get(RESTARTS, "")
+    return int(text) if text.isdecimal() else None

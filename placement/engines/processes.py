@@ -22,6 +22,11 @@ def boot_id() -> str:
         return file.read().strip()
 
 
+def pid_namespace() -> int:
+    """What tells the numbers of processes that this process sees from those of other containers."""
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
 def end_with(parent: int) -> None:
     """Have the kernel kill this process when its parent, with pid ``parent``, ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from placement.engines.engine import Engine, EngineEvent, EngineJob, HostShare, JobHandle
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.service_address import TOKEN
+from placement.service.protocol.service_address import RESTARTS, TOKEN
 from placement.service.protocol.tokens import AcceptedTokens
 from placement.service.state.job_record import JobRecord
 
@@ -53,7 +53,7 @@ class EngineRunner:
         Raises:
             MltcpError: the engine failed to start it.
         """
-        environment = {**self._environment, "MLTCP_JOB": job.id}
+        environment = {**self._environment, "MLTCP_JOB": job.id, RESTARTS: str(job.restarts)}
         if self._tokens is not None:
             # Otherwise the job would inherit the service's own token, which may be an operator's.
             environment[TOKEN] = self._tokens.token_of_job(job.number)

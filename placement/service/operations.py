@@ -367,23 +367,36 @@ class ServiceOperations:
         if self._scheduling is not None:
             self._scheduling.advanced()
 
-    def _agent_gone(self, job_id: str, orderly: bool) -> None:
+    def _agent_gone(self, job_id: str, orderly: bool, process_gone: bool) -> bool:
+        """End a job whose agent is gone, unless its processes may go on; returns whether it is settled."""
         job = self._registry.jobs[job_id]
         did = "left" if orderly else "was gone"
         reason = (
             f"its agent {did}, and did not come back within its lease of {self.context.rules.lease_s:g} s"
         )
         if not job.placed:
-            return  # it was stopped meanwhile, and waits
+            return True  # it was stopped meanwhile, and waits
         if self._engine_jobs is None or not job.engine:
+            if not orderly and not process_gone:
+                self._keep(
+                    job, f"{reason}; its slots are kept, since it may go on: release it if it does not"
+                )
+                return False
             self._end(job, pb.ENDED if orderly else pb.FAILED, reason)
-            return
+            return True
         self._registry.update(
             replace(job, shift_ns=None, turn="", agent=False, reason=job.reason if orderly else reason)
         )
         self.context.save([self._registry.jobs[job_id]])
         if not orderly:
             self._begin(self._engine_jobs.stop(job_id))
+        return True
+
+    def _keep(self, job: JobRecord, reason: str) -> None:
+        """Leave a job its slots, and say why."""
+        if job.reason != reason:
+            self._registry.update(replace(job, reason=reason))
+            self.context.save([self._registry.jobs[job.id]])
 
     def _end(self, job: JobRecord, state: int, reason: str) -> None:
         ended = self._registry.end(job, state, reason, self.context.clock.now_ns())

@@ -69,7 +69,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=float,
         default=30.0,
         metavar="SECONDS",
-        help="how long a job whose agent is gone keeps its slots (default 30)",
+        help="how long the agent of a job may be gone before the job is taken for ended (default 30)",
     )
     rules.add_argument(
         "--patience",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from placement.service.agents.agent_process import is_known_to_be_gone
 from placement.service.agents.drift import IterationTiming, JobTimelines
 from placement.service.agents.sessions import AgentSession, AgentSessions
 from placement.service.context import ServiceContext
@@ -21,17 +22,18 @@ class AgentCoordinator:
 
     Args:
         context: the service's state.
-        on_gone: called when the lease of a job expires, with the job's id and whether its agent closed the stream
-            in an orderly way.
+        on_gone: called when the lease of a job expires, with the job's id, whether its agent closed the stream in an
+            orderly way, and whether the agent's process is known to be gone. False: the lease begins again.
     """
 
-    def __init__(self, context: ServiceContext, on_gone: Callable[[str, bool], None]) -> None:
+    def __init__(self, context: ServiceContext, on_gone: Callable[[str, bool, bool], bool]) -> None:
         self._context = context
         self._on_gone = on_gone
         self._timelines = JobTimelines(context.rules.drift_threshold)
         self.sessions = AgentSessions(context.rules.lease_s, self._lease_over)
         self._left: set[str] = set()
         self._held: dict[str, pb.Delay] = {}
+        self._processes: dict[str, pb.AgentProcess] = {}
 
     def resume(self) -> None:
         """After a restart, start the lease of every job that had an agent."""
@@ -48,6 +50,10 @@ class AgentCoordinator:
         job = self._context.registry.job(hello.job_id, "hello.job_id")
         if not job.placed:
             raise wrong_state("hello.job_id", job, "PLACED")
+        if hello.HasField("restarts") and hello.restarts != job.restarts:
+            raise wrong_state(
+                "hello.restarts", job, f"in run {hello.restarts}, as this agent, not {job.restarts}"
+            )
         if not 1 <= hello.ranks <= 1_000_000:
             raise invalid("hello.ranks", f"expected 1 to 1000000, got {hello.ranks}")
         session = AgentSession(job.id, hello.ranks)
@@ -55,8 +61,9 @@ class AgentCoordinator:
         self._timelines.forget(job.id)
         self._left.discard(job.id)
         self._held.pop(job.id, None)
-        if not job.agent:
-            self._change(replace(job, agent=True))
+        self._processes[job.id] = hello.process
+        if not job.agent or (job.reason and not job.engine):
+            self._change(replace(job, agent=True, reason="" if not job.engine else job.reason))
         return session
 
     def leave(self, session: AgentSession, orderly: bool) -> None:
@@ -135,6 +142,7 @@ class AgentCoordinator:
         self._timelines.drop(job.id)
         self._left.discard(job.id)
         self._held.pop(job.id, None)
+        self._processes.pop(job.id, None)
 
     def _reporting_group(self, job: JobRecord, now_ns: int) -> list[JobRecord]:
         """The jobs with the same turn as this one, itself included, that report."""
@@ -156,8 +164,12 @@ class AgentCoordinator:
 
     def _lease_over(self, job_id: str) -> None:
         orderly = job_id in self._left
-        self._left.discard(job_id)
-        self._on_gone(job_id, orderly)
+        process = self._processes.get(job_id)
+        gone = process is not None and is_known_to_be_gone(process)
+        if self._on_gone(job_id, orderly, gone):
+            self._left.discard(job_id)
+        else:
+            self.sessions.lease(job_id)
 
 
 def _targets(group: Sequence[JobRecord]) -> tuple[dict[str, int], dict[str, int]]:

@@ -431,12 +431,28 @@ class AgentMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., iteration: _Optional[_Union[IterationReport, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., profile: _Optional[_Union[ProfileReport, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("job_id", "ranks")
+    __slots__ = ("job_id", "ranks", "process", "restarts")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     ranks: int
-    def __init__(self, job_id: _Optional[str] = ..., ranks: _Optional[int] = ...) -> None: ...
+    process: AgentProcess
+    restarts: int
+    def __init__(self, job_id: _Optional[str] = ..., ranks: _Optional[int] = ..., process: _Optional[_Union[AgentProcess, _Mapping]] = ..., restarts: _Optional[int] = ...) -> None: ...
+
+class AgentProcess(_message.Message):
+    __slots__ = ("boot_id", "pid_namespace", "pid", "start_ticks")
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    PID_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    START_TICKS_FIELD_NUMBER: _ClassVar[int]
+    boot_id: str
+    pid_namespace: int
+    pid: int
+    start_ticks: int
+    def __init__(self, boot_id: _Optional[str] = ..., pid_namespace: _Optional[int] = ..., pid: _Optional[int] = ..., start_ticks: _Optional[int] = ...) -> None: ...
 
 class IterationReport(_message.Message):
     __slots__ = ("number", "began_ns", "duration_ns")

@@ -10,6 +10,9 @@ from mltcp.core.address import Address
 VARIABLE = "MLTCP_PLACEMENT"
 """The environment variable with the address of the service."""
 
+RESTARTS = "MLTCP_RESTARTS"
+"""Environment variable by which the engine tells a run of a job how often the job was stopped and queued before."""
+
 TOKEN = "MLTCP_PLACEMENT_TOKEN"
 """The environment variable with the token of the service."""
 

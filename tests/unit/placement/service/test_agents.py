@@ -3,6 +3,7 @@
 import queue
 import re
 import socket
+import subprocess
 import threading
 from contextlib import suppress
 
@@ -10,6 +11,7 @@ import pytest
 
 from placement.client.agent_stream import AgentStream
 from placement.client.client import Client, RefusedError, ServiceError
+from placement.engines.processes import boot_id, pid_namespace, start_ticks
 from placement.service.agents.drift import ALLOWANCE
 from placement.service.context import ServiceRules
 from placement.service.protocol import placement_pb2 as pb
@@ -21,13 +23,13 @@ MS = 10**6
 class Agent:
     """The agent of a job, controlled by the test."""
 
-    def __init__(self, address, job_id, hello=True):
+    def __init__(self, address, job_id, hello=True, process=None, restarts=None):
         self.client = Client(address)
         self.messages = queue.SimpleQueue()
         self.decisions = queue.SimpleQueue()
         self.error = None
         if hello:
-            self.say(hello=pb.Hello(job_id=job_id, ranks=2))
+            self.say(hello=pb.Hello(job_id=job_id, ranks=2, process=process, restarts=restarts))
         self.thread = threading.Thread(target=self._read)
         self.thread.start()
 
@@ -190,9 +192,18 @@ def test_a_drift_below_the_threshold_is_let_be(address, client, agents):
     assert b.decisions.empty()
 
 
-def test_an_agent_that_vanishes_gives_back_slots_and_time_shift_after_the_lease(address, client, agents):
-    agent = agents(address, "a")
-    attached(client, "a")
+def process_of(child):
+    """A child process, as an agent in it would describe itself."""
+    return pb.AgentProcess(
+        boot_id=boot_id(), pid_namespace=pid_namespace(), pid=child.pid, start_ticks=start_ticks(child.pid)
+    )
+
+
+def test_an_agent_that_is_killed_gives_back_slots_and_time_shift_after_the_lease(address, client, agents):
+    with subprocess.Popen(["sleep", "60"]) as child:
+        agent = agents(address, "a", process=process_of(child))
+        attached(client, "a")
+        child.kill()
     agent.vanish()
     status = eventually(lambda: (found := client.job("a")).state == pb.FAILED and found)
     assert status.reason == "its agent was gone, and did not come back within its lease of 0.2 s"
@@ -204,6 +215,52 @@ def test_an_agent_that_vanishes_gives_back_slots_and_time_shift_after_the_lease(
         "s3": 4,
     }
     assert not client.job("b").HasField("shift_ns"), "it shares its links with nobody any more"
+
+
+KEPT = (
+    "its agent was gone, and did not come back within its lease of 0.2 s; its slots are kept, since it may go on: "
+    "release it if it does not"
+)
+
+
+@pytest.mark.parametrize("where", ["unknown", "alive", "other machine", "other container"])
+def test_slots_are_not_given_to_others_while_the_processes_there_may_go_on(address, client, agents, where):
+    with subprocess.Popen(["sleep", "60"]) as child:
+        process = process_of(child)
+        if where == "unknown":
+            process = None
+        elif where == "other machine":
+            process.boot_id = "another"
+        elif where == "other container":
+            process.pid_namespace += 1
+        if where != "alive":
+            child.kill()
+            child.wait()
+        agent = agents(address, "a", process=process)
+        attached(client, "a")
+        agent.vanish()
+        eventually(lambda: client.job("a").reason == KEPT)
+        assert client.job("a").state == pb.PLACED
+        child.kill()
+    if where == "alive":
+        eventually(lambda: client.job("a").state == pb.FAILED)
+        return
+    back = agents(address, "a")
+    attached(client, "a")
+    assert client.job("a").reason == ""
+    back.vanish()
+    eventually(lambda: client.job("a").reason == KEPT)
+    client.release("a")
+    assert client.job("a").state == pb.ENDED
+
+
+def test_an_agent_of_an_earlier_run_is_refused(address, client):
+    late = Agent(address, "a", restarts=1)
+    assert late.decision() is None
+    assert "expected a job that is in run 1, as this agent, not 0" in str(late.error)
+    late.vanish()
+    assert client.job("a").state == pb.PLACED
+    assert not client.job("a").attached
 
 
 def test_an_agent_whose_host_is_gone_without_a_word_is_missed(tmp_path, agents):
@@ -219,8 +276,7 @@ def test_an_agent_whose_host_is_gone_without_a_word_is_missed(tmp_path, agents):
         eventually(lambda: client.job("a").attached)
         relay.forget()
         # Nothing is sent, and no connection ends: without pings this would take hours.
-        status = eventually(lambda: (found := client.job("a")).state == pb.FAILED and found)
-        assert status.reason == "its agent was gone, and did not come back within its lease of 0.2 s"
+        eventually(lambda: client.job("a").reason == KEPT)
 
 
 def test_an_agent_that_takes_its_leave_ends_the_job_after_the_lease(address, client, agents):
@@ -263,9 +319,8 @@ def test_jobs_that_had_agents_have_the_lease_after_a_restart(tmp_path, agents):
         attached(client, "with")
     assert agent.decision() is None, "the stream ends without a Detach: the agent is to come back"
     with serving(tmp_path, rules=ServiceRules(lease_s=0.1)) as address, Client(address) as client:
-        assert client.job("with").state in (pb.PLACED, pb.FAILED)
-        eventually(lambda: client.job("with").state == pb.FAILED)
-        assert client.job("without").state == pb.PLACED
+        eventually(lambda: "its slots are kept" in client.job("with").reason)
+        assert client.job("without").reason == ""
 
 
 BAD_REPORTS = {

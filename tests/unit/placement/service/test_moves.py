@@ -19,7 +19,7 @@ SERVER = pb.Server(name="a", cpu_slots=2, nic_bps=1, switch="r")
 RULES = ServiceRules("elastic-edf", grace_s=100, restart_cost_s=0)
 TRAINING = """
 trap 'while [ ! -e go ]; do sleep 0.2; done; exit 0' TERM
-[ $RANK != 0 ] || echo $WORLD_SIZE >> $MLTCP_JOB.runs
+[ $RANK != 0 ] || echo $MLTCP_RESTARTS:$WORLD_SIZE >> $MLTCP_JOB.runs
 while [ ! -e $MLTCP_JOB.end ]; do sleep 0.2; done
 """
 """Stops on SIGTERM, as soon as there is a file `go`; ends when there is a file that asks it to."""
@@ -49,7 +49,7 @@ def test_jobs_are_moved_one_decision_at_a_time_and_wait_when_the_service_is_stop
     ):
         client.submit(training("j", tmp_path))
         assert placed(client, "j").restarts == 0
-        eventually(lambda: runs("j") == ["2"])
+        eventually(lambda: runs("j") == ["0:2"])
         assert "elastic-edf: placed on 2 slots, after j was queued" in client.explain("j").summary
 
         client.submit(training("k", tmp_path))
@@ -72,7 +72,7 @@ def test_jobs_are_moved_one_decision_at_a_time_and_wait_when_the_service_is_stop
             client.place("k")
         assert runs("k") == []
         (tmp_path / "go").touch()
-        eventually(lambda: runs("j") == ["2", "1"] and runs("k") == ["1"])
+        eventually(lambda: runs("j") == ["0:2", "1:1"] and runs("k") == ["0:1"])
         assert [client.job(name).restarts for name in "jk"] == [1, 0]
         assert client.explain("j").summary.startswith(
             "elastic-edf: moved from a:0,1 to 1 slot (restart 1), after k was queued"
