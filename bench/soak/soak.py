@@ -143,10 +143,14 @@ class _Faults(threading.Thread):
 
 
 def _check_jobs(world: World, result: SoakResult) -> None:
-    """Let all jobs end, and compare them with the acknowledged submissions."""
+    """Let the jobs that run end, release those that wait, and compare all with the acknowledged submissions."""
     acknowledged = set(read_records(world.directory, "acknowledged"))
     with ServiceClient(world.service.address, timeout_s=30) as client:
         client.change_servers([server.server.name for server in client.status().servers], pb.IN_USE)
+
+        for job in client.status(unended=True, cluster=False).jobs:
+            if job.state == pb.QUEUED:
+                client.release(job.job.id, "the soak ends")
 
         def all_ended() -> bool:
             return not client.status(unended=True, cluster=False).jobs

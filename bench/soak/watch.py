@@ -67,7 +67,10 @@ class Watch(threading.Thread):
         self.slowest_s = max(self.slowest_s, took_s)
         self.breaches += wrong
         if took_s > LONGEST_S:
-            self.breaches.append(f"{self._program}: a status took {took_s:.1f} s")
+            back_s = self._availability.back_for_s - took_s
+            self.breaches.append(
+                f"{self._program}: a status took {took_s:.1f} s, {back_s:.1f} s after its return"
+            )
 
     def end(self) -> None:
         """End the thread after the question that is under way."""

@@ -37,6 +37,7 @@ class Availability:
         self.lock = RLock()
         self._generation = 0
         self._away = 0
+        self._back_s = time.monotonic()
 
     @contextmanager
     def away(self) -> Iterator[None]:
@@ -48,6 +49,12 @@ class Availability:
                 yield
             finally:
                 self._away -= 1
+                self._back_s = time.monotonic()
+
+    @property
+    def back_for_s(self) -> float:
+        """For how long the program has been back."""
+        return time.monotonic() - self._back_s
 
     @property
     def moment(self) -> int | None:

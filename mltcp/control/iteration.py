@@ -10,6 +10,11 @@ differ from these in that they enclose the same number of bytes each time. So th
 pauses on a ladder of pause lengths, each rung twice the one below, and learns from a rung as soon as two
 consecutive counts on it agree.
 
+A job may also send a little while it computes: it logs, or loads data. Such traffic hides the pause. So a stretch
+without more than a small part of the job's mean rate counts as a pause too, if it is long beside the silences in it.
+Where there is no small traffic this changes nothing: a pause is a silence, and known from the first acknowledgement
+after it.
+
 Source: MLTCP, arXiv 2402.09589, on finding boundaries and learning total_bytes; the ladder is ours.
 """
 
@@ -47,6 +52,22 @@ More than that are not buckets between compute phases, but iterations between ch
 """
 
 
+SMALL_SHIFT = 4
+"""Traffic is small while no PAUSE_FLOOR_NS has more than 1/16 of what the job sends in that time on average."""
+
+MEAN_WINDOWS = 1 << 14
+"""After this many times PAUSE_FLOOR_NS (82 s) the mean begins to forget: what went before counts for half."""
+
+SHORTEST_STRETCH_NS = 4 * PAUSE_FLOOR_NS
+"""The shortest stretch of small traffic that counts as a pause."""
+
+SILENCES_IN_STRETCH = 4
+"""A stretch of small traffic counts as a pause if it is this many times as long as the longest silence in it.
+
+If it is not, that silence is the pause.
+"""
+
+
 @dataclass(frozen=True)
 class IterationRecord:
     """One finished iteration of a flow.
@@ -78,7 +99,9 @@ class _Rung:
     def count(self, seen_bytes: int) -> None:
         """Close the count at such a pause, after `seen_bytes` in all."""
         enclosed = seen_bytes - self.mark
-        if enclosed == 0:
+        if (
+            enclosed <= 0
+        ):  # below 0: a silence in small traffic was counted after the pause that holds it had begun
             return
         self.alike = self.alike + 1 if _alike(enclosed, self.previous_bytes, LEARN_SHIFT) else 1
         self.previous_bytes = enclosed
@@ -108,6 +131,14 @@ class IterationTracker:
         self.last_ns = 0
         self.bytes = 0
         self.seen_bytes = 0
+        self._mean_from_ns = 0
+        self._mean_bytes = 0
+        self._stretch_ns = 0
+        self._stretch_mark = 0
+        self._silence_ns = 0
+        self._window_ns = 0
+        self._window_bytes = 0
+        self._window_floor = 0
         self._rungs = [_Rung() for _ in range(RUNGS)]
 
     @property
@@ -123,18 +154,35 @@ class IterationTracker:
         """F in Q16 now; 1 (the base algorithm) while iterations are not recognised."""
         return aggressiveness.fixed(self.ratio_q16()) if self.recognised else ONE_Q16
 
-    def observe(self, now_ns: int, acked_bytes: int) -> IterationRecord | None:
+    def observe(self, now_ns: int, acked_bytes: int, begins: bool = False) -> IterationRecord | None:
         """Count `acked_bytes` that were acknowledged at `now_ns` (above 0, any monotonic clock).
 
-        Returns the record of the previous iteration, if this acknowledgement begins a new one. A time before that
-        of the last call counts as the same time.
+        `begins`: a flow of the job that was silent for more than the gap sends again. Returns the record of the
+        previous iteration, if this acknowledgement begins a new one. A time before that of the last call counts as the
+        same time.
         """
-        record = None
+        silence_ns = 0
         if self.last_ns == 0:
-            self.start_ns = self.last_ns = now_ns
+            self.start_ns = self.last_ns = self._mean_from_ns = self._stretch_ns = self._window_ns = now_ns
         elif now_ns > self.last_ns:
-            record = self._after_pause(now_ns - self.last_ns, now_ns)
-            self.last_ns = now_ns
+            silence_ns = now_ns - self.last_ns
+            self._silence_ns = max(self._silence_ns, silence_ns)
+            if now_ns - self._window_ns >= PAUSE_FLOOR_NS:
+                self._begin_window(now_ns)
+        self._window_bytes += acked_bytes
+        active = self._window_bytes > self._window_floor or (begins and self.recognised)
+        record = None
+        if active and self._is_pause():
+            record = self._after_small_traffic()
+        elif silence_ns and not self._is_within_small(silence_ns, now_ns):
+            record = self._after_pause(silence_ns, now_ns)
+        self.last_ns = max(self.last_ns, now_ns)
+        if active:
+            self._stretch_ns, self._stretch_mark, self._silence_ns = (
+                self.last_ns,
+                self.seen_bytes + acked_bytes,
+                0,
+            )
         self.bytes += acked_bytes
         self.seen_bytes += acked_bytes
         if self.recognised and self.bytes > 2 * self.total_bytes:
@@ -149,10 +197,44 @@ class IterationTracker:
         if acked == 0:
             return None
         record = self.observe(from_ns, acked)
+        if self._stretch_ns == self.last_ns:
+            self._stretch_ns = max(self.last_ns, to_ns)
         self.last_ns = max(self.last_ns, to_ns)
         return record
 
-    def _after_pause(self, pause_ns: int, now_ns: int) -> IterationRecord | None:
+    def _begin_window(self, now_ns: int) -> None:
+        """Begin to count the bytes of the next PAUSE_FLOOR_NS, and set how many are few."""
+        self._mean_bytes += self._window_bytes
+        windows = (now_ns - self._mean_from_ns) // PAUSE_FLOOR_NS + 1
+        self._window_ns, self._window_bytes = now_ns, 0
+        self._window_floor = self._mean_bytes // windows >> SMALL_SHIFT
+        if windows >= MEAN_WINDOWS:
+            self._mean_bytes >>= 1
+            self._mean_from_ns += (now_ns - self._mean_from_ns) >> 1
+
+    def _is_pause(self) -> bool:
+        """Whether the stretch of small traffic up to this window was a pause."""
+        length_ns = self._window_ns - self._stretch_ns
+        return length_ns >= max(SHORTEST_STRETCH_NS, SILENCES_IN_STRETCH * self._silence_ns)
+
+    def _is_within_small(self, silence_ns: int, now_ns: int) -> bool:
+        """Whether a silence separates small traffic from small traffic, and so teaches nothing."""
+        return self._stretch_ns < self.last_ns and 2 * silence_ns <= now_ns - self._stretch_ns
+
+    def _after_small_traffic(self) -> IterationRecord | None:
+        """Handle a pause with small traffic, whose bytes are of the next iteration."""
+        last_ns, small = self.last_ns, self.seen_bytes - self._stretch_mark
+        within = min(small, self.bytes)
+        self.last_ns = self._stretch_ns
+        self.bytes -= within
+        self.seen_bytes -= small
+        record = self._after_pause(self._window_ns - self._stretch_ns, self._window_ns, holds_small=True)
+        self.last_ns = last_ns
+        self.bytes += within
+        self.seen_bytes += small
+        return record
+
+    def _after_pause(self, pause_ns: int, now_ns: int, holds_small: bool = False) -> IterationRecord | None:
         if self.gap_given:
             if pause_ns <= self.gap_ns:
                 return None
@@ -160,7 +242,7 @@ class IterationTracker:
             return None
         if self.recognised and self.bytes > 0 and pause_ns > self.gap_ns:
             self._check(pause_ns)
-        self._learn(pause_ns)
+        self._learn(pause_ns, holds_small)
         return self._close(now_ns) if pause_ns > self.gap_ns else None
 
     def _close(self, now_ns: int) -> IterationRecord | None:
@@ -196,13 +278,13 @@ class IterationTracker:
             self.longest_pause_ns += (pause_ns - self.longest_pause_ns) >> 3
         self.gap_ns = self.longest_pause_ns >> 1
 
-    def _learn(self, pause_ns: int) -> None:
+    def _learn(self, pause_ns: int, holds_small: bool) -> None:
         """Count this pause on the ladder and learn from the highest rung that counts it."""
         top = 0 if self.gap_given else _highest_rung(pause_ns)
         for rung in self._rungs[: top + 1]:
             rung.count(self.seen_bytes)
         highest = self._rungs[top]
-        if self._teaches(highest, pause_ns):
+        if self._teaches(highest, pause_ns) or (holds_small and self._teaches_longer(highest, pause_ns)):
             if not self.total_given:
                 self.total_bytes = highest.previous_bytes
             if not self.gap_given:
@@ -229,6 +311,16 @@ class IterationTracker:
             and pause_ns > 2 * self.longest_pause_ns
             and not _alike(rung.previous_bytes, self.total_bytes, ALIKE_SHIFT)
             and rung.previous_bytes <= LARGEST_REGROUPING * self.total_bytes
+        )
+
+    def _teaches_longer(self, rung: _Rung, pause_ns: int) -> bool:
+        """Whether a silence at the begin of small traffic was taken for the whole pause."""
+        return (
+            self.gap_settled
+            and not self.gap_given
+            and pause_ns > 2 * self.longest_pause_ns
+            and (self.total_given or rung.alike >= LEARN_ALIKE)
+            and _alike(rung.previous_bytes, self.total_bytes, ALIKE_SHIFT)
         )
 
     def _forget(self) -> None:

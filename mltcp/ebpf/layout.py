@@ -23,7 +23,7 @@ LARGEST_REFERENCE_S = 4000.0
 """The largest `Action.reference_s`: microseconds in 32 bits."""
 
 _LAW = struct.Struct("=8I")
-_TRACKER = struct.Struct("=8Q4I336s")
+_TRACKER = struct.Struct("=8Q4I8Q336s")
 _JOB = struct.Struct(f"=II{_LAW.size}s{_TRACKER.size}s32sQQII")
 _RECORD = struct.Struct("=II6Q")
 _FLOW_LINE = struct.Struct("=QIIHHHH16s16sIIIIIIQQQ16s")
@@ -73,6 +73,14 @@ class Tracker:
     given: int = 0
     gap_settled: int = 0
     reserved: int = 0
+    stretch_ns: int = 0
+    stretch_mark: int = 0
+    silence_ns: int = 0
+    window_ns: int = 0
+    window_bytes: int = 0
+    window_floor: int = 0
+    mean_from_ns: int = 0
+    mean_bytes: int = 0
     rungs: Raw = _NO_RUNGS
 
     @classmethod

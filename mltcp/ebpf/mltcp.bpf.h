@@ -23,6 +23,10 @@
 #define LEARN_ALIKE 2
 #define MISSES_TO_FORGET 4
 #define LARGEST_REGROUPING 16
+#define SMALL_SHIFT 4
+#define MEAN_WINDOWS (1ULL << 14)
+#define SHORTEST_STRETCH_NS (4 * PAUSE_FLOOR_NS)
+#define SILENCES_IN_STRETCH 4
 
 #define GIVEN_TOTAL 1U
 #define GIVEN_GAP 2U
@@ -77,6 +81,15 @@ struct tracker {
 	__u32 given;
 	__u32 gap_settled; /* given, or learned: until then gap_ns is a guess */
 	__u32 reserved;
+	/* Small traffic: since stretch_ns there has been nothing else; a window of PAUSE_FLOOR_NS has few bytes or not. */
+	__u64 stretch_ns;
+	__u64 stretch_mark;
+	__u64 silence_ns; /* the longest in the stretch */
+	__u64 window_ns;
+	__u64 window_bytes;
+	__u64 window_floor;
+	__u64 mean_from_ns;
+	__u64 mean_bytes;
 	struct rung rungs[RUNGS];
 };
 
@@ -105,7 +118,7 @@ struct flow {
 	__u32 lost_q16; /* the fraction of a packet by which the window has still to be decreased */
 	__u32 looks; /* whether the next round trip is to tell if others fill the queue */
 	__u32 level; /* of the cgroup whose program has tagged it; 0: none has */
-	__u32 reserved;
+	__u32 active_ms; /* when something of it was last acknowledged */
 	struct tracker tracker; /* only used without a job */
 };
 
@@ -253,7 +266,7 @@ static __always_inline void mltcp_count_rung(struct rung *rung, __u64 seen)
 {
 	__u64 enclosed = seen - rung->mark;
 
-	if (!enclosed)
+	if (seen <= rung->mark)
 		return;
 	rung->alike = mltcp_are_alike(enclosed, rung->previous_bytes, LEARN_SHIFT) ? rung->alike + 1 : 1;
 	rung->previous_bytes = enclosed;
@@ -273,8 +286,15 @@ static __always_inline bool mltcp_teaches(const struct tracker *t, __u64 alike, 
 	       !mltcp_are_alike(bytes, t->total_bytes, ALIKE_SHIFT) && bytes <= LARGEST_REGROUPING * t->total_bytes;
 }
 
+/* Whether a silence at the begin of small traffic was taken for the whole pause. */
+static __always_inline bool mltcp_teaches_longer(const struct tracker *t, __u64 alike, __u64 bytes, __u64 pause)
+{
+	return t->gap_settled && !(t->given & GIVEN_GAP) && pause > 2 * t->longest_pause_ns &&
+	       (t->given & GIVEN_TOTAL || alike >= LEARN_ALIKE) && mltcp_are_alike(bytes, t->total_bytes, ALIKE_SHIFT);
+}
+
 /* Count a pause on the rungs, and learn total_bytes and the gap from the highest one that counts it. */
-static __always_inline void mltcp_learn(struct tracker *t, __u64 pause)
+static __always_inline void mltcp_learn(struct tracker *t, __u64 pause, bool holds_small)
 {
 	__u64 alike = 0, bytes = 0;
 
@@ -287,7 +307,7 @@ static __always_inline void mltcp_learn(struct tracker *t, __u64 pause)
 		alike = t->rungs[k].alike;
 		bytes = t->rungs[k].previous_bytes;
 	}
-	if (mltcp_teaches(t, alike, bytes, pause)) {
+	if (mltcp_teaches(t, alike, bytes, pause) || (holds_small && mltcp_teaches_longer(t, alike, bytes, pause))) {
 		if (!(t->given & GIVEN_TOTAL))
 			t->total_bytes = bytes;
 		if (!(t->given & GIVEN_GAP)) {
@@ -323,31 +343,93 @@ static __always_inline bool mltcp_close_iteration(struct tracker *t, __u64 now, 
 	return finished;
 }
 
-/* Handle a pause before an acknowledgement at `now`; returns whether it ends an iteration. */
-static __always_inline bool mltcp_after_pause(struct tracker *t, __u64 pause, __u64 now, struct record *record)
+/* Handle a pause that ends at `now`; returns whether it ends an iteration. */
+static __always_inline bool mltcp_after_pause(struct tracker *t, __u64 pause, __u64 now, bool holds_small,
+					      struct record *record)
 {
 	if (t->given & GIVEN_GAP ? pause <= t->gap_ns : pause < PAUSE_FLOOR_NS)
 		return false;
 	if (mltcp_is_recognised(t) && t->bytes && pause > t->gap_ns)
 		mltcp_check(t, pause);
-	mltcp_learn(t, pause);
+	mltcp_learn(t, pause, holds_small);
 	return pause > t->gap_ns && mltcp_close_iteration(t, now, record);
 }
 
-/* Count `acked` bytes at `now`. Returns whether this finished an iteration, which `record` then describes. */
-static __always_inline bool mltcp_observe(struct tracker *t, __u64 now, __u64 acked, struct record *record)
+/* Begin to count the bytes of the next PAUSE_FLOOR_NS, and set how many are few: a part of the mean. */
+static __always_inline void mltcp_begin_window(struct tracker *t, __u64 now)
 {
-	bool finished = false;
+	__u64 windows = (now - t->mean_from_ns) / PAUSE_FLOOR_NS + 1;
+
+	t->mean_bytes += t->window_bytes;
+	t->window_ns = now;
+	t->window_bytes = 0;
+	t->window_floor = t->mean_bytes / windows >> SMALL_SHIFT;
+	if (windows >= MEAN_WINDOWS) {
+		t->mean_bytes >>= 1;
+		t->mean_from_ns += (now - t->mean_from_ns) >> 1;
+	}
+}
+
+/* Whether the stretch of small traffic up to this window was a pause. */
+static __always_inline bool mltcp_is_stretch(const struct tracker *t)
+{
+	return t->window_ns >= t->stretch_ns + SHORTEST_STRETCH_NS &&
+	       t->window_ns - t->stretch_ns >= SILENCES_IN_STRETCH * t->silence_ns;
+}
+
+/* Whether a silence separates small traffic from small traffic, and so teaches nothing. */
+static __always_inline bool mltcp_is_within_small(const struct tracker *t, __u64 silence, __u64 now)
+{
+	return t->stretch_ns < t->last_ns && 2 * silence <= now - t->stretch_ns;
+}
+
+/*
+ * Count `acked` bytes at `now`. `idle` is how long the flow was silent that begins to send now, otherwise 0. Returns whether
+ * this finished an iteration, which `record` then describes.
+ */
+static __always_inline bool mltcp_observe(struct tracker *t, __u64 now, __u64 acked, __u64 idle, struct record *record)
+{
+	__u64 silence = 0, pause = 0, until = now, last, small = 0, within;
+	bool active, stretch, finished = false;
 
 	if (!t->last_ns) {
-		t->start_ns = now;
-		t->last_ns = now;
+		t->start_ns = t->last_ns = t->mean_from_ns = t->stretch_ns = t->window_ns = now;
 	} else if (now > t->last_ns) {
-		finished = mltcp_after_pause(t, now - t->last_ns, now, record);
-		t->last_ns = now;
+		silence = now - t->last_ns;
+		if (silence > t->silence_ns)
+			t->silence_ns = silence;
+		if (now - t->window_ns >= PAUSE_FLOOR_NS)
+			mltcp_begin_window(t, now);
 	}
+	t->window_bytes += acked;
+	active = t->window_bytes > t->window_floor || (idle > t->gap_ns && mltcp_is_recognised(t));
+	stretch = active && mltcp_is_stretch(t);
+	last = t->last_ns;
+	if (stretch) {
+		small = t->seen_bytes - t->stretch_mark;
+		until = t->window_ns;
+		pause = until - t->stretch_ns;
+		t->last_ns = t->stretch_ns;
+	} else if (silence && !mltcp_is_within_small(t, silence, now)) {
+		pause = silence;
+	}
+	if (pause) {
+		/* What was small is of the next iteration. */
+		within = small < t->bytes ? small : t->bytes;
+		t->bytes -= within;
+		t->seen_bytes -= small;
+		finished = mltcp_after_pause(t, pause, until, stretch, record);
+		t->bytes += within;
+		t->seen_bytes += small;
+	}
+	t->last_ns = now > last ? now : last;
 	t->bytes += acked;
 	t->seen_bytes += acked;
+	if (active) {
+		t->stretch_ns = t->last_ns;
+		t->stretch_mark = t->seen_bytes;
+		t->silence_ns = 0;
+	}
 	if (mltcp_is_recognised(t) && t->bytes > 2 * t->total_bytes)
 		mltcp_forget(t);
 	return finished;
@@ -436,10 +518,11 @@ static __always_inline void mltcp_rescale(struct job *job, __u64 took_ns)
 	job->scale_q16 = mltcp_square_root(squared);
 }
 
-/* Count the bytes acknowledged since the last call, and set the flow's F. */
-static __always_inline void mltcp_count(struct sock *sk, struct flow *flow)
+/* Count the bytes acknowledged since the last call, and set the flow's F. `starts`: the flow begins to send. */
+static __always_inline void mltcp_count(struct sock *sk, struct flow *flow, bool starts)
 {
-	__u64 now = tcp_sk(sk)->tcp_mstamp * 1000, acked_now = mltcp_payload_acked(tcp_sk(sk)), acked, x;
+	__u64 now = tcp_sk(sk)->tcp_mstamp * 1000, acked_now = mltcp_payload_acked(tcp_sk(sk)), acked, x, idle = 0;
+	__u32 now_ms = now / 1000000;
 	struct record record = {};
 	__u32 most = 0, *flows;
 	bool finished;
@@ -452,10 +535,14 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow)
 	}
 	acked = acked_now > flow->acked_seen ? acked_now - flow->acked_seen : 0;
 	flow->acked_seen += acked;
+	if (acked)
+		flow->active_ms = now_ms;
+	else if (starts && flow->active_ms)
+		idle = (__u64)(now_ms - flow->active_ms) * 1000000;
 	job = flow->job ? bpf_map_lookup_elem(&mltcp_jobs, &flow->job) : NULL;
 	if (job) {
 		bpf_spin_lock(&job->lock);
-		finished = mltcp_observe(&job->tracker, now, acked, &record);
+		finished = mltcp_observe(&job->tracker, now, acked, idle, &record);
 		x = mltcp_bytes_ratio(job->tracker.bytes, job->tracker.total_bytes);
 		iteration = job->tracker.iteration;
 		flow->factor_q16 = mltcp_is_recognised(&job->tracker) ? mltcp_factor(&job->law, x, job->scale_q16 ? job->scale_q16 : Q16_ONE) : Q16_ONE;
@@ -470,7 +557,7 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow)
 	} else {
 		const struct law paper = { SHAPE_LINEAR, 7 * Q16_ONE / 4, Q16_ONE / 4 };
 
-		finished = mltcp_observe(&flow->tracker, now, acked, &record);
+		finished = mltcp_observe(&flow->tracker, now, acked, idle, &record);
 		x = mltcp_bytes_ratio(flow->tracker.bytes, flow->tracker.total_bytes);
 		iteration = flow->tracker.iteration;
 		flow->factor_q16 = mltcp_is_recognised(&flow->tracker) ? mltcp_factor(&paper, x, Q16_ONE) : Q16_ONE;
@@ -521,7 +608,7 @@ static __always_inline void mltcp_release(struct sock *sk)
 
 	if (!flow)
 		return;
-	mltcp_count(sk, flow);
+	mltcp_count(sk, flow, false);
 	now = bpf_ktime_get_ns();
 	flows = flow->counted ? mltcp_flows_of_job(flow) : NULL;
 	flow->counted = 0;
@@ -566,7 +653,7 @@ static __always_inline void mltcp_acked(struct sock *sk, const struct ack_sample
 	if (!flow)
 		return;
 	repair_window(sk, &flow->good_cwnd);
-	mltcp_count(sk, flow);
+	mltcp_count(sk, flow, false);
 	mltcp_look(sk, flow, sample->rtt_us);
 }
 
@@ -636,7 +723,7 @@ static __always_inline bool mltcp_tx_start(struct sock *sk)
 	if (!flow)
 		return false;
 	before_start = flow->iteration;
-	mltcp_count(sk, flow);
+	mltcp_count(sk, flow, true);
 	if (flow->iteration == before_start || flow->factor_q16 == Q16_ONE)
 		return false;
 	start = mltcp_start_of(flow);

@@ -388,3 +388,79 @@ def test_any_job_with_short_pauses_within_is_learned(bucket_bytes, pause_ns, int
     flow.ack(1)
     assert flow.tracker.total_bytes == buckets * bucket_bytes
     assert flow.record_bytes[-1] == buckets * bucket_bytes
+
+
+# -- small traffic -----------------------------------------------------------------------------------------------------
+
+
+def iterate_with_small_traffic(flow, iterations, period_ns, small_bytes=1000, pause_ns=COMPUTE_NS):
+    """Iterations of 5 MB, in whose compute phases a little is sent every `period_ns`."""
+    for _ in range(iterations):
+        flow.send(5_000_000, acks=50)
+        until_ns = flow.now_ns + pause_ns
+        while flow.now_ns + period_ns < until_ns:
+            flow.pause(period_ns)
+            flow.ack(small_bytes)
+        flow.now_ns = until_ns
+
+
+@pytest.mark.parametrize("period_ns", [MS, 4 * MS, 6 * MS, 12 * MS, 30 * MS])
+def test_small_traffic_does_not_hide_the_pauses(period_ns):
+    flow = Flow()
+    iterate_with_small_traffic(flow, 8, period_ns)
+    assert flow.tracker.recognised
+    learned = [record for record in flow.records if record.total_bytes]
+    assert len(learned) >= 5
+    small = 1000 * (COMPUTE_NS // period_ns)
+    for record in learned:
+        assert 5_000_000 <= record.bytes <= 5_000_000 + small
+        assert 5_000_000 <= record.total_bytes <= 5_000_000 + small
+        assert abs(record.end_ns - record.start_ns - 49 * MS) <= 6 * MS
+
+
+@pytest.mark.parametrize("total_bytes", [0, 5_000_000])
+@pytest.mark.parametrize("gap_ns", [0, 50 * MS])
+def test_small_traffic_beside_values_that_are_given(total_bytes, gap_ns):
+    flow = Flow(total_bytes, gap_ns)
+    iterate_with_small_traffic(flow, 6, 4 * MS)
+    assert flow.tracker.recognised
+    assert all(record.bytes < 5_100_000 for record in flow.records[1:])
+    assert len(flow.records) >= 4
+
+
+def test_traffic_that_is_not_small_is_an_iteration_of_its_own_kind():
+    flow = Flow()
+    iterate_with_small_traffic(flow, 8, 4 * MS, small_bytes=50_000)
+    assert not flow.tracker.recognised
+
+
+def test_a_flow_that_wakes_begins_the_iteration_at_once():
+    flow = Flow(5_000_000, 50 * MS)
+    iterate_with_small_traffic(flow, 3, 4 * MS)
+    before = flow.tracker.iteration
+    flow.now_ns += MS
+    record = flow.tracker.observe(flow.now_ns, 0, begins=True)
+    assert record is not None
+    assert flow.tracker.iteration == before + 1
+    assert flow.tracker.observe(flow.now_ns + 1, 100_000) is None
+
+
+def test_a_flow_that_wakes_while_others_send_begins_nothing():
+    flow = Flow(5_000_000, 50 * MS)
+    flow.iterate(2, buckets=(5_000_000,))
+    flow.send(1_000_000)
+    assert flow.tracker.observe(flow.now_ns + 1, 0, begins=True) is None
+
+
+@given(st.data())
+def test_small_traffic_changes_neither_the_sum_nor_the_order(data):
+    flow = Flow()
+    sent = 0
+    for _ in range(data.draw(st.integers(1, 60))):
+        flow.pause(data.draw(st.integers(0, 300 * MS)))
+        acked = data.draw(st.sampled_from((0, 1, 1000, 20_000, 500_000)))
+        sent += acked
+        flow.ack(acked)
+    assert sum(flow.record_bytes) + flow.tracker.bytes == sent == flow.tracker.seen_bytes
+    assert all(record.start_ns <= record.end_ns for record in flow.records)
+    assert all(first.end_ns <= second.start_ns for first, second in pairwise(flow.records))

@@ -1,0 +1,98 @@
+"""The iteration tracker of the eBPF programs, compiled for this machine, against the reference in Python."""
+
+import ctypes
+import shutil
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mltcp.control.iteration import IterationRecord, IterationTracker
+from mltcp.ebpf import layout
+from mltcp.ebpf.build import HEADERS
+from mltcp.ebpf.layout import Tracker
+
+MS = 1_000_000
+STUBS = """
+#include <stdbool.h>
+typedef unsigned int __u32;
+typedef unsigned long long __u64;
+#define __always_inline inline
+#define SEC(name)
+#define __uint(name, value) int (*name)[1]
+#define __type(name, value) value *name
+#define NULL ((void *)0)
+struct bpf_spin_lock { int v; };
+"""
+ENTRY = """
+int observe(struct tracker *t, __u64 now, __u64 acked, __u64 idle, struct record *record)
+{
+	return mltcp_observe(t, now, acked, idle, record);
+}
+"""
+
+pytestmark = pytest.mark.skipif(shutil.which("clang") is None, reason="clang is not installed")
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """`mltcp_observe` of mltcp.bpf.h, without the part that needs a kernel."""
+    text = (HEADERS / "mltcp.bpf.h").read_text()
+    tracker = text[text.index("#define Q16_ONE") : text.index("/* ---- hooks of a base algorithm")]
+    directory = tmp_path_factory.mktemp("tracker")
+    source, library = directory / "tracker.c", directory / "tracker.so"
+    source.write_text(STUBS + tracker + ENTRY)
+    subprocess.run(["clang", "-O1", "-shared", "-fPIC", "-w", "-o", library, source], check=True)
+    observe = ctypes.CDLL(str(library)).observe
+    observe.argtypes = [ctypes.c_void_p, *[ctypes.c_uint64] * 3, ctypes.c_void_p]
+    return observe
+
+
+class CompiledTracker:
+    """The tracker in C, with the interface of the reference."""
+
+    def __init__(self, observe, total_bytes, gap_ns):
+        self._observe = observe
+        self._state = ctypes.create_string_buffer(Tracker.given_values(total_bytes, gap_ns).pack())
+        self._record = ctypes.create_string_buffer(layout._RECORD.size)
+
+    def observe(self, now_ns, acked, idle_ns):
+        if not self._observe(self._state, now_ns, acked, idle_ns, self._record):
+            return None
+        _, _, *fields = layout._RECORD.unpack(self._record.raw[: layout._RECORD.size])
+        return IterationRecord(*fields)
+
+    @property
+    def state(self):
+        return Tracker(*layout._TRACKER.unpack(self._state.raw[: layout._TRACKER.size]))
+
+
+PAUSES = st.sampled_from(
+    (0, 0, 0, MS // 10, MS, 4 * MS, 6 * MS, 12 * MS, 30 * MS, 110 * MS, 220 * MS, 3000 * MS)
+)
+ACKED = st.sampled_from((0, 1, 1000, 1448, 14_480, 65_160, 500_000))
+STEPS = st.lists(st.tuples(PAUSES, ACKED, st.sampled_from((0, 0, 0, 50 * MS, 500 * MS))), max_size=40)
+
+
+@given(
+    total=st.sampled_from((0, 0, 600_000)),
+    gap=st.sampled_from((0, 0, 50 * MS)),
+    steps=STEPS,
+    repeats=st.integers(1, 12),
+)
+def test_both_find_the_same_iterations(compiled, total, gap, steps, repeats):
+    ours, theirs = IterationTracker(total, gap), CompiledTracker(compiled, total, gap)
+    now_ns = 1
+    for pause_ns, acked, idle_ns in steps * repeats:
+        now_ns += pause_ns
+        begins = idle_ns > ours.gap_ns
+        assert theirs.observe(now_ns, acked, idle_ns) == ours.observe(now_ns, acked, begins)
+        state = theirs.state
+        assert (state.total_bytes, state.gap_ns, state.bytes, state.iteration, state.recognised) == (
+            ours.total_bytes,
+            ours.gap_ns,
+            ours.bytes,
+            ours.iteration,
+            ours.recognised,
+        )
