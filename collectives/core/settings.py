@@ -11,10 +11,10 @@ from pathlib import Path
 from collectives.core.gate_settings import GateSettings, check_address
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import parse_flag, parse_rate_bps
+from mltcp.core.wrapped_backends import WRAP, parse_wrapped
 from mltcp.ebpf.congestion_controls import DEFAULT_CONTROL
 from mltcp.pacing.rate_law import MAX_LINE_RATE_BPS, MIN_LINE_RATE_BPS
 
-WRAPPABLE = ("gloo", "nccl")
 NO_CONTROL = "none"
 LAWS = ("mltcp_dcqcn", "dcqcn")
 
@@ -63,7 +63,7 @@ class Settings:
         control = environment.get("MLTCP_CC", "").strip()
         profile = environment.get("MLTCP_PROFILE", "")
         return cls(
-            wrap=_wrapped(environment.get("MLTCP_WRAP", "")),
+            wrap=parse_wrapped(environment.get(WRAP, "")),
             control=control or DEFAULT_CONTROL,
             control_asked=bool(control),
             strict=parse_flag(environment.get("MLTCP_STRICT", ""), field="MLTCP_STRICT"),
@@ -73,14 +73,6 @@ class Settings:
             gate=GateSettings.from_environment(environment),
             placement=_placement(environment.get("MLTCP_PLACEMENT", "").strip()),
         )
-
-
-def _wrapped(text: str) -> frozenset[str]:
-    names = frozenset(filter(None, (name.strip().lower() for name in text.split(","))))
-    for name in sorted(names):
-        if name not in WRAPPABLE:
-            raise UsageError(f"MLTCP_WRAP: expected names among {', '.join(WRAPPABLE)}, got {name!r}")
-    return names
 
 
 def _pace(text: str) -> Pace | None:

@@ -11,18 +11,28 @@ from mltcp.cli.program import Program, run, run_in_job_of_daemon
 from mltcp.control.aggressiveness import LARGEST_FACTOR, Aggressiveness, Shape
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import check_number
+from mltcp.core.wrapped_backends import WRAP, parse_wrapped
 from mltcp.daemon.client.client import Client, NoDaemonError, Registration
 from mltcp.ebpf.congestion_controls import DEFAULT_CONTROL
 from mltcp.ebpf.jobs import check_name
 from mltcp.ebpf.layout import LARGEST_REFERENCE_S, Action, KernelJob, Start, Tracker
 
 _STARTS = ", ".join(start.name.lower() for start in Start)
+_EXAMPLES = """\
+examples:
+  mltcp run -- iperf3 -c 10.0.0.2
+  mltcp run --job bert --total-bytes 440000000 -- ./train
+  mltcp run --wrap gloo,nccl -- torchrun --nproc-per-node 8 train.py
+  mltcp run --wrap nccl -- accelerate launch train.py
+"""
 _ONLY_WITHOUT_DAEMON = ("start", "decrease", "increase", "reference")
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``run`` to the commands."""
-    command = commands.add_parser("run")
+    command = commands.add_parser(
+        "run", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     command.add_argument(
         "--job", metavar="NAME", help="name of the job (default: the program's name and pid)"
     )
@@ -67,6 +77,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="S",
         help="scale F by the root of S over the time that an iteration sends for (default 0: no; of remaining 0.1)",
     )
+    command.add_argument(
+        "--wrap",
+        metavar="BACKENDS",
+        help="gloo, nccl or both: torch builds groups of these by the mltcp backend, so that scripts and trainers need "
+        "no edit (default: as $MLTCP_WRAP says)",
+    )
     command.add_argument("--user", metavar="NAME", help="run the program as this user")
     command.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the program to run"
@@ -80,6 +96,8 @@ def execute(options: argparse.Namespace) -> int:
     if not arguments:
         raise UsageError("nothing to run: expected mltcp run [options] -- COMMAND ...")
     program, job = Program(tuple(arguments), options.user), _job(options, arguments)
+    if options.wrap is not None:
+        os.environ[WRAP] = ",".join(sorted(parse_wrapped(options.wrap, "--wrap")))
     try:
         Client().close()
     except NoDaemonError:

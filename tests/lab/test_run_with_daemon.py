@@ -128,6 +128,14 @@ def test_a_user_runs_a_program_under_ebpf_without_privilege(namespace):
             until(lambda: client.status().jobs == ())
 
 
+def test_the_program_is_told_which_backends_to_wrap(namespace):
+    with daemon_in(namespace) as daemon:
+        command = [*MLTCP_RUN, "--wrap", "nccl,Gloo", "--", "sh", "-c", "echo $MLTCP_WRAP"]
+        environment = {**os.environ, "MLTCP_DAEMON": str(daemon.socket)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert (done.stdout, done.returncode) == ("gloo,nccl\n", 0)
+
+
 def test_under_pacing_its_connections_get_the_mark_of_the_jobs_class_and_are_found(namespace):
     with daemon_in(namespace, PACED) as daemon:
         # The program is in the daemon's namespace, as on a host.

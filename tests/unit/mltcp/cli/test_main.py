@@ -19,6 +19,7 @@ from mltcp.ebpf import probe
         (["run", "--total-bytes", "0", "--", "true"], ["--total-bytes", "positive", "0"]),
         (["run", "--gap", "0", "--", "true"], ["--gap"]),
         (["run", "--start", "now", "--", "true"], ["now", "kernel", "avoid", "keep"]),
+        (["run", "--wrap", "mpi", "--", "true"], ["--wrap", "gloo, nccl", "mpi"]),
         (["run", "--decrease", "2", "--", "true"], ["--decrease", "between 0 and 1"]),
     ],
 )

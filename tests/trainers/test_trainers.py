@@ -1,0 +1,65 @@
+"""Trainers of others, on two ranks: with the backend they compute the same, bit by bit, and its iterations are theirs.
+
+Trainers that are not installed are skipped: ``pip install -c constraints.txt -e .[trainers]``.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = {"GLOO_SOCKET_IFNAME": "lo", "MLTCP_CC": "none", "OMP_NUM_THREADS": "1", "MLTCP_DAEMON": "none"}
+LIMIT_S = 300
+
+
+@dataclass(frozen=True)
+class TrainerProgram:
+    """A program of this folder, the package that it needs, and whether it takes the backend's name as an argument."""
+
+    name: str
+    package: str = "torch"
+    named: bool = False
+
+
+PROGRAMS = (
+    TrainerProgram("with_torchrun"),
+    TrainerProgram("with_fsdp2"),
+    TrainerProgram("with_accelerate", "accelerate"),
+    TrainerProgram("with_lightning", "lightning", named=True),
+    TrainerProgram("with_transformers", "transformers"),
+)
+
+
+def train(program, directory, backend, **environment):
+    """Run the program under torchrun; returns its report."""
+    directory.mkdir()
+    file = directory / "report.json"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
+    command += [f"tests.trainers.programs.{program.name}", str(file), backend]
+    around = {name: value for name, value in os.environ.items() if not name.startswith("MLTCP_")}
+    done = subprocess.run(
+        command, env={**around, **SETTINGS, **environment}, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(file.read_text())
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_a_trainer_computes_the_same_and_its_iterations_are_found(program, tmp_path):
+    if importlib.util.find_spec(program.package) is None:
+        pytest.skip(f"{program.package} is not installed")
+    profile = tmp_path / "profile.json"
+    plain = train(program, tmp_path / "plain", "gloo")
+    if program.named:
+        ours = train(program, tmp_path / "ours", "mltcp", MLTCP_PROFILE=str(profile))
+    else:
+        ours = train(program, tmp_path / "ours", "gloo", MLTCP_WRAP="gloo", MLTCP_PROFILE=str(profile))
+    assert ours == plain
+    found = json.loads(profile.read_text())
+    assert found["iterations"] == plain["steps"], found["detection"]
