@@ -39,6 +39,7 @@ from mltcp.daemon.jobs.peer import Peer
 _log = logging.getLogger("mltcp.daemon")
 
 BACKLOG = 1024
+_ACCEPTED_AT_ONCE = 64
 MOST_UNREAD = 256
 """The number of packets that may wait for a peer that does not read; with more it is dropped."""
 
@@ -250,15 +251,20 @@ class DaemonServer:
     # -- connections -------------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        if self._listener is None:
-            return
-        try:
-            accepted, _ = self._listener.accept()
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._rest(self._listener, error)
-            return
+        """Accept connections that wait: if it were one at a time, the last would wait for requests of all before it."""
+        for _ in range(_ACCEPTED_AT_ONCE):
+            if self._listener is None:
+                return
+            try:
+                accepted, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._rest(self._listener, error)
+                return
+            self._admit(accepted)
+
+    def _admit(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)
         connection = Connection(self, accepted)
         limit = self._limit_reached(connection.peer)
