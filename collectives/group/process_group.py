@@ -31,6 +31,7 @@ from torch.distributed.distributed_c10d import (
 )
 
 from collectives.group.admission import AdmissionControl
+from collectives.group.integer_average import divide, is_integer_average, sum_options
 from collectives.group.payload import by_keyword, on_cuda, root_of, size_bytes
 from collectives.group.point_to_point import PointToPointWork
 from collectives.group.untraced import untraced
@@ -77,6 +78,7 @@ class MltcpProcessGroup(ProcessGroup):
         self._special = False
         self._take_over_backends()
         # torch names a group that has no name yet right after this.
+        self._averages_integers = not self._named
         if self._named:
             self._set_group_desc(inner.group_desc)
         self._attach(inner.group_name if self._named else name)
@@ -182,7 +184,17 @@ class MltcpProcessGroup(ProcessGroup):
     @untraced
     def allreduce(self, *args: Any, **kwargs: Any) -> Work:
         """Reduce a tensor over all ranks, in place on each."""
+        if self._averages_integers and self._coalesced is None and is_integer_average(args):
+            return self._average_integers(*args)
         return self._collective("all_reduce", self._inner.allreduce, args, kwargs)
+
+    def _average_integers(self, tensors: list[Tensor], options: AllreduceOptions) -> Work:
+        """Sum and divide; waits for an asynchronous operation too, since this is rare."""
+        arguments = (tensors, sum_options(options))
+        work: Work = self._collective("all_reduce", self._inner.allreduce, arguments)
+        work.wait()
+        divide(tensors, self.size())
+        return work
 
     @untraced
     def allreduce_coalesced(

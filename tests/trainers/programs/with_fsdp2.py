@@ -26,8 +26,7 @@ for inputs, targets in DataLoader(examples(), BATCH, sampler=DistributedSampler(
     optimizer.step()
     steps += 1
     losses.append(loss.item())
-for parameter in net.parameters():
-    parameter.data = parameter.data.full_tensor()
+whole = [parameter.full_tensor() for parameter in net.parameters()]
 if dist.get_rank() == 0:
-    report(losses, net, steps)
+    report(losses, nn.ParameterList(whole), steps)
 dist.destroy_process_group()

@@ -44,6 +44,21 @@ def test_a_script_needs_no_import():
     assert program(script)[0] == "mltcp MltcpProcessGroup [1.0, 1.0, 1.0]"
 
 
+def average_of_integers(rank, ranks):
+    tensor = torch.tensor([rank, -5 * rank, 7])
+    dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
+    later = torch.tensor([2 * rank + 1], dtype=torch.int32)
+    work = dist.all_reduce(later, op=dist.ReduceOp.AVG, async_op=True)
+    work.wait()
+    real = torch.tensor([float(rank)])
+    dist.all_reduce(real, op=dist.ReduceOp.AVG)
+    return tensor.tolist(), later.tolist(), real.tolist()
+
+
+def test_integers_are_averaged_as_nccl_does():
+    assert run_ranks(average_of_integers) == [([0, -2, 7], [2], [0.5])] * 2
+
+
 def test_with_autoload_off_an_import_is_enough():
     script = "import torch, torch.distributed as dist, collectives\n" + ONE_RANK.format(backend="mltcp")
     assert program(script, TORCH_DEVICE_BACKEND_AUTOLOAD="0")[0].startswith("mltcp MltcpProcessGroup")
