@@ -31,7 +31,7 @@ from mltcp.daemon.client.membership import Membership
 from mltcp.ebpf.congestion_controls import Controls, control_object
 from mltcp.ebpf.job_entries import MOST_JOBS
 from mltcp.ebpf.layout import KernelJob
-from mltcp.ebpf.libbpf import BpfObject
+from mltcp.ebpf.libbpf import BpfMap, BpfObject
 from mltcp.ebpf.mounts import BPFFS
 from mltcp.pacing.tcp_info import congestion_control
 from tests.lab.controls_under_test import without_own
@@ -313,6 +313,16 @@ def test_an_entry_in_the_kernel_ends_with_the_last_flow_of_its_job(namespace):
             # As in a script that does not destroy its process group: its connections close after that to the daemon.
             until(lambda: watching.status().jobs == ())
             assert watching.status().kernel_jobs == 1
+        until(lambda: watching.status().kernel_jobs == 0)
+
+
+def test_an_entry_ends_also_if_the_kernel_has_not_counted_the_end_of_a_flow(namespace):
+    with daemon_in(namespace) as daemon, Client(daemon.socket) as watching:
+        with connections(1) as [(ours, _)], Client(daemon.socket) as client:
+            number = client.register(Registration("bert", control="mltcp_reno")).number
+            assert client.add_flows([ours.fileno()]) == ()
+            with BpfMap.pinned(Controls().root / "mltcp_counts") as counts:
+                counts.update(number.to_bytes(4, "little"), (2).to_bytes(4, "little"))
         until(lambda: watching.status().kernel_jobs == 0)
 
 

@@ -88,8 +88,8 @@ class EbpfMechanism:
 
     def maintain(self) -> None:
         """Remove the entries of jobs that have ended, with their last flows, and read what is counted of all flows."""
-        self._map.remove_ended()
         self._counts = self._map.flow_counts()
+        self._map.remove_ended(self._counts)
 
     def update_counters(self, job: Job) -> None:
         """Take what was read of the job's flows."""
