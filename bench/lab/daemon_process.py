@@ -16,7 +16,7 @@ from bench.lab.network import namespaces
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.client.client import Client, NoDaemonError
 
-_START_S = 20.0
+_START_S = 120.0
 _END_S = 20.0
 _RETRY_S = 0.02
 
