@@ -9,11 +9,16 @@ from __future__ import annotations
 import functools
 import os
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed import distributed_c10d as c10d
+
+from collectives.group.torch_version import is_supported, not_tried
+
+if TYPE_CHECKING:
+    from collectives.group.inner_group import Membership
 
 NAME = "mltcp"
 DEVICES = ["cpu", "cuda"]
@@ -25,11 +30,20 @@ def register() -> None:
         return
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=DEVICES)
-        _replace("batch_isend_irecv", _batch_isend_irecv)
-        _replace("monitored_barrier", _monitored_barrier)
+        if is_supported():
+            _replace("batch_isend_irecv", _batch_isend_irecv)
+            _replace("monitored_barrier", _monitored_barrier)
+            _attach_hooks_to_inner_groups()
     helper = c10d._new_process_group_helper
     if os.environ.get("MLTCP_WRAP") and not hasattr(helper, "__wrapped__"):
         c10d._new_process_group_helper = _wrapping(helper)
+
+
+def _attach_hooks_to_inner_groups() -> None:
+    if hasattr(c10d, "NanCheckHook"):
+        from collectives.group.operation_hooks import attach_to_inner_groups
+
+        attach_to_inner_groups(lambda group: group._inner if _is_ours(group) else None)
 
 
 # -- groups of the backend mltcp ---------------------------------------------------------------------------------------
@@ -39,19 +53,43 @@ def _create(options: Any, pg_options: Any) -> ProcessGroup:
     """Make a group of the backend ``mltcp``; called by torch."""
     # Imported with the first group, not with torch: most programs that import torch never make a group.
     from collectives.group.group_factory import make_group
-    from collectives.group.inner_group import Membership, build_inner
+    from collectives.group.inner_group import build_inner
 
-    member = Membership(
+    member = _membership(options)
+    if not is_supported():
+        _tell_not_tried(member.rank)
+        return build_inner(member, pg_options)
+    group = make_group(lambda: build_inner(member, pg_options), options.timeout, NAME)
+    assert group is not None
+    return group
+
+
+def _tell_not_tried(rank: int) -> None:
+    """Say once that this version of torch has not been tried, as an error under MLTCP_STRICT."""
+    from collectives.core.notices import warn_once
+    from collectives.core.settings import Settings
+    from mltcp.core.errors import NotAvailableError
+
+    if Settings.from_environment().strict:
+        raise NotAvailableError(not_tried())
+    warn_once("torch", not_tried(), rank)
+
+
+def _membership(options: Any) -> Membership:
+    from collectives.group.inner_group import Membership
+
+    outer = getattr(options, "process_group", None)
+    return Membership(
         store=options.store,
         rank=options.group_rank,
         size=options.group_size,
         timeout=options.timeout,
         group_name=options.group_id,
         global_ranks=tuple(options.global_ranks_in_group),
+        bound_device=None if outer is None else outer.bound_device_id,
+        split_from=getattr(options, "split_from", None),
+        enable_reconfigure=getattr(options, "enable_reconfigure", False),
     )
-    group = make_group(lambda: build_inner(member, pg_options), options.timeout, NAME)
-    assert group is not None
-    return group
 
 
 # -- groups of other backends (MLTCP_WRAP) -----------------------------------------------------------------------------
@@ -69,6 +107,9 @@ def _wrapping(helper: Any) -> Any:
         backend = kwargs.get("backend", args[3] if len(args) > 3 else "")
         names = {str(name) for name in c10d.BackendConfig(backend).get_device_backend_map().values()}
         if not names <= wrapped:
+            return helper(*args, **kwargs)
+        if not is_supported():
+            _tell_not_tried(args[1] if len(args) > 1 else 0)
             return helper(*args, **kwargs)
         made: list[tuple[Any, Any]] = []
 
@@ -96,8 +137,9 @@ def _take_place(plain: ProcessGroup, ours: ProcessGroup) -> None:
         world.pg_backend_config,
         world.pg_to_tag,
     )
-    for each in registers:
-        each[ours] = each.pop(plain)
+    for each in (*registers, getattr(world, "pg_flight_recorder_hooks", {})):
+        if plain in each:
+            each[ours] = each.pop(plain)
     for groups in world.tags_to_pg.values():
         groups[:] = [ours if group is plain else group for group in groups]
     c10d._unregister_process_group(plain.group_name)

@@ -6,7 +6,7 @@ It is built as torch builds its own groups, so that every operation, error and t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -24,7 +24,13 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class Membership:
-    """A rank's arguments for a group that is being made."""
+    """A rank's arguments for a group that is being made.
+
+    Attributes:
+        bound_device: the device that was given to init_process_group.
+        split_from: the backend of the default group whose communicator is to be split, if torch says so.
+        enable_reconfigure: whether the ranks connect only when the group is reconfigured (since torch 2.14).
+    """
 
     store: Store
     rank: int
@@ -32,6 +38,9 @@ class Membership:
     timeout: timedelta
     group_name: str
     global_ranks: tuple[int, ...] = ()
+    bound_device: torch.device | None = None
+    split_from: Any = None
+    enable_reconfigure: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,10 +58,13 @@ def build_inner(member: Membership, pg_options: Any = None) -> ProcessGroup:
     """
     inner = ProcessGroup(member.store, member.rank, member.size)
     inner._set_default_backend(ProcessGroup.BackendType.GLOO)
-    gloo = _gloo(member)
+    if member.bound_device is not None:
+        inner.bound_device_id = member.bound_device
+    gloo = _made("gloo", "cpu", _gloo, member, inner, None)
     inner._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, gloo)
     if _wants_nccl(member):
-        nccl = _nccl(member, pg_options)
+        options = pg_options if isinstance(pg_options, dist.ProcessGroupNCCL.Options) else None
+        nccl = _made("nccl", "cuda", _nccl, member, inner, options)
         inner._register_backend(torch.device("cuda"), ProcessGroup.BackendType.NCCL, nccl)
         inner._set_default_backend(ProcessGroup.BackendType.NCCL)
     else:
@@ -60,23 +72,46 @@ def build_inner(member: Membership, pg_options: Any = None) -> ProcessGroup:
     return inner
 
 
-def _gloo(member: Membership) -> Any:
-    store = PrefixStore("cpu/", member.store)
-    backend = dist.ProcessGroupGloo(store, member.rank, member.size, timeout=member.timeout)
-    backend._set_sequence_number_for_group()
+_Make = Callable[[Store, Membership, Any], Any]
+
+
+def _made(
+    name: str, device: str, make: _Make, member: Membership, inner: ProcessGroup, pg_options: Any
+) -> Any:
+    """Torch's backend of this name, made by torch itself where it tells how (since 2.14), else by `make`."""
+    store = PrefixStore(f"{device}/", member.store)
+    plugin = c10d.Backend._plugins.get(name.upper())
+    if plugin is None:
+        backend = make(store, member, pg_options)
+        backend._set_sequence_number_for_group()
+    else:
+        backend = plugin.creator_fn(_options(store, member, inner), pg_options)
     return _with_debugging(backend, store, member)
 
 
-def _nccl(member: Membership, pg_options: Any) -> Any:
-    store = PrefixStore("cuda/", member.store)
-    kind = dist.ProcessGroupNCCL.Options
-    options = pg_options if isinstance(pg_options, kind) else kind()
+def _options(store: Store, member: Membership, inner: ProcessGroup) -> Any:
+    options: Any = c10d._DistributedBackendOptions()
+    options.store = store
+    options.group_rank, options.group_size = member.rank, member.size
+    options.timeout = member.timeout
+    options.group_id = member.group_name
+    options.global_ranks_in_group = list(member.global_ranks)
+    options.process_group = inner
+    options.split_from = member.split_from
+    options.enable_reconfigure = member.enable_reconfigure
+    return options
+
+
+def _gloo(store: Store, member: Membership, pg_options: Any) -> Any:
+    return dist.ProcessGroupGloo(store, member.rank, member.size, timeout=member.timeout)
+
+
+def _nccl(store: Store, member: Membership, pg_options: Any) -> Any:
+    options = pg_options or dist.ProcessGroupNCCL.Options()
     options._timeout = member.timeout
     options.global_ranks_in_group = list(member.global_ranks)
-    options.group_name = c10d.GroupName(member.group_name)
-    backend = dist.ProcessGroupNCCL(store, member.rank, member.size, options)
-    backend._set_sequence_number_for_group()
-    return _with_debugging(backend, store, member)
+    options.group_name = member.group_name
+    return dist.ProcessGroupNCCL(store, member.rank, member.size, options)
 
 
 def _with_debugging(backend: Any, store: Store, member: Membership) -> Any:

@@ -80,3 +80,11 @@ class PointToPointWork(Work):
 
     def _get_duration(self) -> float:
         return float(self._work._get_duration())
+
+    def _get_sequence_number(self) -> int:
+        return int(self._work._get_sequence_number())
+
+    @property
+    def timeout(self) -> Any:
+        """The operation's timeout (since torch 2.14)."""
+        return self._work.timeout

@@ -32,8 +32,10 @@ from torch.distributed.distributed_c10d import (
 
 from collectives.group.admission import AdmissionControl
 from collectives.group.integer_average import divide, is_integer_average, sum_options
+from collectives.group.operation_hooks import HooksOfBoth
 from collectives.group.payload import by_keyword, on_cuda, root_of, size_bytes
 from collectives.group.point_to_point import PointToPointWork
+from collectives.group.torch_version import method
 from collectives.group.untraced import untraced
 from collectives.recording.operation import GroupLabel, InFlightOperation
 from collectives.recording.recorder import Recorder
@@ -47,8 +49,16 @@ _REDUCE_SCATTER = ReduceScatterOptions()
 
 _NO_KEYWORDS: Mapping[str, Any] = {}
 
+_ALL_GATHER_SINGLE = method("all_gather_single", "_allgather_base")
+_ALL_GATHER_SINGLE_COALESCED = method("all_gather_single_coalesced", "allgather_into_tensor_coalesced")
+_REDUCE_SCATTER_SINGLE = method("reduce_scatter_single", "_reduce_scatter_base")
+_REDUCE_SCATTER_SINGLE_COALESCED = method(
+    "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"
+)
+_ALL_TO_ALL_SINGLE = method("all_to_all_single", "alltoall_base")
 
-class MltcpProcessGroup(ProcessGroup):
+
+class MltcpProcessGroup(HooksOfBoth):
     """A process group around `inner` that records its operations.
 
     Args:
@@ -112,7 +122,7 @@ class MltcpProcessGroup(ProcessGroup):
         return self._name
 
     def _set_group_name(self, name: str) -> None:
-        super()._set_group_name(dist.distributed_c10d.GroupName(name))
+        super()._set_group_name(name)  # type: ignore[arg-type] # a type of its own since torch 2.10
         self._recorder.detach(self._label)
         self._attach(name)
 
@@ -169,9 +179,9 @@ class MltcpProcessGroup(ProcessGroup):
 
     # -- collective operations -----------------------------------------------------------------------------------------
     #
-    # Both the old and the new name of a method: torch 2.13 calls the new ones, older code the old ones. A method that
-    # has several signatures in torch takes any arguments, which the inner group tells apart. All return None, against
-    # their annotation, which is torch's, while operations are being coalesced.
+    # Both the old and the new name of a method: torch calls the new ones from 2.13 on, older code the old. A method
+    # that has several signatures in torch takes any arguments, which the inner group tells apart. All return None,
+    # against their annotation, which is torch's, while operations are being coalesced.
 
     @overload
     def allreduce(self, tensors: list[Tensor], opts: AllreduceOptions = ...) -> Work: ...
@@ -239,7 +249,9 @@ class MltcpProcessGroup(ProcessGroup):
     @untraced
     def all_gather_single(self, output: Tensor, input: Tensor, opts: AllgatherOptions = _ALL_GATHER) -> Work:
         """Gather the tensors of all ranks on each, into one tensor."""
-        return self._collective("all_gather", self._inner.all_gather_single, (output, input, opts), payload=1)
+        return self._collective(
+            "all_gather", getattr(self._inner, _ALL_GATHER_SINGLE), (output, input, opts), payload=1
+        )
 
     _allgather_base = all_gather_single
 
@@ -260,7 +272,9 @@ class MltcpProcessGroup(ProcessGroup):
     ) -> Work:
         """Gather several tensors of all ranks on each, each into one tensor, in one operation."""
         call = (outputs, inputs, opts)
-        return self._collective("all_gather", self._inner.all_gather_single_coalesced, call, payload=1)
+        return self._collective(
+            "all_gather", getattr(self._inner, _ALL_GATHER_SINGLE_COALESCED), call, payload=1
+        )
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
 
@@ -286,7 +300,9 @@ class MltcpProcessGroup(ProcessGroup):
     ) -> Work:
         """Reduce a tensor over all ranks, and leave one part of it on each."""
         call = (outputTensor, inputTensor, opts)
-        return self._collective("reduce_scatter", self._inner.reduce_scatter_single, call, payload=1)
+        return self._collective(
+            "reduce_scatter", getattr(self._inner, _REDUCE_SCATTER_SINGLE), call, payload=1
+        )
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -297,7 +313,7 @@ class MltcpProcessGroup(ProcessGroup):
         """Reduce several tensors over all ranks, and leave one part of each on each rank, in one operation."""
         call = (outputs, inputs, opts)
         return self._collective(
-            "reduce_scatter", self._inner.reduce_scatter_single_coalesced, call, payload=1
+            "reduce_scatter", getattr(self._inner, _REDUCE_SCATTER_SINGLE_COALESCED), call, payload=1
         )
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
@@ -323,7 +339,9 @@ class MltcpProcessGroup(ProcessGroup):
     @untraced
     def all_to_all_single(self, *args: Any, **kwargs: Any) -> Work:
         """Send a part of a tensor to each rank, and receive one from each, into one tensor."""
-        return self._collective("all_to_all", self._inner.all_to_all_single, args, kwargs, payload=1)
+        return self._collective(
+            "all_to_all", getattr(self._inner, _ALL_TO_ALL_SINGLE), args, kwargs, payload=1
+        )
 
     alltoall_base = all_to_all_single  # type: ignore[assignment]
 
@@ -347,6 +365,15 @@ class MltcpProcessGroup(ProcessGroup):
     def gather(self, *args: Any, **kwargs: Any) -> Work:
         """Gather the tensors of all ranks on the root."""
         return self._collective("gather", self._inner.gather, args, kwargs, payload=1, rooted=True)
+
+    @untraced
+    def gather_single(self, output: Tensor, input: Tensor, *args: Any, **kwargs: Any) -> Work:
+        """Gather the tensors of all ranks on the root, into one tensor (since torch 2.14)."""
+        inner: Any = self._inner
+        call = (output, input, *args)
+        return self._collective("gather", inner.gather_single, call, kwargs, payload=1, rooted=True)
+
+    gather_into_tensor = gather_single
 
     @overload
     def scatter(

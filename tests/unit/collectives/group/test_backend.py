@@ -81,7 +81,10 @@ def test_importing_torch_loads_little_of_ours():
     script = (
         "import sys, torch; print(sorted(name for name in sys.modules if name.startswith('collectives')))"
     )
-    loaded = [f"collectives{name}" for name in ("", ".group", ".group.autoload", ".group.backend")]
+    loaded = [
+        f"collectives{name}"
+        for name in ("", ".group", ".group.autoload", ".group.backend", ".group.torch_version")
+    ]
     assert program(script)[0] == str(loaded)
 
 

@@ -1,0 +1,37 @@
+"""The versions of torch that the backend has been tried with, and what differs between them (docs/backend.md)."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import torch
+from torch.distributed import ProcessGroup
+
+OLDEST = (2, 9)
+NEWEST = (2, 15)
+
+ANY_TORCH = "MLTCP_ANY_TORCH"
+"""With this environment variable set to 1, a version that has not been tried is used all the same."""
+
+
+def version(text: str) -> tuple[int, int]:
+    """Major and minor number of a version such as ``2.13.0+cpu``; (0, 0) if there are none."""
+    found = re.match(r"(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def is_supported(text: str = torch.__version__) -> bool:
+    """Whether this version of torch has been tried, or the user wants it to be."""
+    return OLDEST <= version(text) <= NEWEST or os.environ.get(ANY_TORCH) == "1"
+
+
+def not_tried(text: str = torch.__version__) -> str:
+    """What to tell the user of a version that has not been tried."""
+    tried = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
+    return f"mltcp: torch {text} has not been tried ({tried} have): groups are plain Gloo or NCCL; try {ANY_TORCH}=1"
+
+
+def method(name: str, earlier: str) -> str:
+    """The name of a method of ProcessGroup, which had an `earlier` one before torch 2.13."""
+    return name if hasattr(ProcessGroup, name) else earlier
