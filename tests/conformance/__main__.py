@@ -1,4 +1,7 @@
-"""``python -m tests.conformance``: runs the suite of the torch wheel on the mltcp backend, or on plain Gloo."""
+"""``python -m tests.conformance``: runs the suite of the torch wheel on the mltcp backend, or on plain Gloo.
+
+With ``--torch``, that of another version of torch, which is compared with that version's own Gloo.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.conformance.comparison import Comparison
+from tests.conformance.torch_beside import VERSION, python_with, tests_of_ours
 from tests.conformance.variants import AS_GLOO, OWN_NAME, PLAIN_GLOO, Outcome, Variant
 
 
@@ -24,6 +29,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--wrap", action="store_true", help="with --backend gloo: build its groups with mltcp"
     )
+    parser.add_argument(
+        "--torch",
+        metavar="VERSION",
+        help="with this version, such as 2.14.1, set up beside ours in the cache folder (gigabytes): plain gloo, mltcp "
+        "under both names, and our own tests of the group; good if nothing fails that passes on that version's gloo",
+    )
     parser.add_argument("--only", metavar="PATTERN", help="run the tests that match, such as 'test_ddp_*'")
     parser.add_argument(
         "--json", action="store_true", help="print one JSON document, with what failures printed"
@@ -31,6 +42,10 @@ def _arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.wrap and arguments.backend != "gloo":
         parser.error("--wrap needs --backend gloo")
+    if arguments.torch is not None and not VERSION.fullmatch(arguments.torch):
+        parser.error(f"--torch {arguments.torch}: not a version such as 2.14.1")
+    if arguments.torch is not None and arguments.backend is not None:
+        parser.error("--torch runs all backends: leave --backend out")
     return arguments
 
 
@@ -42,13 +57,13 @@ def _variants(backend: str | None, wrap: bool) -> tuple[Variant, ...]:
     return (AS_GLOO,) if wrap else (PLAIN_GLOO,)
 
 
-def _run(variant: Variant, pattern: str | None) -> Outcome:
+def _run(variant: Variant, pattern: str | None, python: str | Path = sys.executable) -> Outcome:
     """Run the suite in a process of its own, since it reads its settings while it is imported."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("MLTCP_")}
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
         (Path(folder) / "barrier").mkdir()
         done = subprocess.run(
-            [sys.executable, "-m", "tests.conformance.suite", pattern or "*"],
+            [python, "-m", "tests.conformance.suite", pattern or "*"],
             env=inherited | variant.environment(folder),
             stdout=subprocess.PIPE,
             text=True,
@@ -56,7 +71,8 @@ def _run(variant: Variant, pattern: str | None) -> Outcome:
         )
     if done.returncode != 0:
         sys.exit(f"conformance: the suite ended with status {done.returncode} on {variant.title}")
-    return Outcome.from_dict(json.loads(done.stdout))
+    # The last line: Gloo before torch 2.10 prints to standard output.
+    return Outcome.from_dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def _as_expected(variant: Variant, outcome: Outcome, pattern: str | None) -> bool:
@@ -73,9 +89,17 @@ def _print(variant: Variant, outcome: Outcome, good: bool) -> None:
         print(f"    expected: {variant.expected}", flush=True)
 
 
-def main() -> None:
-    """Run the chosen variants one after the other; exits with 1 unless all outcomes are as expected."""
-    arguments = _arguments()
+def _compare_with_gloo_of(version: str, pattern: str | None, as_json: bool) -> bool:
+    """Whether all that passes on Gloo of this version of torch passes on mltcp, and our own tests of the group."""
+    python = python_with(version)
+    outcomes = {variant: _run(variant, pattern, python) for variant in (PLAIN_GLOO, OWN_NAME, AS_GLOO)}
+    comparison = Comparison(version, outcomes, *tests_of_ours(python))
+    print(json.dumps(comparison.as_dict(), indent=2) if as_json else comparison)
+    return comparison.good
+
+
+def _run_variants(arguments: argparse.Namespace) -> bool:
+    """Whether all outcomes of the chosen variants, one after the other, are as expected."""
     documents = []
     all_good = True
     for variant in _variants(arguments.backend, arguments.wrap):
@@ -89,7 +113,17 @@ def main() -> None:
             _print(variant, outcome, good)
     if arguments.json:
         print(json.dumps({"runs": documents}, indent=2))
-    sys.exit(0 if all_good else 1)
+    return all_good
+
+
+def main() -> None:
+    """Exits with 1 unless all outcomes are good."""
+    arguments = _arguments()
+    if arguments.torch is not None:
+        good = _compare_with_gloo_of(arguments.torch, arguments.only, arguments.json)
+    else:
+        good = _run_variants(arguments)
+    sys.exit(0 if good else 1)
 
 
 if __name__ == "__main__":

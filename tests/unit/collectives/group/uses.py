@@ -16,6 +16,8 @@ from torch import nn
 from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
+from collectives.group.torch_version import version
+
 IMPORTED_LATE = (
     *("torch._dynamo", "torch._dynamo.variables", "torch._functorch.aot_autograd", "torch.profiler"),
     *("torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.distributed.optim"),
@@ -23,11 +25,17 @@ IMPORTED_LATE = (
 )
 USES = {}
 WORLD = [0, 1]
+TORCH = version(torch.__version__)
 
 
 def use(function):
     USES[function.__name__] = function
     return function
+
+
+def use_since(earliest):
+    """A use that plain Gloo does not survive on an earlier torch, which ends the process."""
+    return use if earliest <= TORCH else lambda function: function
 
 
 def uses(**functions):
@@ -363,7 +371,7 @@ def new_subgroups_by_enumeration(rank, ranks, directory):
 
 @use
 def split_group(rank, ranks, directory):
-    return dist.split_group(split_ranks=[[0], [1]])
+    return dist.get_process_group_ranks(dist.split_group(split_ranks=[[0], [1]]))
 
 
 @use
@@ -609,7 +617,7 @@ def tensor_parallel(rank, ranks, directory):
     return trained(model, 0)
 
 
-@use
+@use_since((2, 10))
 def pipeline(rank, ranks, directory):
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 

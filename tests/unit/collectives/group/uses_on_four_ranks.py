@@ -14,7 +14,7 @@ from torch.distributed import _functional_collectives as functional
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.unit.collectives.group.uses import checksum, net, own, parts, trained
+from tests.unit.collectives.group.uses import TORCH, checksum, net, own, parts, trained
 
 RANKS = 4
 SHORT = timedelta(milliseconds=500)
@@ -24,6 +24,10 @@ USES = {}
 def use(function):
     USES[function.__name__] = function
     return function
+
+
+def use_since(earliest):
+    return use if earliest <= TORCH else lambda function: function
 
 
 def lists(tensors):
@@ -540,7 +544,7 @@ def zero_with_overlap_and_consolidation(rank, directory):
     return total, len(optimizer.state_dict()["state"]) if rank == 0 else None
 
 
-@use
+@use_since((2, 10))  # as in tests/unit/collectives/group/uses.py
 def a_pipeline_of_four(rank, directory):
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
