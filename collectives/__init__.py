@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collectives.recording.detection.detector import Detection
     from collectives.recording.recorder import Recorder
     from collectives.recording.records import Iteration, IterationStart, Operation
-    from collectives.transport.sockets import GroupSocket
+    from collectives.transport.process_sockets import GroupSocket
 
 __all__ = [
     "connections",

@@ -33,6 +33,7 @@ def register() -> None:
         if is_supported():
             _replace("batch_isend_irecv", _batch_isend_irecv)
             _replace("monitored_barrier", _monitored_barrier)
+            _replace("shrink_group", _shrink_group)
             _attach_hooks_to_inner_groups()
     helper = c10d._new_process_group_helper
     if os.environ.get("MLTCP_WRAP") and not hasattr(helper, "__wrapped__"):
@@ -87,9 +88,17 @@ def _membership(options: Any) -> Membership:
         group_name=options.group_id,
         global_ranks=tuple(options.global_ranks_in_group),
         bound_device=None if outer is None else outer.bound_device_id,
-        split_from=getattr(options, "split_from", None),
+        split_from=options.split_from if hasattr(options, "split_from") else _split_source(),
         enable_reconfigure=getattr(options, "enable_reconfigure", False),
     )
+
+
+def _split_source() -> Any:
+    """What torch splits on the ranks outside of a new group, so that those inside must split it too (before 2.14)."""
+    if not dist.is_initialized():
+        return None
+    default = c10d._get_default_group()
+    return c10d._get_split_source(default) if default.bound_device_id else None
 
 
 # -- groups of other backends (MLTCP_WRAP) -----------------------------------------------------------------------------
@@ -144,13 +153,17 @@ def _take_place(plain: ProcessGroup, ours: ProcessGroup) -> None:
         groups[:] = [ours if group is plain else group for group in groups]
     c10d._unregister_process_group(plain.group_name)
     c10d._register_process_group(plain.group_name, ours)
+    if world.default_pg is plain:
+        c10d._update_default_pg(ours)
 
 
 # -- functions of torch.distributed that test for a group's exact type or name -----------------------------------------
 
 
 def _replace(name: str, replacement: Any) -> None:
-    original = getattr(c10d, name)
+    original = getattr(c10d, name, None)
+    if original is None:  # not in this version of torch
+        return
     wrapped = functools.wraps(original)(functools.partial(replacement, original))
     for module in (c10d, dist):
         setattr(module, name, wrapped)
@@ -174,6 +187,29 @@ def _batch_isend_irecv(original: Any, p2p_op_list: list[Any]) -> list[Any]:
             peer = {"group_dst" if each.op is c10d.isend else "group_src": each.group_peer}
             each.op(each.tensor, group=each.group, tag=each.tag, **peer)
     return list(coalesced.works)
+
+
+def _shrink_group(
+    original: Any, ranks_to_exclude: list[int], group: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """Wrap the group of those that are left, which torch makes as a plain one."""
+    target: Any = group if group is not None else c10d._get_default_group()
+    if not _is_ours(target):
+        return original(ranks_to_exclude, group, *args, **kwargs)
+    from collectives.group.group_factory import make_group
+
+    made: list[Any] = []
+
+    def build() -> ProcessGroup | None:
+        made.append(original(ranks_to_exclude, group, *args, **kwargs))
+        return made[0] if type(made[0]) is ProcessGroup else None
+
+    name = target.getBackendName()
+    left = make_group(build, timedelta(minutes=5), name if name == NAME else None)
+    if left is None:
+        return made[0]
+    _take_place(made[0], left)
+    return left
 
 
 def _monitored_barrier(

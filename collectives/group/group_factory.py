@@ -1,21 +1,18 @@
-"""Makes an MltcpProcessGroup: builds the inner group, finds its sockets, sets their congestion control."""
+"""Makes an MltcpProcessGroup: builds the inner group, and finds its connections."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
 
-import torch
-import torch.distributed as dist
 from torch.distributed import ProcessGroup
-from torch.distributed import distributed_c10d as c10d
 
 from collectives.core.settings import Settings
 from collectives.group import job
+from collectives.group.connections import gloo_mesh, nccl_connections
 from collectives.group.process_group import MltcpProcessGroup
 from collectives.transport import congestion_control as congestion
-from collectives.transport import daemon
-from collectives.transport.sockets import Listeners, Mesh, new_listeners
+from collectives.transport.process_sockets import new_listeners
 
 
 def make_group(
@@ -42,23 +39,7 @@ def make_group(
     own = job.current()
     rank, ranks = job.own_rank(inner.rank())
     own.open(settings, rank, ranks if ranks > 0 else inner.size(), inner.name(), inner.get_group_store())
-    mesh = _mesh(inner, listeners, timeout)
-    if mesh is not None:
-        if own.membership is not None:
-            daemon.pass_flows(mesh, own.membership, rank)
-        if own.pacer is not None:
-            mesh.when_found(own.pacer.add)
-        elif not daemon.sets_control(own.membership):
-            congestion.apply(mesh, settings, rank)
+    mesh = gloo_mesh(inner, listeners, timeout)
+    nccl = nccl_connections(inner, listeners.before)
     admission = None if own.coordination is None else own.coordination.admission
-    return MltcpProcessGroup(inner, name or inner.name(), own.recorder, mesh, admission)
-
-
-def _mesh(inner: ProcessGroup, listeners: Listeners, timeout: timedelta) -> Mesh | None:
-    """The TCP connections of the group's Gloo backend, if it has one and more than one rank."""
-    cpu = torch.device("cpu")
-    if inner.size() < 2 or cpu not in inner._device_types:
-        return None
-    if not isinstance(inner._get_backend(cpu), dist.ProcessGroupGloo | c10d._ProcessGroupWrapper):
-        return None
-    return Mesh(inner.get_group_store(), inner.rank(), inner.size(), listeners, timeout)
+    return MltcpProcessGroup(inner, name or inner.name(), own.recorder, mesh, nccl, admission)

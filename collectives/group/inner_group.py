@@ -6,7 +6,9 @@ It is built as torch builds its own groups, so that every operation, error and t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from collectives.core.notices import warn_once
 
+_LAZY = "TORCH_GLOO_LAZY_INIT"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -60,9 +63,11 @@ def build_inner(member: Membership, pg_options: Any = None) -> ProcessGroup:
     inner._set_default_backend(ProcessGroup.BackendType.GLOO)
     if member.bound_device is not None:
         inner.bound_device_id = member.bound_device
-    gloo = _made("gloo", "cpu", _gloo, member, inner, None)
+    wants_nccl = _wants_nccl(member)
+    with connecting_late(wants_nccl):
+        gloo = _made("gloo", "cpu", _gloo, member, inner, None)
     inner._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, gloo)
-    if _wants_nccl(member):
+    if wants_nccl:
         options = pg_options if isinstance(pg_options, dist.ProcessGroupNCCL.Options) else None
         nccl = _made("nccl", "cuda", _nccl, member, inner, options)
         inner._register_backend(torch.device("cuda"), ProcessGroup.BackendType.NCCL, nccl)
@@ -70,6 +75,22 @@ def build_inner(member: Membership, pg_options: Any = None) -> ProcessGroup:
     else:
         inner._register_backend(torch.device("cuda"), ProcessGroup.BackendType.GLOO, gloo)
     return inner
+
+
+@contextmanager
+def connecting_late(late: bool) -> Iterator[None]:
+    """Make Gloo connect two ranks only with the first operation that needs it, unless the user has chosen.
+
+    Beside NCCL most groups never see a CPU tensor, and a mesh of connections for each would be ranks times groups.
+    """
+    if not late or _LAZY in os.environ:
+        yield
+        return
+    os.environ[_LAZY] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_LAZY]
 
 
 _Make = Callable[[Store, Membership, Any], Any]
@@ -111,6 +132,9 @@ def _nccl(store: Store, member: Membership, pg_options: Any) -> Any:
     options._timeout = member.timeout
     options.global_ranks_in_group = list(member.global_ranks)
     options.group_name = member.group_name
+    if isinstance(member.split_from, dist.ProcessGroupNCCL):
+        options.split_from = member.split_from
+        options.split_color = c10d._process_group_color(list(member.global_ranks))
     return dist.ProcessGroupNCCL(store, member.rank, member.size, options)
 
 

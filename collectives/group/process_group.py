@@ -31,6 +31,7 @@ from torch.distributed.distributed_c10d import (
 )
 
 from collectives.group.admission import AdmissionControl
+from collectives.group.connections import acked_bytes_of, is_nccl, nccl_connections
 from collectives.group.integer_average import divide, is_integer_average, sum_options
 from collectives.group.operation_hooks import HooksOfBoth
 from collectives.group.payload import by_keyword, on_cuda, root_of, size_bytes
@@ -39,7 +40,9 @@ from collectives.group.torch_version import method
 from collectives.group.untraced import untraced
 from collectives.recording.operation import GroupLabel, InFlightOperation
 from collectives.recording.recorder import Recorder
-from collectives.transport.sockets import GroupSocket, Mesh
+from collectives.transport.gloo_sockets import Mesh
+from collectives.transport.nccl_sockets import NcclConnections
+from collectives.transport.process_sockets import GroupSocket, ProcessSockets
 
 # torch's own defaults of the options
 _ALL_GATHER = AllgatherOptions()
@@ -66,6 +69,7 @@ class MltcpProcessGroup(HooksOfBoth):
         name: returned by getBackendName(): ``mltcp``, or the inner name where this group takes the inner group's place.
         recorder: the process's.
         mesh: the TCP connections of the Gloo backend, if there is one.
+        nccl: those of the NCCL backend, if there is one.
         admission: holds operations back, if a gate or a placement service is configured.
     """
 
@@ -75,6 +79,7 @@ class MltcpProcessGroup(HooksOfBoth):
         name: str,
         recorder: Recorder,
         mesh: Mesh | None,
+        nccl: NcclConnections | None,
         admission: AdmissionControl | None,
     ) -> None:
         super().__init__(inner.rank(), inner.size())  # type: ignore[call-arg]
@@ -82,9 +87,11 @@ class MltcpProcessGroup(HooksOfBoth):
         self._name = name
         self._recorder = recorder
         self._mesh = mesh
+        self._nccl_connections = nccl
         self._admission = admission
         self._nccl = False
         self._coalesced: list[InFlightOperation] | None = None
+        self._coalesced_kinds: list[tuple[Any, ...]] = []
         self._special = False
         self._take_over_backends()
         # torch names a group that has no name yet right after this.
@@ -100,7 +107,7 @@ class MltcpProcessGroup(HooksOfBoth):
 
     def _attach(self, name: str) -> None:
         self._label = GroupLabel(name, self._inner.rank(), self._inner.size())
-        self._recorder.attach(self._label, _not_known if self._mesh is None else self._mesh.acked_bytes)
+        self._recorder.attach(self._label, acked_bytes_of(self._mesh, self._nccl_connections))
 
     def _take_over_backends(self) -> None:
         inner = self._inner
@@ -109,9 +116,10 @@ class MltcpProcessGroup(HooksOfBoth):
         default = ProcessGroup.BackendType.GLOO
         for device in inner._device_types:
             backend = inner._get_backend(device)
-            kind = _backend_type(device, backend)
+            nccl = is_nccl(backend)
+            kind = ProcessGroup.BackendType.NCCL if nccl else ProcessGroup.BackendType.GLOO
             self._register_backend(device, kind, backend)
-            if kind == ProcessGroup.BackendType.NCCL:
+            if nccl:
                 self._nccl, self._special, default = True, True, kind
         self._set_default_backend(default)
 
@@ -145,18 +153,24 @@ class MltcpProcessGroup(HooksOfBoth):
 
     def split_group(self, new_ranks: list[int], *args: Any, **kwargs: Any) -> ProcessGroup | None:
         """A new group of some of the ranks, if the inner backend supports splitting."""
+        before = ProcessSockets.now()
         inner = self._inner.split_group(new_ranks, *args, **kwargs)
         if inner is None:
             return None
-        group = MltcpProcessGroup(inner, self._name, self._recorder, None, self._admission)
+        group = self._around(inner, before)
         group._set_group_name(inner.group_name)
         group._set_group_desc(inner.group_desc)
         return group
 
     def merge_remote_group(self, *args: Any, **kwargs: Any) -> ProcessGroup:
         """A new group of this group's ranks and remote ones, if the inner backend supports merging."""
-        inner = self._inner.merge_remote_group(*args, **kwargs)
-        return MltcpProcessGroup(inner, self._name, self._recorder, None, self._admission)
+        before = ProcessSockets.now()
+        return self._around(self._inner.merge_remote_group(*args, **kwargs), before)
+
+    def _around(self, inner: ProcessGroup, before: ProcessSockets) -> MltcpProcessGroup:
+        """Such a group around one that the inner group has made."""
+        nccl = nccl_connections(inner, before)
+        return MltcpProcessGroup(inner, self._name, self._recorder, None, nccl, self._admission)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names the ranks that are missing (Gloo only)."""
@@ -174,8 +188,9 @@ class MltcpProcessGroup(HooksOfBoth):
         super().abort()
 
     def sockets(self) -> tuple[GroupSocket, ...]:
-        """The group's TCP connections, each with its peer's rank; empty if the transport is not Gloo's."""
-        return () if self._mesh is None else self._mesh.sockets()
+        """The group's TCP connections that have been found so far, Gloo's and NCCL's, each with its peer's rank."""
+        gloo = () if self._mesh is None else self._mesh.sockets()
+        return gloo if self._nccl_connections is None else gloo + self._nccl_connections.sockets()
 
     # -- collective operations -----------------------------------------------------------------------------------------
     #
@@ -436,6 +451,7 @@ class MltcpProcessGroup(HooksOfBoth):
         if self._admission is not None and not self._capturing():
             self._admission.admit(operation)
         self._recorder.submit(operation)
+        opening = self._nccl and self._may_connect(name, nbytes.bit_length(), root)
         try:
             work = method(*args, **kwargs)
         except BaseException:
@@ -443,6 +459,8 @@ class MltcpProcessGroup(HooksOfBoth):
             raise
         if work is None or self._special:
             self._follow_specially(operation, work, args)
+            if opening:
+                self._look_for_connections()
         elif getattr(options, "asyncOp", True):
             if operation.return_pass is not None:
                 operation.work = work
@@ -463,9 +481,12 @@ class MltcpProcessGroup(HooksOfBoth):
         """Record a send or receive, and pass it on to the inner group's method."""
         operation = InFlightOperation(name, self._label, size_bytes(tensors), 0, self._recorder.failed)
         self._recorder.submit(operation)
+        opening = self._nccl and self._may_connect(name, 0, args[0])
         work = method(tensors, *args)
         if work is None or self._coalesced is not None or (self._nccl and on_cuda(tensors)):
             self._follow_specially(operation, work, (tensors,))
+            if opening:
+                self._look_for_connections()
             return work
         return PointToPointWork(work, operation, self._recorder)
 
@@ -493,20 +514,35 @@ class MltcpProcessGroup(HooksOfBoth):
 
     def _end_coalescing(self, device: torch.device) -> Work | None:  # type: ignore[override]
         coalesced, self._coalesced = self._coalesced or [], None
+        kinds, self._coalesced_kinds = tuple(self._coalesced_kinds), []
         self._special = self._nccl
+        opening = self._nccl and self._may_connect(*kinds)
         work = self._inner._end_coalescing(device)
         for operation in coalesced:
             if work is not None:
                 self._recorder.watch(operation, work, by_polling=self._nccl)
             else:
                 operation.release()
+        if opening:
+            self._look_for_connections()
         return work
 
+    # -- NCCL's connections --------------------------------------------------------------------------------------------
 
-def _backend_type(device: torch.device, backend: Any) -> ProcessGroup.BackendType:
-    name = str(backend.name()).lower()
-    return ProcessGroup.BackendType.NCCL if "nccl" in name else ProcessGroup.BackendType.GLOO
+    def _may_connect(self, *kind: Any) -> bool:
+        """Whether NCCL may open connections for an operation that it is about to be given, the first of its kind."""
+        connections = self._nccl_connections
+        if connections is None:
+            return False
+        if self._coalesced is not None:
+            # NCCL is given them together, at the end.
+            self._coalesced_kinds.append(kind)
+            return False
+        if connections.is_due:
+            self._recorder.completion.run(connections.look_again)
+        return connections.before(kind)
 
-
-def _not_known() -> None:
-    return None
+    def _look_for_connections(self) -> None:
+        """Look for the connections of an operation once it and those before it are complete."""
+        assert self._nccl_connections is not None
+        self._recorder.completion.run(self._nccl_connections.after)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
+from collectives.recording.cuda_capture import relax_capture_mode
+
 _log = logging.getLogger("mltcp")
 
 LINGER_S = 0.0005
@@ -105,6 +107,7 @@ class CompletionThread:
         self._asleep = False
         self._wake = threading.Semaphore(0)
         self._ends_s = float("inf")
+        self._polls_cuda = False
 
     def watch(self, work: AnyWork, done: Done, by_polling: bool = False) -> None:
         """Call `done` with the time of completion, or None if the work failed.
@@ -164,12 +167,13 @@ class CompletionThread:
 
     def _loop(self) -> None:
         pending: deque[_Watched | Task | None] = deque()
+        self._polls_cuda = False
         while True:
             if not pending:
                 if not self._items:
                     self._pause()
                     continue
-                pending.append(self._items.popleft())
+                pending.append(self._next())
             if pending[0] is None or time.monotonic() > self._ends_s:
                 return
             if _settles(pending[0], _Watched.completes_soon):
@@ -177,10 +181,17 @@ class CompletionThread:
             else:
                 self._look_at_others(pending)
 
+    def _next(self) -> _Watched | Task | None:
+        item = self._items.popleft()
+        if isinstance(item, _Watched) and item.by_polling and not self._polls_cuda:
+            self._polls_cuda = True
+            relax_capture_mode()
+        return item
+
     def _look_at_others(self, pending: deque[_Watched | Task | None]) -> None:
         """Remove the works that have completed before the first one, and the tasks that wait for none of the rest."""
         while self._items:
-            pending.append(self._items.popleft())
+            pending.append(self._next())
         left: deque[_Watched | Task | None] = deque()
         while pending:
             item = pending.popleft()

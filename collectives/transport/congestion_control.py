@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from collectives.core.notices import rank_on_host, warn_once
 from collectives.core.settings import NO_CONTROL, Settings
-from collectives.transport.sockets import Mesh
+from collectives.transport.process_sockets import Connections
 from mltcp.core.errors import NotAvailableError, UsageError
 from mltcp.ebpf.congestion_controls import CONTROLS, MLTCP_CONTROLS, allowed, available
 from mltcp.pacing.tcp_info import congestion_control, set_congestion_control, tcp_info
@@ -36,7 +36,7 @@ def check(name: str) -> None:
         )
 
 
-def apply(mesh: Mesh, settings: Settings, rank: int) -> None:
+def apply(connections: Connections, settings: Settings, rank: int) -> None:
     """Set the job's congestion control on the connections of a group, on each as soon as it is found.
 
     If that fails, the job runs without it, and one rank per host logs it once; `rank` is this process's in the job.
@@ -45,7 +45,7 @@ def apply(mesh: Mesh, settings: Settings, rank: int) -> None:
         NotAvailableError: it failed, and MLTCP_STRICT is set.
     """
     if settings.control != NO_CONTROL:
-        mesh.when_found(lambda descriptors: _set_all(descriptors, settings, rank))
+        connections.when_found(lambda descriptors: _set_all(descriptors, settings, rank))
 
 
 def _set_all(descriptors: Iterable[int], settings: Settings, rank: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from collectives.core.notices import rank_on_host, warn_once
 from collectives.core.settings import Settings
-from collectives.transport.sockets import Mesh
+from collectives.transport.process_sockets import Connections
 from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.daemon.client.client import INSTANCE, NoDaemonError, Registration, socket_path
 from mltcp.daemon.client.membership import Membership
@@ -49,9 +49,9 @@ def join(settings: Settings, run: Callable[[], str], rank: int, ranks: int) -> M
         return None
 
 
-def pass_flows(mesh: Mesh, membership: Membership, rank: int) -> None:
+def pass_flows(connections: Connections, membership: Membership, rank: int) -> None:
     """Pass a group's connections to the daemon, each as soon as it is found."""
-    mesh.when_found(lambda descriptors: _pass(descriptors, membership, rank))
+    connections.when_found(lambda descriptors: _pass(descriptors, membership, rank))
 
 
 def _pass(descriptors: Iterable[int], membership: Membership, rank: int) -> None:

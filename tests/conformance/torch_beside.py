@@ -49,7 +49,9 @@ def _installed(python: Path) -> str | None:
 
 def _pip(python: Path, *arguments: str) -> None:
     quiet = ("--quiet", "--disable-pip-version-check", "--root-user-action=ignore")
-    done = subprocess.run([python, "-m", "pip", "install", *quiet, *arguments], stdout=sys.stderr, check=False)
+    done = subprocess.run(
+        [python, "-m", "pip", "install", *quiet, *arguments], stdout=sys.stderr, check=False
+    )
     if done.returncode != 0:
         sys.exit(f"conformance: pip could not install {' '.join(arguments)}")
 
@@ -58,7 +60,16 @@ def tests_of_ours(python: Path) -> tuple[Counts, tuple[str, ...]]:
     """Run this repository's tests of the process group with that interpreter: their numbers and which failed."""
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
         report = Path(folder) / "report.xml"
-        command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", TESTS_OF_OURS]
+        command = [
+            python,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            f"--junitxml={report}",
+            TESTS_OF_OURS,
+        ]
         subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=False)
         if not report.exists():
             sys.exit(f"conformance: pytest could not run with {python}")

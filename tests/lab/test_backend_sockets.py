@@ -13,7 +13,7 @@ from mltcp.ebpf.congestion_controls import allowed
 from mltcp.pacing.tcp_info import congestion_control, set_congestion_control
 from tests.lab.controls_under_test import own_controls
 from tests.unit.collectives.ranks import run_ranks
-from tests.unit.collectives.transport.test_sockets import group, tcp_store
+from tests.unit.collectives.transport.test_gloo_sockets import group, tcp_store
 
 pytestmark = pytest.mark.lab
 NOBODY = 65534

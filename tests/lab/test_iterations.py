@@ -168,7 +168,7 @@ def test_small_traffic_while_a_job_computes_does_not_hide_its_iterations(loaded,
         records = records_of(loaded, place, least_bytes=size * iterations)
     right = [record for record in records if record.total_bytes and size <= record.bytes < 1.03 * size]
     assert len(right) >= iterations // 2
-    # How long the pause seems depends on when the small messages are sent and acknowledged, both late beside other load.
+    # How long the pause seems depends on when the small messages are sent and acknowledged, late beside other load.
     assert 0 < right[-1].gap_ns / 1e9 < PAUSE_S
 
 

@@ -30,9 +30,13 @@ class TrainerProgram:
 PROGRAMS = (
     TrainerProgram("with_torchrun"),
     TrainerProgram("with_fsdp2"),
+    TrainerProgram("with_skipped_steps"),
     TrainerProgram("with_accelerate", "accelerate"),
+    TrainerProgram("with_accelerate_checkpoints", "accelerate"),
     TrainerProgram("with_lightning", "lightning", named=True),
+    TrainerProgram("with_lightning_checkpoints", "lightning", named=True),
     TrainerProgram("with_transformers", "transformers"),
+    TrainerProgram("with_transformers_checkpoints", "transformers"),
 )
 
 

@@ -49,7 +49,7 @@ LAYERS = {
     "mltcp.daemon": ("client", "journal", "jobs", "descriptors", "mechanisms", "service"),
     "collectives": ("core", "transport", "recording", "gate", "agent", "group", "elastic"),
     "collectives.recording": (
-        *("traffic", "records", "completion", "operation", "detection", "optimizer_steps"),
+        *("traffic", "records", "cuda_capture", "completion", "operation", "detection", "optimizer_steps"),
         *("demand", "hooks", "profile_file", "recorder"),
     ),
     "placement": (

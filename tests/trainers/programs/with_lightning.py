@@ -3,37 +3,13 @@
 import sys
 
 import lightning
-import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.strategies import DDPStrategy
-from torch import nn
 from torch.utils.data import DataLoader
 
-from tests.trainers.programs.data import BATCH, examples, model
+from tests.trainers.programs.data import BATCH, examples
+from tests.trainers.programs.lightning_regression import LightningRegression
 from tests.trainers.programs.report import report
-
-
-class Regression(lightning.LightningModule):
-    """The model of these programs."""
-
-    def __init__(self):
-        super().__init__()
-        self.net, self.losses = model(), []
-
-    def training_step(self, batch, _):
-        """The loss of a batch."""
-        loss = nn.functional.mse_loss(self.net(batch[0]), batch[1])
-        self.losses.append(loss.item())
-        return loss
-
-    def validation_step(self, batch, _):
-        """The loss of a batch, averaged over the ranks."""
-        self.log("validation", nn.functional.mse_loss(self.net(batch[0]), batch[1]), sync_dist=True)
-
-    def configure_optimizers(self):
-        """Plain SGD."""
-        return torch.optim.SGD(self.parameters(), lr=0.01)
-
 
 trainer = lightning.Trainer(
     accelerator="cpu",
@@ -46,7 +22,7 @@ trainer = lightning.Trainer(
     enable_progress_bar=False,
     enable_model_summary=False,
 )
-regression = Regression()
+regression = LightningRegression()
 trainer.fit(regression, DataLoader(examples(), BATCH), DataLoader(examples(), BATCH))
 if trainer.is_global_zero:
     report(regression.losses, regression, trainer.global_step)

@@ -3,36 +3,11 @@
 import sys
 from pathlib import Path
 
-from torch import nn
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import Trainer, TrainingArguments
 
-from tests.trainers.programs.data import BATCH, examples, model
+from tests.trainers.programs.data import BATCH, examples
 from tests.trainers.programs.report import report
-
-
-class Regression(nn.Module):
-    """The model of these programs, with its loss, as the Trainer wants it."""
-
-    def __init__(self):
-        super().__init__()
-        self.net = model()
-
-    def forward(self, inputs, labels):
-        """The loss and the prediction."""
-        predicted = self.net(inputs)
-        return {"loss": nn.functional.mse_loss(predicted, labels), "logits": predicted}
-
-
-class Losses(TrainerCallback):
-    """Keeps what the Trainer logs."""
-
-    def __init__(self):
-        self.losses = []
-
-    def on_log(self, args, state, control, logs=None, **_):
-        """A log line of the Trainer."""
-        self.losses += [logs[name] for name in ("loss", "eval_loss") if name in logs]
-
+from tests.trainers.programs.transformers_regression import Losses, Regression
 
 arguments = TrainingArguments(
     output_dir=str(Path(sys.argv[1]).parent / "trainer"),

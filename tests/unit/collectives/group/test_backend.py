@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
 
 from collectives.group.inner_group import Devices, must_share
+from collectives.group.torch_version import version
 from tests.unit.collectives.ranks import run_ranks
 
 pytestmark = pytest.mark.slow
@@ -36,7 +37,9 @@ def program(text, **environment):
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.strip(), done.stderr.strip()
+    # Gloo before torch 2.10 prints that it is connected.
+    printed = [line for line in done.stdout.splitlines() if not line.startswith("[Gloo]")]
+    return "\n".join(printed).strip(), done.stderr.strip()
 
 
 def test_a_script_needs_no_import():
@@ -75,6 +78,36 @@ def test_ours_may_be_imported_before_torch(module):
 def test_with_autoload_off_nothing_of_ours_is_loaded():
     script = "import sys, torch; print([name for name in sys.modules if name.startswith('collectives')])"
     assert program(script, TORCH_DEVICE_BACKEND_AUTOLOAD="0")[0] == "[]"
+
+
+UNTRIED = "import torch, torch.distributed as dist; torch.__version__ = '9.9.0'; import collectives\n"
+
+
+@pytest.mark.parametrize("backend", ["mltcp", "gloo"])
+def test_with_a_torch_that_has_not_been_tried_groups_are_plain_and_it_is_said_once(backend):
+    script = UNTRIED + ONE_RANK.format(backend=backend)
+    said, warned = program(script, TORCH_DEVICE_BACKEND_AUTOLOAD="0", MLTCP_WRAP="gloo")
+    assert said.splitlines()[-1] == f"{backend} ProcessGroup [1.0, 1.0, 1.0]"
+    assert warned.splitlines() == [
+        "mltcp: torch 9.9.0 has not been tried (2.9 to 2.15 have): groups are plain Gloo or NCCL; try MLTCP_ANY_TORCH=1"
+    ]
+
+
+def test_such_a_torch_is_used_if_the_user_says_so_and_refused_if_nothing_may_be_missing():
+    script = UNTRIED + ONE_RANK.format(backend="mltcp")
+    around = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    said, warned = program(script, MLTCP_ANY_TORCH="1", **around)
+    assert (said.splitlines()[-1], warned) == ("mltcp MltcpProcessGroup [1.0, 1.0, 1.0]", "")
+    with pytest.raises(AssertionError, match=r"NotAvailableError: mltcp: torch 9\.9\.0 has not been tried"):
+        program(script, MLTCP_STRICT="1", **around)
+
+
+@pytest.mark.skipif(
+    version(torch.__version__) < (2, 14), reason="torch looks for backends by name from 2.14 on"
+)
+def test_with_autoload_off_a_newer_torch_finds_the_backend_by_its_name():
+    script = "import torch, torch.distributed as dist\n" + ONE_RANK.format(backend="mltcp")
+    assert program(script, TORCH_DEVICE_BACKEND_AUTOLOAD="0")[0] == "mltcp MltcpProcessGroup [1.0, 1.0, 1.0]"
 
 
 def test_importing_torch_loads_little_of_ours():

@@ -12,7 +12,9 @@ from tests.unit.collectives.ranks import run_ranks
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not hasattr(dist.ProcessGroup, "register_pre_hook"), reason="torch has hooks from 2.14 on"),
+    pytest.mark.skipif(
+        not hasattr(dist.ProcessGroup, "register_pre_hook"), reason="torch has hooks from 2.14 on"
+    ),
 ]
 NAMES = [("mltcp", {}), ("gloo", {"MLTCP_WRAP": "gloo"})]
 
@@ -30,7 +32,9 @@ def some_operations(rank):
 def hooked(rank, ranks):
     group = dist.group.WORLD
     before, after = [], []
-    group.register_pre_hook(1, lambda seen: before.append((str(seen.name), seen.root, len(seen.input_tensors))))
+    group.register_pre_hook(
+        1, lambda seen: before.append((str(seen.name), seen.root, len(seen.input_tensors)))
+    )
     group.register_post_hook(2, lambda seen: after.append((str(seen.name), seen.work is not None)))
     some_operations(rank)
     group.unregister_pre_hook(1)

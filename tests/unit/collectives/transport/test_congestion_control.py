@@ -17,7 +17,7 @@ from mltcp.core.errors import NotAvailableError, UsageError
 from mltcp.ebpf.congestion_controls import CONTROLS, DEFAULT_CONTROL, MLTCP_CONTROLS, allowed, available
 from mltcp.pacing.tcp_info import congestion_control, set_congestion_control
 from tests.unit.collectives.ranks import run_ranks
-from tests.unit.collectives.transport.test_sockets import all_seen, group, meet, tcp_store
+from tests.unit.collectives.transport.test_gloo_sockets import all_seen, group, meet, tcp_store
 
 pytestmark = pytest.mark.slow
 

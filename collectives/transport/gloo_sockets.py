@@ -9,90 +9,22 @@ store.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from torch.distributed import PrefixStore, Store
 
-from mltcp.pacing.tcp_info import (
-    Address,
-    addresses,
-    inode,
-    is_listening,
-    local_address,
-    tcp_info,
-    tcp_sockets,
+from collectives.transport.process_sockets import (
+    Connection,
+    GroupSocket,
+    Listeners,
+    OnFound,
+    open_connections,
 )
+from mltcp.pacing.tcp_info import Address
 
 _KEYS = "mltcp/sockets"
-
-OnFound = Callable[[tuple[int, ...]], None]
-"""Is called with the descriptors of connections."""
-
-
-@dataclass(frozen=True)
-class GroupSocket:
-    """A connection of a group: this process's descriptor, both addresses, and the rank at the other end."""
-
-    descriptor: int
-    local: Address
-    peer: Address
-    peer_rank: int
-
-
-@dataclass
-class Listeners:
-    """Addresses of listening TCP sockets."""
-
-    addresses: frozenset[Address] = frozenset()
-
-
-@contextmanager
-def new_listeners() -> Iterator[Listeners]:
-    """The TCP listeners that this process opens in the ``with`` block; known after it."""
-    before = _listening()
-    found = Listeners()
-    yield found
-    found.addresses = frozenset(address for number, address in _listening().items() if number not in before)
-
-
-def _listening() -> dict[int, Address]:
-    """The address of every listening TCP socket of this process, by inode."""
-    found = {}
-    for descriptor in tcp_sockets():
-        with suppress(OSError):
-            if is_listening(descriptor):
-                found[inode(descriptor)] = local_address(descriptor)
-    return found
-
-
-@dataclass(frozen=True)
-class _Connection:
-    """A connection, identified by its inode, since its descriptor may be reused once it is closed."""
-
-    descriptor: int
-    inode: int
-    local: Address
-    peer: Address
-
-    @property
-    def is_open(self) -> bool:
-        with suppress(OSError):
-            return inode(self.descriptor) == self.inode
-        return False
-
-    def acked_bytes(self) -> int | None:
-        info = tcp_info(self.descriptor) if self.is_open else None
-        return None if info is None else info.acked_bytes
-
-
-def _connections() -> Iterator[_Connection]:
-    """Every TCP connection of this process."""
-    for descriptor in tcp_sockets():
-        with suppress(OSError):
-            yield _Connection(descriptor, inode(descriptor), *addresses(descriptor))
 
 
 @dataclass
@@ -116,7 +48,7 @@ class Mesh:
     size: int
     listeners: Listeners
     timeout: timedelta
-    _found: dict[int, _Connection] = field(default_factory=dict)
+    _found: dict[int, Connection] = field(default_factory=dict)
     _ranks_by_listener: dict[Address, int] = field(default_factory=dict)
     _peer_ranks: dict[int, int] = field(default_factory=dict)
     _callbacks: list[OnFound] = field(default_factory=list)
@@ -179,13 +111,13 @@ class Mesh:
             for host, port in json.loads(document) if rank != self.rank else ():
                 self._ranks_by_listener[host, port] = rank
 
-    def _all(self) -> tuple[_Connection, ...]:
+    def _all(self) -> tuple[Connection, ...]:
         if not self.complete:
             self._find()
         return tuple(self._found.values())
 
     def _find(self) -> None:
-        fresh = [each for each in _connections() if each.inode not in self._found and self._belongs(each)]
+        fresh = [each for each in open_connections() if each.inode not in self._found and self._belongs(each)]
         for each in fresh:
             if each.local not in self.listeners.addresses:
                 self._peer_ranks[each.inode] = self._ranks_by_listener[each.peer]
@@ -195,12 +127,12 @@ class Mesh:
             for callback in self._callbacks:
                 callback(tuple(each.descriptor for each in fresh))
 
-    def _belongs(self, connection: _Connection) -> bool:
+    def _belongs(self, connection: Connection) -> bool:
         return connection.local in self.listeners.addresses or connection.peer in self._ranks_by_listener
 
     # -- identifying peers ---------------------------------------------------------------------------------------------
 
-    def _identify(self, accepted: Sequence[_Connection]) -> None:
+    def _identify(self, accepted: Sequence[Connection]) -> None:
         """Find the ranks that opened these connections; one opened by a stranger has no key in the store."""
         if not accepted:
             return

@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from collectives.transport.sockets import Mesh, new_listeners
+from collectives.transport.gloo_sockets import Mesh
+from collectives.transport.process_sockets import new_listeners
 from mltcp.pacing.tcp_info import addresses, tcp_sockets
 from tests.unit.collectives.ranks import run_ranks
 from tests.unit.collectives.recording.test_traffic import acknowledged
