@@ -101,6 +101,9 @@ def _made(
 ) -> Any:
     """Torch's backend of this name, made by torch itself where it tells how (since 2.14), else by `make`."""
     store = PrefixStore(f"{device}/", member.store)
+    register: Any = getattr(c10d.Backend, "_ensure_backend_registered", None)
+    if register is not None:
+        register(name)
     plugin = c10d.Backend._plugins.get(name.upper())
     if plugin is None:
         backend = make(store, member, pg_options)

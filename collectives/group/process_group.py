@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any, overload
 
 import torch
@@ -31,12 +32,13 @@ from torch.distributed.distributed_c10d import (
 )
 
 from collectives.group.admission import AdmissionControl
+from collectives.group.all_to_all_lists import all_to_all_of_lists
 from collectives.group.connections import acked_bytes_of, is_nccl, nccl_connections
 from collectives.group.integer_average import divide, is_integer_average, sum_options
 from collectives.group.operation_hooks import HooksOfBoth
 from collectives.group.payload import by_keyword, on_cuda, root_of, size_bytes
 from collectives.group.point_to_point import PointToPointWork
-from collectives.group.torch_version import method
+from collectives.group.torch_version import GLOO_SENDS_LISTS_TO_ALL, method, version
 from collectives.group.untraced import untraced
 from collectives.recording.operation import GroupLabel, InFlightOperation
 from collectives.recording.recorder import Recorder
@@ -94,8 +96,9 @@ class MltcpProcessGroup(HooksOfBoth):
         self._coalesced_kinds: list[tuple[Any, ...]] = []
         self._special = False
         self._take_over_backends()
+        # Under its own name the group does what programs expect that do not know the name, as torch does it for Gloo's;
         # torch names a group that has no name yet right after this.
-        self._averages_integers = not self._named
+        self._stands_in = not self._named
         if self._named:
             self._set_group_desc(inner.group_desc)
         self._attach(inner.group_name if self._named else name)
@@ -209,7 +212,7 @@ class MltcpProcessGroup(HooksOfBoth):
     @untraced
     def allreduce(self, *args: Any, **kwargs: Any) -> Work:
         """Reduce a tensor over all ranks, in place on each."""
-        if self._averages_integers and self._coalesced is None and is_integer_average(args):
+        if self._stands_in and self._coalesced is None and is_integer_average(args):
             return self._average_integers(*args)
         return self._collective("all_reduce", self._inner.allreduce, args, kwargs)
 
@@ -365,8 +368,14 @@ class MltcpProcessGroup(HooksOfBoth):
         self, output_tensors: list[Tensor], input_tensors: list[Tensor], opts: AllToAllOptions = _ALL_TO_ALL
     ) -> Work:
         """Send a tensor to each rank, and receive one from each."""
-        call = (output_tensors, input_tensors, opts)
-        return self._collective("all_to_all", self._inner.alltoall, call, payload=1)
+        send = self._inner.alltoall
+        if (
+            self._stands_in
+            and version(torch.__version__) < GLOO_SENDS_LISTS_TO_ALL
+            and not on_cuda(input_tensors)
+        ):
+            send = partial(all_to_all_of_lists, getattr(self._inner, _ALL_TO_ALL_SINGLE))
+        return self._collective("all_to_all", send, (output_tensors, input_tensors, opts), payload=1)
 
     @overload
     def gather(

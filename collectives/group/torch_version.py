@@ -15,6 +15,10 @@ ANY_TORCH = "MLTCP_ANY_TORCH"
 """With this environment variable set to 1, a version that has not been tried is used all the same."""
 
 
+GLOO_SENDS_LISTS_TO_ALL = (2, 12)
+"""The first version whose Gloo has `alltoall`, of lists of tensors."""
+
+
 def version(text: str) -> tuple[int, int]:
     """Major and minor number of a version such as ``2.13.0+cpu``; (0, 0) if there are none."""
     found = re.match(r"(\d+)\.(\d+)", text)

@@ -56,9 +56,10 @@ def checked_for_nan(rank, ranks):
 
 
 def flight_recorded(rank, ranks):
-    c10d._reset_fr_trace()
+    recorder = torch._C._distributed_c10d
+    recorder._reset_fr_trace()
     some_operations(rank)
-    entries = json.loads(c10d._dump_fr_trace_json("gloo", True, False))["entries"]
+    entries = json.loads(recorder._dump_fr_trace_json(True, False))["entries"]
     return [entry["profiling_name"] for entry in entries]
 
 

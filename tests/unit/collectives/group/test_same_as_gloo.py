@@ -4,12 +4,13 @@ import re
 
 import pytest
 
+from collectives.group.torch_version import GLOO_SENDS_LISTS_TO_ALL
 from tests.unit.collectives.group.uses import IMPORTED_LATE as IMPORTED_LATE
 from tests.unit.collectives.group.uses import TORCH, USES, run_all
 from tests.unit.collectives.ranks import run_ranks
 
 pytestmark = pytest.mark.slow
-GLOO_HAS_ALL = pytest.mark.skipif(TORCH < (2, 13), reason="Gloo has no all_to_all before torch 2.13")
+GLOO_HAS_ALL = pytest.mark.skipif(TORCH < (2, 13), reason="some uses are newer than this torch")
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +28,17 @@ def comparable(outcome):
     return text.replace("'mltcp'", "'gloo'")
 
 
+def stood_in(how, ours, plain):
+    """Whether the backend under its own name did what Gloo of this version has not, as its users do not know."""
+    lacks = GLOO_SENDS_LISTS_TO_ALL > TORCH and "does not support alltoall" in plain[-1]
+    return how == "mltcp" and lacks and ours[0] == "returned"
+
+
 @pytest.mark.parametrize("name", USES)
 @pytest.mark.parametrize("how", ["mltcp", "alias"])
 def test_a_use_comes_to_what_it_does_on_gloo(outcomes, how, name):
     for ours, plain in zip(outcomes[how], outcomes["gloo"], strict=True):
-        assert comparable(ours[name]) == comparable(plain[name])
+        assert comparable(ours[name]) == comparable(plain[name]) or stood_in(how, ours[name], plain[name])
 
 
 @GLOO_HAS_ALL
