@@ -60,7 +60,8 @@ def _create(options: Any, pg_options: Any) -> ProcessGroup:
     if not is_supported():
         _tell_not_tried(member.rank)
         return build_inner(member, pg_options)
-    group = make_group(lambda: build_inner(member, pg_options), options.timeout, NAME)
+    connected = not member.enable_reconfigure
+    group = make_group(lambda: build_inner(member, pg_options), options.timeout, NAME, connected)
     assert group is not None
     return group
 
@@ -128,7 +129,7 @@ def _wrapping(helper: Any) -> Any:
             return plain if type(plain) is ProcessGroup else None
 
         timeout = kwargs.get("timeout") or timedelta(minutes=5)
-        group = make_group(build, timeout, None)
+        group = make_group(build, timeout, None, connected=not kwargs.get("enable_reconfigure", False))
         if group is None:
             return made[0]
         _take_place(made[0][0], group)

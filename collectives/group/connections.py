@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch.distributed import ProcessGroup
+from torch.distributed import ProcessGroup, Store
 from torch.distributed import distributed_c10d as c10d
 
 from collectives.core.settings import Settings
@@ -19,23 +19,30 @@ from collectives.transport.nccl_sockets import NcclConnections
 from collectives.transport.process_sockets import Connections, Listeners, ProcessSockets
 
 
-def gloo_mesh(inner: ProcessGroup, listeners: Listeners, timeout: timedelta) -> Mesh | None:
-    """The connections of the group's Gloo backend, if it has one and more than one rank."""
+def gloo_mesh(
+    inner: ProcessGroup, listeners: Listeners, timeout: timedelta, store: Store | None = None
+) -> Mesh | None:
+    """The connections of the group's Gloo backend, if it has one and more than one rank.
+
+    The ranks tell each other their listeners through `store`, or else the group's own.
+    """
     cpu = torch.device("cpu")
     if inner.size() < 2 or cpu not in inner._device_types:
         return None
     if not isinstance(inner._get_backend(cpu), dist.ProcessGroupGloo | c10d._ProcessGroupWrapper):
         return None
-    mesh = Mesh(inner.get_group_store(), inner.rank(), inner.size(), listeners, timeout)
+    mesh = Mesh(store or inner.get_group_store(), inner.rank(), inner.size(), listeners, timeout)
     _manage(mesh)
     return mesh
 
 
-def nccl_connections(inner: ProcessGroup, before: ProcessSockets) -> NcclConnections | None:
+def nccl_connections(
+    inner: ProcessGroup, before: ProcessSockets, store: Store | None = None
+) -> NcclConnections | None:
     """Those of the group's NCCL backend, if it has one and more than one rank; `before` the group was made."""
     if inner.size() < 2 or not any(is_nccl(inner._get_backend(each)) for each in inner._device_types):
         return None
-    found = NcclConnections(inner.get_group_store(), inner.rank(), inner.size(), before)
+    found = NcclConnections(store or inner.get_group_store(), inner.rank(), inner.size(), before)
     _manage(found)
     # With a bound device the communicator is there already.
     job.current().recorder.completion.run(found.after)

@@ -16,7 +16,10 @@ from collectives.transport.process_sockets import new_listeners
 
 
 def make_group(
-    build: Callable[[], ProcessGroup | None], timeout: timedelta, name: str | None
+    build: Callable[[], ProcessGroup | None],
+    timeout: timedelta,
+    name: str | None,
+    connected: bool = True,
 ) -> MltcpProcessGroup | None:
     """Wrap the group that `build` makes; None if this rank is no member.
 
@@ -24,6 +27,7 @@ def make_group(
         build: makes the inner group; its errors are passed on.
         timeout: of the exchange of socket addresses between the ranks.
         name: backend name of the new group; None: that of the inner group.
+        connected: whether its ranks are connected; else they are once it is reconfigured.
 
     Raises:
         UsageError: a setting is invalid.
@@ -39,7 +43,9 @@ def make_group(
     own = job.current()
     rank, ranks = job.own_rank(inner.rank())
     own.open(settings, rank, ranks if ranks > 0 else inner.size(), inner.name(), inner.get_group_store())
-    mesh = gloo_mesh(inner, listeners, timeout)
-    nccl = nccl_connections(inner, listeners.before)
+    mesh = gloo_mesh(inner, listeners, timeout) if connected else None
+    nccl = nccl_connections(inner, listeners.before) if connected else None
     admission = None if own.coordination is None else own.coordination.admission
-    return MltcpProcessGroup(inner, name or inner.name(), own.recorder, mesh, nccl, admission)
+    group = MltcpProcessGroup(inner, name or inner.name(), own.recorder, mesh, nccl, admission)
+    group.listeners = listeners
+    return group

@@ -16,7 +16,7 @@ from typing import Any, overload
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup, Work
+from torch.distributed import PrefixStore, ProcessGroup, Work
 from torch.distributed.distributed_c10d import (
     AllgatherOptions,
     AllreduceCoalescedOptions,
@@ -31,9 +31,10 @@ from torch.distributed.distributed_c10d import (
     ScatterOptions,
 )
 
+from collectives.core.notices import warn_once
 from collectives.group.admission import AdmissionControl
 from collectives.group.all_to_all_lists import all_to_all_of_lists
-from collectives.group.connections import acked_bytes_of, is_nccl, nccl_connections
+from collectives.group.connections import acked_bytes_of, gloo_mesh, is_nccl, nccl_connections
 from collectives.group.integer_average import divide, is_integer_average, sum_options
 from collectives.group.operation_hooks import HooksOfBoth
 from collectives.group.payload import by_keyword, on_cuda, root_of, size_bytes
@@ -44,7 +45,7 @@ from collectives.recording.operation import GroupLabel, InFlightOperation
 from collectives.recording.recorder import Recorder
 from collectives.transport.gloo_sockets import Mesh
 from collectives.transport.nccl_sockets import NcclConnections
-from collectives.transport.process_sockets import GroupSocket, ProcessSockets
+from collectives.transport.process_sockets import GroupSocket, Listeners, ProcessSockets
 
 # torch's own defaults of the options
 _ALL_GATHER = AllgatherOptions()
@@ -52,6 +53,7 @@ _ALL_REDUCE_COALESCED = AllreduceCoalescedOptions()
 _ALL_TO_ALL = AllToAllOptions()
 _REDUCE_SCATTER = ReduceScatterOptions()
 
+_RECONFIGURED_IN = timedelta(minutes=5)
 _NO_KEYWORDS: Mapping[str, Any] = {}
 
 _ALL_GATHER_SINGLE = method("all_gather_single", "_allgather_base")
@@ -73,7 +75,12 @@ class MltcpProcessGroup(HooksOfBoth):
         mesh: the TCP connections of the Gloo backend, if there is one.
         nccl: those of the NCCL backend, if there is one.
         admission: holds operations back, if a gate or a placement service is configured.
+
+    Attributes:
+        listeners: those that were opened while the inner group was made.
     """
+
+    listeners = Listeners()
 
     def __init__(
         self,
@@ -174,6 +181,25 @@ class MltcpProcessGroup(HooksOfBoth):
         """Such a group around one that the inner group has made."""
         nccl = nccl_connections(inner, before)
         return MltcpProcessGroup(inner, self._name, self._recorder, None, nccl, self._admission)
+
+    def reconfigure(self, opts: Any) -> Any:
+        """Connect the group's ranks, of which some may be other processes than before (since torch 2.14)."""
+        before = ProcessSockets.now()
+        base: Any = super()
+        work = base.reconfigure(opts)
+        self._mesh, self._nccl_connections = None, None
+        store = PrefixStore(f"reconfigured/{opts.uuid}", self._inner.get_group_store())
+        try:
+            self._mesh = gloo_mesh(self._inner, self.listeners, opts.timeout or _RECONFIGURED_IN, store)
+            self._nccl_connections = nccl_connections(self._inner, before, store)
+        except RuntimeError as error:
+            # The store may be gone with the rank that failed.
+            warn_once(
+                "reconfigured", f"mltcp: the new connections were not found: {error}", self._inner.rank()
+            )
+        self._recorder.detach(self._label)
+        self._attach(self._label.name)
+        return work
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names the ranks that are missing (Gloo only)."""

@@ -1,12 +1,14 @@
 """``python -m tests.trainers.observed DIRECTORY MODULE [ARGUMENT...]``: runs a program, and tells what it learned.
 
-For every rank a file in the directory has the number of optimizer steps, and a digest of all parameters after each.
+Random numbers are the same on every run, also of programs that draw others each time. For every rank a file in the
+directory has the number of optimizer steps, and a digest of all parameters after each.
 """
 
 import atexit
 import hashlib
 import json
 import os
+import random
 import runpy
 import sys
 from pathlib import Path
@@ -37,5 +39,7 @@ if __name__ == "__main__":
     _, directory, module, *arguments = sys.argv
     register_optimizer_step_post_hook(_after_a_step)
     atexit.register(_tell, directory)
+    random.seed(0)
+    torch.manual_seed(0)
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {"GLOO_SOCKET_IFNAME": "lo", "MLTCP_CC": "none", "OMP_NUM_THREADS": "1", "MLTCP_DAEMON": "none"}
+# torchrun gives restarted ranks the store of those before, with the addresses of these, where Gloo may find them.
+SETTINGS["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
 LIMIT_S = 600
 OF_ACCELERATE = "accelerate.test_utils.scripts"
 OURS = "tests.trainers.published"
@@ -41,7 +43,6 @@ class Program:
 PROGRAMS = (
     Program(f"{OF_ACCELERATE}.test_script", "accelerate", steps=0),
     Program(f"{OF_ACCELERATE}.test_sync", "accelerate", steps=0),
-    Program(f"{OF_ACCELERATE}.test_ddp_comm_hook", "accelerate", steps=0),
     Program(f"{OF_ACCELERATE}.test_distributed_data_loop", "accelerate", steps=0),
     Program(f"{OF_ACCELERATE}.test_ops", "accelerate", steps=0),
     Program(f"{OURS}.lightning_boring", "lightning"),
