@@ -7,7 +7,8 @@ which blocks for this user alone.
 
 Messages are JSON objects, one a packet. ``{"task": N, "do": "look"}`` comes with the connection, and is answered by
 what its descriptors are; ``{"task": N, "do": "set", "settings": [...]}`` by what could not be set, once all are closed;
-``{"do": "close"}`` comes with a connection on which packets may wait, and has no answer.
+``{"do": "keep"}`` comes with a connection on which packets may wait, which is kept until the next message, such as
+``{"do": "close"}``. These two have no answer.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Worker:
         self._daemon = daemon
         self._flows = flows
         self._held: dict[int, list[int]] = {}
+        self._kept: list[int] = []
 
     def run(self) -> None:
         """Work until the daemon is gone."""
@@ -54,12 +56,18 @@ class Worker:
             if not packet:
                 return
             message = json.loads(packet)
+            self._close_kept()
             if message["do"] == "look":
                 self._look(message["task"], descriptors[0])
             elif message["do"] == "set":
                 self._set(message["task"], [FlowSettings(**each) for each in message["settings"]])
-            else:
-                os.close(descriptors[0])
+            elif message["do"] == "keep":
+                self._kept += descriptors
+
+    def _close_kept(self) -> None:
+        kept, self._kept = self._kept, []
+        for connection in kept:
+            os.close(connection)
 
     def _look(self, task: int, connection: int) -> None:
         with socket.socket(fileno=connection) as peer:

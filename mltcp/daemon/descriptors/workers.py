@@ -91,8 +91,17 @@ class DescriptorWorkers:
         return PassedFlows(worker, task, found, refused, reply["truncated"])
 
     def close_connection(self, peer: Peer, connection: socket.socket) -> bool:
-        """Have a connection closed with the packets that wait on it; False if its user's process has no space."""
-        return self._worker(peer).tell({"do": "close"}, connection)
+        """Close a connection with the packets that wait on it; False, and still open, if that has to be tried again.
+
+        What they carry is closed by whoever closes the connection last: the process, which is told to after the daemon.
+        """
+        worker = self._worker(peer)
+        if not worker.tell({"do": "keep"}, connection):
+            return False
+        connection.close()
+        # Without space for this message, the next one does: the process closes what it keeps on any.
+        worker.tell({"do": "close"})
+        return True
 
     def end(self, uid: int) -> None:
         """End the process of a user who has no connection any more."""

@@ -143,8 +143,8 @@ class Connection:
         self._open = False
         with suppress(OSError):  # the peer sends no more from here on
             self._socket.shutdown(socket.SHUT_RD)
-        if self._has_packets() and not workers.close_connection(self.peer, self._socket):
-            return False
+        if self._has_packets():
+            return workers.close_connection(self.peer, self._socket)
         self._socket.close()
         return True
 
