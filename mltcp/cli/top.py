@@ -28,8 +28,9 @@ _WIDEST_TEXT = 31  # the longest name of a job
 _GAP = 2
 _PROBLEMS = {
     "absent": "there is no such interface now",
-    "left alone": "jobs are not paced there: its root qdisc was replaced",
+    "left alone": "jobs are not paced there: its root qdisc was removed or replaced",
 }
+_CHANGES_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -248,6 +249,10 @@ def screen(
     wrong += [f"{name} is not loaded: {_plain(why)}" for name, why in status.refused_controls.items()]
     for line in [*wrong, *([trouble] if trouble else [])]:
         parts.append(Text(line, style="red", overflow="ellipsis", no_wrap=True))
+    for change in status.outside_changes[-_CHANGES_SHOWN:]:
+        when = time.strftime("%F %T", time.localtime(change.at_s))
+        line = f"{when} {_plain(change.what)}"
+        parts.append(Text(line, style="yellow", overflow="ellipsis", no_wrap=height is not None))
     if not status.jobs:
         return Group(*parts, Text("no jobs"))
     room = None if height is None else max(1, height - len(parts) - 1)

@@ -261,12 +261,13 @@ class FlowCounts(NamedTuple):
     acked: int
     retransmits: int
     marks: int
+    control: bytes = b""
 
 
 def flow_counts(lines: Raw) -> Iterator[FlowCounts]:
     """The counts in the records of the iterator in ``watch.bpf.c``."""
     for values in _FLOW_LINE.iter_unpack(lines):
-        yield FlowCounts(values[0], values[1], values[17], values[13], values[14])
+        yield FlowCounts(values[0], values[1], values[17], values[13], values[14], values[18].rstrip(b"\0"))
 
 
 def _endpoint(family: int, packed: Raw, port: int) -> str:

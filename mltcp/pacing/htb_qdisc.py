@@ -63,6 +63,9 @@ class HtbQdisc:
         line_rate_bps: of the interface; None: as the interface reports it.
         journal: the log in which changes are recorded before they are made.
         replace: whether a root qdisc that is not the kernel's default may be replaced.
+
+    Attributes:
+        left_alone: the minor numbers of classes that another program has changed or removed, which are not changed.
     """
 
     def __init__(
@@ -72,9 +75,15 @@ class HtbQdisc:
         self._asked_rate_bps = line_rate_bps
         self._journal = journal
         self._replace = replace
+        self.left_alone: set[int] = set()
         self._index: int | None = None
         self._line_rate_bps: int | None = None
         self._tc = TcSocket()
+
+    @property
+    def index(self) -> int | None:
+        """The number of the interface that it was installed on."""
+        return self._index
 
     @property
     def line_rate_bps(self) -> int:
@@ -112,6 +121,7 @@ class HtbQdisc:
             self._journal.undone(number, f"it could not be installed: {change.undo().why}")
             raise
         self._index = root.index
+        self.left_alone.clear()
         self._classify_marks()
 
     def _in_journal(self, index: int) -> bool:
@@ -145,8 +155,10 @@ class HtbQdisc:
     def _put_own_classes(self, route: Any, index: int) -> None:
         """Add our own two classes, or set their rates; their queues are kept."""
         line_rate_bps = self.line_rate_bps
-        _put_class(route, index, TOP, HANDLE, line_rate_bps, line_rate_bps)
-        _put_class(route, index, OTHERS, HANDLE | TOP, line_rate_bps * OTHERS_SHARE, line_rate_bps)
+        if TOP not in self.left_alone:
+            _put_class(route, index, TOP, HANDLE, line_rate_bps, line_rate_bps)
+        if OTHERS not in self.left_alone:
+            _put_class(route, index, OTHERS, HANDLE | TOP, line_rate_bps * OTHERS_SHARE, line_rate_bps)
         _put_missing_queues(route, index)
 
     def _complete(self) -> None:
@@ -166,14 +178,16 @@ class HtbQdisc:
                 )
 
     def state(self) -> str:
-        """``paced``; ``absent``: the interface or the qdisc is gone; ``left alone``: it was replaced."""
+        """``paced``; ``absent``: there is none, or another interface of this name; ``left alone``: ours was removed."""
         root = root_of(self.interface)
-        if root is None or root.is_default:
+        if root is None:
             return ABSENT
-        if root.is_ours and root.index == self._index:
+        if root.index == self._index:
+            if not root.is_ours:
+                return LEFT_ALONE
             self._follow_line_rate(root.index)
             return PACED
-        return ABSENT if root.is_ours else LEFT_ALONE
+        return ABSENT if root.is_ours or root.is_default else LEFT_ALONE
 
     def _follow_line_rate(self, index: int) -> None:
         """Apply another line rate that the interface reports, such as after a link was negotiated again."""
@@ -218,6 +232,7 @@ class HtbQdisc:
     def remove_class(self, minor: int) -> None:
         """Remove the class of a job, with its queue; a class that does not exist is ignored."""
         index = self._installed_index()
+        self.left_alone.discard(minor)
         if minor in self.classes():
             _with_route(lambda route: route.tc("del-class", index=index, handle=HANDLE | minor))
 
@@ -227,7 +242,7 @@ class HtbQdisc:
         Raises:
             ClassGoneError: one of them does not exist.
         """
-        handles = {HANDLE | minor: rate for minor, rate in rates_bps.items()}
+        handles = {HANDLE | minor: rate for minor, rate in rates_bps.items() if minor not in self.left_alone}
         self._tc.change_rates(self._installed_index(), HANDLE | TOP, handles)
 
     def classes(self) -> set[int]:

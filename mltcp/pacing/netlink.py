@@ -1,7 +1,9 @@
-"""Netlink messages as bytes: headers and attributes (include/uapi/linux/netlink.h)."""
+"""Netlink sockets, and messages as bytes: headers and attributes (include/uapi/linux/netlink.h)."""
 
 from __future__ import annotations
 
+import os
+import socket
 import struct
 from collections.abc import Iterator
 
@@ -16,6 +18,25 @@ _TYPE_MASK = 0x3FFF
 
 MOST_BYTES = 1 << 17
 """The most bytes that the kernel puts into one reply."""
+
+PROCESS_BITS = 0x3FFFFF
+"""The bits of a socket's port that are, by convention, the number of its process."""
+
+
+def route_socket(groups: int = 0) -> socket.socket:
+    """A socket for rtnetlink(7), member of these groups, whose port tells whose it is.
+
+    Left to the kernel, only the first one of a process has such a port; that is left to pyroute2.
+    """
+    made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+    for number in range(1023, 0, -1):
+        try:
+            made.bind((os.getpid() | number << 22, groups))
+        except OSError:
+            continue  # another socket of this process has it
+        return made
+    made.bind((0, groups))
+    return made
 
 
 def message(kind: int, flags: int, body: bytes, number: int = 0) -> bytes:

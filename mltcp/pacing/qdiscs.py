@@ -14,6 +14,9 @@ from mltcp.pacing import netlink
 HANDLE = 0x6D6C0000
 """The handle of our HTB qdisc: "ml"."""
 
+ROOT = 0xFFFFFFFF
+"""The parent of the root qdisc."""
+
 SAVEABLE = frozenset(
     {"bfifo", "cake", "codel", "fq", "fq_codel", "fq_pie", "hhf"}
     | {"pfifo", "pfifo_fast", "pie", "sfb", "sfq", "tbf"}
@@ -25,7 +28,6 @@ Not those with tables that the kernel does not return: red, choke, gred (TCA_RED
 
 _NEW, _DELETE, _GET, _GET_CLASSES, _GET_FILTERS = 36, 37, 38, 42, 46
 _KIND, _OPTIONS, _SIZE_TABLE = 1, 2, 8
-_ROOT = 0xFFFFFFFF
 _INGRESS = 0xFFFF0000
 _TC = struct.Struct("=BxxxiIII")
 
@@ -83,7 +85,7 @@ def root_of(interface: str) -> RootQdisc | None:
         _, found, handle, parent, _ = _TC.unpack_from(body)
         if found != index:
             continue
-        if parent == _ROOT:
+        if parent == ROOT:
             attributes = {
                 number: body[at:to] for number, at, to in netlink.attributes(body, _TC.size, len(body))
             }
@@ -109,12 +111,12 @@ def class_handles(index: int) -> list[int]:
 
 def remove_root(index: int) -> None:
     """Remove the root qdisc with all its children; the kernel attaches its default."""
-    _asked(_DELETE, netlink.ACK, _TC.pack(socket.AF_UNSPEC, index, 0, _ROOT, 0))
+    _asked(_DELETE, netlink.ACK, _TC.pack(socket.AF_UNSPEC, index, 0, ROOT, 0))
 
 
 def restore_root(index: int, saved: SavedQdisc) -> None:
     """Replace the root qdisc by a saved one, in one request."""
-    body = _TC.pack(socket.AF_UNSPEC, index, saved.handle, _ROOT, 0)
+    body = _TC.pack(socket.AF_UNSPEC, index, saved.handle, ROOT, 0)
     body += netlink.attribute(_KIND, saved.kind.encode() + b"\0")
     if saved.options:
         body += netlink.attribute(_OPTIONS, bytes.fromhex(saved.options))
@@ -127,8 +129,7 @@ def _asked(kind: int, flags: int, body: bytes) -> list[bytes]:
     Raises:
         MltcpError: the kernel refuses it.
     """
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as route:
-        route.bind((0, 0))
+    with netlink.route_socket() as route:
         route.send(netlink.message(kind, flags, body))
         found: list[bytes] = []
         while True:

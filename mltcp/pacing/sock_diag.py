@@ -10,18 +10,21 @@ import errno
 import ipaddress
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.pacing import netlink
 from mltcp.pacing.tcp_info import TCP_ESTABLISHED, Address
 
+T = TypeVar("T")
+
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
-_INFO, _MARK, _BYTECODE, _MARK_CONDITION = 2, 15, 1, 10
+_INFO, _CONTROL, _MARK, _BYTECODE, _MARK_CONDITION = 2, 4, 15, 1, 10
 _WANT_INFO = 1 << (_INFO - 1)
+_WANT_CONTROL = 1 << (_CONTROL - 1)
 _RECEIVE_BUFFER_BYTES = 4 << 20
 
 _REQ = struct.Struct("=BBBBI")
@@ -52,6 +55,13 @@ class Sample(NamedTuple):
 NO_SAMPLE = Sample(0, 0, 0, 0)
 
 
+class FlowOptions(NamedTuple):
+    """The options of one flow that decide how it sends; the mark is told to CAP_NET_ADMIN only."""
+
+    control: str
+    mark: int
+
+
 @dataclass(frozen=True)
 class FlowKey:
     """Identifies a TCP connection; the cookie distinguishes it from a later one between the same ports."""
@@ -61,9 +71,12 @@ class FlowKey:
     remote: Address
     cookie: int
 
-    def request(self, number: int) -> bytes:
+    def __str__(self) -> str:
+        return f"{_endpoint(self.local)} > {_endpoint(self.remote)}"
+
+    def request(self, number: int, wants: int = _WANT_INFO) -> bytes:
         """The request for its counters; the reply carries the same number."""
-        wanted = _REQ.pack(self.family, socket.IPPROTO_TCP, _WANT_INFO, 0, 0xFFFFFFFF)
+        wanted = _REQ.pack(self.family, socket.IPPROTO_TCP, wants, 0, 0xFFFFFFFF)
         ports = _ID.pack(self.local[1], self.remote[1], _packed(self.local[0]), _packed(self.remote[0]))
         # The kernel splits the cookie into its lower and its upper half, in this order.
         body = wanted + ports + _REST.pack(0, self.cookie)
@@ -98,20 +111,39 @@ class SockDiag:
         Raises:
             MltcpError: the kernel refuses a request.
         """
-        samples: list[Sample | None] = []
-        for at in range(0, len(flows), BATCH):
-            samples += self._sample(flows[at : at + BATCH])
-        return samples
+        return self._ask(flows, self._request, _sample_in)
+
+    def options(self, flows: Sequence[FlowKey]) -> list[FlowOptions | None]:
+        """The options of each flow; None for one that is closed.
+
+        Raises:
+            MltcpError: the kernel refuses a request.
+        """
+        return self._ask(flows, lambda number, flow: flow.request(number, _WANT_CONTROL), _options_in)
 
     def forget(self, flow: FlowKey) -> None:
         """Drop the cached request of a flow that will not be sampled again."""
         self._requests.pop(flow, None)
 
-    def _sample(self, flows: Sequence[FlowKey]) -> list[Sample | None]:
-        samples: list[Sample | None] = [None] * len(flows)
-        if not flows:
-            return samples
-        self._socket.send(b"".join(self._request(number, flow) for number, flow in enumerate(flows)))
+    def _ask(
+        self,
+        flows: Sequence[FlowKey],
+        request: Callable[[int, FlowKey], bytes],
+        parse: Callable[[bytes, int, int], T | None],
+    ) -> list[T | None]:
+        answers: list[T | None] = []
+        for at in range(0, len(flows), BATCH):
+            answers += self._ask_batch(flows[at : at + BATCH], request, parse)
+        return answers
+
+    def _ask_batch(
+        self,
+        flows: Sequence[FlowKey],
+        request: Callable[[int, FlowKey], bytes],
+        parse: Callable[[bytes, int, int], T | None],
+    ) -> list[T | None]:
+        answers: list[T | None] = [None] * len(flows)
+        self._socket.send(b"".join(request(number, flow) for number, flow in enumerate(flows)))
         missing = len(flows)
         while missing:
             buffer = self._socket.recv(netlink.MOST_BYTES)
@@ -120,8 +152,8 @@ class SockDiag:
                 if kind == netlink.ERROR:
                     _check(netlink.error_in(buffer, start))
                 else:
-                    samples[number] = _sample_in(buffer, start, end)
-        return samples
+                    answers[number] = parse(buffer, start, end)
+        return answers
 
     def _request(self, number: int, flow: FlowKey) -> bytes:
         """The request of a flow with this number; everything else of it is cached."""
@@ -183,11 +215,29 @@ def _sample_in(buffer: bytes, start: int, end: int) -> Sample | None:
     return None
 
 
+def _options_in(buffer: bytes, start: int, end: int) -> FlowOptions | None:
+    # One that is closing keeps none of them.
+    if buffer[start + _STATE] != TCP_ESTABLISHED:
+        return None
+    control, mark = "", 0
+    for number, at, to in netlink.attributes(buffer, start + _MESSAGE_BYTES, end):
+        if number == _CONTROL:
+            control = buffer[at:to].partition(b"\0")[0].decode(errors="replace")
+        elif number == _MARK:
+            mark = _U32.unpack_from(buffer, at)[0]
+    return FlowOptions(control, mark)
+
+
 def _key_in(buffer: bytes, start: int) -> FlowKey:
     family = buffer[start]
     local_port, remote_port, local, remote = _ID.unpack_from(buffer, start + _ID_AT)
     cookie = _REST.unpack_from(buffer, start + _ID_AT + _ID.size)[1]
     return FlowKey(family, (_host(family, local), local_port), (_host(family, remote), remote_port), cookie)
+
+
+def _endpoint(address: Address) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _host(family: int, packed: bytes) -> str:

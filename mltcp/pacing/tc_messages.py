@@ -57,8 +57,7 @@ class TcSocket:
     """
 
     def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
-        self._socket.bind((0, 0))
+        self._socket = netlink.route_socket()
 
     def close(self) -> None:
         """Close the socket."""

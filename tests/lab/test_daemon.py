@@ -227,7 +227,7 @@ def test_what_somebody_else_has_put_there_since_is_left_alone_and_reported(names
     with daemon_in(namespace, PACED) as daemon:
         tc(namespace, "qdisc", "del", "dev", "eth0", "root")
         tc(namespace, *TBF)
-        until(lambda: "eth0: our HTB qdisc was replaced: it is left alone" in daemon.log)
+        until(lambda: "jobs are not paced there: it is left alone" in daemon.log)
         theirs = tc(namespace, "qdisc", "show", "dev", "eth0")
         assert daemon.stop() == 0
         assert "left alone: it was replaced by qdisc tbf 7:" in daemon.log

@@ -11,6 +11,21 @@ from mltcp.core.errors import MltcpError
 
 SCHEMA = 1
 
+EVERYBODY = -1
+"""The user of what concerns no job in particular."""
+
+
+@dataclass(frozen=True)
+class OutsideChange:
+    """Something that another program has changed, and that the daemon leaves as it is.
+
+    `at_s` is when it was noticed (seconds since 1970), `uid` the user of the job that it concerns, or EVERYBODY.
+    """
+
+    at_s: float
+    what: str
+    uid: int = EVERYBODY
+
 
 @dataclass(frozen=True)
 class InterfaceStatus:
@@ -29,7 +44,8 @@ class JobStatus:
     """One job of this host. For a job of another user, `detail` is False and only the fields before it are filled in.
 
     `how`: ``kernel`` (an eBPF congestion control scales its windows), ``tc`` (its class is paced), ``none``.
-    `control` is the congestion control of its flows. Times are None until an iteration has been seen. `slowdown` is the
+    `control` is the congestion control of its flows, except of the `left_alone` ones, which another program has given
+    other settings. Times are None until an iteration has been seen. `slowdown` is the
     typical iteration time over the best one seen. `marks` counts ECN-marked segments (delivered_ce).
     """
 
@@ -59,6 +75,7 @@ class JobStatus:
     marks: int = 0
     total_bytes: int = 0
     gap_s: float = 0.0
+    left_alone: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,7 +85,8 @@ class DaemonStatus:
     `pacing` is ``tc`` or ``off``; `law` the rate law where there is pacing; `control_cpu` the share of one core that
     the control loop takes, and `daemon_cpu` that of the whole process, both over the last ten seconds or so.
     `kernel_jobs` counts the entries of jobs in the kernel, `refused_jobs` the jobs that found no space there.
-    `refused_controls` has the congestion controls that the kernel did not take, with the reasons.
+    `refused_controls` has the congestion controls that the kernel did not take, with the reasons. `outside_changes` are
+    the last of `changes_noticed` changes that other programs have made.
     """
 
     pid: int
@@ -86,6 +104,8 @@ class DaemonStatus:
     kernel_jobs: int = 0
     refused_jobs: int = 0
     refused_controls: Mapping[str, str] = field(default_factory=dict)
+    outside_changes: tuple[OutsideChange, ...] = ()
+    changes_noticed: int = 0
 
     def document(self) -> dict[str, Any]:
         """The status as a JSON document."""
@@ -103,6 +123,8 @@ class DaemonStatus:
             values["controls"] = tuple(values["controls"])
             values["interfaces"] = tuple(_of(InterfaceStatus, each) for each in values["interfaces"])
             values["jobs"] = tuple(_of(JobStatus, each) for each in values["jobs"])
+            changes = values.get("outside_changes", ())
+            values["outside_changes"] = tuple(_of(OutsideChange, each) for each in changes)
             return cls(**values)
         except (KeyError, TypeError, AttributeError) as error:
             raise MltcpError(f"the daemon's status cannot be read: {error!r}") from None

@@ -62,7 +62,7 @@ def set_up(descriptor: int, settings: FlowSettings, flows: BpfMap | None) -> Non
     Raises:
         UsageError: the kernel refuses.
     """
-    if settings.entry and flows is not None:
+    if flows is not None and settings.entry != _entry(descriptor, flows):
         _tag(descriptor, settings.entry, flows)
     if settings.control:
         _set_control(descriptor, settings.control)
@@ -73,12 +73,15 @@ def set_up(descriptor: int, settings: FlowSettings, flows: BpfMap | None) -> Non
 
 
 def _tag(descriptor: int, entry: int, flows: BpfMap) -> None:
-    if congestion_control(descriptor) in MLTCP_CONTROLS:
+    control = congestion_control(descriptor)
+    if control in MLTCP_CONTROLS:
         # Leaving the control removes the flow from the count of its former job.
         set_congestion_control(descriptor, _NEUTRAL)
     key = _DESCRIPTOR.pack(descriptor)
     value = flows.lookup(key) or bytes(flows.value_size)
     flows.update(key, _KEY.pack(entry) + value[_KEY.size :])
+    if control in MLTCP_CONTROLS:
+        set_congestion_control(descriptor, control)
 
 
 def _entry(descriptor: int, flows: BpfMap | None) -> int:

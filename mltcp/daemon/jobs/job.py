@@ -29,6 +29,8 @@ class Job:
         counters: of each of these, when they were last read through sock_diag.
         seen_controls: the congestion controls that its flows had when they were passed.
         retransmits, marks, acked_bytes: sums over all flows, closed ones included.
+        setting: the number of requests whose settings are on their way to flows.
+        left_alone: the number of flows that another program has given other settings.
     """
 
     number: int
@@ -51,6 +53,8 @@ class Job:
     marks: int = 0
     acked_bytes: int = 0
     bytes_per_s: float = 0.0
+    setting: int = 0
+    left_alone: int = 0
 
     @property
     def gap_ns(self) -> int:

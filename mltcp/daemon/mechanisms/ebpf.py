@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
 from mltcp.daemon.jobs.job import ControlState, FinishedIteration, Job
+from mltcp.daemon.jobs.outside_changes import OutsideChanges
+from mltcp.daemon.mechanisms.flow_settings_watch import CONTROL, FlowSettingsWatch, being_set
 from mltcp.daemon.mechanisms.job_map import JobMap
 from mltcp.daemon.mechanisms.kernel_flow_counters import KernelFlowCounters
+from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS
 from mltcp.ebpf.job_entries import MOST_JOBS, TooManyJobsError
 from mltcp.ebpf.jobs import SocketSettings
 from mltcp.ebpf.layout import FlowCounts
+from mltcp.pacing.tcp_info import TCP_ESTABLISHED
 
 POLL_S = 0.1
 
@@ -19,9 +25,10 @@ class EbpfMechanism:
     name = "kernel"
     poll_period_s: float | None = POLL_S
 
-    def __init__(self, job_map: JobMap, default_control: str) -> None:
+    def __init__(self, job_map: JobMap, default_control: str, changes: OutsideChanges) -> None:
         self.default_control = default_control
         self._map = job_map
+        self._watch = FlowSettingsWatch(changes)
         self._counts: dict[int, list[FlowCounts]] = {}
         self._counters: dict[int, KernelFlowCounters] = {}
         self._entries: dict[int, int] = {}
@@ -48,6 +55,7 @@ class EbpfMechanism:
     def remove_job(self, job: Job) -> None:
         """Remove the job's map entry, or leave it to the flows that are still open."""
         self._counters.pop(job.number, None)
+        self._watch.forget(job)
         entry = self._entries.pop(job.number, None)
         if entry is not None:
             del self._jobs[entry]
@@ -65,7 +73,9 @@ class EbpfMechanism:
         is_free = job.number not in self._entries and flow.entry not in self._jobs
         if is_free and self._map.inherit(flow.entry, job.name):
             self._keep_entry(job, flow.entry)
-        return FlowSettings(flow.position, job.control, entry=self._entry(job))
+        # One that was of a job and has another control now was given it by another program, which is not fought.
+        taken = flow.entry and flow.control not in MLTCP_CONTROLS
+        return FlowSettings(flow.position, "" if taken else job.control, entry=self._entry(job))
 
     def add_flow(self, job: Job, flow: FoundFlow) -> None:
         """Nothing else has to be done: the kernel counts the flow."""
@@ -87,9 +97,33 @@ class EbpfMechanism:
         ]
 
     def maintain(self) -> None:
-        """Remove the entries of jobs that have ended, with their last flows, and read what is counted of all flows."""
+        """Read what is counted of all flows, and remove the entries of jobs that have ended, with their last flows."""
         self._counts = self._map.flow_counts()
         self._map.remove_ended(self._counts)
+        self._notice_controls()
+
+    def _notice_controls(self) -> None:
+        """Notice the flows whose congestion control is not what it was when they were last looked at."""
+        jobs = self._jobs.values()
+        looked_at = {entry: job for entry, job in self._jobs.items() if not being_set(jobs, job)}
+        differ = [self._differs(job, self._counts.get(entry, ())) for entry, job in looked_at.items()]
+        if not any(differ):
+            return
+        # Once more and in full: a flow is between two controls for a moment while it is made one of a job.
+        for flow in self._map.flows():
+            known = looked_at.get(flow.job)
+            if known is not None and flow.state == TCP_ESTABLISHED:
+                wanted, now = {CONTROL: known.control}, {CONTROL: flow.control}
+                self._watch.see(known, flow.cookie, f"{flow.local} > {flow.remote}", wanted, now)
+
+    def _differs(self, job: Job, counts: Sequence[FlowCounts]) -> bool:
+        """Whether a flow of the job has another control than when it was last looked at."""
+        self._watch.keep(job, {each.cookie for each in counts})
+        changed, usual = self._watch.changed(job), {CONTROL: job.control}
+        return any(
+            each.control.decode(errors="replace") != changed.get(each.cookie, usual)[CONTROL]
+            for each in counts
+        )
 
     def update_counters(self, job: Job) -> None:
         """Take what was read of the job's flows."""

@@ -9,7 +9,7 @@ from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.ebpf.congestion_controls import Controls, is_alive
 from mltcp.ebpf.flow_watch import FlowWatch
 from mltcp.ebpf.jobs import remove_stale
-from mltcp.ebpf.layout import FlowCounts, KernelJob, Record, Tracker
+from mltcp.ebpf.layout import Flow, FlowCounts, KernelJob, Record, Tracker
 from mltcp.ebpf.libbpf import RingBuffer
 
 
@@ -101,6 +101,10 @@ class JobMap:
         for counts in self._watch.counts():
             found.setdefault(counts.job, []).append(counts)
         return found
+
+    def flows(self) -> list[Flow]:
+        """The open flows, in all network namespaces, in full."""
+        return self._watch.flows()
 
     @property
     def flows_descriptor(self) -> int:

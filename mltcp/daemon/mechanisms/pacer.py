@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.control.iteration import IterationTracker
 from mltcp.core.errors import MltcpError
+from mltcp.daemon.jobs.outside_changes import OutsideChanges
 from mltcp.pacing.controller import PacedJob, PacingController
 from mltcp.pacing.htb_qdisc import ABSENT, LEFT_ALONE, PACED
-from mltcp.pacing.sock_diag import FlowKey, SockDiag
+from mltcp.pacing.qdiscs import HANDLE, ROOT
+from mltcp.pacing.sock_diag import FlowKey, FlowOptions, SockDiag
+from mltcp.pacing.tc_events import TcEvent, TcEvents
 
 _log = logging.getLogger("mltcp.daemon")
 
@@ -33,6 +36,12 @@ class PacedQdisc(Protocol):
     """The qdisc on an interface: :class:`mltcp.pacing.htb_qdisc.HtbQdisc`."""
 
     interface: str
+    left_alone: set[int]
+    """The minor numbers of the classes that another program has changed or removed."""
+
+    @property
+    def index(self) -> int | None:
+        """The number of the interface; None before it has been installed."""
 
     @property
     def line_rate_bps(self) -> int:
@@ -80,11 +89,20 @@ class Pacer:
         qdiscs: one for each interface, installed or not (an interface may appear later).
         controller: the control loop.
         sock_diag: the source of the loop's samples and of the connections that carry a mark.
+        events: the changes of traffic control by other programs, since before the qdiscs were installed.
+        changes: where they are told.
     """
 
     def __init__(
-        self, qdiscs: Iterable[PacedQdisc], controller: PacingController, sock_diag: SockDiag
+        self,
+        qdiscs: Iterable[PacedQdisc],
+        controller: PacingController,
+        sock_diag: SockDiag,
+        events: TcEvents,
+        changes: OutsideChanges,
     ) -> None:
+        self._events = events
+        self._changes = changes
         self._qdiscs = {qdisc.interface: qdisc for qdisc in qdiscs}
         self._states = {qdisc.interface: qdisc.state() for qdisc in self._qdiscs.values()}
         self._controller = controller
@@ -133,6 +151,10 @@ class Pacer:
         """The connections of this host that carry a job's mark, each with the job's number."""
         return [(flow, mark & ~MARK_MASK) for flow, mark in self._sock_diag.marked(MARK, MARK_MASK)]
 
+    def flow_options(self, flows: Sequence[FlowKey]) -> list[FlowOptions | None]:
+        """The options of each connection; None for one that is closed."""
+        return self._sock_diag.options(flows)
+
     # -- time --------------------------------------------------------------------------------------------------------
 
     def tick(self) -> list[FlowKey]:
@@ -145,6 +167,8 @@ class Pacer:
         return gone
 
     def _apply(self, shares: Mapping[int, float]) -> None:
+        # First, so that no change of others is undone by ours.
+        self._notice_changes()
         for qdisc in self._paced():
             try:
                 qdisc.change_rates({number: share * qdisc.line_rate_bps for number, share in shares.items()})
@@ -162,6 +186,7 @@ class Pacer:
 
     def check(self) -> None:
         """Once a second: check every interface, and remove the classes of jobs that ended more than DRAIN_S ago."""
+        self._notice_changes()
         for qdisc in self._qdiscs.values():
             self._check(qdisc)
         now_s = time.monotonic()
@@ -169,7 +194,36 @@ class Pacer:
             del self._retiring[number]
             self._each(lambda qdisc, number=number: qdisc.remove_class(number))  # type: ignore[misc]
 
-    def _check(self, qdisc: PacedQdisc) -> None:
+    def _notice_changes(self) -> None:
+        """Notice what other programs have changed of the qdiscs since the last call."""
+        events = self._events.read()
+        if events is None:
+            self._changes.notice(
+                "changes of traffic control may have gone unnoticed: there were too many at once"
+            )
+            return
+        for event in events:
+            for qdisc in self._paced():
+                if qdisc.index == event.index:
+                    self._changed(qdisc, event)
+
+    def _changed(self, qdisc: PacedQdisc, event: TcEvent) -> None:
+        is_root = event.kind == "qdisc" and event.parent == ROOT
+        if is_root:
+            self._check(qdisc, event.by)
+        elif HANDLE in (event.handle & ~0xFFFF, event.parent & ~0xFFFF):
+            what = f"the {event.kind} {self._name_of(event)} was {'removed' if event.removed else 'set'}"
+            if event.kind == "class":
+                qdisc.left_alone.add(event.handle & 0xFFFF)
+            self._changes.notice(f"{qdisc.interface}: {what} by {event.by}, and is left alone")
+
+    def _name_of(self, event: TcEvent) -> str:
+        """The handle of what was changed, and whose it is; that of a qdisc is its class."""
+        handle = event.handle if event.kind == "class" else event.parent
+        minor = handle & 0xFFFF
+        return f"{handle >> 16:x}:{minor:x}" + (f" of job {minor}" if minor in self._controller.jobs else "")
+
+    def _check(self, qdisc: PacedQdisc, by: str = "another program") -> None:
         before, now = self._states[qdisc.interface], qdisc.state()
         self._states[qdisc.interface] = now
         if now == ABSENT:
@@ -177,7 +231,8 @@ class Pacer:
                 _log.warning("%s: the interface or its HTB qdisc is gone: jobs are unpaced", qdisc.interface)
             self._try_to_install(qdisc, quiet=before == ABSENT)
         elif now == LEFT_ALONE and before != now:
-            _log.warning("%s: our HTB qdisc was replaced: it is left alone from now on", qdisc.interface)
+            what = f"our HTB qdisc was removed or replaced by {by}, and jobs are not paced there"
+            self._changes.notice(f"{qdisc.interface}: {what}: it is left alone")
         elif before == UNKNOWN and now == PACED:
             self._fill(qdisc)
 
@@ -201,7 +256,7 @@ class Pacer:
         present = qdisc.classes()
         rates = {number: share * qdisc.line_rate_bps for number, share in self._controller.rates().items()}
         for number, rate_bps in rates.items():
-            if number not in present:
+            if number not in present | qdisc.left_alone:
                 qdisc.add_class(number, rate_bps)
         qdisc.change_rates(rates)
 
@@ -213,6 +268,7 @@ class Pacer:
         """Let queued packets pass at line rate; the journal restores the qdiscs."""
         self._apply(dict.fromkeys(self._controller.jobs, 1.0))
         time.sleep(0.05)
+        self._events.close()
         self._sock_diag.close()
 
     def _paced(self) -> list[PacedQdisc]:

@@ -7,6 +7,8 @@ import logging
 from mltcp.core.errors import UsageError
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
 from mltcp.daemon.jobs.job import NO_CONTROL, ControlState, FinishedIteration, Job
+from mltcp.daemon.jobs.outside_changes import OutsideChanges
+from mltcp.daemon.mechanisms.flow_settings_watch import CONTROL, PACKET_MARK, FlowSettingsWatch, being_set
 from mltcp.daemon.mechanisms.pacer import MARK, Pacer
 from mltcp.ebpf.congestion_controls import available
 from mltcp.ebpf.jobs import SocketSettings
@@ -20,9 +22,10 @@ class TcMechanism:
     name = "tc"
     default_control = NO_CONTROL
 
-    def __init__(self, pacer: Pacer, interval_s: float) -> None:
+    def __init__(self, pacer: Pacer, interval_s: float, changes: OutsideChanges) -> None:
         self.poll_period_s: float | None = interval_s
         self._pacer = pacer
+        self._watch = FlowSettingsWatch(changes)
         self._jobs: dict[int, Job] = {}
 
     def accepts(self, control: str) -> bool:
@@ -41,6 +44,7 @@ class TcMechanism:
     def remove_job(self, job: Job) -> None:
         """Remove the job's classes, once its last packets have passed."""
         self._jobs.pop(job.number, None)
+        self._watch.forget(job)
         self._pacer.remove_job(job.number)
 
     def change_job(self, job: Job) -> None:
@@ -82,14 +86,28 @@ class TcMechanism:
         return finished
 
     def maintain(self) -> None:
-        """Adopt connections that carry a job's mark but were not passed, and check the interfaces."""
+        """Adopt connections that carry a job's mark but were not passed, and notice what others have changed."""
         for flow, number in self._pacer.marked():
             job = self._jobs.get(number)
             if job is not None and flow not in job.flows:
                 job.flows[flow] = None
                 self._pacer.add_flow(number, flow)
                 _log.info("%s: adopts %s:%d, because it carries the job's mark", job, *flow.remote)
+        for job in self._jobs.values():
+            if not being_set(self._jobs.values(), job):
+                self._notice_settings(job)
         self._pacer.check()
+
+    def _notice_settings(self, job: Job) -> None:
+        flows = list(job.flows)
+        self._watch.keep(job, {flow.cookie for flow in flows})
+        for flow, options in zip(flows, self._pacer.flow_options(flows), strict=True):
+            if options is None:
+                continue
+            wanted, now = {PACKET_MARK: f"{self.mark(job):#x}"}, {PACKET_MARK: f"{options.mark:#x}"}
+            if job.control != NO_CONTROL:
+                wanted[CONTROL], now[CONTROL] = job.control, options.control
+            self._watch.see(job, flow.cookie, str(flow), wanted, now)
 
     def update_counters(self, job: Job) -> None:
         """Take the sums of the control loop."""

@@ -47,6 +47,11 @@ class Metric:
 JOB_METRICS = (
     Metric("mltcp_job_ranks", "Processes of the job on this host.", lambda job: job.ranks),
     Metric("mltcp_job_flows", "TCP connections of the job on this host.", lambda job: job.flows),
+    Metric(
+        "mltcp_job_flows_left_alone",
+        "Of these, those that another program has given other settings.",
+        lambda job: job.left_alone,
+    ),
     Metric("mltcp_job_iterations_total", "Iterations finished.", lambda job: job.iterations, counts=True),
     Metric("mltcp_job_iteration_seconds", "The last iteration's time.", lambda job: job.iteration_s),
     Metric(
@@ -88,6 +93,12 @@ DAEMON_METRICS = (
         "mltcp_daemon_refused_jobs_total",
         "Jobs that found no space in the kernel.",
         lambda status: status.refused_jobs,
+        counts=True,
+    ),
+    Metric(
+        "mltcp_daemon_outside_changes_total",
+        "Changes of other programs to jobs' flows and paced interfaces.",
+        lambda status: status.changes_noticed,
         counts=True,
     ),
 )

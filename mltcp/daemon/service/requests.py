@@ -165,7 +165,11 @@ class RequestHandler:
                 wanted[flow.position] = flow, job.mechanism.flow_settings(job, flow)
             except MltcpError as error:
                 refused.append(RefusedFlow(flow.position, str(error)))
-        refused += await passed.set([settings for _, settings in wanted.values()])
+        job.setting += 1
+        try:
+            refused += await passed.set([settings for _, settings in wanted.values()])
+        finally:
+            job.setting -= 1
         if self._manager.jobs.member_of(connection) is not job:
             raise UsageError(f"job {job.name} has ended")
         for position in wanted.keys() - {each.position for each in refused}:

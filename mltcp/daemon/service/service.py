@@ -19,6 +19,7 @@ from mltcp.daemon.descriptors.workers import DescriptorWorkers
 from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.job import Mechanism
 from mltcp.daemon.jobs.job_manager import JobManager
+from mltcp.daemon.jobs.outside_changes import OutsideChanges
 from mltcp.daemon.journal.changes import ControlChange
 from mltcp.daemon.journal.journal import Journal
 from mltcp.daemon.journal.restore import restore
@@ -38,6 +39,7 @@ from mltcp.ebpf.jobs import remove_stale
 from mltcp.pacing.controller import PacingController
 from mltcp.pacing.htb_qdisc import HtbQdisc
 from mltcp.pacing.sock_diag import SockDiag
+from mltcp.pacing.tc_events import TcEvents
 
 _log = logging.getLogger("mltcp.daemon")
 
@@ -85,10 +87,11 @@ class _Daemon:
         refused = self._load(controls, configuration.controls, journal)
         remove_stale(controls)
         default = self._default_control(controls)
-        pacer = self._make_pacer(journal)
-        tc = None if pacer is None else TcMechanism(pacer, configuration.interval_s)
+        changes = OutsideChanges()
+        pacer = self._make_pacer(journal, changes)
+        tc = None if pacer is None else TcMechanism(pacer, configuration.interval_s, changes)
         job_map = JobMap(controls) if controls.loaded() else None
-        ebpf = None if job_map is None else EbpfMechanism(job_map, default)
+        ebpf = None if job_map is None else EbpfMechanism(job_map, default, changes)
         plain = SocketMechanism()
         mechanisms: list[Mechanism] = [each for each in (ebpf, tc, plain) if each is not None]
         self._manager = JobManager(
@@ -110,6 +113,7 @@ class _Daemon:
             lambda: self._server.connections,
             lambda: (0 if ebpf is None else ebpf.entries, self._manager.refused),
             refused,
+            changes,
         )
         handler = RequestHandler(self._manager, self._status)
         workers = DescriptorWorkers(None if job_map is None else job_map.flows_descriptor)
@@ -153,10 +157,11 @@ class _Daemon:
             raise next(iter(refused.values()))
         return {name: str(error).splitlines()[0] for name, error in refused.items()}
 
-    def _make_pacer(self, journal: Journal) -> Pacer | None:
+    def _make_pacer(self, journal: Journal, changes: OutsideChanges) -> Pacer | None:
         configuration = self._configuration
         if configuration.pacing != TC:
             return None
+        events = TcEvents()
         qdiscs = []
         for name in configuration.interfaces:
             qdisc = HtbQdisc(name, configuration.line_rate_bps, journal, replace=configuration.replace_qdisc)
@@ -174,7 +179,7 @@ class _Daemon:
             mltcp=configuration.law == MLTCP_LAW,
             constants=configuration.constants,
         )
-        return Pacer(qdiscs, controller, sock_diag)
+        return Pacer(qdiscs, controller, sock_diag, events, changes)
 
     # -- running -----------------------------------------------------------------------------------------------------
 

@@ -10,9 +10,10 @@ from types import MappingProxyType
 
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.client.protocol import VERSION
-from mltcp.daemon.client.status import DaemonStatus, InterfaceStatus, JobStatus
+from mltcp.daemon.client.status import EVERYBODY, DaemonStatus, InterfaceStatus, JobStatus
 from mltcp.daemon.jobs.job import NO_CONTROL, Job, may_see
 from mltcp.daemon.jobs.job_table import JobTable
+from mltcp.daemon.jobs.outside_changes import OutsideChanges
 from mltcp.daemon.jobs.peer import Peer
 from mltcp.daemon.mechanisms.pacer import Pacer
 
@@ -34,6 +35,7 @@ class StatusBuilder:
         connections: counts the connections to the daemon's socket.
         kernel_jobs: counts the entries of jobs in the kernel, and the jobs that found no space there.
         refused_controls: the controls that could not be loaded, with the reasons.
+        changes: those that other programs have made.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class StatusBuilder:
         connections: Callable[[], int],
         kernel_jobs: Callable[[], tuple[int, int]] = lambda: (0, 0),
         refused_controls: Mapping[str, str] = MappingProxyType({}),
+        changes: OutsideChanges | None = None,
     ) -> None:
         self._jobs = jobs
         self._pacer = pacer
@@ -55,6 +58,7 @@ class StatusBuilder:
         self._connections = connections
         self._kernel_jobs = kernel_jobs
         self._refused_controls = dict(refused_controls)
+        self._changes = changes or OutsideChanges()
         self._began_s = time.monotonic()
         self._measured_s = self._began_s
         self._cpu_before_s = time.process_time()
@@ -80,7 +84,10 @@ class StatusBuilder:
         """The status as a peer may see it: its own jobs in detail, those of other users without."""
         everything = self.all()
         seen = (each if may_see(each, peer) else _without_detail(each) for each in everything.jobs)
-        return replace(everything, jobs=tuple(seen))
+        changes = (
+            each for each in everything.outside_changes if peer.is_root or each.uid in (EVERYBODY, peer.uid)
+        )
+        return replace(everything, jobs=tuple(seen), outside_changes=tuple(changes))
 
     def _measure_cpu(self, now_s: float) -> None:
         waited_s = now_s - self._measured_s
@@ -112,6 +119,8 @@ class StatusBuilder:
             kernel_jobs=kernel_jobs,
             refused_jobs=refused_jobs,
             refused_controls=self._refused_controls,
+            outside_changes=self._changes.last(),
+            changes_noticed=self._changes.count,
         )
 
     def of_job(self, job: Job) -> JobStatus:
@@ -138,6 +147,7 @@ class StatusBuilder:
             bytes_per_s=job.bytes_per_s,
             retransmits=job.retransmits,
             marks=job.marks,
+            left_alone=job.left_alone,
             **asdict(job.mechanism.state(job)),
         )
 

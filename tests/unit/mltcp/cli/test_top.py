@@ -11,7 +11,7 @@ from rich.console import Console
 
 from mltcp.cli.top import COLUMNS, _amount, add_parser, execute, fitting, headline, screen
 from mltcp.core.errors import MltcpError, UsageError
-from mltcp.daemon.client.status import DaemonStatus, InterfaceStatus, JobStatus
+from mltcp.daemon.client.status import DaemonStatus, InterfaceStatus, JobStatus, OutsideChange
 
 
 def job(number=16, name="bert", **changes):
@@ -126,6 +126,14 @@ def test_an_interface_that_is_not_paced_is_told_at_any_width():
     lines = drawn(screen(told, "job", 60), 60).splitlines()
     assert lines[1].startswith("ib0 left alone: jobs are not paced there")
     assert not any(line.startswith("eth0") for line in lines)
+
+
+def test_the_last_changes_of_other_programs_are_told_as_far_as_a_screen_has_lines():
+    changes = tuple(OutsideChange(1000.0 * each, f"eth{each}: was \x1b changed") for each in range(9))
+    told = status(outside_changes=changes)
+    lines = drawn(screen(told, "job", 40, height=12), 40).splitlines()
+    assert [line[20:25] for line in lines[1:-1]] == [f"eth{each}:" for each in range(4, 9)]
+    assert "\x1b" not in "".join(lines)
 
 
 def test_jobs_are_sorted_by_any_column_and_strangers_last():

@@ -7,6 +7,7 @@ from mltcp.core.errors import NotAvailableError, UsageError
 from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.job import FinishedIteration, Job
 from mltcp.daemon.jobs.job_manager import JobManager
+from mltcp.daemon.jobs.outside_changes import OutsideChanges
 from mltcp.daemon.mechanisms.ebpf import EbpfMechanism
 from mltcp.daemon.mechanisms.socket import SocketMechanism
 from mltcp.daemon.mechanisms.tc import TcMechanism
@@ -23,8 +24,8 @@ class LoadedControls:
 @pytest.fixture
 def mechanisms():
     ebpf, tc, plain = (
-        EbpfMechanism(LoadedControls(), "mltcp_reno"),
-        TcMechanism(None, 0.002),
+        EbpfMechanism(LoadedControls(), "mltcp_reno", OutsideChanges()),
+        TcMechanism(None, 0.002, OutsideChanges()),
         SocketMechanism(),
     )
     yield ebpf, tc, plain

@@ -1,0 +1,36 @@
+"""Changes of other programs to the flows of jobs and to paced interfaces: told once, and left as they are."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+
+from mltcp.daemon.client.status import EVERYBODY, OutsideChange
+
+_log = logging.getLogger("mltcp.daemon")
+
+KEPT = 32
+"""The number of changes, the last ones, that the status shows."""
+
+
+class OutsideChanges:
+    """What other programs have changed since the daemon began.
+
+    Attributes:
+        count: how often.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._last: deque[OutsideChange] = deque(maxlen=KEPT)
+
+    def notice(self, what: str, uid: int = EVERYBODY) -> None:
+        """Log a change, and keep it for the status of the user whom it concerns."""
+        _log.warning("%s", what)
+        self.count += 1
+        self._last.append(OutsideChange(time.time(), what, uid))
+
+    def last(self) -> tuple[OutsideChange, ...]:
+        """The last of them, in order."""
+        return tuple(self._last)
