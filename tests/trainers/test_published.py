@@ -43,7 +43,6 @@ class Program:
 PROGRAMS = (
     Program(f"{OF_ACCELERATE}.test_script", "accelerate", steps=0),
     Program(f"{OF_ACCELERATE}.test_sync", "accelerate", steps=0),
-    Program(f"{OF_ACCELERATE}.test_distributed_data_loop", "accelerate", steps=0),
     Program(f"{OF_ACCELERATE}.test_ops", "accelerate", steps=0),
     Program(f"{OURS}.lightning_boring", "lightning"),
     Program(f"{OURS}.lightning_manual", "lightning"),
