@@ -15,12 +15,16 @@ from torch.distributed.distributed_c10d import AllreduceOptions
 
 def is_integer_average(arguments: Sequence[Any]) -> bool:
     """Whether these are the arguments of an all-reduce that averages integers on the CPU."""
-    options = arguments[1] if len(arguments) == 2 else None
+    tensors = arguments[0] if arguments else None
+    # First, because it is nearly always so, and the options take twenty times as long to read.
+    if type(tensors) is not list or (tensors and tensors[0].is_floating_point()) or len(arguments) != 2:
+        return False
+    options = arguments[1]
     if not isinstance(options, AllreduceOptions) or options.reduceOp != ReduceOp(ReduceOp.AVG):
         return False
     return all(
         tensor.device.type == "cpu" and not (tensor.is_floating_point() or tensor.is_complex())
-        for tensor in arguments[0]
+        for tensor in tensors
     )
 
 

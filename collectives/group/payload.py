@@ -12,7 +12,8 @@ def size_bytes(tensors: Any) -> int:
     """Bytes of a tensor, or of all tensors in nested lists."""
     try:
         if type(tensors) is list and len(tensors) == 1:
-            return int(tensors[0].nbytes)  # the most frequent case, and so the fast path
+            nbytes: int = tensors[0].nbytes
+            return nbytes  # the most frequent case, and so the fast path
         if isinstance(tensors, Tensor):
             return int(tensors.nbytes)
     except (RuntimeError, NotImplementedError, AttributeError):

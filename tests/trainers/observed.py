@@ -13,10 +13,12 @@ import runpy
 import sys
 from pathlib import Path
 
+import numpy
 import torch
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+_numpy_default_rng = numpy.random.default_rng
 _digest = hashlib.sha256()
 _steps = 0
 
@@ -35,11 +37,16 @@ def _tell(directory):
     file.write_text(json.dumps({"steps": _steps, "parameters": _digest.hexdigest()}))
 
 
+def _default_rng(seed=0):
+    return _numpy_default_rng(0 if seed is None else seed)
+
+
 if __name__ == "__main__":
     _, directory, module, *arguments = sys.argv
     register_optimizer_step_post_hook(_after_a_step)
     atexit.register(_tell, directory)
     random.seed(0)
     torch.manual_seed(0)
+    numpy.random.default_rng = _default_rng
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -14,8 +14,14 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = {"GLOO_SOCKET_IFNAME": "lo", "MLTCP_CC": "none", "OMP_NUM_THREADS": "1", "MLTCP_DAEMON": "none"}
-LIMIT_S = 300
+SETTINGS = {
+    "GLOO_SOCKET_IFNAME": "lo",
+    "MLTCP_CC": "none",
+    "OMP_NUM_THREADS": "1",
+    "MLTCP_DAEMON": "none",
+    "DS_ACCELERATOR": "cpu",
+}
+LIMIT_S = 300  # DeepSpeed compiles a part of itself when it is first used
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,7 @@ class TrainerProgram:
 PROGRAMS = (
     TrainerProgram("with_torchrun"),
     TrainerProgram("with_fsdp2"),
+    TrainerProgram("with_deepspeed", "deepspeed"),
     TrainerProgram("with_skipped_steps"),
     TrainerProgram("with_accelerate", "accelerate"),
     TrainerProgram("with_accelerate_checkpoints", "accelerate"),

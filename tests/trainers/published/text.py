@@ -3,6 +3,8 @@
 import random
 from pathlib import Path
 
+from mltcp.core.atomic_files import write_atomically
+
 
 def write_text(words=200, lines=60):
     """Write it to where the demos look for it, below the working directory; returns the number of different words."""
@@ -10,5 +12,6 @@ def write_text(words=200, lines=60):
     vocabulary = [f"word{number}" for number in range(words)]
     text = [" ".join(vocabulary), *(" ".join(draw.choices(vocabulary, k=12)) for _ in range(lines))]
     Path("data").mkdir(exist_ok=True)
-    Path("data/wikitext-2.txt").write_text("\n".join(text) + "\n")
+    # Every rank writes it, and another one may read it by now.
+    write_atomically(Path("data/wikitext-2.txt"), ("\n".join(text) + "\n").encode())
     return words + 1  # the end of a line is a word
