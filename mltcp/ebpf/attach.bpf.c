@@ -19,7 +19,8 @@ char _license[] SEC("license") = "Dual BSD/GPL";
 
 struct attachment {
 	__u32 job;
-	__u32 mark;  /* mark and priority, which select the HTB class of a paced job; 0: none */
+	__u32 class; /* the HTB class of a paced job, which a priority selects; 0: none */
+	__u32 mark;  /* selects it, too; 0: none */
 	__u32 level; /* of the cgroup: how far it is below the root */
 	char control[CONTROL_NAME_BYTES];
 };
@@ -34,8 +35,8 @@ static __always_inline bool take(struct bpf_sock_ops *context, bool connected)
 
 	if (!sk)
 		return true;
-	/* Without controls of ours there is no storage that the programs share: the mark of another job tells. */
-	if (attachment.mark && sk->mark != attachment.mark && sk->mark >> 16 == attachment.mark >> 16)
+	/* Without controls of ours there is no storage that the programs share: the class of another job tells. */
+	if (attachment.class && sk->priority != attachment.class && sk->priority >> 16 == attachment.class >> 16)
 		return false;
 	flow = bpf_sk_storage_get(&mltcp_flows, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!flow)
@@ -51,12 +52,12 @@ static __always_inline bool take(struct bpf_sock_ops *context, bool connected)
 /* HTB selects the class by priority; a classifier selects it by mark: see mltcp/pacing/htb_qdisc.py. */
 static __always_inline void classify(struct bpf_sock_ops *context)
 {
-	__u32 class = attachment.mark;
+	__u32 class = attachment.class, mark = attachment.mark;
 
-	if (!class)
-		return;
-	bpf_setsockopt(context, SOL_SOCKET, SO_PRIORITY, &class, sizeof(class));
-	bpf_setsockopt(context, SOL_SOCKET, SO_MARK, &class, sizeof(class));
+	if (class)
+		bpf_setsockopt(context, SOL_SOCKET, SO_PRIORITY, &class, sizeof(class));
+	if (mark)
+		bpf_setsockopt(context, SOL_SOCKET, SO_MARK, &mark, sizeof(mark));
 }
 
 static __always_inline void control(struct bpf_sock_ops *context)

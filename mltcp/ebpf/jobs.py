@@ -26,7 +26,7 @@ from mltcp.ebpf.congestion_controls import CONTROLS, SOURCES, Controls, availabl
 from mltcp.ebpf.layout import KernelJob
 from mltcp.ebpf.libbpf import BpfObject
 
-_ATTACHMENT = struct.Struct("=III16s")
+_ATTACHMENT = struct.Struct("=IIII16s")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,30}")
 
 
@@ -41,10 +41,17 @@ class Attached:
 
 @dataclass(frozen=True)
 class SocketSettings:
-    """The settings of new sockets in a cgroup: the job's map entry, its control, and its mark (0 or empty: none)."""
+    """The settings of new sockets in a cgroup; 0 or empty: none.
+
+    Attributes:
+        number: of the job's map entry.
+        control: its congestion control.
+        htb_class, mark: what selects the class of a paced job.
+    """
 
     number: int
     control: str
+    htb_class: int = 0
     mark: int = 0
 
 
@@ -123,8 +130,9 @@ def _leave_job(number: int, controls: Controls) -> None:
 def attached_program(settings: SocketSettings, cgroup: Path, controls: Controls) -> Iterator[None]:
     """While the context lasts, every TCP socket that is opened in the cgroup gets these settings."""
     with BpfObject.open(build.compiled(SOURCES / "attach.bpf.c")) as program:
-        values = (settings.number, settings.mark, level_of(cgroup), settings.control.encode())
-        program.set_initial(".rodata", _ATTACHMENT.pack(*values))
+        classes = settings.htb_class, settings.mark
+        values = _ATTACHMENT.pack(settings.number, *classes, level_of(cgroup), settings.control.encode())
+        program.set_initial(".rodata", values)
         if controls.loaded():
             with controls.shared_map("mltcp_flows") as flows:
                 program.reuse("mltcp_flows", flows)

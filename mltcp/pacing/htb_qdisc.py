@@ -6,7 +6,7 @@
         6d6c:N      job N
 
 HTB selects a packet's class by its priority (SO_PRIORITY), without a filter; a classifier selects it by its mark, for
-sockets whose priority is not set. Changing the rate of a class keeps its queue.
+packets whose priority is not set. Changing the rate of a class keeps its queue.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ OTHERS_QUEUE_PACKETS = 1000
 QUEUE_PACKETS = 10_000
 """The queue of a job's class. It never fills: TCP queues only a few packets of a flow below its socket."""
 
+MARK_MASK = 0xFFFF0000
+"""The bits of a mark that tell that it is one of a job's, whose number is in the others."""
+
 PACED, ABSENT, LEFT_ALONE = "paced", "absent", "left alone"
 
 
@@ -63,18 +66,25 @@ class HtbQdisc:
         line_rate_bps: of the interface; None: as the interface reports it.
         journal: the log in which changes are recorded before they are made.
         replace: whether a root qdisc that is not the kernel's default may be replaced.
+        mark: of jobs' packets, with a job's number in the lower half; 0: they have none.
 
     Attributes:
         left_alone: the minor numbers of classes that another program has changed or removed, which are not changed.
     """
 
     def __init__(
-        self, interface: str, line_rate_bps: int | None, journal: ChangeLog, replace: bool = False
+        self,
+        interface: str,
+        line_rate_bps: int | None,
+        journal: ChangeLog,
+        replace: bool = False,
+        mark: int = HANDLE,
     ) -> None:
         self.interface = interface
         self._asked_rate_bps = line_rate_bps
         self._journal = journal
         self._replace = replace
+        self._mark = mark
         self.left_alone: set[int] = set()
         self._index: int | None = None
         self._line_rate_bps: int | None = None
@@ -169,8 +179,10 @@ class HtbQdisc:
 
     def _classify_marks(self) -> None:
         assert self._index is not None
+        if not self._mark:
+            return
         try:
-            self._tc.add_mark_classifier(self._index, HANDLE, HANDLE, 0xFFFF0000)
+            self._tc.add_mark_classifier(self._index, HANDLE, self._mark, MARK_MASK)
         except MltcpError as error:
             if "File exists" not in str(error):
                 _log.warning(

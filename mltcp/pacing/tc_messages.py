@@ -71,8 +71,8 @@ class TcSocket:
             self._request(messages[at : at + 64])
 
     def add_mark_classifier(self, index: int, parent: int, mark: int, mask: int) -> None:
-        """Classify every packet whose mark equals `mark` under `mask` into the class whose handle is the whole mark."""
-        program = _mark_program(mark, mask)
+        """Classify packets whose mark is `mark` under `mask` into the class of `parent` that the other bits name."""
+        program = _mark_program(mark, mask, parent)
         options = netlink.attribute(_BPF_OPS_LEN, _U16.pack(len(program))) + netlink.attribute(
             _BPF_OPS, b"".join(program)
         )
@@ -116,15 +116,17 @@ def _class_change(index: int, parent: int, handle: int, rate_bps: float) -> byte
     return netlink.message(_RTM_NEWTCLASS, netlink.ACK, body)
 
 
-def _mark_program(mark: int, mask: int) -> list[bytes]:
-    """Classic BPF: returns the mark as the class if it is one of ours, else 0, which selects the default class."""
+def _mark_program(mark: int, mask: int, parent: int) -> list[bytes]:
+    """Classic BPF: returns the class of a mark if it is one of ours, else 0, which selects the default class."""
     load_mark = 0xFFFFF000 + 20  # SKF_AD_OFF + SKF_AD_MARK
     return [
         _BPF_INSTRUCTION.pack(0x20, 0, 0, load_mark),  # A = mark
         _BPF_INSTRUCTION.pack(0x07, 0, 0, 0),  # X = A
         _BPF_INSTRUCTION.pack(0x54, 0, 0, mask),  # A &= mask
-        _BPF_INSTRUCTION.pack(0x15, 0, 2, mark),  # if A != mark, go to the last
+        _BPF_INSTRUCTION.pack(0x15, 0, 4, mark),  # if A != mark, go to the last
         _BPF_INSTRUCTION.pack(0x87, 0, 0, 0),  # A = X
+        _BPF_INSTRUCTION.pack(0x54, 0, 0, ~mask & _LARGEST_U32),  # A &= ~mask
+        _BPF_INSTRUCTION.pack(0x44, 0, 0, parent),  # A |= parent
         _BPF_INSTRUCTION.pack(0x16, 0, 0, 0),  # return A
         _BPF_INSTRUCTION.pack(0x06, 0, 0, 0),  # return 0
     ]

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from bench.lab.network import namespaces
+from bench.lab.network.single_link import namespace_with_link
 from mltcp.core.errors import NotAvailableError
 
 _AHEAD = -5
@@ -27,3 +28,10 @@ def _needs_root():
         namespaces.require_privileges()
     except NotAvailableError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def namespace():
+    """A network namespace with a single link."""
+    with namespace_with_link() as name:
+        yield name

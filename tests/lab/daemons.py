@@ -1,11 +1,22 @@
 """Daemons in namespaces, for tests; their socket's group does not exist, so that everybody may connect."""
 
+import subprocess
+
 from bench.lab.daemon_process import running_daemon
+from bench.lab.network import namespaces
 from bench.lab.network.single_link import namespace_with_link
 
-__all__ = ["daemon_in", "namespace_with_link"]
+__all__ = ["daemon_in", "namespace_with_link", "tc"]
 
 
 def daemon_in(namespace, configuration=""):
     """A daemon in a namespace, ended by SIGTERM if it has not been."""
     return running_daemon(namespace, f'group = "no-such-group"\n{configuration}')
+
+
+def tc(namespace, *arguments):
+    """What ``tc`` prints in a namespace."""
+    return namespaces.inside(
+        namespace,
+        lambda: subprocess.run(["tc", *arguments], capture_output=True, text=True, check=True).stdout,
+    )

@@ -35,26 +35,13 @@ from mltcp.ebpf.libbpf import BpfMap, BpfObject
 from mltcp.ebpf.mounts import BPFFS
 from mltcp.pacing.tcp_info import congestion_control
 from tests.lab.controls_under_test import without_own
-from tests.lab.daemons import daemon_in, namespace_with_link
+from tests.lab.daemons import daemon_in, tc
 
 pytestmark = pytest.mark.lab
 
 PACED = 'interfaces = ["eth0"]\n[pacing]\nline_rate = "1gbit"\n'
 KILLS = int(os.environ.get("MLTCP_TEST_KILLS", "6"))
 MARK = 0x6D6C0000
-
-
-@pytest.fixture
-def namespace():
-    with namespace_with_link() as name:
-        yield name
-
-
-def tc(namespace, *arguments):
-    return namespaces.inside(
-        namespace,
-        lambda: subprocess.run(["tc", *arguments], capture_output=True, text=True, check=True).stdout,
-    )
 
 
 def host_state(namespace):
@@ -250,8 +237,11 @@ def test_an_interface_that_goes_and_comes_back_is_paced_again(namespace):
 # -- flows -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_passed_connection_is_in_its_jobs_class(namespace):
-    with daemon_in(namespace, PACED) as daemon:
+@pytest.mark.parametrize(
+    ("settings", "base"), [("", MARK), ("mark = 0x110000\n", 0x110000), ("mark = 0\n", 0)]
+)
+def test_a_passed_connection_is_in_its_jobs_class(namespace, settings, base):
+    with daemon_in(namespace, PACED + settings) as daemon:
 
         def act():
             with connections(1) as [(ours, _)], Client(daemon.socket) as client:
@@ -262,7 +252,24 @@ def test_a_passed_connection_is_in_its_jobs_class(namespace):
                 return number, priority, mark
 
         number, priority, mark = namespaces.inside(namespace, act)
-        assert priority == mark == MARK | number
+        assert (priority, mark) == (MARK | number, base and base | number)
+
+
+def test_rules_of_others_on_the_bits_of_marks_are_told(namespace):
+    def rule(mark, mask):
+        def add(route):
+            route.rule("add", table=100, fwmark=mark, fwmask=mask)
+
+        namespaces.netlink(namespace, add)
+
+    rule(0x4000, 0x4000)
+    rule(0x40000, 0x40000)
+    told = "a rule of this host uses the bits of jobs' marks (0x6d6c0000 to 0x6d6c3fff)"
+    with daemon_in(namespace, PACED) as daemon:
+        assert daemon.log.count(told) == 1
+        assert "from all fwmark 0x40000/0x40000 lookup 100; choose other ones" in daemon.log
+    with daemon_in(namespace, PACED + "mark = 0\n") as daemon:
+        assert told not in daemon.log
 
 
 def test_a_connection_of_another_namespace_is_refused_where_jobs_are_paced(namespace):

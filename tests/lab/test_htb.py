@@ -48,10 +48,10 @@ def _make_link(route):
 def in_namespace(namespace, tmp_path):
     """Runs a function of a tree that is installed on eth0, inside the namespace."""
 
-    def run(act):
+    def run(act, **options):
         def inside():
             with Journal.locked(tmp_path / "journal") as journal:
-                tree = HtbQdisc("eth0", LINE_BPS, journal)
+                tree = HtbQdisc("eth0", LINE_BPS, journal, **options)
                 tree.install()
                 try:
                     return act(tree)
@@ -75,20 +75,28 @@ def datagrams(count, size=1000, priority=None, mark=None):
             sender.sendto(bytes(size), ("10.77.0.2", 9))
 
 
+ELSEWHERE, NOWHERE = {"mark": 0x00110000}, {"mark": 0}
+
+
 @pytest.mark.parametrize(
-    ("sockopts", "expected"),
+    ("options", "sockopts", "expected"),
     [
-        ({"priority": HANDLE | JOB}, JOB),
-        ({"mark": HANDLE | JOB}, JOB),
-        ({}, OTHERS),
-        ({"mark": 0x1234}, OTHERS),
-        ({"mark": HANDLE | 999}, OTHERS),  # of no job
-        ({"priority": HANDLE | 999}, OTHERS),
-        ({"priority": 6}, OTHERS),
+        ({}, {"priority": HANDLE | JOB}, JOB),
+        ({}, {"mark": HANDLE | JOB}, JOB),
+        ({}, {}, OTHERS),
+        ({}, {"mark": 0x1234}, OTHERS),
+        ({}, {"mark": HANDLE | 999}, OTHERS),  # of no job
+        ({}, {"priority": HANDLE | 999}, OTHERS),
+        ({}, {"priority": 6}, OTHERS),
+        (ELSEWHERE, {"mark": 0x00110000 | JOB}, JOB),
+        (ELSEWHERE, {"mark": HANDLE | JOB}, OTHERS),
+        (ELSEWHERE, {"priority": HANDLE | JOB}, JOB),
+        (NOWHERE, {"mark": HANDLE | JOB}, OTHERS),
+        (NOWHERE, {"priority": HANDLE | JOB}, JOB),
     ],
 )
 def test_priority_or_mark_choose_the_class_and_all_else_is_in_the_default_one(
-    in_namespace, sockopts, expected
+    in_namespace, options, sockopts, expected
 ):
     def act(tree):
         tree.add_class(JOB, 100e6)
@@ -97,7 +105,7 @@ def test_priority_or_mark_choose_the_class_and_all_else_is_in_the_default_one(
         after = tree.statistics()
         return {minor: after[minor].packets - before[minor].packets for minor in (JOB, OTHERS)}
 
-    grown = in_namespace(act)
+    grown = in_namespace(act, **options)
     assert grown == {expected: 10, JOB + OTHERS - expected: 0}
 
 

@@ -1,7 +1,6 @@
 """What other programs change of jobs' flows and paced interfaces is noticed by the daemon, told, and not undone."""
 
 import socket
-import subprocess
 from contextlib import ExitStack
 
 import pytest
@@ -11,28 +10,15 @@ from bench.lab.network import namespaces
 from mltcp.daemon.client.client import Client, Registration
 from mltcp.pacing.tcp_info import congestion_control, set_congestion_control
 from tests.eventually import eventually as until
-from tests.lab.daemons import daemon_in, namespace_with_link
+from tests.lab.daemons import daemon_in, tc
 
 pytestmark = pytest.mark.lab
 
-FLOWS, MOVED_BACK = 40, 10
+FLOWS, MOVED_BACK = 40, 16
 PAIRS = 3
 INTERFACES = ["eth0", *(f"eth{number}" for number in range(2, 2 + 2 * PAIRS))]
 PACED = f'interfaces = {INTERFACES}\n[pacing]\nline_rate = "1gbit"\n'
 JOBS = 10
-
-
-@pytest.fixture
-def namespace():
-    with namespace_with_link() as name:
-        yield name
-
-
-def tc(namespace, *arguments):
-    return namespaces.inside(
-        namespace,
-        lambda: subprocess.run(["tc", *arguments], capture_output=True, text=True, check=True).stdout,
-    )
 
 
 def endpoint(connection):

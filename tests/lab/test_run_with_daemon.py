@@ -13,7 +13,7 @@ from bench.lab.network import namespaces
 from mltcp.daemon.client.client import Client
 from mltcp.ebpf.cgroups import CGROUP, cgroup_of
 from mltcp.ebpf.mounts import cgroup_root
-from tests.lab.daemons import daemon_in, namespace_with_link
+from tests.lab.daemons import daemon_in
 from tests.lab.test_daemon import MARK, PACED, until
 from tests.unit.mltcp.daemon.serving import NOBODY
 
@@ -63,12 +63,6 @@ def _removed(path):
         with suppress(OSError):
             each.rmdir()
     return not path.exists()
-
-
-@pytest.fixture
-def namespace():
-    with namespace_with_link() as name:
-        yield name
 
 
 def code_of_nobody(options, program):

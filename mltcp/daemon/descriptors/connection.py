@@ -66,10 +66,11 @@ def set_up(descriptor: int, settings: FlowSettings, flows: BpfMap | None) -> Non
         _tag(descriptor, settings.entry, flows)
     if settings.control:
         _set_control(descriptor, settings.control)
-    if settings.number:
-        with _borrowed(descriptor) as flow:
-            flow.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, settings.number)
-            flow.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, settings.number)
+    with _borrowed(descriptor) as flow:
+        if settings.priority:
+            flow.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, settings.priority)
+        if settings.mark:
+            flow.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, settings.mark)
 
 
 def _tag(descriptor: int, entry: int, flows: BpfMap) -> None:

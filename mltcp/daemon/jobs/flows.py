@@ -33,13 +33,14 @@ class FlowSettings:
     Attributes:
         position: of its descriptor among those that were passed.
         control: its congestion control; empty: unchanged.
-        number: its priority and mark, each of which selects the HTB class; 0: unchanged.
+        priority, mark: each of which selects its HTB class; 0: unchanged.
         entry: the number of the job in the kernel that it becomes a flow of; 0: of none.
     """
 
     position: int
     control: str = ""
-    number: int = 0
+    priority: int = 0
+    mark: int = 0
     entry: int = 0
 
 

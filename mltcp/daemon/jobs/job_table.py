@@ -11,8 +11,11 @@ from mltcp.daemon.jobs.limits import Limits
 from mltcp.daemon.jobs.peer import Member, Peer
 
 FIRST_NUMBER = 16
-LAST_NUMBER = 65535
-"""A job's number is also the minor number of its HTB class: those below 16 are reserved for our own classes."""
+LAST_NUMBER = 0x3FFF
+"""A job's number is also the minor number of its HTB class: those below 16 are reserved for our own classes.
+
+It is a part of its packets' marks, too, in which Kubernetes uses the next two bits to translate and to drop packets.
+"""
 
 
 class JobTable:

@@ -13,17 +13,12 @@ from mltcp.control.iteration import IterationTracker
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.jobs.outside_changes import OutsideChanges
 from mltcp.pacing.controller import PacedJob, PacingController
-from mltcp.pacing.htb_qdisc import ABSENT, LEFT_ALONE, PACED
+from mltcp.pacing.htb_qdisc import ABSENT, LEFT_ALONE, MARK_MASK, PACED
 from mltcp.pacing.qdiscs import HANDLE, ROOT
 from mltcp.pacing.sock_diag import FlowKey, FlowOptions, SockDiag
 from mltcp.pacing.tc_events import TcEvent, TcEvents
 
 _log = logging.getLogger("mltcp.daemon")
-
-MARK = 0x6D6C0000
-"""With a job's number in the lower half: the priority and the mark of the job's flows."""
-
-MARK_MASK = 0xFFFF0000
 
 DRAIN_S = 1.0
 """The time that a class stays, at line rate, after its job has ended, for the job's last packets."""
@@ -91,6 +86,7 @@ class Pacer:
         sock_diag: the source of the loop's samples and of the connections that carry a mark.
         events: the changes of traffic control by other programs, since before the qdiscs were installed.
         changes: where they are told.
+        mark: of jobs' packets, with a job's number in the lower half; 0: they have none.
     """
 
     def __init__(
@@ -100,7 +96,9 @@ class Pacer:
         sock_diag: SockDiag,
         events: TcEvents,
         changes: OutsideChanges,
+        mark: int = HANDLE,
     ) -> None:
+        self.mark = mark
         self._events = events
         self._changes = changes
         self._qdiscs = {qdisc.interface: qdisc for qdisc in qdiscs}
@@ -149,7 +147,9 @@ class Pacer:
 
     def marked(self) -> list[tuple[FlowKey, int]]:
         """The connections of this host that carry a job's mark, each with the job's number."""
-        return [(flow, mark & ~MARK_MASK) for flow, mark in self._sock_diag.marked(MARK, MARK_MASK)]
+        if not self.mark:
+            return []
+        return [(flow, mark & ~MARK_MASK) for flow, mark in self._sock_diag.marked(self.mark, MARK_MASK)]
 
     def flow_options(self, flows: Sequence[FlowKey]) -> list[FlowOptions | None]:
         """The options of each connection; None for one that is closed."""

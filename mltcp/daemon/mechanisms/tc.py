@@ -9,9 +9,10 @@ from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
 from mltcp.daemon.jobs.job import NO_CONTROL, ControlState, FinishedIteration, Job
 from mltcp.daemon.jobs.outside_changes import OutsideChanges
 from mltcp.daemon.mechanisms.flow_settings_watch import CONTROL, PACKET_MARK, FlowSettingsWatch, being_set
-from mltcp.daemon.mechanisms.pacer import MARK, Pacer
+from mltcp.daemon.mechanisms.pacer import Pacer
 from mltcp.ebpf.congestion_controls import available
 from mltcp.ebpf.jobs import SocketSettings
+from mltcp.pacing.qdiscs import HANDLE
 
 _log = logging.getLogger("mltcp.daemon")
 
@@ -56,7 +57,10 @@ class TcMechanism:
         if not flow.here:
             raise UsageError("its network namespace is not that of the paced interfaces")
         return FlowSettings(
-            flow.position, "" if job.control == NO_CONTROL else job.control, number=self.mark(job)
+            flow.position,
+            "" if job.control == NO_CONTROL else job.control,
+            priority=HANDLE | job.number,
+            mark=self.mark(job),
         )
 
     def add_flow(self, job: Job, flow: FoundFlow) -> None:
@@ -64,12 +68,13 @@ class TcMechanism:
         self._pacer.add_flow(job.number, flow.key)
 
     def socket_settings(self, job: Job) -> SocketSettings:
-        """The mark, and the congestion control if the job asks for one."""
-        return SocketSettings(0, "" if job.control == NO_CONTROL else job.control, self.mark(job))
+        """The job's class, and the congestion control if the job asks for one."""
+        control = "" if job.control == NO_CONTROL else job.control
+        return SocketSettings(0, control, HANDLE | job.number, self.mark(job))
 
     def mark(self, job: Job) -> int:
-        """The mark that selects the job's class."""
-        return MARK | job.number
+        """The mark that selects the job's class, beside the priority; 0: none."""
+        return self._pacer.mark | job.number if self._pacer.mark else 0
 
     def poll(self) -> list[tuple[Job, FinishedIteration]]:
         """Run a control interval; the iterations recognised from acknowledged bytes."""
@@ -104,7 +109,9 @@ class TcMechanism:
         for flow, options in zip(flows, self._pacer.flow_options(flows), strict=True):
             if options is None:
                 continue
-            wanted, now = {PACKET_MARK: f"{self.mark(job):#x}"}, {PACKET_MARK: f"{options.mark:#x}"}
+            wanted, now = {}, {}
+            if self._pacer.mark:
+                wanted[PACKET_MARK], now[PACKET_MARK] = f"{self.mark(job):#x}", f"{options.mark:#x}"
             if job.control != NO_CONTROL:
                 wanted[CONTROL], now[CONTROL] = job.control, options.control
             self._watch.see(job, flow.cookie, str(flow), wanted, now)

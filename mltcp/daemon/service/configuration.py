@@ -18,6 +18,8 @@ from mltcp.daemon.jobs.limits import Limits
 from mltcp.daemon.journal.journal import JOURNAL
 from mltcp.daemon.service.toml_lines import line_of
 from mltcp.ebpf.congestion_controls import CONTROLS, DEFAULT_CONTROL, MLTCP_CONTROLS
+from mltcp.pacing.htb_qdisc import MARK_MASK
+from mltcp.pacing.qdiscs import HANDLE
 from mltcp.pacing.rate_law import CONSTANTS, MAX_LINE_RATE_BPS, MIN_LINE_RATE_BPS, Constants
 
 LAWS = ("mltcp_dcqcn", "dcqcn")
@@ -60,6 +62,7 @@ class Configuration:
     default_control: str = DEFAULT_CONTROL
     metrics: str | None = None
     replace_qdisc: bool = False
+    mark: int = HANDLE
     journal: Path = JOURNAL
     pacing: str = "off"
     law: str = LAWS[0]
@@ -253,6 +256,14 @@ def _whole(lowest: int, highest: int) -> Check:
     return check
 
 
+def _mark(value: Any, field: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value & ~MARK_MASK:
+        raise UsageError(
+            f"{field}: expected 0 or a number whose upper 16 bits only are set, such as {HANDLE:#x}, got {shown(value)}"
+        )
+    return value
+
+
 def _text(value: Any, field: str) -> str:
     if not isinstance(value, str) or not value:
         raise UsageError(f"{field}: expected a non-empty string, got {shown(value)}")
@@ -350,6 +361,7 @@ _PACING: dict[str, tuple[str, Check]] = {
     "law": ("law", _one_of(LAWS)),
     "interval": ("interval_s", _between(SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S)),
     "line_rate": ("line_rate_bps", _line_rate),
+    "mark": ("mark", _mark),
 }
 
 _FUNCTION: dict[str, tuple[str, Check]] = {

@@ -19,6 +19,7 @@ from mltcp.daemon.descriptors.workers import DescriptorWorkers
 from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.job import Mechanism
 from mltcp.daemon.jobs.job_manager import JobManager
+from mltcp.daemon.jobs.job_table import LAST_NUMBER
 from mltcp.daemon.jobs.outside_changes import OutsideChanges
 from mltcp.daemon.journal.changes import ControlChange
 from mltcp.daemon.journal.journal import Journal
@@ -38,6 +39,7 @@ from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS, Controls, require_roo
 from mltcp.ebpf.jobs import remove_stale
 from mltcp.pacing.controller import PacingController
 from mltcp.pacing.htb_qdisc import HtbQdisc
+from mltcp.pacing.mark_users import MarkSpace, mark_users
 from mltcp.pacing.sock_diag import SockDiag
 from mltcp.pacing.tc_events import TcEvents
 
@@ -164,7 +166,13 @@ class _Daemon:
         events = TcEvents()
         qdiscs = []
         for name in configuration.interfaces:
-            qdisc = HtbQdisc(name, configuration.line_rate_bps, journal, replace=configuration.replace_qdisc)
+            qdisc = HtbQdisc(
+                name,
+                configuration.line_rate_bps,
+                journal,
+                replace=configuration.replace_qdisc,
+                mark=configuration.mark,
+            )
             qdisc.install()
             _log.info(
                 "%s: installed an HTB qdisc, line rate %.0f Mbit/s, because the interface is named for pacing",
@@ -179,7 +187,19 @@ class _Daemon:
             mltcp=configuration.law == MLTCP_LAW,
             constants=configuration.constants,
         )
-        return Pacer(qdiscs, controller, sock_diag, events, changes)
+        self._tell_mark_users(configuration.mark)
+        return Pacer(qdiscs, controller, sock_diag, events, changes, configuration.mark)
+
+    @staticmethod
+    def _tell_mark_users(mark: int) -> None:
+        for rule in mark_users(MarkSpace(mark, LAST_NUMBER)) if mark else ():
+            _log.warning(
+                "a rule of this host uses the bits of jobs' marks (%#x to %#x): %s; choose other ones, or none with "
+                "which jobs' packets are classified by their priority alone (pacing.mark = 0)",
+                mark,
+                mark | LAST_NUMBER,
+                rule,
+            )
 
     # -- running -----------------------------------------------------------------------------------------------------
 

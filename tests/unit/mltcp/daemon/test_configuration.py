@@ -26,6 +26,7 @@ mode = "tc"
 law = "dcqcn"
 interval = 0.005
 line_rate = "25gbit"
+mark = 0x110000
 
 [pacing.constants]
 alpha_gain = 0.25
@@ -55,7 +56,7 @@ def test_every_field_arrives(file):
     assert (found.controls, found.default_control) == (("mltcp_cubic",), "mltcp_reno")
     assert (found.metrics, found.replace_qdisc) == ("[::1]:9464", True)
     assert (found.pacing, found.law, found.interval_s) == ("tc", "dcqcn", 0.005)
-    assert found.line_rate_bps == 25_000_000_000
+    assert (found.line_rate_bps, found.mark) == (25_000_000_000, 0x110000)
     assert (found.constants.alpha_gain, found.constants.fast_recovery_steps) == (0.25, 3)
     assert found.constants.timer == 0.005  # one step of the law each interval, unless it is said
     assert found.aggressiveness.shape is Shape.QUADRATIC
@@ -104,6 +105,10 @@ RATE = (
             "pacing.interval: expected a number between 0.0005 and 0.01, got nan",
         ),
         ('[pacing]\nline_rate = "10"\n', 2, RATE),
+        *(
+            (f"[pacing]\nmark = {mark}\n", 2, "pacing.mark: expected 0 or a number whose upper 16 bits only")
+            for mark in ("1", "0x6d6c0001", "0x100000000", "-65536", "true", '"0x6d6c0000"')
+        ),
         (
             "# a\n[pacing.constants]\nbeta = 1\n",
             3,
