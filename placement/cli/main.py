@@ -50,6 +50,11 @@ SUBCOMMANDS = (
         "run a gate, which decides when the all-reduces of running jobs may start",
         extra="placement",
     ),
+    Subcommand(
+        "topology",
+        f"{_SERVICE}.topology",
+        "make a cluster of Slurm's nodes and switches, or Slurm's topology of a cluster",
+    ),
     *(
         Subcommand(name, f"{_SERVICE}.{module}", text, extra="service")
         for name, module, text in (
@@ -81,6 +86,7 @@ examples:
   mltcp-placement learn-published -o branch-b --branch B
   mltcp-placement evaluate policy/policy.npz --seeds 40:90 --loads 0.6
   mltcp-placement gate --listen unix:/run/mltcp/gate.sock
+  mltcp-placement topology --nic 25gbit > cluster.json
   mltcp-placement serve --cluster cluster.json --policy lwf-1+cassini
   mltcp-placement submit --id bert-7 --gpus 4 --iterations 20000 --profile bert.json
   mltcp-placement release bert-7

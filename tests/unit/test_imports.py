@@ -54,7 +54,7 @@ LAYERS = {
     ),
     "placement": (
         *("model", "cassini", "policies", "traces", "simulator", "learning", "experiments", "plots"),
-        *("gate", "engines", "service", "client", "cli"),
+        *("slurm", "gate", "engines", "service", "client", "cli"),
     ),
     "placement.policies": ("rule_numbers", "catalogue", "placing", "communication", "schedulers"),
     "placement.simulator": (

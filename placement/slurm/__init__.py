@@ -1,0 +1,1 @@
+"""What Slurm says of a cluster, and the cluster in Slurm's words."""

@@ -1,0 +1,163 @@
+"""A cluster from what Slurm reports, and back; the reports are what slurmctld 22.05 prints of such a cluster."""
+
+import json
+
+import pytest
+
+from mltcp.core.errors import UsageError
+from placement.cli.main import main
+from placement.slurm.cluster import cluster_document, node_lines, switches_of, topology_conf, topology_yaml
+from placement.slurm.reports import SlurmNode, SlurmSwitch, nodes_in, switches_in
+
+NODE = "NodeName={} Arch=x86_64 CoresPerSocket=1 CPUAlloc=0 CPUTot=8 CPULoad=0.1 Gres={} State={} ThreadsPerCore=1"
+TOPOLOGY = """\
+SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-2]
+SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n[3-4]
+SwitchName=spine Level=1 LinkSpeed=1 Nodes=n[1-4] Switches=leaf[1-2]
+"""
+NODES = tuple(SlurmNode(f"n{number}", 4, 8, "IDLE") for number in range(1, 5))
+SWITCHES = (
+    SlurmSwitch("leaf1", ("n1", "n2")),
+    SlurmSwitch("leaf2", ("n3", "n4")),
+    SlurmSwitch("spine", (), ("leaf1", "leaf2")),
+)
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("(null)", 0),
+        ("gpu:4", 4),
+        ("gpu:a100:4", 4),
+        ("gpu:4(S:0-1)", 4),
+        ("gpu:a100:2(S:0,2),gpu:h100:3(S:1),shard:12", 5),
+        ("gpu", 1),
+        ("fpga:2", 0),
+    ],
+)
+def test_gpus_of_a_node(gres, gpus):
+    assert nodes_in(NODE.format("n1", gres, "IDLE+DRAIN"), "nodes") == (
+        SlurmNode("n1", gpus, 8, "IDLE+DRAIN"),
+    )
+
+
+def test_switches_of_scontrol_and_of_a_file():
+    assert switches_in(TOPOLOGY, "topology") == SWITCHES
+    file = "# ours\nswitchname=leaf1 Nodes=n[1-2] # first\nSwitchName=leaf2 \\\n  Nodes=n3,n4\n\n"
+    assert switches_in(file + "SwitchName=spine Switches=leaf[1-2]\n", "file") == SWITCHES
+    assert switches_in("No topology information available\n", "topology") == ()
+    assert switches_in("", "topology") == ()
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "error"),
+    [
+        (nodes_in, "", "x: expected one node or more, got none"),
+        (nodes_in, "NodeName=n1 State=IDLE", "x: line 1: expected NodeName=, CPUTot= and State="),
+        (nodes_in, "hello", "x: line 1: expected NodeName="),
+        (switches_in, "SwitchName=a", "x: line 1: expected SwitchName= and Nodes= or Switches="),
+        (switches_in, "\nNodes=n1", "x: line 2: expected SwitchName="),
+        (switches_in, "SwitchName=a Nodes=n[", "host list: expected names"),
+    ],
+)
+def test_a_report_that_is_none_is_refused_with_its_line(read, text, error):
+    with pytest.raises(UsageError, match="^" + error.replace("[", r"\[")):
+        read(text, "x")
+
+
+def test_the_cluster_of_a_slurm():
+    document = cluster_document(NODES, SWITCHES, 25 * 10**9)
+    assert document["servers"][0] == {"name": "n1", "nic_bps": 25 * 10**9, "switch": "leaf1", "gpus": 4}
+    assert document["links"] == [
+        {"switch": f"leaf{number}", "above": "spine", "capacity_bps": 50 * 10**9} for number in (1, 2)
+    ]
+    assert cluster_document(NODES, SWITCHES, 10**9, 7)["links"][0]["capacity_bps"] == 7
+    alone = cluster_document([SlurmNode("cpu1", 0, 8, "IDLE")], (), 10**9)
+    assert alone == {
+        "servers": [{"name": "cpu1", "nic_bps": 10**9, "switch": "switch", "cpu_slots": 8}],
+        "links": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("switches", "error"),
+    [
+        (SWITCHES[:1], "node n3: expected below a switch of the topology, got below none"),
+        ((*SWITCHES, SlurmSwitch("b", ("n1",))), "node n1: expected below one switch, got leaf1 and b"),
+        ((*SWITCHES[:2], SlurmSwitch("spine", (), ("leaf3",))), "switch leaf3: expected a line of its own"),
+        (
+            (*SWITCHES, SlurmSwitch("a", (), ("b",)), SlurmSwitch("b", (), ("a",))),
+            "switch a: expected a tree, got the switch below itself",
+        ),
+    ],
+)
+def test_a_topology_that_is_no_tree_is_refused(switches, error):
+    with pytest.raises(UsageError, match=error):
+        cluster_document(NODES, switches, 10**9)
+
+
+def test_a_cluster_is_written_for_slurm_and_read_again():
+    document = cluster_document(NODES, SWITCHES, 10**9)
+    switches = switches_of(document, "x")
+    assert topology_conf(switches) == (
+        "SwitchName=spine Switches=leaf[1-2]\nSwitchName=leaf1 Nodes=n[1-2]\nSwitchName=leaf2 Nodes=n[3-4]\n"
+    )
+    again = cluster_document(NODES, switches_in(topology_conf(switches), "x"), 10**9)
+    assert sorted(map(str, again["servers"])) == sorted(map(str, document["servers"]))
+    assert again["links"] == document["links"]
+    assert topology_yaml(switches).splitlines()[4:8] == [
+        "    switches:",
+        "      - switch: spine",
+        "        children: leaf[1-2]",
+        "      - switch: leaf1",
+    ]
+    assert node_lines(document, "x") == "GresTypes=gpu\nNodeName=n[1-4] Gres=gpu:4\n"
+
+
+def test_a_switch_with_both_kinds_below_is_refused():
+    document = {
+        "servers": [{"name": "a", "switch": "top"}, {"name": "b", "switch": "leaf"}],
+        "links": [{"switch": "leaf", "above": "top"}],
+    }
+    with pytest.raises(UsageError, match=r"x: switch top: Slurm expects nodes or switches .* \(a and leaf"):
+        switches_of(document, "x")
+
+
+def test_the_command_reads_files_and_writes_what_the_service_reads(tmp_path, capsys):
+    nodes, switches, cluster = (tmp_path / name for name in ("nodes", "topology.conf", "cluster.json"))
+    nodes.write_text("\n".join(NODE.format(f"n{number}", "gpu:4", "IDLE") for number in range(1, 5)))
+    switches.write_text(TOPOLOGY)
+    assert main(["topology", "--nic", "25gbit", "--nodes", str(nodes), "--switches", str(switches)]) == 0
+    cluster.write_text(capsys.readouterr().out)
+    assert json.loads(cluster.read_text()) == cluster_document(NODES, SWITCHES, 25 * 10**9)
+    cluster_from_file = pytest.importorskip("placement.service.protocol.documents").cluster_from_file
+    servers, links = cluster_from_file(cluster)
+    assert ([each.gpus for each in servers], len(links)) == ([4] * 4, 2)
+    assert main(["topology", str(cluster), "--as", "nodes"]) == 0
+    assert capsys.readouterr().out == "GresTypes=gpu\nNodeName=n[1-4] Gres=gpu:4\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "error"),
+    [
+        ([], 2, "--nic: expected the rate of the nodes' links"),
+        (["--nic", "fast"], 2, "--nic: expected a number with unit"),
+        (["--nic", "1gbit", "--nodes", "/nowhere"], 2, "/nowhere: No such file or directory"),
+        (["--as", "nodes"], 2, "--as nodes: expected a CLUSTER to write, got none"),
+        (["/nowhere", "--as", "nodes"], 2, "/nowhere"),
+        (["/nowhere"], 2, "CLUSTER: expected --as"),
+        (["/nowhere", "--as", "nodes", "--nic", "1gbit"], 2, "CLUSTER: expected --as"),
+        (["/nowhere", "--as", "xml"], 2, "--as: invalid choice"),
+    ],
+)
+def test_bad_usage_is_one_line(arguments, status, error, capsys):
+    assert main(["topology", *arguments]) == status
+    told = capsys.readouterr().err
+    assert error in told
+    assert told.count("\n") == 1
+
+
+def test_without_scontrol_it_is_said(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["topology", "--nic", "1gbit"]) == 1
+    assert "scontrol is not installed: give files" in capsys.readouterr().err

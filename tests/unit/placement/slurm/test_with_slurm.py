@@ -1,0 +1,69 @@
+"""The cluster of a real slurmctld, and that it takes the topology that is written for it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from placement.slurm.cluster import node_lines, switches_of, topology_conf
+from tests.eventually import eventually
+from tests.unit.placement.slurm.controller import controller, installed
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not installed(), reason="slurmctld, scontrol or munged is missing"),
+]
+
+CAPTURED = {"capture_output": True, "text": True}
+NIC_BPS = 25 * 10**9
+CLUSTER = {
+    "servers": [
+        {
+            "name": f"n{number}",
+            "gpus": 4 if number < 4 else 2,
+            "switch": f"leaf{(number + 1) // 2}",
+            "nic_bps": NIC_BPS,
+        }
+        for number in range(1, 5)
+    ],
+    "links": [
+        {"switch": f"leaf{number}", "above": "spine", "capacity_bps": 2 * NIC_BPS} for number in (1, 2)
+    ],
+}
+
+
+def read(around):
+    command = [sys.executable, "-m", "placement.cli", "topology", "--nic", "25gbit"]
+    return subprocess.run(command, env=around, timeout=60, **CAPTURED)
+
+
+def nodes():
+    """The lines of nodes, with what a site adds to them."""
+    lines = node_lines(CLUSTER, "x").replace(" Gres=", " CPUs=8 NodeAddr=127.0.0.1 Gres=")
+    return lines + "PartitionName=all Nodes=ALL Default=YES\n"
+
+
+def test_what_is_written_for_slurm_is_what_slurm_says():
+    settings = nodes() + "TopologyPlugin=topology/tree\n"
+    with controller(settings, topology_conf(switches_of(CLUSTER, "x"))) as around:
+        done = read(around)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == CLUSTER
+
+
+def test_without_a_topology_all_nodes_are_at_one_switch():
+    with controller(nodes()) as around:
+        found = json.loads(read(around).stdout)
+    assert {each["switch"] for each in found["servers"]} == {"switch"}
+    assert found["links"] == []
+
+
+def test_a_controller_that_is_gone_is_one_line():
+    with controller(nodes() + "MessageTimeout=1\n") as around:
+        subprocess.run(["scontrol", "shutdown", "slurmctld"], env=around, check=True)
+        eventually(lambda: "DOWN" in subprocess.run(["scontrol", "ping"], env=around, **CAPTURED).stdout)
+        done = read(around)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("mltcp-placement: scontrol --oneliner show nodes: ")
+    assert done.stderr.count("\n") == 1
