@@ -53,8 +53,8 @@ class SoakResult:
     """
 
     breaches: list[str] = field(default_factory=list)
-    guests: Counter[str] = field(default_factory=Counter)
-    faults: Counter[str] = field(default_factory=Counter)
+    guests: dict[str, int] = field(default_factory=dict)
+    faults: dict[str, int] = field(default_factory=dict)
     killed: int = 0
     acknowledged: int = 0
     ended: int = 0
@@ -110,7 +110,11 @@ def _disturb(world: World, plan: SoakPlan, watches: dict[str, Watch], result: So
     finally:
         faults.end()
         population.end()
-    result.guests, result.killed, result.faults = population.started, population.killed, faults.made
+    result.guests, result.killed, result.faults = (
+        dict(population.started),
+        population.killed,
+        dict(faults.made),
+    )
     result.breaches += faults.breaches
 
 

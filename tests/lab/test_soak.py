@@ -1,13 +1,17 @@
 """A short soak: all kinds of clients, some faults, and every invariant holds."""
 
+import json
+
 import pytest
 
-from bench.soak.soak import SoakPlan, soak
+from bench.cli.main import main
 
 pytestmark = pytest.mark.lab
 
 
-def test_a_short_soak_breaks_nothing():
-    result = soak(SoakPlan(seconds=15, fault_every_s=3, seed=3))
-    assert result.breaches == []
-    assert all(result.statuses.values())
+def test_a_short_soak_breaks_nothing(capsys):
+    assert main(["soak", "--minutes", "0.25", "--fault-every", "3", "--seed", "3", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["breaches"] == []
+    assert all(result["statuses"].values())
+    assert sum(result["guests"].values()) > 0
