@@ -25,23 +25,24 @@ class LikeNccl:
 
     def connect(self, to, source, turn="ring"):
         """Connections that send to one rank and receive from another, as for a ring."""
-        threads = [
-            threading.Thread(target=self._receive, args=(source, turn)),
-            threading.Thread(target=self._send, args=(to, turn)),
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with socket.create_server((HOST, 0)) as listener:
+            # Before anything waits in the store, which would hold up this: it serves one thread at a time.
+            self._tell(f"{turn}/{source}", self.rank, listener)
+            threads = [
+                threading.Thread(target=self._receive, args=(source, listener)),
+                threading.Thread(target=self._send, args=(to, turn)),
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
 
     def close(self):
         for each in [*self.bootstrap, *(one for many in self.data.values() for one in many)]:
             each.close()
 
-    def _receive(self, source, turn):
-        with socket.create_server((HOST, 0)) as listener:
-            self._tell(f"{turn}/{source}", self.rank, listener)
-            accepted = [listener.accept()[0] for _ in range(self.each)]
+    def _receive(self, source, listener):
+        accepted = [listener.accept()[0] for _ in range(self.each)]
         self.data.setdefault(source, []).extend(accepted)
 
     def _send(self, to, turn):
