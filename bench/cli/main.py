@@ -34,6 +34,7 @@ SUBCOMMANDS = tuple(
         ),
         ("perf", "the traffic of a training job, or bulk, between two hosts, with the interface of iperf3"),
         ("soak", "random clients and faults against the daemon and the placement service, for some minutes"),
+        ("slurm", "jobs through the placement service and a Slurm of its own here, while daemons are killed"),
         ("cost", "benchmarks of this project's own parts: the daemon, the gate, the placement service, ..."),
     )
 )

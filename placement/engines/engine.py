@@ -18,6 +18,10 @@ class SlotTakenError(EngineError):
     """A slot of a placement is held by another job, which may be about to end."""
 
 
+class EngineUnreachableError(EngineError):
+    """What the engine hands jobs to gives no answer for now; a start is to be tried again until it does."""
+
+
 @dataclass(frozen=True)
 class EngineJob:
     """The part of a job that an engine needs.
@@ -28,6 +32,9 @@ class EngineJob:
             LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
         ranks: number of ranks.
         environment: further variables of every rank.
+        launch: tells this start of the job from its earlier and later ones, and from those of jobs that had its id
+            before; empty: unknown, so that a start cannot be found again.
+        held: the workload manager's own reference to the job, if it waits there (`HeldJob`); it has no command then.
 
     Raises:
         UsageError: the id or the command is empty, or `ranks` is less than 1.
@@ -37,11 +44,13 @@ class EngineJob:
     command: tuple[str, ...]
     ranks: int
     environment: Mapping[str, str] = field(default_factory=dict)
+    launch: str = ""
+    held: str = ""
 
     def __post_init__(self) -> None:
         if not self.id:
             raise UsageError("job.id: expected a name, got ''")
-        if not self.command or not self.command[0]:
+        if not self.held and not (self.command and self.command[0]):
             raise UsageError(f"job {self.id}: command: expected a program with its arguments, got none")
         if self.ranks < 1:
             raise UsageError(f"job {self.id}: ranks: expected 1 or more, got {self.ranks}")
@@ -91,7 +100,8 @@ class JobFailed:
         why: the reason in one line, with rank and host if known.
         rank: the rank that failed first; None if unknown, or if something other than a rank failed.
         host: the host that failed first; None if unknown.
-        lost: whether the engine ended, and the job with it; the job itself has not failed.
+        lost: whether the engine or a host ended, and the job with it; the job itself has not failed.
+        again: whether a job that was lost is to be started again from its beginning, if it cannot be resumed.
     """
 
     job_id: str
@@ -99,6 +109,7 @@ class JobFailed:
     rank: int | None = None
     host: str | None = None
     lost: bool = False
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,21 +120,75 @@ class JobStopped:
         job_id: the job's id.
         orderly: whether every rank exited with status 0 within the grace period, as one does that has written a
             checkpoint at the end of a step; False if a rank was killed, or does not know of being stopped.
+        why: who asked, if it was not the engine's user.
     """
 
     job_id: str
     orderly: bool = False
+    why: str = ""
 
 
-EngineEvent = JobStarted | JobFinished | JobFailed | JobStopped
-"""An event of a job: JobStarted at most once, then exactly one of the others."""
+@dataclass(frozen=True)
+class JobSeen:
+    """What a workload manager says of a job that has not ended, in one line, such as why it waits there."""
+
+    job_id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class HostOut:
+    """A host takes no jobs for now: a workload manager has it down or drained."""
+
+    host: str
+    why: str
+
+
+@dataclass(frozen=True)
+class HostBack:
+    """A host takes jobs; told at the start too, of every host that does."""
+
+    host: str
+
+
+@dataclass(frozen=True)
+class HeldJob:
+    """A job that its user gave to the workload manager, which holds it until it is placed.
+
+    Attributes:
+        reference: the workload manager's own, such as its number.
+        owner: the account of its user.
+        gpus: how many it asks for.
+        per_host: how many of each host that it gets; 0: any number.
+    """
+
+    reference: str
+    owner: str
+    gpus: int
+    per_host: int = 0
+
+
+@dataclass(frozen=True)
+class JobsHeld:
+    """All jobs that the workload manager holds for the engine's user to place, whenever they have changed."""
+
+    jobs: tuple[HeldJob, ...]
+
+
+JobEvent = JobStarted | JobSeen | JobFinished | JobFailed | JobStopped
+"""An event of a job: JobStarted at most once, JobSeen any number of times, then exactly one of the others."""
+
+EngineEvent = JobEvent | HostOut | HostBack | JobsHeld
 
 
 class Engine(Protocol):
     """Runs jobs; a context manager that closes the engine.
 
-    Whether jobs survive `close` depends on the engine: a local one ends them, one of a cluster leaves them running.
+    Attributes:
+        jobs_survive: whether jobs go on when the engine is closed, as on a cluster; a local one ends them.
     """
+
+    jobs_survive: bool
 
     def start(self, job: EngineJob, placement: Sequence[HostShare]) -> JobHandle:
         """Start a job; :meth:`poll` reports its events.
@@ -131,6 +196,7 @@ class Engine(Protocol):
         Raises:
             UsageError: the placement has an unknown host or slot, or not one slot per rank.
             EngineError: a slot is taken, or a job with this id is running.
+            EngineUnreachableError: nobody answers; a start that was carried out nevertheless is found at the next one.
         """
 
     def poll(self, timeout_s: float = 0.0) -> Sequence[EngineEvent]:

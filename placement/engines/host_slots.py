@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 
 from mltcp.core.errors import UsageError
 from placement.engines.engine import EngineJob, HostShare, SlotTakenError
-from placement.engines.hosts import Host
 
 
 class HostSlots:
-    """The slots of an engine's hosts, each held by at most one job. Not thread-safe."""
+    """The slots of an engine's hosts, each held by at most one job. Not thread-safe.
 
-    def __init__(self, hosts: Mapping[str, Host]) -> None:
-        self._hosts = hosts
+    Args:
+        slots: the number of slots of each host.
+    """
+
+    def __init__(self, slots: Mapping[str, int]) -> None:
+        self._slots = dict(slots)
         self._holders: dict[tuple[str, int], str] = {}
 
     def take(self, job: EngineJob, placement: Sequence[HostShare]) -> None:
@@ -37,21 +40,21 @@ class HostSlots:
 
     def free(self, host: str) -> tuple[int, ...]:
         """The free slots of a host in ascending order."""
-        return tuple(slot for slot in range(self._hosts[host].slots) if (host, slot) not in self._holders)
+        return tuple(slot for slot in range(self._slots[host]) if (host, slot) not in self._holders)
 
     def _check(self, job: EngineJob, placement: Sequence[HostShare], count: int) -> None:
         names = [share.host for share in placement]
         for share in placement:
             where = f"job {job.id}: placement on host {share.host}"
-            if share.host not in self._hosts:
-                raise UsageError(f"{where}: expected one of {', '.join(self._hosts)}")
+            if share.host not in self._slots:
+                raise UsageError(f"{where}: expected one of {', '.join(self._slots)}")
             if names.count(share.host) > 1:
                 raise UsageError(f"{where}: expected one share per host, got {names.count(share.host)}")
             if not share.slots or len(set(share.slots)) != len(share.slots):
                 raise UsageError(
                     f"{where}: slots: expected one or more distinct ones, got {list(share.slots)}"
                 )
-            most = self._hosts[share.host].slots
+            most = self._slots[share.host]
             if not all(0 <= slot < most for slot in share.slots):
                 raise UsageError(f"{where}: slots: expected 0 to {most - 1}, got {list(share.slots)}")
         if count != job.ranks:

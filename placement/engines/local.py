@@ -65,6 +65,8 @@ class LocalEngine:
         UsageError: two hosts have the same name.
     """
 
+    jobs_survive = False
+
     def __init__(
         self,
         hosts: Sequence[Host],
@@ -79,7 +81,8 @@ class LocalEngine:
         self._logs = logs.absolute()
         self._network = network or HostNetwork(hosts)
         self._environment = dict(environment or {})
-        self._slots, self._ports = HostSlots(self.hosts), Ports.begun_anywhere()
+        slots = {name: host.slots for name, host in self.hosts.items()}
+        self._slots, self._ports = HostSlots(slots), Ports.begun_anywhere()
         self._jobs: dict[str, RunningJob] = {}
         self._starting: set[str] = set()
         self._events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()

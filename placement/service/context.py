@@ -55,6 +55,7 @@ class ServiceContext:
         clock: the service's clock.
         rules: parameters of its decisions.
         decisions: explanations of placements, by job number.
+        seen: what a workload manager says of the jobs that it runs, by id.
     """
 
     registry: Registry
@@ -62,6 +63,7 @@ class ServiceContext:
     clock: Clock
     rules: ServiceRules
     decisions: dict[int, pb.ExplainReply] = field(default_factory=dict)
+    seen: dict[str, str] = field(default_factory=dict)
 
     def save(self, jobs: Iterable[JobRecord]) -> None:
         """Store the state of jobs."""
@@ -83,4 +85,6 @@ class ServiceContext:
     def status(self, job_id: str, attached: bool = False) -> pb.JobStatus:
         """The status message of a job."""
         job = self.registry.jobs[job_id]
-        return status_message(job, self.registry.places(job), attached)
+        message = status_message(job, self.registry.places(job), attached)
+        message.seen = self.seen.get(job_id, "") if job.placed else ""
+        return message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -14,8 +14,15 @@ from mltcp.core.one_line import one_line
 from placement.engines.engine import (
     EngineError,
     EngineEvent,
+    EngineUnreachableError,
+    HeldJob,
+    HostBack,
+    HostOut,
+    JobEvent,
     JobFailed,
     JobHandle,
+    JobSeen,
+    JobsHeld,
     JobStarted,
     JobStopped,
     SlotTakenError,
@@ -50,12 +57,18 @@ class JobReactions:
         ended: ends a job, with its final state and the reason.
         requeued: a job has been stopped and waits for other slots; its former record.
         launched: a job has been started.
+        host_out: a host takes no jobs, with the reason.
+        host_back: a host takes jobs.
+        held: all jobs that a workload manager holds until they are placed.
     """
 
     begin: Callable[[Coroutine[None, None, None]], None]
     ended: Callable[[JobRecord, int, str], None]
     requeued: Callable[[JobRecord], None]
     launched: Callable[[], None]
+    host_out: Callable[[str, str], None]
+    host_back: Callable[[str], None]
+    held: Callable[[Sequence[HeldJob]], None]
 
 
 class EngineJobs:
@@ -86,7 +99,7 @@ class EngineJobs:
 
     def placed(self, job: JobRecord) -> None:
         """Launch a job that has been placed, if it has a command and does not run."""
-        if job.spec.command and not job.engine:
+        if (job.spec.command or job.spec.held) and not job.engine:
             self._launching.add(job.id)
             self._reactions.begin(self._launch(job))
 
@@ -132,8 +145,11 @@ class EngineJobs:
     async def close(self) -> None:
         """Stop the jobs that can be resumed, within their grace period, and close the engine.
 
-        The next service finds them QUEUED.
+        The next service finds them QUEUED. Where jobs survive the engine, all go on, and the next service follows them.
         """
+        if self._engine.jobs_survive:
+            await asyncio.to_thread(self._engine.close)
+            return
         running = [job for job in self._registry.jobs.values() if self._can_resume(job)]
         for job in running:
             with suppress(MltcpError):
@@ -168,14 +184,19 @@ class EngineJobs:
             await self.stop(job.id)
 
     async def _start(self, job: JobRecord) -> str:
-        """Start a job, again if it fails by what may pass. Raises MltcpError or OSError: it does not."""
+        """Start a job, again if it fails by what may pass, and for as long as the engine gets no answer.
+
+        Raises:
+            MltcpError, OSError: it does not start.
+        """
         until_s = time.monotonic() + LAUNCH_S
         while True:
             try:
                 return await self._engine.start(job, self._registry.places(job))
-            except (SlotTakenError, OSError) as error:
+            except (SlotTakenError, EngineUnreachableError, OSError) as error:
                 now = self._registry.jobs[job.id]
-                if now.over or now.reason or time.monotonic() > until_s:
+                waits = isinstance(error, EngineUnreachableError) or time.monotonic() <= until_s
+                if now.over or now.reason or not waits:
                     raise
                 _log.warning(
                     "job %s: %s; its launch is tried again", one_line(job.id), one_line(_text(error))
@@ -183,28 +204,48 @@ class EngineJobs:
             await asyncio.sleep(_LAUNCH_AGAIN_S)
 
     def _on_event(self, event: EngineEvent) -> None:
+        if isinstance(event, HostOut):
+            self._reactions.host_out(event.host, event.why)
+        elif isinstance(event, HostBack):
+            self._reactions.host_back(event.host)
+        elif isinstance(event, JobsHeld):
+            self._reactions.held(event.jobs)
+        else:
+            self._on_event_of_job(event)
+
+    def _on_event_of_job(self, event: JobEvent) -> None:
         job = self._registry.jobs.get(event.job_id)
         if isinstance(event, JobStarted) or job is None or not job.placed:
             return
+        if isinstance(event, JobSeen):
+            self._context.seen[job.id] = event.text
+            return
+        self._context.seen.pop(job.id, None)
         if self._goes_on(job, event):
             self._requeued(job, event)
         elif isinstance(event, JobFailed):
             self._reactions.ended(job, pb.FAILED, event.why)
         else:
-            self._reactions.ended(job, pb.ENDED, job.reason or "finished")
+            why = event.why if isinstance(event, JobStopped) else ""
+            self._reactions.ended(job, pb.ENDED, job.reason or why or "finished")
 
-    def _goes_on(self, job: JobRecord, event: EngineEvent) -> bool:
+    def _goes_on(self, job: JobRecord, event: JobEvent) -> bool:
         """Whether a job whose processes have ended is to be started again."""
         lost = isinstance(event, JobFailed) and event.lost
+        again = isinstance(event, JobFailed) and event.again
         if job.state == pb.STOPPING:
             return lost or isinstance(event, JobStopped)
-        return lost and job.spec.elastic and not job.reason
+        return lost and (job.spec.elastic or again) and not job.reason
 
-    def _requeued(self, job: JobRecord, event: EngineEvent) -> None:
-        reason = job.reason or ENGINE_GONE
-        if not (isinstance(event, JobStopped) and event.orderly):
+    def _requeued(self, job: JobRecord, event: JobEvent) -> None:
+        done = done_iterations(job, self._context.clock.now_ns())
+        reason = job.reason or (event.why if isinstance(event, JobFailed) and event.again else ENGINE_GONE)
+        if not job.spec.elastic:
+            reason += "; it starts again from its beginning"
+            done = 0
+        elif not (isinstance(event, JobStopped) and event.orderly):
             reason += "; it did not stop by itself, and goes on from its last checkpoint"
-        queued = self._registry.requeue(job, reason, done_iterations(job, self._context.clock.now_ns()))
+        queued = self._registry.requeue(job, reason, done)
         self._context.decisions.pop(job.number, None)
         self._context.save([queued])
         _log.info("job %s: %s", one_line(job.id), one_line(reason))

@@ -58,10 +58,17 @@ class EngineRunner:
             # Otherwise the job would inherit the service's own token, which may be an operator's.
             environment[TOKEN] = self._tokens.token_of_job(job.number)
         environment.update(job.spec.environment)
-        started = EngineJob(job.id, tuple(job.spec.command), len(job.slots), environment)
+        launch = f"{job.submitted_ns}-{job.restarts}"
+        command, held = tuple(job.spec.command), job.spec.held
+        started = EngineJob(job.id, command, len(job.slots), environment, launch, held)
         shares = [HostShare(each.server, tuple(each.slots)) for each in places]
         handle = await asyncio.to_thread(self._engine.start, started, shares)
         return handle.reference
+
+    @property
+    def jobs_survive(self) -> bool:
+        """Whether jobs go on when the engine is closed."""
+        return self._engine.jobs_survive
 
     async def stop(self, job_id: str, grace_s: float) -> None:
         """Request the end of a job, by SIGTERM and after `grace_s` by SIGKILL; its end is reported as an event.

@@ -7,6 +7,7 @@ is made without awaiting in between, so no method sees a partial change of anoth
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
@@ -14,9 +15,11 @@ from dataclasses import replace
 
 from mltcp.core.demand import Demand
 from mltcp.core.errors import UsageError
+from mltcp.core.one_line import one_line
 from placement.cassini.circle import unified
 from placement.cassini.compatibility import Compatibility, compatibility
 from placement.cassini.observed import observed
+from placement.engines.engine import HeldJob
 from placement.service.agents.coordination import AgentCoordinator
 from placement.service.agents.drift import IterationTiming
 from placement.service.agents.sessions import AgentSession
@@ -37,6 +40,14 @@ from placement.service.state.persistence import save_link, save_new_job, save_se
 from placement.service.state.registry import OutOfUse
 
 FORGET_EVERY_S = 600.0
+
+HELD_PREFIX = "slurm-"
+"""The beginning of the ids of jobs that their users gave to Slurm; its number follows."""
+
+ENGINE_SAYS = "engine: "
+"""The beginning of the reason for which the engine, and no operator, took a server out of use."""
+
+_log = logging.getLogger("mltcp.placement")
 
 
 class ServiceOperations:
@@ -59,7 +70,10 @@ class ServiceOperations:
         self._tasks: set[asyncio.Task[None]] = set()
         self._engine_jobs: EngineJobs | None = None
         if engine is not None:
-            reactions = JobReactions(self._begin, self._end, self._requeued, self._launched)
+            reactions = JobReactions(
+                *(self._begin, self._end, self._requeued, self._launched),
+                *(self._host_out, self._host_back, self._held),
+            )
             self._engine_jobs = EngineJobs(context, engine, reactions)
         self._scheduling = self._scheduling_of(policy_named(context.rules.policy))
 
@@ -181,6 +195,7 @@ class ServiceOperations:
 
     async def register_job(self, spec: pb.Job, owner: str = "") -> pb.JobStatus:
         """Register a job without queueing it; a new one belongs to `owner`. Raises `RequestError`."""
+        _check_not_held(spec)
         if self._known(spec) is None:
             self._add(spec, pb.REGISTERED, owner)
         await self.context.store.committed()
@@ -188,6 +203,7 @@ class ServiceOperations:
 
     async def submit(self, spec: pb.Job, owner: str = "") -> pb.JobStatus:
         """Register and queue a job; durable when this returns. A new one belongs to `owner`. Raises `RequestError`."""
+        _check_not_held(spec)
         known = self._known(spec)
         if known is None:
             self._add(spec, pb.QUEUED, owner)
@@ -251,6 +267,15 @@ class ServiceOperations:
     def explain(self, job_id: str) -> pb.ExplainReply:
         """The explanation of a job's placement, or of its waiting. Raises `RequestError`."""
         job = self._registry.job(job_id)
+        explained = self._explain(job)
+        if job.placed and (seen := self.context.seen.get(job_id)):
+            said = pb.ExplainReply()
+            said.CopyFrom(explained)
+            said.summary += f"; {seen}"
+            return said
+        return explained
+
+    def _explain(self, job: JobRecord) -> pb.ExplainReply:
         if job.state == pb.STOPPING:
             return explain_stopping(self._registry, job)
         found = self.context.decisions.get(job.number)
@@ -258,8 +283,8 @@ class ServiceOperations:
             return found
         first = self.placer.waits_for(job) if job.state == pb.QUEUED else None
         explained = explain_unplaced(self._registry, job, self.context.clock.now_ns(), first)
-        if self._scheduling is not None and job_id in self._scheduling.waiting:
-            explained.summary = self._scheduling.waiting[job_id]
+        if self._scheduling is not None and job.id in self._scheduling.waiting:
+            explained.summary = self._scheduling.waiting[job.id]
         return explained
 
     # --------------------------------------------------------------------------------- profiles, scores, time shifts
@@ -367,6 +392,50 @@ class ServiceOperations:
         if self._scheduling is not None:
             self._scheduling.advanced()
 
+    def _host_out(self, host: str, why: str) -> None:
+        """The engine's workload manager runs nothing on a host: unhealthy, unless an operator took it out of use."""
+        number = self._registry.number_of(host)
+        if number is None or number in self._registry.out_of_use:
+            return
+        _log.info("server %s: %s", one_line(host), one_line(why))
+        self._begin(self._change_server(host, pb.UNHEALTHY, f"{ENGINE_SAYS}{why}"))
+
+    def _host_back(self, host: str) -> None:
+        number = self._registry.number_of(host)
+        why = self._registry.out_of_use.get(number) if number is not None else None
+        if why is not None and why.reason.startswith(ENGINE_SAYS):
+            _log.info("server %s: in use again", one_line(host))
+            self._begin(self._change_server(host, pb.IN_USE, ""))
+
+    def _held(self, held: Sequence[HeldJob]) -> None:
+        """Queue the jobs that users gave to the engine's workload manager, and end those that they have taken back."""
+        for each in held:
+            self._begin(self._take_held(each))
+        present = {each.reference for each in held}
+        for job in list(self._registry.jobs.values()):
+            if job.spec.held and job.state == pb.QUEUED and job.spec.held not in present:
+                self._end(job, pb.ENDED, "it is not held in Slurm any more")
+
+    async def _take_held(self, held: HeldJob) -> None:
+        spec = pb.Job(
+            id=f"{HELD_PREFIX}{held.reference}",
+            gpus=held.gpus,
+            slots_per_server=held.per_host,
+            iterations=1,
+            held=held.reference,
+        )
+        try:
+            if self._known(spec) is None:
+                self._add(spec, pb.QUEUED, held.owner)
+                self._job_queued(spec.id)
+                await self.context.store.committed()
+        except RequestError as error:
+            _log.warning("job %s of %s stays held: %s", held.reference, one_line(held.owner), error)
+
+    async def _change_server(self, host: str, state: pb.ServerState, reason: str) -> None:
+        with suppress(RequestError):  # it has been removed meanwhile
+            await self.change_servers([host], state, reason)
+
     def _agent_gone(self, job_id: str, orderly: bool, process_gone: bool) -> bool:
         """End a job whose agent is gone, unless its processes may go on; returns whether it is settled."""
         job = self._registry.jobs[job_id]
@@ -467,6 +536,12 @@ class ServiceOperations:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _check_not_held(spec: pb.Job) -> None:
+    # Whoever could name a Slurm job here would have the service release it, whoever it belongs to.
+    if spec.held:
+        raise invalid("job.held", f"expected none, which only the service sets, got {spec.held!r}")
 
 
 def _check_policy(asked: ServicePolicy, spec: pb.Job, field: str) -> None:

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mltcp.core.errors import MltcpError, NotAvailableError, UsageError, shown
-from mltcp.core.one_line import one_line
+from mltcp.core.errors import NotAvailableError, UsageError, shown
+from placement.slurm.commands import slurm
 from placement.slurm.host_lists import expand
 
-_LONGEST_S = 30.0
 _SOCKETS = re.compile(r"\([^)]*\)")
 _FIELD = re.compile(r"(\w+)=(\S*)")
+_REASON = re.compile(r" Reason=(.*?)(?: \[[^\]]*\])?(?: Comment=.*)?$")
 
 
 @dataclass(frozen=True)
 class SlurmNode:
-    """A node; `gpus` is what Gres= says, `cpus` what CPUTot= says."""
+    """A node; `gpus` is what Gres= says, `cpus` what CPUTot= says, `reason` why it is down or drained, if it is."""
 
     name: str
     gpus: int
     cpus: int
     state: str
+    reason: str = ""
+    address: str = ""
 
 
 @dataclass(frozen=True)
@@ -40,22 +41,12 @@ def scontrol(*arguments: str) -> str:
 
     Raises:
         NotAvailableError: it is not installed.
-        MltcpError: it fails, or takes longer than 30 s.
+        SlurmError: it fails, or takes longer than 30 s.
     """
-    command = ["scontrol", *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST_S, check=False)
-    except FileNotFoundError:
-        raise NotAvailableError(
-            "scontrol is not installed: give files with what it prints elsewhere"
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise MltcpError(f"{' '.join(command)}: no answer within {_LONGEST_S:.0f} s") from None
-    except OSError as error:
-        raise MltcpError(f"scontrol: {error.strerror}") from None
-    if done.returncode:
-        raise MltcpError(f"{' '.join(command)}: {one_line(done.stderr.strip() or 'failed')}")
-    return done.stdout
+        return slurm(["scontrol", *arguments])
+    except NotAvailableError as error:
+        raise NotAvailableError(f"{error}: give files with what it prints elsewhere") from None
 
 
 def nodes_in(report: str, source: str) -> tuple[SlurmNode, ...]:
@@ -69,7 +60,12 @@ def nodes_in(report: str, source: str) -> tuple[SlurmNode, ...]:
         fields = dict(_FIELD.findall(line))
         try:
             node = SlurmNode(
-                fields["NodeName"], _gpus(fields.get("Gres", "")), int(fields["CPUTot"]), fields["State"]
+                fields["NodeName"],
+                _gpus(fields.get("Gres", "")),
+                int(fields["CPUTot"]),
+                fields["State"],
+                reason[1].strip() if (reason := _REASON.search(line)) else "",
+                fields.get("NodeAddr") or fields["NodeName"],
             )
         except (KeyError, ValueError):
             raise UsageError(

@@ -64,7 +64,7 @@ LAYERS = {
     "placement.service": ("protocol", "state", "context", "decisions", "agents"),
     "bench": (
         *("lab", "workloads", "compare", "async_sgd", "sensitivity"),
-        *("allreduce", "bulk", "contention", "perf", "cost", "soak", "cli"),
+        *("allreduce", "bulk", "contention", "perf", "cost", "soak", "slurm", "cli"),
     ),
     "bench.compare": (
         *("results", "approaches", "contest", "utilization", "coordination", "turns", "launch"),

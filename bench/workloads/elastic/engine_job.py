@@ -21,7 +21,17 @@ from collectives.elastic.checkpoints.checkpoint_directory import CheckpointDirec
 from collectives.elastic.journal import read_journal
 from mltcp.core.errors import MltcpError
 from placement.engines import processes
-from placement.engines.engine import EngineError, EngineEvent, EngineJob, HostShare, JobHandle, JobStarted
+from placement.engines.engine import (
+    EngineError,
+    EngineJob,
+    HostBack,
+    HostOut,
+    HostShare,
+    JobEvent,
+    JobHandle,
+    JobsHeld,
+    JobStarted,
+)
 from placement.engines.local import LocalEngine
 
 _POLL_S = 0.01
@@ -38,9 +48,9 @@ class EngineEvents:
 
     def __init__(self, engine: LocalEngine) -> None:
         self.engine = engine
-        self._kept: dict[str, list[EngineEvent]] = {}
+        self._kept: dict[str, list[JobEvent]] = {}
 
-    def of(self, job_id: str, timeout_s: float) -> list[EngineEvent]:
+    def of(self, job_id: str, timeout_s: float) -> list[JobEvent]:
         """The events of a job since the last call; waits up to `timeout_s` for events of any job if it has none."""
         if not self._kept.get(job_id):
             self.collect(timeout_s)
@@ -49,7 +59,8 @@ class EngineEvents:
     def collect(self, timeout_s: float) -> None:
         """Wait up to `timeout_s` for events of any job, and keep them."""
         for event in self.engine.poll(timeout_s):
-            self._kept.setdefault(event.job_id, []).append(event)
+            if not isinstance(event, HostOut | HostBack | JobsHeld):
+                self._kept.setdefault(event.job_id, []).append(event)
 
 
 class EngineTraining:
@@ -96,7 +107,7 @@ class EngineTraining:
                 lines = self._steps()
             self._check_running(end_s)
 
-    def stop(self, grace_s: float) -> EngineEvent:
+    def stop(self, grace_s: float) -> JobEvent:
         """Ask the run to stop, and wait for its end."""
         self.ask_to_stop(grace_s)
         return self.end()
@@ -110,16 +121,16 @@ class EngineTraining:
         """The samples that the training has done, over all of its runs; 0 before the first step."""
         return read_progress(self.options.directory)
 
-    def kill_rank(self, number: int) -> EngineEvent:
+    def kill_rank(self, number: int) -> JobEvent:
         """Kill a rank (modulo their number), and wait for the end of the run."""
         return self._kill([pid for pid, command in self._processes() if _is_rank(command)], number)
 
-    def kill_agent(self, number: int) -> EngineEvent:
+    def kill_agent(self, number: int) -> JobEvent:
         """Kill the torchrun of a host (modulo their number), and wait for the end of the run."""
         found = [pid for pid, command in self._processes() if _TORCHRUN in command and _WRAPPER in command]
         return self._kill(found, number)
 
-    def end(self) -> EngineEvent:
+    def end(self) -> JobEvent:
         """Wait for the end of the run."""
         end_s = time.monotonic() + _LONGEST_S
         while time.monotonic() < end_s:
@@ -155,7 +166,7 @@ class EngineTraining:
         if time.monotonic() > end_s:
             raise MltcpError(f"job {self._name}: expected a step within {_LONGEST_S:g} s, got none")
 
-    def _kill(self, pids: list[int], number: int) -> EngineEvent:
+    def _kill(self, pids: list[int], number: int) -> JobEvent:
         os.kill(pids[number % len(pids)], signal.SIGKILL)
         return self.end()
 

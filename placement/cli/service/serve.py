@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
-from mltcp.core.quantities import parse_number
+from mltcp.core.quantities import parse_number, parse_rate_bps
 from placement.cassini.drift import THRESHOLD
 from placement.cli.service.listening import print_listening
 
 if TYPE_CHECKING:
     from placement.engines.engine import Engine
     from placement.service.embedded_gate import EmbeddedGate
+    from placement.service.protocol import placement_pb2 as pb
     from placement.service.server import ServiceConfiguration
 
 _EXAMPLES = """\
@@ -27,6 +28,7 @@ examples:
   mltcp-placement serve --cluster cluster.json --policy elastic-mh --engine local --hosts hosts.json
   mltcp-placement serve --address 10.0.0.1:7410 --certificate cert.pem --key key.pem --tokens tokens.txt
   mltcp-placement serve --cluster cluster.json --engine local --hosts hosts.json        also runs the jobs
+  mltcp-placement serve --engine slurm --nic 25gbit --sbatch "--partition=train --cpus-per-gpu=8"   runs them in Slurm
   mltcp-placement serve --cluster cluster.json --gate unix:/run/mltcp/gate.sock,srsf-1  also gates their all-reduces
 
 cluster.json:
@@ -117,8 +119,26 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="run a gate for all-reduces too: srsf-N, ada-srsf or ada-srsf-k (default ada-srsf)",
     )
     engine = command.add_argument_group("engine")
-    engine.add_argument("--engine", choices=("local",), help="run the jobs that have a command")
+    engine.add_argument("--engine", choices=("local", "slurm"), help="run the jobs that have a command")
     engine.add_argument("--hosts", type=Path, metavar="FILE", help="the servers' hosts, for --engine local")
+    engine.add_argument(
+        "--sbatch", metavar="OPTIONS", help="options of sbatch for all jobs, for --engine slurm"
+    )
+    engine.add_argument(
+        "--users-jobs",
+        action="store_true",
+        help="place the jobs too that users submit to Slurm themselves and job_submit.lua holds (docs/slurm.md)",
+    )
+    engine.add_argument(
+        "--nic",
+        metavar="RATE",
+        help="of the nodes' links, for --engine slurm without --cluster: all else is read from Slurm",
+    )
+    engine.add_argument(
+        "--uplink",
+        metavar="RATE",
+        help="of every switch, likewise (default: all that the nodes below can send)",
+    )
     engine.add_argument(
         "--logs", type=Path, metavar="DIRECTORY", help="logs of the jobs (default: jobs, beside the state)"
     )
@@ -177,7 +197,10 @@ def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConf
         raise UsageError(f"--patience: expected 0 or more seconds, got {options.patience:g}")
     if options.policy in WHOLE_JOBS and not options.engine:
         raise UsageError(f"--policy: expected --engine with {options.policy}, which moves jobs, got none")
-    servers, links = cluster_from_file(options.cluster) if options.cluster else ((), ())
+    if options.nic is None:
+        servers, links = cluster_from_file(options.cluster) if options.cluster else ((), ())
+    else:
+        servers, links = _cluster_of_slurm(options)
     state = options.state or _default_state()
     configuration = ServiceConfiguration(
         Address.parse(options.address) if options.address else default_address(),
@@ -218,13 +241,50 @@ def _gate(text: str, stack: ExitStack) -> EmbeddedGate:
 
 
 def _engine(options: argparse.Namespace, state: Path, stack: ExitStack) -> Engine:
+    logs = options.logs or state.parent / "jobs"
+    if options.engine == "slurm":
+        return _slurm_engine(options, logs, stack)
     from placement.engines.hosts import load_hosts
     from placement.engines.local import LocalEngine
 
     if options.hosts is None:
         raise UsageError("--engine local: expected --hosts FILE, got none")
-    logs = options.logs or state.parent / "jobs"
+    if options.sbatch is not None or options.users_jobs:
+        name = "--users-jobs" if options.users_jobs else "--sbatch"
+        raise UsageError(f"{name}: expected --engine slurm with it, got local")
     return stack.enter_context(LocalEngine(load_hosts(options.hosts), logs))
+
+
+def _slurm_engine(options: argparse.Namespace, logs: Path, stack: ExitStack) -> Engine:
+    import shlex
+
+    from placement.engines.slurm.engine import SlurmEngine
+    from placement.service.decisions.policy import WHOLE_JOBS
+
+    if options.hosts is not None:
+        raise UsageError("--hosts: expected --engine local with it, got slurm, whose nodes are the hosts")
+    try:
+        further = shlex.split(options.sbatch or "")
+    except ValueError as error:
+        raise UsageError(f"--sbatch: {str(error).lower()}: {options.sbatch!r}") from None
+    if any(not each.startswith("--") or each == "--" for each in further):
+        raise UsageError(f"--sbatch: expected options such as --partition=train, got {options.sbatch!r}")
+    if options.users_jobs and options.policy in WHOLE_JOBS:
+        raise UsageError(f"--users-jobs: expected a policy that moves no jobs with it, got {options.policy}")
+    return stack.enter_context(SlurmEngine(logs, options=further, users_jobs=options.users_jobs))
+
+
+def _cluster_of_slurm(
+    options: argparse.Namespace,
+) -> tuple[tuple[pb.Server, ...], tuple[pb.Link, ...]]:
+    from placement.service.protocol.documents import cluster_from_document
+    from placement.slurm.cluster import cluster_here
+
+    if options.engine != "slurm" or options.cluster is not None:
+        raise UsageError("--nic: expected --engine slurm and no --cluster with it")
+    nic_bps = parse_rate_bps(options.nic, field="--nic")
+    uplink_bps = None if options.uplink is None else parse_rate_bps(options.uplink, field="--uplink")
+    return cluster_from_document(cluster_here(nic_bps, uplink_bps), "Slurm")
 
 
 def _kept(text: str) -> tuple[float, int]:

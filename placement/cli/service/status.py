@@ -66,7 +66,7 @@ def _print_jobs(reply: pb.StatusReply) -> None:
             places_text(each.places),
             milliseconds(each.shift_ns) if each.HasField("shift_ns") else "",
             "attached" if each.attached else "",
-            each.reason,
+            "; ".join(text for text in (each.reason, each.seen) if text),
         )
         for each in reply.jobs
     ]

@@ -72,6 +72,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--servers", default="", metavar="NAMES", help="place it on these servers only, separated by commas"
     )
     job.add_argument(
+        "--per-server",
+        type=int,
+        default=0,
+        metavar="N",
+        help="slots on every server that it gets any of (default: as the policy chooses)",
+    )
+    job.add_argument(
         "--wait", choices=_WAITS, help="wait for this state; Ctrl-C ends the waiting, not the job"
     )
     job.add_argument(
@@ -135,6 +142,7 @@ def _jobs(options: argparse.Namespace) -> list[pb.Job]:
         servers=[each.strip() for each in options.servers.split(",") if each.strip()],
         command=options.program,
         elastic=options.elastic,
+        slots_per_server=options.per_server,
     )
     if options.deadline is not None:
         job.deadline_ns = _deadline_ns(options.deadline)

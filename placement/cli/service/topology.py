@@ -9,7 +9,14 @@ from pathlib import Path
 from mltcp.core.errors import UsageError
 from mltcp.core.json_files import read_json
 from mltcp.core.quantities import parse_rate_bps
-from placement.slurm.cluster import cluster_document, node_lines, switches_of, topology_conf, topology_yaml
+from placement.slurm.cluster import (
+    cluster_document,
+    cluster_here,
+    node_lines,
+    switches_of,
+    topology_conf,
+    topology_yaml,
+)
 from placement.slurm.reports import nodes_in, scontrol, switches_in
 
 _EXAMPLES = """\
@@ -79,11 +86,11 @@ def _from_slurm(options: argparse.Namespace) -> dict[str, object]:
         )
     nic_bps = parse_rate_bps(options.nic, field="--nic")
     uplink_bps = None if options.uplink is None else parse_rate_bps(options.uplink, field="--uplink")
+    if not options.nodes and not options.switches:
+        return cluster_here(nic_bps, uplink_bps)
     nodes = _text(options.nodes) if options.nodes else scontrol("--oneliner", "show", "nodes")
     # A file of nodes may be of another Slurm than the one here.
-    switches = "" if options.switches or options.nodes else scontrol("show", "topology")
-    if options.switches:
-        switches = _text(options.switches)
+    switches = _text(options.switches) if options.switches else ""
     return cluster_document(
         nodes_in(nodes, str(options.nodes or "scontrol show nodes")),
         switches_in(switches, str(options.switches or "scontrol show topology")),

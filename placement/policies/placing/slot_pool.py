@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,12 +25,15 @@ class SlotRequest:
         memory_mb: memory needed on each slot.
         shares: whether other sharing jobs may use the slots at the same time.
         servers: numbers of the servers to choose from; None: all.
+        per_server: number of slots on every server that has any, of which `count` is a multiple; 0: as the policy
+            chooses.
     """
 
     count: int
     memory_mb: int = 0
     shares: bool = False
     servers: frozenset[int] | None = None
+    per_server: int = 0
 
 
 class SlotPool:
@@ -91,22 +94,24 @@ class SlotPool:
 
     def capable(self, request: SlotRequest) -> int:
         """Number of slots that satisfy the request in an empty cluster."""
-        return int(np.count_nonzero(self._allowed(request) & (self.capacity_mb >= request.memory_mb)))
+        return self._count(self._allowed(request) & (self.capacity_mb >= request.memory_mb), request)
 
     def available(self, request: SlotRequest) -> int:
         """Number of slots that satisfy the request at present."""
-        return int(np.count_nonzero(self._view(request)["memory_left"] >= request.memory_mb))
+        return self._count(self._view(request)["memory_left"] >= request.memory_mb, request)
 
     def out_of_use(self, request: SlotRequest) -> int:
         """Number of slots that would satisfy the request if their servers were not closed."""
         large = self.capacity_mb >= request.memory_mb
-        return int(
-            np.count_nonzero(self._closed & large & self._allowed(request) & (self.gpus["workers"] == 0))
+        return self._count(
+            self._closed & large & self._allowed(request) & (self.gpus["workers"] == 0), request
         )
 
     def suits(self, slots: Sequence[int], request: SlotRequest) -> bool:
         """Whether these slots satisfy the request at present."""
-        return bool((self._view(request)["memory_left"][list(slots)] >= request.memory_mb).all())
+        alike = {len(own) for own in self.by_server(slots).values()} <= {request.per_server}
+        usable = self._view(request)["memory_left"][list(slots)] >= request.memory_mb
+        return bool(usable.all()) and (alike or not request.per_server)
 
     def largest_mb(self, request: SlotRequest) -> int:
         """The memory of the largest slot on the servers of the request; 0 if they have none."""
@@ -125,10 +130,22 @@ class SlotPool:
             first_server: the policy sees the servers in an order rotated to begin with this one; among equally good
                 servers it takes the first.
         """
+        view = self._view(request)
+        if request.per_server:
+            shown = self._first_usable(view, request)
+            blocks = self._chosen(
+                rule, kappa, shown, replace(request, count=request.count // request.per_server), first_server
+            )
+            return None if blocks is None else self._whole(blocks, view, request)
+        return self._chosen(rule, kappa, view, request, first_server)
+
+    def _chosen(
+        self, rule: int, kappa: int, view: Records, request: SlotRequest, first_server: int
+    ) -> tuple[int, ...] | None:
         jobs = np.zeros(1, JOB)
         jobs["gpus"], jobs["memory"] = request.count, request.memory_mb
         chosen = np.zeros(request.count, np.int64)
-        gpus, servers = self._view(request), self.servers
+        gpus, servers = view, self.servers
         begin = 0
         if first_server:
             begin = int(servers["first_gpu"][first_server])
@@ -136,6 +153,26 @@ class SlotPool:
         if not choice.choose(rule, kappa, jobs, gpus, servers, 0, chosen):
             return None
         return tuple(sorted(int(slot + begin) % len(gpus) for slot in chosen))
+
+    def _first_usable(self, view: Records, request: SlotRequest) -> Records:
+        """The records in which every server with enough usable slots has one, and the others have none."""
+        usable = np.flatnonzero(view["memory_left"] >= request.memory_mb)
+        _, first, counts = np.unique(view["server"][usable], return_index=True, return_counts=True)
+        shown = np.zeros(len(view), bool)
+        shown[usable[first[counts >= request.per_server]]] = True
+        found = view.copy()
+        found["memory_left"][~shown] = _TAKEN
+        return found
+
+    def _whole(self, blocks: Sequence[int], view: Records, request: SlotRequest) -> tuple[int, ...]:
+        """The slots of which `_first_usable` showed the first: on each server those with the least work."""
+        found: list[int] = []
+        for slot in blocks:
+            own = np.arange(len(view))[self._slots_of(int(view["server"][slot]))]
+            usable = own[view["memory_left"][own] >= request.memory_mb]
+            ordered = usable[np.argsort(view["workload"][usable], kind="stable")]
+            found += ordered[: request.per_server].tolist()
+        return tuple(sorted(found))
 
     def occupy(self, slots: Sequence[int], request: SlotRequest, work_ns: int) -> None:
         """Assign slots to a job with `work_ns` of work on each."""
@@ -178,6 +215,13 @@ class SlotPool:
     def _slots_of(self, server: int) -> slice:
         first = int(self.servers["first_gpu"][server])
         return slice(first, first + int(self.servers["gpus"][server]))
+
+    def _count(self, usable: np.ndarray, request: SlotRequest) -> int:
+        """The number of usable slots, or of those on servers with enough of them."""
+        if not request.per_server:
+            return int(np.count_nonzero(usable))
+        counts = np.bincount(self.gpus["server"][usable], minlength=len(self.servers))
+        return request.per_server * int(np.count_nonzero(counts >= request.per_server))
 
     def _allowed(self, request: SlotRequest) -> np.ndarray:
         if request.servers is None:

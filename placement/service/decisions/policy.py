@@ -90,6 +90,6 @@ def check_whole_job(service: ServicePolicy, spec: pb.Job, field: str = "job") ->
             f"expected a job with a command that can be stopped and resumed, since {service.name} moves jobs, "
             f"got {lacks}",
         )
-    for name in ("servers", "shares_gpus", "memory_mb"):
+    for name in ("servers", "shares_gpus", "memory_mb", "slots_per_server"):
         if getattr(spec, name):
             raise invalid(f"{field}.{name}", f"expected none under {service.name}, got {getattr(spec, name)}")

@@ -60,6 +60,12 @@ def check_job(job: pb.Job, field: str = "job") -> None:
     _check_range(job.iterations, f"{field}.iterations", 1, 10**12)
     if job.shares_gpus and not (job.gpus and job.memory_mb):
         raise invalid(f"{field}.memory_mb", "expected the memory per GPU of a job that shares GPUs, got 0")
+    _check_range(job.slots_per_server, f"{field}.slots_per_server", 0, _MOST_SLOTS)
+    if job.slots_per_server and (job.gpus or job.cpu_slots) % job.slots_per_server:
+        raise invalid(
+            f"{field}.slots_per_server",
+            f"expected a divisor of {job.gpus or job.cpu_slots}, the number of its slots, got {job.slots_per_server}",
+        )
     if job.command and not job.command[0]:
         raise invalid(f"{field}.command", "expected a program, got ''")
 

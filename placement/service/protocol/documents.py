@@ -34,14 +34,26 @@ def cluster_from_file(path: Path) -> tuple[tuple[pb.Server, ...], tuple[pb.Link,
     Raises:
         UsageError: the file cannot be read or is malformed.
     """
-    read = _read(path)
+    return cluster_from_document(_read(path), str(path))
+
+
+def cluster_from_document(
+    read: Mapping[str, Any], source: str
+) -> tuple[tuple[pb.Server, ...], tuple[pb.Link, ...]]:
+    """Servers and links of such a document.
+
+    Raises:
+        UsageError: it is malformed.
+    """
     for name in read:
         if name not in ("servers", "links"):
-            raise UsageError(f"{path}: expected the fields servers and links, got {name!r}")
-    servers, links = _list(read, "servers", path), _list(read, "links", path)
+            raise UsageError(f"{source}: expected the fields servers and links, got {name!r}")
+    servers, links = _list(read, "servers", source), _list(read, "links", source)
     return (
-        tuple(_parsed(each, pb.Server(), f"{path}: servers[{place}]") for place, each in enumerate(servers)),
-        tuple(_parsed(each, pb.Link(), f"{path}: links[{place}]") for place, each in enumerate(links)),
+        tuple(
+            _parsed(each, pb.Server(), f"{source}: servers[{place}]") for place, each in enumerate(servers)
+        ),
+        tuple(_parsed(each, pb.Link(), f"{source}: links[{place}]") for place, each in enumerate(links)),
     )
 
 
@@ -54,7 +66,7 @@ def jobs_from_file(path: Path) -> list[pb.Job]:
         UsageError: the file cannot be read or is malformed.
     """
     read = _read(path)
-    listed = _list(read, "jobs", path) if "jobs" in read else [read]
+    listed = _list(read, "jobs", str(path)) if "jobs" in read else [read]
     return [_job(each, f"{path}: jobs[{place}]") for place, each in enumerate(listed)]
 
 
@@ -94,10 +106,10 @@ def _check_object(value: Any, where: str) -> None:
         raise UsageError(f"{where}: expected an object, got {type(value).__name__}")
 
 
-def _list(read: Mapping[str, Any], name: str, path: Path) -> list[Any]:
+def _list(read: Mapping[str, Any], name: str, source: str) -> list[Any]:
     listed = read.get(name, [])
     if not isinstance(listed, list):
-        raise UsageError(f"{path}: {name}: expected a list, got {type(listed).__name__}")
+        raise UsageError(f"{source}: {name}: expected a list, got {type(listed).__name__}")
     return listed
 
 

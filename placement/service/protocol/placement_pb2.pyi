@@ -120,7 +120,7 @@ class Profile(_message.Message):
     def __init__(self, phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "gpus", "cpu_slots", "memory_mb", "iterations", "profile", "command", "environment", "policy", "servers", "shares_gpus", "deadline_ns", "priority", "elastic")
+    __slots__ = ("id", "gpus", "cpu_slots", "memory_mb", "iterations", "profile", "command", "environment", "policy", "servers", "shares_gpus", "deadline_ns", "priority", "elastic", "slots_per_server", "held")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -142,6 +142,8 @@ class Job(_message.Message):
     DEADLINE_NS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     ELASTIC_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_PER_SERVER_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     id: str
     gpus: int
     cpu_slots: int
@@ -156,7 +158,9 @@ class Job(_message.Message):
     deadline_ns: int
     priority: float
     elastic: bool
-    def __init__(self, id: _Optional[str] = ..., gpus: _Optional[int] = ..., cpu_slots: _Optional[int] = ..., memory_mb: _Optional[int] = ..., iterations: _Optional[int] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., policy: _Optional[str] = ..., servers: _Optional[_Iterable[str]] = ..., shares_gpus: _Optional[bool] = ..., deadline_ns: _Optional[int] = ..., priority: _Optional[float] = ..., elastic: _Optional[bool] = ...) -> None: ...
+    slots_per_server: int
+    held: str
+    def __init__(self, id: _Optional[str] = ..., gpus: _Optional[int] = ..., cpu_slots: _Optional[int] = ..., memory_mb: _Optional[int] = ..., iterations: _Optional[int] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., policy: _Optional[str] = ..., servers: _Optional[_Iterable[str]] = ..., shares_gpus: _Optional[bool] = ..., deadline_ns: _Optional[int] = ..., priority: _Optional[float] = ..., elastic: _Optional[bool] = ..., slots_per_server: _Optional[int] = ..., held: _Optional[str] = ...) -> None: ...
 
 class ServerSlots(_message.Message):
     __slots__ = ("server", "slots")
@@ -167,7 +171,7 @@ class ServerSlots(_message.Message):
     def __init__(self, server: _Optional[str] = ..., slots: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("id", "state", "places", "links", "shift_ns", "policy", "reason", "submitted_ns", "placed_ns", "ended_ns", "attached", "job", "deadline_ns", "restarts", "owner")
+    __slots__ = ("id", "state", "places", "links", "shift_ns", "policy", "reason", "submitted_ns", "placed_ns", "ended_ns", "attached", "job", "deadline_ns", "restarts", "owner", "seen")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
@@ -183,6 +187,7 @@ class JobStatus(_message.Message):
     DEADLINE_NS_FIELD_NUMBER: _ClassVar[int]
     RESTARTS_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
     id: str
     state: JobState
     places: _containers.RepeatedCompositeFieldContainer[ServerSlots]
@@ -198,7 +203,8 @@ class JobStatus(_message.Message):
     deadline_ns: int
     restarts: int
     owner: str
-    def __init__(self, id: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., places: _Optional[_Iterable[_Union[ServerSlots, _Mapping]]] = ..., links: _Optional[_Iterable[str]] = ..., shift_ns: _Optional[int] = ..., policy: _Optional[str] = ..., reason: _Optional[str] = ..., submitted_ns: _Optional[int] = ..., placed_ns: _Optional[int] = ..., ended_ns: _Optional[int] = ..., attached: _Optional[bool] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., deadline_ns: _Optional[int] = ..., restarts: _Optional[int] = ..., owner: _Optional[str] = ...) -> None: ...
+    seen: str
+    def __init__(self, id: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., places: _Optional[_Iterable[_Union[ServerSlots, _Mapping]]] = ..., links: _Optional[_Iterable[str]] = ..., shift_ns: _Optional[int] = ..., policy: _Optional[str] = ..., reason: _Optional[str] = ..., submitted_ns: _Optional[int] = ..., placed_ns: _Optional[int] = ..., ended_ns: _Optional[int] = ..., attached: _Optional[bool] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., deadline_ns: _Optional[int] = ..., restarts: _Optional[int] = ..., owner: _Optional[str] = ..., seen: _Optional[str] = ...) -> None: ...
 
 class RegisterJobRequest(_message.Message):
     __slots__ = ("job",)

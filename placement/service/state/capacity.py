@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from placement.policies.placing.slot_pool import SlotRequest
+from dataclasses import replace
+
 from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
 from placement.service.state.job_record import JobRecord
 from placement.service.state.registry import Registry
@@ -16,7 +17,8 @@ def check_possible(registry: Registry, job: JobRecord, field: str = "job") -> No
         return
     resource, noun = _named(job)
     where = "the servers it may use" if request.servers is not None else "the cluster"
-    whole = pool.capable(SlotRequest(request.count, 0, servers=request.servers))
+    whole = pool.capable(replace(request, memory_mb=0))
+    noun += f", {request.per_server} of each server," if request.per_server else ""
     if whole < request.count:
         raise invalid(
             f"{field}.{resource}",
@@ -44,7 +46,8 @@ def shortage(registry: Registry, job: JobRecord) -> str:
     request = registry.slot_request(job)
     available = registry.pool(job).available(request)
     closed = registry.pool(job).out_of_use(request)
-    where = " on the servers it may use" if request.servers is not None else ""
+    where = f", {request.per_server} of each server," if request.per_server else ""
+    where += " on the servers it may use" if request.servers is not None else ""
     memory = f" with {request.memory_mb} MB or more left" if request.memory_mb else ""
     unused = f", {closed} on servers that are not in use" if closed else ""
     return f"{request.count} {_named(job)[1]}{where}{memory} needed, {available} free{unused}"

@@ -197,6 +197,10 @@ class Registry:
             raise RequestError(ErrorCode.UNKNOWN, field, f"expected a known server, got {name!r}")
         return self._numbers[name]
 
+    def number_of(self, name: str) -> int | None:
+        """The number of a server; None: there is none of that name."""
+        return self._numbers.get(name)
+
     def capacity_bps(self, link: str, field: str) -> int:
         """The capacity of a link; raises `RequestError` if the name is unknown."""
         if link not in self.tree.links:
@@ -332,7 +336,8 @@ class Registry:
         """The request of a job to its pool."""
         spec = job.spec
         servers = frozenset(self._numbers[name] for name in spec.servers) if spec.servers else None
-        return SlotRequest(job.count, spec.memory_mb if spec.gpus else 0, spec.shares_gpus, servers)
+        memory_mb = spec.memory_mb if spec.gpus else 0
+        return SlotRequest(job.count, memory_mb, spec.shares_gpus, servers, spec.slots_per_server)
 
     def resource_class(self, job: JobRecord) -> ResourceClass:
         """The resource class of a job."""

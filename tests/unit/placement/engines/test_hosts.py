@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mltcp.core.errors import UsageError
 from placement.engines.engine import EngineError, EngineJob, HostShare
 from placement.engines.host_slots import HostSlots
-from placement.engines.hosts import Host, checked_hosts, hosts_from_document, load_hosts
+from placement.engines.hosts import Host, hosts_from_document, load_hosts
 from placement.engines.ports import Ports
 
 HOST = {"name": "a", "address": "10.0.0.1", "interface": "eth0"}
@@ -67,8 +67,7 @@ class TestHosts:
 
 
 def slots_of(**counts):
-    hosts = [Host(name, "10.0.0.1", "eth0", slots=count) for name, count in counts.items()]
-    return HostSlots({host.name: host for host in checked_hosts(hosts)})
+    return HostSlots(counts)
 
 
 def job(name, ranks):

@@ -111,3 +111,38 @@ def test_what_is_given_back_is_as_it_was_and_memory_is_never_overdrawn(jobs, ran
     for slots, wanted, work in held:
         made.release(slots, wanted, work)
     assert (made.gpus == before).all()
+
+
+def test_with_as_many_on_each_server_those_with_fewer_are_left_out():
+    made = pool(4, 3, 4, 1)
+    made.occupy((0, 8), SlotRequest(2), 1000)
+    twos, threes = SlotRequest(4, per_server=2), SlotRequest(6, per_server=3)
+    assert made.choose(rule_numbers.FIRST_FIT, 1, twos) == (1, 2, 4, 5)
+    assert (made.available(threes), made.capable(threes)) == (9, 9)
+    assert made.choose(rule_numbers.FIRST_FIT, 1, threes) == (1, 2, 3, 4, 5, 6)
+    made.occupy((4,), SlotRequest(1), 1000)
+    assert made.choose(rule_numbers.FIRST_FIT, 1, threes) == (1, 2, 3, 7, 9, 10)
+    assert made.suits((1, 2, 7, 9), twos)
+    assert not made.suits((1, 2, 3, 7), twos)
+    assert made.choose(rule_numbers.LWF, 1, SlotRequest(8, per_server=4)) is None
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=6),
+    st.sets(st.integers(0, 23)),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.sampled_from(sorted(RULES)),
+    st.integers(0, 5),
+)
+def test_as_many_on_each_server_is_what_every_policy_gives(counts, taken, per_server, servers, rule, first):
+    made = pool(*counts)
+    held = tuple(slot for slot in sorted(taken) if slot < sum(counts))
+    if held:
+        made.occupy(held, SlotRequest(len(held)), 1)
+    request = SlotRequest(per_server * servers, per_server=per_server)
+    chosen = made.choose(RULES[rule], 1, request, first % len(counts))
+    assert (chosen is None) == (made.available(request) < request.count)
+    if chosen is not None:
+        assert made.suits(chosen, request)
+        assert not set(held) & set(chosen)

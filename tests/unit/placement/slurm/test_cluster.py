@@ -37,7 +37,7 @@ SWITCHES = (
 )
 def test_gpus_of_a_node(gres, gpus):
     assert nodes_in(NODE.format("n1", gres, "IDLE+DRAIN"), "nodes") == (
-        SlurmNode("n1", gpus, 8, "IDLE+DRAIN"),
+        SlurmNode("n1", gpus, 8, "IDLE+DRAIN", address="n1"),
     )
 
 

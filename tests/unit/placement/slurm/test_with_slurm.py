@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
+from bench.slurm.cluster import CONTROLLER, SlurmCluster, missing
 from placement.slurm.cluster import node_lines, switches_of, topology_conf
 from tests.eventually import eventually
-from tests.unit.placement.slurm.controller import controller, installed
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not installed(), reason="slurmctld, scontrol or munged is missing"),
+    pytest.mark.skipif(bool(missing(CONTROLLER)), reason="slurmctld, scontrol or munged is missing"),
 ]
 
 CAPTURED = {"capture_output": True, "text": True}
@@ -33,37 +33,43 @@ CLUSTER = {
 }
 
 
-def read(around):
+def read(environment):
     command = [sys.executable, "-m", "placement.cli", "topology", "--nic", "25gbit"]
-    return subprocess.run(command, env=around, timeout=60, **CAPTURED)
+    return subprocess.run(command, env=environment, timeout=60, **CAPTURED)
 
 
 def nodes():
     """The lines of nodes, with what a site adds to them."""
     lines = node_lines(CLUSTER, "x").replace(" Gres=", " CPUs=8 NodeAddr=127.0.0.1 Gres=")
-    return lines + "PartitionName=all Nodes=ALL Default=YES\n"
+    return lines
+
+
+def controller(settings, topology=None):
+    """A controller that knows nodes which nobody runs."""
+    return SlurmCluster({}, running=False, settings=settings, topology=topology)
 
 
 def test_what_is_written_for_slurm_is_what_slurm_says():
-    settings = nodes() + "TopologyPlugin=topology/tree\n"
-    with controller(settings, topology_conf(switches_of(CLUSTER, "x"))) as around:
-        done = read(around)
+    with controller(nodes(), topology_conf(switches_of(CLUSTER, "x"))) as cluster:
+        done = read(cluster.environment)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout) == CLUSTER
 
 
 def test_without_a_topology_all_nodes_are_at_one_switch():
-    with controller(nodes()) as around:
-        found = json.loads(read(around).stdout)
+    with controller(nodes()) as cluster:
+        found = json.loads(read(cluster.environment).stdout)
     assert {each["switch"] for each in found["servers"]} == {"switch"}
     assert found["links"] == []
 
 
 def test_a_controller_that_is_gone_is_one_line():
-    with controller(nodes() + "MessageTimeout=1\n") as around:
-        subprocess.run(["scontrol", "shutdown", "slurmctld"], env=around, check=True)
-        eventually(lambda: "DOWN" in subprocess.run(["scontrol", "ping"], env=around, **CAPTURED).stdout)
-        done = read(around)
+    with controller(nodes() + "MessageTimeout=1\n") as cluster:
+        subprocess.run(["scontrol", "shutdown", "slurmctld"], env=cluster.environment, check=True)
+        eventually(
+            lambda: "DOWN" in subprocess.run(["scontrol", "ping"], env=cluster.environment, **CAPTURED).stdout
+        )
+        done = read(cluster.environment)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("mltcp-placement: scontrol --oneliner show nodes: ")
     assert done.stderr.count("\n") == 1

@@ -1,0 +1,321 @@
+"""The engine of Slurm: submits jobs to the nodes that the policy chose, follows and ends them."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import logging
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+from placement.engines.engine import (
+    EngineError,
+    EngineEvent,
+    EngineJob,
+    EngineUnreachableError,
+    HostOut,
+    HostShare,
+    JobHandle,
+)
+from placement.engines.host_slots import HostSlots
+from placement.engines.slurm.following import FollowedJob, order
+from placement.engines.slurm.states import (
+    event_of_node,
+)
+from placement.engines.slurm.submission import Submission, name_in_slurm, submission
+from placement.engines.slurm.users_jobs import UsersJobs, release_held
+from placement.slurm.commands import SlurmError, SlurmUnreachableError, plain_environment, slurm
+from placement.slurm.jobs import (
+    SlurmJob,
+    jobs_of_user,
+)
+from placement.slurm.reports import nodes_in, scontrol
+
+LOOK_S = 1.0
+"""How often Slurm is asked about all jobs at once."""
+
+SILENCE_S = 30.0
+"""After how long without a sign of life a job that Slurm has forgotten does not run any more."""
+
+_NODES_S = 5.0
+_STRAY_S = 30.0
+"""How long a Slurm job of this engine may be there that the service does not know, before it is cancelled."""
+
+_LONGEST_NAME = 200
+
+_log = logging.getLogger("mltcp.placement")
+
+
+class SlurmEngine:
+    """Runs jobs under Slurm: one batch job each, on the nodes of its placement, with as many GPUs of each.
+
+    Which GPUs of a node they are is Slurm's choice; all of a node are alike to policies. Jobs survive the engine and
+    its process: the next one finds them by their numbers, and one that was submitted without the number having been
+    kept by the comment that names its launch. Nothing runs twice: jobs of one name wait for each other in Slurm, and
+    one that nobody knows is cancelled.
+
+    Args:
+        logs: the directory for the jobs' directories, on a file system that the nodes share; created if missing.
+        options: of sbatch for all jobs, such as ``--partition=train``, ``--cpus-per-gpu=8``, ``--time=2-0``.
+        python: the interpreter on the nodes, with torch and this package.
+        users_jobs: whether jobs that job_submit.lua holds are told, to be placed too; for that this process must be
+            Slurm's user, root, or an operator of Slurm.
+        look_s: seconds between two looks at Slurm.
+        silence_s: how long the nodes of a job that Slurm has forgotten show nothing before the job is given up.
+
+    Raises:
+        NotAvailableError: Slurm's commands are not installed.
+        SlurmError: Slurm does not say which nodes there are.
+    """
+
+    jobs_survive = True
+
+    def __init__(
+        self,
+        logs: Path,
+        *,
+        options: Sequence[str] = (),
+        python: str = sys.executable,
+        users_jobs: bool = False,
+        look_s: float = LOOK_S,
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        self.nodes = {
+            each.name: each for each in nodes_in(scontrol("--oneliner", "show", "nodes"), "scontrol")
+        }
+        self._slots = HostSlots({each.name: each.gpus or each.cpus for each in self.nodes.values()})
+        self._logs, self._options, self._python = logs.absolute(), tuple(options), python
+        self._user = getpass.getuser()
+        self._users_jobs = UsersJobs(self.nodes) if users_jobs else None
+        # Not of the service's process, so that the next one recognizes its jobs.
+        self._mark = hashlib.sha256(f"{socket.gethostname()}:{self._logs}".encode()).hexdigest()[:8]
+        self._jobs: dict[str, FollowedJob] = {}
+        self._starting: set[str] = set()
+        self._out: dict[str, str] | None = None
+        self._stray_since: dict[int, float] = {}
+        self._events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._look_s, self._silence_s = look_s, silence_s
+        self._nodes_at_s = 0.0
+        self._silent = False
+        self._wake, self._closed = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="slurm-engine", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self, job: EngineJob, placement: Sequence[HostShare]) -> JobHandle:
+        """Submit a job, or find it if it was; see :class:`placement.engines.engine.Engine`."""
+        with self._lock:
+            self._reserve(job, placement)
+        directory = None
+        try:
+            if job.held:
+                known = release_held(job, placement)
+            else:
+                directory = self._directory_of(job)
+                known = self._submitted(job, placement, directory)
+        except BaseException as error:
+            with self._lock:
+                self._starting.discard(job.id)
+                self._slots.release(job.id)
+            if isinstance(error, SlurmUnreachableError):
+                raise EngineUnreachableError(f"job {job.id}: {error}") from None
+            if isinstance(error, SlurmError):
+                raise EngineError(f"job {job.id}: {error}") from None
+            raise
+        with self._lock:
+            self._starting.discard(job.id)
+            self._jobs[job.id] = FollowedJob(
+                job.id, known.id, known.name, known.comment, directory, tuple(placement)
+            )
+        self._wake.set()
+        reference = {
+            "slurm": known.id,
+            "name": known.name,
+            "comment": known.comment,
+            "directory": None if directory is None else os.fspath(directory),
+            "placement": [[share.host, list(share.slots)] for share in placement],
+        }
+        return JobHandle(job.id, json.dumps(reference))
+
+    def poll(self, timeout_s: float = 0.0) -> Sequence[EngineEvent]:
+        """The events since the last call; see :class:`placement.engines.engine.Engine`."""
+        events: list[EngineEvent] = []
+        with suppress(queue.Empty):
+            events.append(self._events.get(timeout=timeout_s) if timeout_s > 0 else self._events.get_nowait())
+            while True:
+                events.append(self._events.get_nowait())
+        return events
+
+    def stop(self, job_id: str, grace_s: float = 0.0) -> None:
+        """Ask a job to stop, and cancel it after the grace; see :class:`placement.engines.engine.Engine`."""
+        with self._lock:
+            if job_id not in self._jobs:
+                raise EngineError(f"job {job_id} is not running")
+            job = self._jobs[job_id]
+            at_s = time.monotonic() + grace_s
+            job.kill_at_s = at_s if job.kill_at_s is None else min(job.kill_at_s, at_s)
+        self._wake.set()
+
+    def recover(self, known: Sequence[JobHandle]) -> None:
+        """Follow the jobs that an earlier engine submitted; their ends in the meantime are found and reported."""
+        with self._lock:
+            for handle in known:
+                reference = json.loads(handle.reference)
+                placement = tuple(HostShare(host, tuple(slots)) for host, slots in reference["placement"])
+                if all(share.host in self.nodes for share in placement):
+                    ranks = sum(len(share.slots) for share in placement)
+                    self._slots.take(EngineJob(handle.job_id, ("recovered",), ranks), placement)
+                directory = None if reference["directory"] is None else Path(reference["directory"])
+                self._jobs[handle.job_id] = FollowedJob(
+                    handle.job_id,
+                    reference["slurm"],
+                    reference["name"],
+                    reference["comment"],
+                    directory,
+                    placement,
+                )
+        self._wake.set()
+
+    def close(self) -> None:
+        """Stop following; the jobs go on."""
+        self._closed.set()
+        self._wake.set()
+        self._thread.join()
+
+    def _reserve(self, job: EngineJob, placement: Sequence[HostShare]) -> None:
+        if self._closed.is_set():
+            raise EngineError(f"job {job.id}: the engine is closed")
+        if job.id in self._jobs or job.id in self._starting:
+            raise EngineError(f"job {job.id} is running already")
+        self._slots.take(job, placement)
+        self._starting.add(job.id)
+
+    def _directory_of(self, job: EngineJob) -> Path:
+        name = quote(job.id, safe="")[:_LONGEST_NAME]
+        directory = self._logs / f"{name}-{quote(job.launch, safe='') or time.time_ns()}"
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory
+
+    def _submitted(self, job: EngineJob, placement: Sequence[HostShare], directory: Path) -> SlurmJob:
+        """The job in Slurm: found, if this launch was submitted before, or new."""
+        comment = f"mltcp:{self._mark}:{job.launch}"
+        wanted = submission(
+            job,
+            placement,
+            self.nodes,
+            comment=comment,
+            directory=directory,
+            python=self._python,
+            options=self._options,
+        )
+        if job.launch:
+            for each in jobs_of_user(self._user):
+                if each.name == wanted.name and each.comment == comment:
+                    return each
+        return SlurmJob(_submit(wanted), "PENDING", "None", wanted.name, comment)
+
+    def _watch(self) -> None:
+        while not self._closed.is_set():
+            self._wake.clear()
+            # An error here must not end the thread that follows all jobs.
+            try:
+                self._look()
+            except SlurmError as error:
+                if not self._silent:
+                    _log.warning("Slurm does not answer: %s", error)
+                self._silent = True
+            except Exception:
+                _log.exception("the look at Slurm's jobs failed")
+            else:
+                if self._silent:
+                    _log.info("Slurm answers again")
+                self._silent = False
+            self._wake.wait(self._look_s)
+
+    def _look(self) -> None:
+        with self._lock:
+            jobs = list(self._jobs.values())
+            starting = {name_in_slurm(job_id) for job_id in self._starting}
+        listed = {each.id: each for each in jobs_of_user(self._user if self._users_jobs is None else None)}
+        for job in jobs:
+            end = job.look(listed.get(job.number), self._silence_s, self._events.put)
+            if end is not None:
+                self._ended(job, end)
+        self._cancel_strays(listed, {job.number for job in jobs}, starting)
+        held = None if self._users_jobs is None else self._users_jobs.look(listed)
+        if held is not None:
+            self._events.put(held)
+        if time.monotonic() >= self._nodes_at_s:
+            self._look_at_nodes()
+            self._nodes_at_s = time.monotonic() + _NODES_S
+
+    def _ended(self, job: FollowedJob, event: EngineEvent) -> None:
+        with self._lock:
+            del self._jobs[job.job_id]
+            self._slots.release(job.job_id)
+        self._events.put(event)
+
+    def _cancel_strays(self, listed: Mapping[int, SlurmJob], known: set[int], starting: set[str]) -> None:
+        """Cancel jobs of this engine that nobody knows: sbatch was accepted, and its answer did not arrive."""
+        now_s = time.monotonic()
+        strays = [
+            each
+            for each in listed.values()
+            if each.comment.startswith(f"mltcp:{self._mark}:")
+            and not (each.over or each.id in known or each.name in starting)
+        ]
+        self._stray_since = {each.id: self._stray_since.get(each.id, now_s) for each in strays}
+        for each in strays:
+            if now_s - self._stray_since[each.id] >= _STRAY_S:
+                _log.warning(
+                    "Slurm job %d (%s) belongs to no job of the service: cancelled", each.id, each.name
+                )
+                order(["scancel", f"--name={each.name}", str(each.id)])
+
+    def _look_at_nodes(self) -> None:
+        out: dict[str, str] = {}
+        for node in nodes_in(scontrol("--oneliner", "show", "nodes"), "scontrol"):
+            event = event_of_node(node)
+            if isinstance(event, HostOut):
+                out[event.host] = event.why
+            before = None if self._out is None else self._out.get(node.name, "")
+            if before != out.get(node.name, ""):
+                self._events.put(event)
+        self._out = out
+        self._leave_before_start(out)
+
+    def _leave_before_start(self, out: Mapping[str, str]) -> None:
+        """Cancel jobs that wait in Slurm for a node that takes none."""
+        with self._lock:
+            waiting = [job for job in self._jobs.values() if not job.has_started]
+        for job in waiting:
+            host = next((share.host for share in job.placement if share.host in out), None)
+            if host is not None:
+                job.leave(f"host {host}: {out[host]}")
+
+
+def _submit(wanted: Submission) -> int:
+    printed = slurm(["sbatch", *wanted.arguments], text=wanted.script, environment=plain_environment())
+    number = printed.strip().partition(";")[0]
+    if not number.isdecimal():
+        raise SlurmError(f"sbatch: expected the number of a job, got {printed.strip()[:60]!r}")
+    return int(number)

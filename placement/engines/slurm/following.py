@@ -1,0 +1,181 @@
+"""Follows the jobs of the engine from one look at Slurm to the next: what has become of each, and what is to do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from placement.engines.engine import EngineEvent, HostShare, JobFailed, JobSeen, JobStarted, JobStopped
+from placement.engines.slurm.records import beats, give_up, given_up
+from placement.engines.slurm.states import event_of_end, forgotten, gone, lost, own_end, waiting_text
+from placement.slurm.commands import SlurmError, slurm
+from placement.slurm.jobs import WAITING, SlurmJob, end_of, gpu_indices, has_been_requeued
+
+_ASK_AGAIN_S = 2.0
+_CANCEL_AGAIN_S = 30.0
+
+_LOOKS_TO_BE_GONE = 3
+
+
+@dataclass
+class FollowedJob:
+    """A job that has been submitted and whose end has not been told; a user's own has no directory.
+
+    Attributes:
+        job_id: the service's name of it.
+        number, name, comment: in Slurm; one that forgets jobs gives their numbers out again.
+        directory: of its logs.
+        placement: the slots that it has.
+        kill_at_s: when it is cancelled that is asked to stop now; None: it is not to stop.
+    """
+
+    job_id: str
+    number: int
+    name: str
+    comment: str
+    directory: Path | None
+    placement: tuple[HostShare, ...] = ()
+    kill_at_s: float | None = None
+    has_started: bool = False
+    _left: str = ""
+    _text: str = ""
+    _ask_at_s: float = 0.0
+    _missed: int = 0
+    _lost: JobFailed | None = None
+    _beats: tuple[str, ...] | None = None
+    _beats_at_s: float = 0.0
+
+    def is_this(self, listed: SlurmJob | None) -> bool:
+        """Whether it is what Slurm lists under its number."""
+        return listed is not None and (listed.name, listed.comment) == (self.name, self.comment)
+
+    def look(
+        self, listed: SlurmJob | None, silence_s: float, tell: Callable[[EngineEvent], None]
+    ) -> EngineEvent | None:
+        """Do what is to be done for the job, and return its end, if this is it.
+
+        Args:
+            listed: what Slurm lists under its number.
+            silence_s: after how long without a sign of life a lost job does not run any more.
+            tell: called with further events.
+        """
+        seen = listed if self.is_this(listed) else None
+        if self._lost is not None:
+            return self._await_silence(silence_s)
+        if seen is None or seen.over:
+            return self._end(seen)
+        self._missed = 0
+        if seen.state == "PENDING" and (self.has_started or self._is_requeued(seen)):
+            # By Slurm itself, to wait for the same nodes or, where a launch has failed, for an administrator.
+            self.leave(lost(self.job_id, self.number).why)
+        if self._left and self.directory is None and seen.state == "PENDING":
+            order(["scontrol", "hold", str(self.number)])
+            return self._lost_for(self._left)
+        if not self.has_started and seen.state not in WAITING:
+            self.has_started = True
+            tell(JobStarted(self.job_id))
+        self._tell_text(seen, tell)
+        if self.kill_at_s is not None:
+            self._press(seen, self.kill_at_s)
+        return None
+
+    def _is_requeued(self, seen: SlurmJob) -> bool:
+        """Whether Slurm has begun to run it and put it back; asked when what Slurm says of it has changed."""
+        if self.directory is None or self._text == waiting_text(seen):
+            return False
+        with suppress(SlurmError):
+            return has_been_requeued(self.number)
+        return False
+
+    def leave(self, why: str) -> None:
+        """Take it out of Slurm so that it is started again, elsewhere or here; a user's own is held there again."""
+        self._left = self._left or why
+        if self.directory is not None:
+            give_up(self.directory, self._left)
+            self.cancel()
+
+    def cancel(self, *options: str) -> None:
+        """Have scancel end it, or do what the options say; by name too, as its number may be another job's now."""
+        name = [] if self.directory is None else [f"--name={self.name}"]
+        order(["scancel", *options, *name, str(self.number)])
+
+    def _end(self, seen: SlurmJob | None) -> EngineEvent | None:
+        end = end_of(self.number, self.name)
+        left = None if self.directory is None or self.kill_at_s is not None else given_up(self.directory)
+        if (
+            self.directory is not None
+            and end is not None
+            and left is not None
+            and end.state in ("CANCELLED", "FAILED")
+        ):
+            never_ran = bool(self._left) and not self.has_started and not beats(self.directory)
+            return self._lost_for(left) if never_ran else self._lose(self._lost_for(left))
+        if end is not None:
+            event = event_of_end(self.job_id, self.number, end, self.directory)
+            return self._lose(event) if isinstance(event, JobFailed) and event.lost else event
+        if seen is None:
+            # A slurmctld that has just started may not have read its state yet.
+            self._missed += 1
+            if self._missed >= _LOOKS_TO_BE_GONE:
+                known = gone if self.directory is None else forgotten
+                return self._lose(known(self.job_id, self.number))
+        return None
+
+    def _lose(self, event: JobFailed) -> EngineEvent | None:
+        """Take it for lost, but for what its nodes write down: Slurm may be wrong, or they may be out of its reach."""
+        if self.directory is None:
+            return event
+        self._lost = event
+        return None
+
+    def _lost_for(self, why: str) -> JobFailed:
+        return JobFailed(self.job_id, why, lost=True, again=True)
+
+    def _await_silence(self, silence_s: float) -> EngineEvent | None:
+        assert self.directory is not None
+        assert self._lost is not None
+        end = own_end(self.directory, sum(1 for _ in self.placement), self.kill_at_s is not None)
+        if end is not None:
+            return event_of_end(self.job_id, self.number, end, self.directory)
+        now_s, heard = time.monotonic(), beats(self.directory)
+        if self.kill_at_s is not None and now_s >= self.kill_at_s:
+            give_up(self.directory, "it was to stop")
+        if heard != self._beats:
+            self._beats, self._beats_at_s = heard, now_s
+        elif now_s >= self._beats_at_s + silence_s:
+            give_up(self.directory, self._lost.why)
+            return self._lost if self.kill_at_s is None else JobStopped(self.job_id)
+        return None
+
+    def _tell_text(self, seen: SlurmJob, tell: Callable[[EngineEvent], None]) -> None:
+        if self._text.startswith(waiting_text(seen)):
+            return
+        gpus = ""
+        if seen.state == "RUNNING":
+            with suppress(SlurmError):
+                gpus = gpu_indices(self.number)
+        self._text = waiting_text(seen, gpus)
+        tell(JobSeen(self.job_id, self._text))
+
+    def _press(self, seen: SlurmJob, kill_at_s: float) -> None:
+        """Ask it to stop, or cancel it if it has nothing to stop or has not stopped in time."""
+        now_s = time.monotonic()
+        if self.directory is None:
+            if now_s >= self._ask_at_s:
+                self._ask_at_s = now_s + _CANCEL_AGAIN_S
+                self.cancel()  # with Slurm's own grace, KillWait
+        elif now_s >= kill_at_s or seen.state in WAITING:
+            self.cancel("--signal=KILL" if seen.state == "RUNNING" else "--quiet")
+        elif now_s >= self._ask_at_s:
+            # Again and again: a signal before the script's trap, or before the step listens, has no effect.
+            self._ask_at_s = now_s + _ASK_AGAIN_S
+            self.cancel("--batch", "--signal=URG")
+
+
+def order(command: Sequence[str]) -> None:
+    """Run a command whose failure the next look shows."""
+    with suppress(SlurmError):
+        slurm(command)

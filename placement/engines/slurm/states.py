@@ -1,0 +1,138 @@
+"""Slurm's states of jobs and nodes as events of the engine."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from placement.engines.engine import EngineEvent, HostBack, HostOut, JobFailed, JobFinished, JobStopped
+from placement.engines.node_process import exit_text
+from placement.engines.slurm.records import FAILURE, ended_status, ended_well
+from placement.engines.slurm.submission import LOG, STOPPED, STOPPED_BADLY
+from placement.slurm.jobs import SlurmEnd, SlurmJob
+from placement.slurm.reports import SlurmNode
+
+_LOST = {
+    "NODE_FAIL": "a node failed",
+    "BOOT_FAIL": "a node did not start",
+    "PREEMPTED": "it was preempted",
+    "REVOKED": "it was revoked by another cluster",
+}
+_FAILED = {
+    "TIMEOUT": "it reached its time limit",
+    "DEADLINE": "it reached its deadline in Slurm",
+    "OUT_OF_MEMORY": "it ran out of memory",
+}
+_OUT = frozenset({"DOWN", "ERROR", "FAIL", "FAILING", "INVAL", "FUTURE", "DRAIN", "DRAINED", "DRAINING"})
+_STATE_MARKS = re.compile(r"[*~#$@!%^-]")
+_LAST_BYTES = 4096
+_NOISE = re.compile(
+    r"^(?:srun|slurmstepd|bash): (?:error: )?(?:Terminating|\*\*\*|Job step aborted|.*: Exited with)"
+)
+
+
+def waiting_text(job: SlurmJob, gpus: str = "") -> str:
+    """What Slurm says of a job that has not ended, such as ``Slurm job 7: pending (Resources)``."""
+    text = f"Slurm job {job.id}: {job.state.lower()}"
+    if job.reason not in ("", "None"):
+        text += f" ({job.reason})"
+    return f"{text}, GPUs {gpus}" if gpus else text
+
+
+def event_of_end(job_id: str, slurm_job: int, end: SlurmEnd, directory: Path | None) -> EngineEvent:
+    """The event of a Slurm job that has ended; why a rank failed is read in the directory of its logs.
+
+    A user's own job has none, and its exit statuses mean what its user likes.
+    """
+    where = f"Slurm job {slurm_job}"
+    if end.state == "COMPLETED":
+        return JobFinished(job_id)
+    if directory is not None and end.state == "FAILED" and end.status in (STOPPED, STOPPED_BADLY):
+        return JobStopped(job_id, orderly=end.status == STOPPED)
+    if end.state == "CANCELLED":
+        return JobStopped(job_id, why=f"{where}: cancelled {end.cause}".rstrip())
+    if end.state in _LOST:
+        return JobFailed(job_id, f"{where}: {_LOST[end.state]}", lost=True, again=True)
+    if end.state in _FAILED:
+        return JobFailed(job_id, f"{where}: {_FAILED[end.state]}")
+    return _failure(job_id, where, end, directory)
+
+
+def own_end(directory: Path, nodes: int, was_asked: bool) -> SlurmEnd | None:
+    """The end of a job all of whose ranks have exited with 0, as they have noted it, whatever Slurm says; or None.
+
+    Args:
+        directory: of the job's logs.
+        nodes: how many it has.
+        was_asked: whether it was asked to stop, if the batch script does not say.
+    """
+    status = ended_status(directory)
+    if status is None and ended_well(directory) == nodes:
+        status = STOPPED if was_asked else 0
+    return None if status is None else SlurmEnd("FAILED" if status else "COMPLETED", status, 0)
+
+
+def lost(job_id: str, slurm_job: int) -> JobFailed:
+    """The event of a job that Slurm has put back into its own queue, because of a node or of another job."""
+    return JobFailed(job_id, f"Slurm job {slurm_job}: Slurm requeued it", lost=True, again=True)
+
+
+def forgotten(job_id: str, slurm_job: int) -> JobFailed:
+    """The event of a job that slurmctld has forgotten before it had written its state down, and that does not run."""
+    return JobFailed(job_id, f"Slurm job {slurm_job}: Slurm has forgotten it", lost=True, again=True)
+
+
+def gone(job_id: str, slurm_job: int) -> JobFailed:
+    """The event of a user's own job of which neither slurmctld nor accounting knows anything."""
+    return JobFailed(job_id, f"Slurm job {slurm_job}: Slurm does not know it any more", lost=True)
+
+
+def _failure(job_id: str, where: str, end: SlurmEnd, directory: Path | None) -> JobFailed:
+    found = _failures(directory) if directory is not None else []
+    if not found:
+        what = exit_text(-end.signal if end.signal else end.status)
+        detail = _last_complaint(directory / LOG) if directory is not None else ""
+        return JobFailed(job_id, f"{where}: {what}" + (f": {detail}" if detail else ""))
+    # As of the local engine: a rank that was killed is the cause of the failures of others, or else the first rank.
+    first = min(found, key=lambda each: (each["rank"] is None, each["status"] >= 0, each["rank"] or 0))
+    detail = f": {first['last_log_line']}" if first["last_log_line"] and first["status"] > 0 else ""
+    who = "torchrun" if first["rank"] is None else f"rank {first['rank']}"
+    why = f"{where}: {who} on host {first['host']} {exit_text(first['status'])}{detail}"
+    return JobFailed(job_id, why, first["rank"], first["host"])
+
+
+def _failures(directory: Path) -> list[dict[str, Any]]:
+    found = []
+    for path in sorted(directory.glob(f"{FAILURE}*")):
+        try:
+            found.append(json.loads(path.read_text()))
+        except (OSError, ValueError):
+            continue  # it is not on a file system that this host shares
+    return found
+
+
+def _last_complaint(log: Path) -> str:
+    """The last line of a batch script's log that says more than that the job was ended."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _LAST_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    said = [line.strip() for line in lines if line.strip() and not _NOISE.match(line)]
+    return said[-1] if said else ""
+
+
+def event_of_node(node: SlurmNode) -> HostOut | HostBack:
+    """Whether a node takes jobs.
+
+    A node that does not answer for now (``IDLE*``) does: Slurm takes it down after SlurmdTimeout, and after a start of
+    slurmctld no node has answered yet.
+    """
+    states = {_STATE_MARKS.sub("", each) for each in node.state.split("+")}
+    if not states & _OUT:
+        return HostBack(node.name)
+    kind = "drained" if any(each.startswith("DRAIN") for each in states) else "down"
+    return HostOut(node.name, f"{kind} in Slurm" + (f": {node.reason}" if node.reason else ""))

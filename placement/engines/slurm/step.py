@@ -1,0 +1,182 @@
+"""The launcher of a job on one node of Slurm: runs torchrun, and exits with 0 if every rank of the node did.
+
+The batch script starts it by ``srun``, one on each node of the job, as ``python -m placement.engines.slurm.step`` with
+the instruction in a variable. SIGURG asks the ranks to stop; so does SIGTERM, by which Slurm ends the step for a reason
+of its own. In the directory of the job's logs it writes down which rank has failed first, for the engine, and how the
+node has ended, for the batch script; nothing of that if it was Slurm that ended it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from mltcp.core.atomic_files import write_atomically
+from placement.engines import node, processes, rank
+from placement.engines.slurm import records
+
+INSTRUCTION = "MLTCP_SLURM_STEP"
+"""The variable with the instruction, in JSON: nodes with their slots in the order of ranks, command, environment."""
+
+SLOTS = "MLTCP_SLOTS"
+
+_REPORT_BYTES = 4096
+_SIGNALLED = 128
+
+
+def main() -> int:
+    """Run the ranks of this node; returns the exit status."""
+    instruction = json.loads(os.environ.pop(INSTRUCTION))
+    processes.adopt_orphans()
+    with tempfile.TemporaryDirectory(prefix="mltcp-step-") as place:
+        return _Step(instruction, os.environ["SLURMD_NODENAME"], Path(place)).run()
+
+
+class _Step:
+    """A torchrun process on this node, watched until its last descendant has ended."""
+
+    def __init__(self, instruction: Mapping[str, Any], name: str, place: Path) -> None:
+        names = [each["name"] for each in instruction["nodes"]]
+        self._number = names.index(name)
+        self._name = name
+        self._count = len(instruction["nodes"][self._number]["slots"])
+        self._directory = Path(instruction["directory"])
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._asked = self._failed = self._ended_by_slurm = False
+        self._succeeded = 0
+        self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._reports.bind(str(place / "reports"))
+        self._torchrun: subprocess.Popen[bytes] | None = None
+        for number in (signal.SIGURG, signal.SIGTERM):
+            signal.signal(number, self._ask_to_stop)
+        self._instruction, self._beat_at_s = instruction, 0.0
+
+    def run(self) -> int:
+        """Run torchrun and watch until it has ended; returns the exit status."""
+        # After a restart of slurmctld, the same job may begin here again while its first processes are being killed.
+        with closing(records.node_lock(self._directory, self._number)):
+            if records.has_ended_well(self._directory, self._number):
+                return 0
+            if records.given_up(self._directory) is not None:
+                return 1
+            self._beat()
+            self._torchrun = self._start(self._instruction)
+            if self._asked:
+                self._torchrun.terminate()
+            self._watch(self._torchrun)
+            return self._outcome(self._torchrun.wait())
+
+    def _watch(self, torchrun: subprocess.Popen[bytes]) -> None:
+        exited = os.pidfd_open(torchrun.pid)
+        with selectors.DefaultSelector() as selector:
+            selector.register(exited, selectors.EVENT_READ)
+            selector.register(self._reports, selectors.EVENT_READ)
+            while all(key.fd != exited for key, _ in selector.select(records.BEAT_S)):
+                self._read_reports()
+                self._beat()
+        os.close(exited)
+
+    def _outcome(self, status: int) -> int:
+        """Write down how the node has ended, and return the exit status."""
+        self._read_reports()
+        processes.kill_descendants()
+        if self._ended_by_slurm:
+            return 1
+        if self._asked or self._succeeded == self._count:
+            # torchrun itself exits with 1 after a signal, or if another node is gone, whatever its ranks did.
+            status = 0 if self._succeeded == self._count else 1
+        elif status and not self._failed:
+            why = node.last_line(self._directory / node.log_name(self._number))
+            self._write_failure({"rank": None, "status": status, "last_log_line": why})
+        status = status if status >= 0 else _SIGNALLED - status
+        records.note_exit(self._directory, self._number, status)
+        return status
+
+    def _start(self, instruction: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+        nodes = instruction["nodes"]
+        first, count = instruction["ports"]
+        options = {
+            "nnodes": len(nodes),
+            "node-rank": self._number,
+            "nproc-per-node": self._count,
+            "master-addr": instruction["master"],
+            # Jobs on one node have different numbers, and numbers follow each other.
+            "master-port": first + int(os.environ["SLURM_JOB_ID"]) % count,
+            "max-restarts": 0,
+            "monitor-interval": 0.1,
+            "shutdown-timeout": 300,
+        }
+        command = [
+            *(sys.executable, "-m", "torch.distributed.run", "--no-python"),
+            *(f"--{name}={value}" for name, value in options.items()),
+            *(sys.executable, "-m", rank.__name__, *instruction["command"]),
+        ]
+        environment = {
+            **{"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+            **os.environ,
+            **instruction["environment"],
+            SLOTS: ",".join(map(str, nodes[self._number]["slots"])),
+            rank.REPORTS: self._reports.getsockname(),
+            rank.LOGS: os.fspath(self._directory),
+        }
+        with open(self._directory / node.log_name(self._number), "ab") as log:
+            return subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def _ask_to_stop(self, number: int, _frame: FrameType | None) -> None:
+        self._ended_by_slurm |= number == signal.SIGTERM
+        if not self._asked:
+            self._asked = True
+            if self._torchrun is not None:
+                self._torchrun.terminate()
+
+    def _beat(self) -> None:
+        now_s = time.monotonic()
+        if now_s < self._beat_at_s:
+            return
+        self._beat_at_s = now_s + records.BEAT_S
+        records.beat(self._directory, self._number)
+        if records.given_up(self._directory) is not None:
+            self._ended_by_slurm = True
+            processes.kill_descendants()
+
+    def _read_reports(self) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                self._note(json.loads(self._reports.recv(_REPORT_BYTES)))
+
+    def _note(self, report: Mapping[str, Any]) -> None:
+        self._succeeded += report["status"] == 0
+        if self._succeeded == self._count:
+            records.note_exit(
+                self._directory, self._number, 0
+            )  # at once: it may be killed before torchrun has ended
+        if report["status"] == 0 or report["signalled"] or self._asked:
+            return
+        last = node.last_line(self._directory / rank.log_name(report["rank"]))
+        self._write_failure({"rank": report["rank"], "status": report["status"], "last_log_line": last})
+
+    def _write_failure(self, failure: Mapping[str, Any]) -> None:
+        if not self._failed:
+            self._failed = True
+            document = {"host": self._name, **failure}
+            write_atomically(
+                self._directory / f"{records.FAILURE}{self._number}.json", json.dumps(document).encode()
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
