@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import os
-import queue
 import select
 import selectors
 import signal
@@ -30,6 +29,7 @@ from placement.engines.engine import (
     JobFinished,
     JobHandle,
 )
+from placement.engines.event_queue import EventQueue
 from placement.engines.host_slots import HostSlots
 from placement.engines.hosts import Host, checked_hosts
 from placement.engines.network import Endpoint, HostNetwork, JobNetwork
@@ -85,7 +85,7 @@ class LocalEngine:
         self._slots, self._ports = HostSlots(slots), Ports.begun_anywhere()
         self._jobs: dict[str, RunningJob] = {}
         self._starting: set[str] = set()
-        self._events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
+        self._events = EventQueue()
         self._lock = threading.Lock()
         self._closed = False
         self._wake_out, self._wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -136,12 +136,7 @@ class LocalEngine:
 
     def poll(self, timeout_s: float = 0.0) -> Sequence[EngineEvent]:
         """The events since the last call; see :class:`placement.engines.engine.Engine`."""
-        events: list[EngineEvent] = []
-        with suppress(queue.Empty):
-            events.append(self._events.get(timeout=timeout_s) if timeout_s > 0 else self._events.get_nowait())
-            while True:
-                events.append(self._events.get_nowait())
-        return events
+        return self._events.take(timeout_s)
 
     def stop(self, job_id: str, grace_s: float = 0.0) -> None:
         """Stop a job; see :class:`placement.engines.engine.Engine`."""

@@ -7,13 +7,11 @@ import hashlib
 import json
 import logging
 import os
-import queue
 import socket
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -28,6 +26,7 @@ from placement.engines.engine import (
     HostShare,
     JobHandle,
 )
+from placement.engines.event_queue import EventQueue
 from placement.engines.host_slots import HostSlots
 from placement.engines.slurm.following import FollowedJob, order
 from placement.engines.slurm.states import (
@@ -104,7 +103,7 @@ class SlurmEngine:
         self._starting: set[str] = set()
         self._out: dict[str, str] | None = None
         self._stray_since: dict[int, float] = {}
-        self._events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
+        self._events = EventQueue()
         self._lock = threading.Lock()
         self._look_s, self._silence_s = look_s, silence_s
         self._nodes_at_s = 0.0
@@ -158,12 +157,7 @@ class SlurmEngine:
 
     def poll(self, timeout_s: float = 0.0) -> Sequence[EngineEvent]:
         """The events since the last call; see :class:`placement.engines.engine.Engine`."""
-        events: list[EngineEvent] = []
-        with suppress(queue.Empty):
-            events.append(self._events.get(timeout=timeout_s) if timeout_s > 0 else self._events.get_nowait())
-            while True:
-                events.append(self._events.get_nowait())
-        return events
+        return self._events.take(timeout_s)
 
     def stop(self, job_id: str, grace_s: float = 0.0) -> None:
         """Ask a job to stop, and cancel it after the grace; see :class:`placement.engines.engine.Engine`."""
