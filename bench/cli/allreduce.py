@@ -8,7 +8,6 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from bench.cli.progress import Step, progress
+from mltcp.core.address import free_port
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.quantities import BINARY_SIZES, parse_size_bytes
 
@@ -209,7 +209,7 @@ def _launch(options: argparse.Namespace) -> int:
         **os.environ,
         "WORLD_SIZE": str(options.ranks),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(free_port()),
         "GLOO_SOCKET_IFNAME": options.interface,
         "OMP_NUM_THREADS": "1",
     }
@@ -251,8 +251,3 @@ def _arguments(options: argparse.Namespace) -> list[str]:
     given = {name: getattr(options, name) for name in named}
     arguments = [f"--{name}={value}" for name, value in given.items() if value is not None]
     return [*arguments, *(["--json"] if options.json else [])]
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from mltcp.core.address import free_port
 from mltcp.core.errors import MltcpError, NotAvailableError
 
 CONTROLLER = ("munged", "slurmctld", "scontrol")
@@ -123,7 +124,7 @@ class SlurmCluster:
             "PATH": f"{_PATH}:{os.environ.get('PATH', '')}",
         }
         self._nodes, self._cpus, self._running, self._accounting = dict(nodes), cpus, running, accounting
-        self._ports = {name: _free_port() for name in ("slurmctld", "slurmdbd", "database", *nodes)}
+        self._ports = {name: free_port() for name in ("slurmctld", "slurmdbd", "database", *nodes)}
         self._commands: dict[str, Sequence[str]] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._write(topology, settings)
@@ -158,7 +159,8 @@ class SlurmCluster:
 
     def start(self, daemon: str) -> None:
         """Start a daemon again that was killed."""
-        (self.directory / "munge.sock.lock").unlink(missing_ok=True) if daemon == "munged" else None
+        if daemon == "munged":
+            (self.directory / "munge.sock.lock").unlink(missing_ok=True)
         self._launch(daemon)
 
     def saved(self) -> dict[str, bytes]:
@@ -324,12 +326,6 @@ def _null_device(path: Path) -> None:
         raise NotAvailableError(
             "a Slurm cluster needs devices for its GPUs, which only root can make"
         ) from None
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def _listens(port: int) -> bool:

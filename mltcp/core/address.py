@@ -70,3 +70,9 @@ def is_listening(path: Path) -> bool:
         except OSError:
             return False
         return True
+
+
+def free_port() -> int:
+    """A TCP port of this host's loopback that nobody uses now, for a process that must be told which to take."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])

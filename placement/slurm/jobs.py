@@ -121,12 +121,12 @@ def held_job(number: int) -> HeldSlurmJob | None:
     Raises:
         SlurmError: scontrol fails, or there is no such job.
     """
-    return held_job_in(slurm(["scontrol", "--oneliner", "show", "job", str(number)]))
+    return held_job_in(_shown(number))
 
 
 def held_job_in(report: str) -> HeldSlurmJob | None:
     """The job in the first line of ``scontrol --oneliner show job``; see :func:`held_job`."""
-    fields = dict(_FIELD.findall(report.partition("\n")[0]))
+    fields = _fields(report)
     if fields.get("AdminComment") != PLACE_ME:
         return None
     nodes = _number(fields.get("NumNodes", "1").partition("-")[0]) or 1
@@ -153,7 +153,7 @@ def end_of(job: int, name: str) -> SlurmEnd | None:
         SlurmUnreachableError: Slurm does not answer.
     """
     try:
-        found = end_in(slurm(["scontrol", "--oneliner", "show", "job", str(job)]), name)
+        found = end_in(_shown(job), name)
     except SlurmUnreachableError:
         raise
     except SlurmError:
@@ -163,7 +163,7 @@ def end_of(job: int, name: str) -> SlurmEnd | None:
 
 def end_in(report: str, name: str) -> SlurmEnd | None:
     """How a job of that name has ended, in the first line of ``scontrol --oneliner show job``; see :func:`end_of`."""
-    fields = dict(_FIELD.findall(report.partition("\n")[0]))
+    fields = _fields(report)
     if fields.get("JobName") != name or fields.get("JobState") not in ENDED:
         return None
     status, _, signal = fields.get("ExitCode", "0:0").partition(":")
@@ -200,10 +200,7 @@ def has_been_requeued(job: int) -> bool:
     Raises:
         SlurmError: scontrol fails.
     """
-    fields = dict(
-        _FIELD.findall(slurm(["scontrol", "--oneliner", "show", "job", str(job)]).partition("\n")[0])
-    )
-    return _number(fields.get("Restarts", "0")) > 0
+    return _number(_fields(_shown(job)).get("Restarts", "0")) > 0
 
 
 def gpu_indices(job: int) -> str:
@@ -214,6 +211,15 @@ def gpu_indices(job: int) -> str:
     """
     report = slurm(["scontrol", "--details", "show", "job", str(job)])
     return ", ".join(f"{nodes}: {indices}" for nodes, indices in _INDICES.findall(report))
+
+
+def _shown(job: int) -> str:
+    return slurm(["scontrol", "--oneliner", "show", "job", str(job)])
+
+
+def _fields(shown: str) -> dict[str, str]:
+    """The fields of the first job that `_shown` returned."""
+    return dict(_FIELD.findall(shown.partition("\n")[0]))
 
 
 def _number(text: str) -> int:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import getpass
 import hashlib
-import json
 import logging
-import os
 import socket
 import sys
 import threading
@@ -29,16 +27,11 @@ from placement.engines.engine import (
 from placement.engines.event_queue import EventQueue
 from placement.engines.host_slots import HostSlots
 from placement.engines.slurm.following import FollowedJob, order
-from placement.engines.slurm.states import (
-    event_of_node,
-)
+from placement.engines.slurm.states import event_of_node
 from placement.engines.slurm.submission import Submission, name_in_slurm, submission
 from placement.engines.slurm.users_jobs import UsersJobs, release_held
 from placement.slurm.commands import SlurmError, SlurmUnreachableError, plain_environment, slurm
-from placement.slurm.jobs import (
-    SlurmJob,
-    jobs_of_user,
-)
+from placement.slurm.jobs import SlurmJob, jobs_of_user
 from placement.slurm.reports import nodes_in, scontrol
 
 LOOK_S = 1.0
@@ -140,20 +133,12 @@ class SlurmEngine:
             if isinstance(error, SlurmError):
                 raise EngineError(f"job {job.id}: {error}") from None
             raise
+        followed = FollowedJob(job.id, known.id, known.name, known.comment, directory, tuple(placement))
         with self._lock:
             self._starting.discard(job.id)
-            self._jobs[job.id] = FollowedJob(
-                job.id, known.id, known.name, known.comment, directory, tuple(placement)
-            )
+            self._jobs[job.id] = followed
         self._wake.set()
-        reference = {
-            "slurm": known.id,
-            "name": known.name,
-            "comment": known.comment,
-            "directory": None if directory is None else os.fspath(directory),
-            "placement": [[share.host, list(share.slots)] for share in placement],
-        }
-        return JobHandle(job.id, json.dumps(reference))
+        return followed.handle
 
     def poll(self, timeout_s: float = 0.0) -> Sequence[EngineEvent]:
         """The events since the last call; see :class:`placement.engines.engine.Engine`."""
@@ -173,20 +158,10 @@ class SlurmEngine:
         """Follow the jobs that an earlier engine submitted; their ends in the meantime are found and reported."""
         with self._lock:
             for handle in known:
-                reference = json.loads(handle.reference)
-                placement = tuple(HostShare(host, tuple(slots)) for host, slots in reference["placement"])
-                if all(share.host in self.nodes for share in placement):
-                    ranks = sum(len(share.slots) for share in placement)
-                    self._slots.take(EngineJob(handle.job_id, ("recovered",), ranks), placement)
-                directory = None if reference["directory"] is None else Path(reference["directory"])
-                self._jobs[handle.job_id] = FollowedJob(
-                    handle.job_id,
-                    reference["slurm"],
-                    reference["name"],
-                    reference["comment"],
-                    directory,
-                    placement,
-                )
+                job = self._jobs[handle.job_id] = FollowedJob.of(handle)
+                if all(share.host in self.nodes for share in job.placement):
+                    ranks = sum(len(share.slots) for share in job.placement)
+                    self._slots.take(EngineJob(handle.job_id, ("recovered",), ranks), job.placement)
         self._wake.set()
 
     def close(self) -> None:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from placement.engines.engine import EngineEvent, HostShare, JobFailed, JobSeen, JobStarted, JobStopped
+from placement.engines.engine import (
+    EngineEvent,
+    HostShare,
+    JobFailed,
+    JobHandle,
+    JobSeen,
+    JobStarted,
+    JobStopped,
+)
 from placement.engines.slurm.records import beats, give_up, given_up
-from placement.engines.slurm.states import event_of_end, forgotten, gone, lost, own_end, waiting_text
+from placement.engines.slurm.states import event_of_end, gone, own_end, waiting_text
 from placement.slurm.commands import SlurmError, slurm
 from placement.slurm.jobs import WAITING, SlurmJob, end_of, gpu_indices, has_been_requeued
 
@@ -48,6 +59,32 @@ class FollowedJob:
     _beats: tuple[str, ...] | None = None
     _beats_at_s: float = 0.0
 
+    @classmethod
+    def of(cls, handle: JobHandle) -> Self:
+        """The job of a handle that an earlier engine has given out; see `handle`."""
+        reference = json.loads(handle.reference)
+        directory = reference["directory"]
+        return cls(
+            handle.job_id,
+            reference["slurm"],
+            reference["name"],
+            reference["comment"],
+            None if directory is None else Path(directory),
+            tuple(HostShare(host, tuple(slots)) for host, slots in reference["placement"]),
+        )
+
+    @property
+    def handle(self) -> JobHandle:
+        """What the service stores of it."""
+        reference = {
+            "slurm": self.number,
+            "name": self.name,
+            "comment": self.comment,
+            "directory": None if self.directory is None else os.fspath(self.directory),
+            "placement": [[share.host, list(share.slots)] for share in self.placement],
+        }
+        return JobHandle(self.job_id, json.dumps(reference))
+
     def is_this(self, listed: SlurmJob | None) -> bool:
         """Whether it is what Slurm lists under its number."""
         return listed is not None and (listed.name, listed.comment) == (self.name, self.comment)
@@ -70,7 +107,7 @@ class FollowedJob:
         self._missed = 0
         if seen.state == "PENDING" and (self.has_started or self._is_requeued(seen)):
             # By Slurm itself, to wait for the same nodes or, where a launch has failed, for an administrator.
-            self.leave(lost(self.job_id, self.number).why)
+            self.leave(f"Slurm job {self.number}: Slurm requeued it")
         if self._left and self.directory is None and seen.state == "PENDING":
             order(["scontrol", "hold", str(self.number)])
             return self._lost_for(self._left)
@@ -104,25 +141,31 @@ class FollowedJob:
 
     def _end(self, seen: SlurmJob | None) -> EngineEvent | None:
         end = end_of(self.number, self.name)
-        left = None if self.directory is None or self.kill_at_s is not None else given_up(self.directory)
-        if (
-            self.directory is not None
-            and end is not None
-            and left is not None
-            and end.state in ("CANCELLED", "FAILED")
-        ):
-            never_ran = bool(self._left) and not self.has_started and not beats(self.directory)
-            return self._lost_for(left) if never_ran else self._lose(self._lost_for(left))
         if end is not None:
+            left = self._left_event() if end.state in ("CANCELLED", "FAILED") else None
+            if left is not None:
+                return left if self._never_ran() else self._lose(left)
             event = event_of_end(self.job_id, self.number, end, self.directory)
             return self._lose(event) if isinstance(event, JobFailed) and event.lost else event
         if seen is None:
             # A slurmctld that has just started may not have read its state yet.
             self._missed += 1
             if self._missed >= _LOOKS_TO_BE_GONE:
-                known = gone if self.directory is None else forgotten
-                return self._lose(known(self.job_id, self.number))
+                if self.directory is None:
+                    return gone(self.job_id, self.number)
+                return self._lose(self._lost_for(f"Slurm job {self.number}: Slurm has forgotten it"))
         return None
+
+    def _left_event(self) -> JobFailed | None:
+        """The event of a job that was taken out of Slurm to be started again; None: it was not."""
+        if self.directory is None or self.kill_at_s is not None:
+            return None
+        why = given_up(self.directory)
+        return None if why is None else self._lost_for(why)
+
+    def _never_ran(self) -> bool:
+        assert self.directory is not None
+        return bool(self._left) and not self.has_started and not beats(self.directory)
 
     def _lose(self, event: JobFailed) -> EngineEvent | None:
         """Take it for lost, but for what its nodes write down: Slurm may be wrong, or they may be out of its reach."""
@@ -137,7 +180,7 @@ class FollowedJob:
     def _await_silence(self, silence_s: float) -> EngineEvent | None:
         assert self.directory is not None
         assert self._lost is not None
-        end = own_end(self.directory, sum(1 for _ in self.placement), self.kill_at_s is not None)
+        end = own_end(self.directory, len(self.placement), self.kill_at_s is not None)
         if end is not None:
             return event_of_end(self.job_id, self.number, end, self.directory)
         now_s, heard = time.monotonic(), beats(self.directory)

@@ -74,16 +74,6 @@ def own_end(directory: Path, nodes: int, was_asked: bool) -> SlurmEnd | None:
     return None if status is None else SlurmEnd("FAILED" if status else "COMPLETED", status, 0)
 
 
-def lost(job_id: str, slurm_job: int) -> JobFailed:
-    """The event of a job that Slurm has put back into its own queue, because of a node or of another job."""
-    return JobFailed(job_id, f"Slurm job {slurm_job}: Slurm requeued it", lost=True, again=True)
-
-
-def forgotten(job_id: str, slurm_job: int) -> JobFailed:
-    """The event of a job that slurmctld has forgotten before it had written its state down, and that does not run."""
-    return JobFailed(job_id, f"Slurm job {slurm_job}: Slurm has forgotten it", lost=True, again=True)
-
-
 def gone(job_id: str, slurm_job: int) -> JobFailed:
     """The event of a user's own job of which neither slurmctld nor accounting knows anything."""
     return JobFailed(job_id, f"Slurm job {slurm_job}: Slurm does not know it any more", lost=True)

@@ -11,6 +11,7 @@ from placement import slurm as slurm_files
 from placement.client.client import Client, ServiceError
 from placement.engines.slurm.engine import SlurmEngine
 from placement.service.protocol import placement_pb2 as pb
+from tests.slurm_environment import enter
 from tests.unit.placement.service.serving import eventually, serving
 
 pytestmark = [
@@ -35,9 +36,7 @@ def slurm():
 
 @pytest.fixture
 def around(slurm, monkeypatch):
-    for name, value in slurm.environment.items():
-        monkeypatch.setenv(name, value)
-    return slurm
+    return enter(slurm, monkeypatch)
 
 
 def service(directory):
@@ -96,8 +95,7 @@ def with_lua():
 
 
 def test_jobs_that_users_submit_to_slurm_are_placed(with_lua, monkeypatch, tmp_path):
-    for name, value in with_lua.environment.items():
-        monkeypatch.setenv(name, value)
+    enter(with_lua, monkeypatch)
 
     def submit(*options):
         wrap = f"--wrap=echo $SLURM_JOB_NODELIST > {tmp_path}/$SLURM_JOB_ID"

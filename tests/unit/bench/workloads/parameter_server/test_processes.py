@@ -17,6 +17,7 @@ from bench.workloads.parameter_server.launch import PlacedAsyncJob, launched_asy
 from bench.workloads.parameter_server.models import FlatModel
 from bench.workloads.parameter_server.statistics import losses, mean_staleness
 from bench.workloads.ranks.place import RankPlace
+from mltcp.core.address import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("store_root")]
 
@@ -134,7 +135,7 @@ def test_a_job_in_the_open_with_a_role_a_rank(tmp_path):
     environment = {
         **os.environ,
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": "2",
         "GLOO_SOCKET_IFNAME": "lo",
         "MLTCP_CC": "none",
@@ -156,11 +157,3 @@ def test_a_job_in_the_open_with_a_role_a_rank(tmp_path):
     assert '"updates": 12' in outputs[1]
     assert '"lost": {}' in outputs[1]
     assert len(Path(log).read_text().splitlines()) == 12
-
-
-def _free_port():
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ from placement.engines.engine import (
     JobStopped,
 )
 from placement.engines.slurm.engine import SlurmEngine
+from tests.eventually import eventually
+from tests.slurm_environment import enter
 
 pytestmark = [
     pytest.mark.slow,
@@ -59,18 +62,14 @@ def slurm():
 @pytest.fixture
 def around(slurm, monkeypatch):
     """The cluster, in whose environment this process is."""
-    for name, value in slurm.environment.items():
-        monkeypatch.setenv(name, value)
-    return slurm
+    return enter(slurm, monkeypatch)
 
 
 @pytest.fixture
 def around_own(monkeypatch):
     """A cluster for one test: one that forgets jobs drains nodes later, which have seen their numbers before."""
     with SlurmCluster({"n1": 4, "n2": 4}) as cluster:
-        for name, value in cluster.environment.items():
-            monkeypatch.setenv(name, value)
-        yield cluster
+        yield enter(cluster, monkeypatch)
 
 
 @contextmanager
@@ -99,14 +98,8 @@ def event(engine, kind, job_id=None):
     raise AssertionError(f"no {kind} of {job_id}")
 
 
+until = partial(eventually, limit_s=LIMIT_S)
 ENDS = (JobFinished, JobFailed, JobStopped)
-
-
-def until(condition):
-    deadline_s = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not come to pass"
-        time.sleep(0.02)
 
 
 def test_ranks_run_on_the_nodes_with_as_many_gpus_as_the_policy_chose(engine, tmp_path, monkeypatch):
