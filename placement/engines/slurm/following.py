@@ -23,10 +23,13 @@ from placement.engines.engine import (
 from placement.engines.slurm.records import beats, give_up, given_up
 from placement.engines.slurm.states import event_of_end, gone, own_end, waiting_text
 from placement.slurm.commands import SlurmError, slurm
-from placement.slurm.jobs import WAITING, SlurmJob, end_of, gpu_indices, has_been_requeued
+from placement.slurm.jobs import WAITING, SlurmEnd, SlurmJob, end_of, gpu_indices, has_been_requeued
 
 _ASK_AGAIN_S = 2.0
 _CANCEL_AGAIN_S = 30.0
+
+UNSEEN_END_S = 15.0
+"""How long after its own end a job is cancelled that Slurm still takes for running."""
 
 _LOOKS_TO_BE_GONE = 3
 
@@ -58,6 +61,7 @@ class FollowedJob:
     _lost: JobFailed | None = None
     _beats: tuple[str, ...] | None = None
     _beats_at_s: float = 0.0
+    _ended_at_s: float | None = None
 
     @classmethod
     def of(cls, handle: JobHandle) -> Self:
@@ -117,7 +121,29 @@ class FollowedJob:
         self._tell_text(seen, tell)
         if self.kill_at_s is not None:
             self._press(seen, self.kill_at_s)
+        if seen.state == "RUNNING" and self._has_ended_unseen():
+            self.cancel()
         return None
+
+    def _has_ended_unseen(self) -> bool:
+        """Whether the job has noted its own end for `UNSEEN_END_S`, and for that time again at each further call.
+
+        A slurmctld that was killed before it wrote the end down takes the job for running, and does not ask its nodes.
+        """
+        if self._own_end() is None:
+            return False
+        now_s = time.monotonic()
+        if self._ended_at_s is None:
+            self._ended_at_s = now_s
+        if now_s < self._ended_at_s + UNSEEN_END_S:
+            return False
+        self._ended_at_s = now_s
+        return True
+
+    def _own_end(self) -> SlurmEnd | None:
+        if self.directory is None:
+            return None
+        return own_end(self.directory, len(self.placement), self.kill_at_s is not None)
 
     def _is_requeued(self, seen: SlurmJob) -> bool:
         """Whether Slurm has begun to run it and put it back; asked when what Slurm says of it has changed."""
@@ -141,6 +167,8 @@ class FollowedJob:
 
     def _end(self, seen: SlurmJob | None) -> EngineEvent | None:
         end = end_of(self.number, self.name)
+        if end is not None and end.state == "CANCELLED":
+            end = self._own_end() or end  # cancelled after its end, which Slurm had not seen
         if end is not None:
             left = self._left_event() if end.state in ("CANCELLED", "FAILED") else None
             if left is not None:
@@ -180,7 +208,7 @@ class FollowedJob:
     def _await_silence(self, silence_s: float) -> EngineEvent | None:
         assert self.directory is not None
         assert self._lost is not None
-        end = own_end(self.directory, len(self.placement), self.kill_at_s is not None)
+        end = self._own_end()
         if end is not None:
             return event_of_end(self.job_id, self.number, end, self.directory)
         now_s, heard = time.monotonic(), beats(self.directory)

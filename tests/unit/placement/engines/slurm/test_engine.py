@@ -24,6 +24,7 @@ from placement.engines.engine import (
     JobStarted,
     JobStopped,
 )
+from placement.engines.slurm import following
 from placement.engines.slurm.engine import SlurmEngine
 from tests.eventually import eventually
 from tests.slurm_environment import enter
@@ -50,6 +51,7 @@ while True:
 """
 STOP_EACH = STOP.replace("sys.argv[1]", "sys.argv[1] + '/' + os.environ['RANK']")
 HOLD_EACH = STOP_EACH.replace("lambda *_: sys.exit(0)", "signal.SIG_IGN")
+WAIT = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.1)"
 HOLD = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()"
 
 
@@ -258,6 +260,25 @@ def test_a_job_whose_end_slurm_forgets_has_finished(around_own, tmp_path):
             engine.start(job("s", "pass"), [HostShare("n1", (0,))])
             until((tmp_path / "logs" / "s-1-0" / "ended").exists)
         assert event(engine, ENDS, "s") == JobFinished("s")
+
+
+def test_a_job_that_has_ended_and_that_slurm_takes_for_running_has_finished(
+    around_own, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(following, "UNSEEN_END_S", 0.5)
+    with running(tmp_path) as first:
+        handle = first.start(job("x", WAIT, tmp_path / "enough"), [HostShare("n1", (0,))])
+        assert event(first, JobStarted, "x")
+    number = str(json.loads(handle.reference)["slurm"])
+    written = around_own.saved().get("job_state")
+    until(lambda: around_own.saved().get("job_state") != written)
+    with forgotten(around_own):
+        (tmp_path / "enough").touch()
+        until(lambda: "COMPLETED" in around_own.command("scontrol", "show", "job", number))
+    with running(tmp_path) as second:
+        second.recover([handle])
+        assert event(second, ENDS, "x") == JobFinished("x")
+        until(lambda: not around_own.command("squeue", "--noheader", "--states=RUNNING"))
 
 
 def test_a_job_that_somebody_cancels_has_been_stopped_by_that(around, engine, tmp_path):
