@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -47,3 +48,23 @@ def stop_signals(
             if loop is not None:
                 loop.remove_signal_handler(number)
             signal.signal(number, handler)
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Hold SIGTERM and SIGINT back while the context lasts, for a step that must not be left half done.
+
+    Those that came are raised again at its end. Only the main thread handles signals: on others nothing is held.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    former = {number: signal.signal(number, lambda got, _: came.append(got)) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+        for got in came:
+            signal.raise_signal(got)

@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from mltcp.core.errors import MltcpError
+from mltcp.core.signals import signals_held
 
 _START_S = 120.0
 
@@ -33,7 +34,8 @@ def server_process(
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=main, args=(theirs, *arguments), name=what, daemon=True)
-    process.start()
+    with signals_held():  # interrupted half way, it would leave a process that ends in a traceback
+        process.start()
     theirs.close()
     try:
         _await_start(what, ours)

@@ -15,6 +15,7 @@ from typing import Any
 
 from bench.workloads.job import RankError
 from bench.workloads.ranks.failure import RankFailed
+from mltcp.core.signals import signals_held
 
 # When a rank dies the others of its job fail too, and their failures may be seen before its death.
 _BLAME_GRACE_S = 0.5
@@ -82,7 +83,9 @@ def launch_rank(
         target=main, args=(theirs, *arguments), name=f"{job_name}-{number}", daemon=True
     )
     try:
-        process.start()
+        # Interrupted before all arguments are written, this would leave a process that ends in a traceback.
+        with signals_held():
+            process.start()
     finally:
         theirs.close()
     return LaunchedRank(job, job_name, number, process, ours)

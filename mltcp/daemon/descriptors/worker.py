@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -66,8 +67,7 @@ class Worker:
 
     def _close_kept(self) -> None:
         kept, self._kept = self._kept, []
-        for connection in kept:
-            os.close(connection)
+        _close_all(kept)
 
     def _look(self, task: int, connection: int) -> None:
         with socket.socket(fileno=connection) as peer:
@@ -90,12 +90,18 @@ class Worker:
             except (UsageError, OSError) as error:
                 refused.append(asdict(RefusedFlow(each.position, str(error))))
         # Before the answer, after which the peer may rely on holding the only copies.
-        for descriptor in descriptors:
-            os.close(descriptor)
+        _close_all(descriptors)
         self._answer(task, refused=refused)
 
     def _answer(self, task: int, **fields: Any) -> None:
         self._daemon.sendall(json.dumps({"task": task, **fields}).encode())
+
+
+def _close_all(descriptors: Sequence[int]) -> None:
+    """Close descriptors of others: whatever a file says at its close, Linux has closed it."""
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)
 
 
 def _received(peer: socket.socket) -> tuple[list[int], bool]:

@@ -176,7 +176,9 @@ class _Worker:
         return True
 
     def close(self) -> None:
-        """Let the process end, as soon as it is not blocked."""
+        """Let the process end, as soon as it is not blocked; idempotent."""
+        if self.has_ended:
+            return
         self.has_ended = True
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()

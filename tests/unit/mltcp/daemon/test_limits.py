@@ -3,8 +3,6 @@
 import os
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -18,16 +16,6 @@ from tests.unit.mltcp.daemon.serving import NOBODY, serving
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed")
 USER, ADMINISTRATOR = Peer(1, NOBODY, NOBODY), Peer(1, 0, 0)
 PAPER = Aggressiveness()
-
-
-@pytest.fixture
-def directory(tmp_path):
-    temporary = Path(tempfile.gettempdir())
-    for each in (tmp_path, *tmp_path.parents):
-        if each in (temporary, *temporary.parents):
-            break
-        each.chmod(0o755)
-    return tmp_path
 
 
 def as_nobody(server, code):
@@ -76,8 +64,8 @@ def tried(act):
 
 
 @ROOT
-def test_the_daemon_keeps_users_to_them_and_names_them(directory):
-    with serving(directory, Limits(controls=("reno",), jobs=1)) as server:
+def test_the_daemon_keeps_users_to_them_and_names_them(public_directory):
+    with serving(public_directory, Limits(controls=("reno",), jobs=1)) as server:
         told = as_nobody(
             server,
             REFUSED
@@ -102,8 +90,8 @@ def test_the_daemon_keeps_users_to_them_and_names_them(directory):
 
 
 @ROOT
-def test_connections_of_a_user_are_limited(directory):
-    with serving(directory, Limits(connections=2)) as server:
+def test_connections_of_a_user_are_limited(public_directory):
+    with serving(public_directory, Limits(connections=2)) as server:
         told = as_nobody(
             server, REFUSED + "other = Client(path)\ntried(lambda: Client(path).status())\nother.status()"
         )
@@ -113,8 +101,8 @@ def test_connections_of_a_user_are_limited(directory):
 
 
 @ROOT
-def test_a_user_whose_time_is_up_waits_for_the_next_second_and_nobody_else_does(directory):
-    with serving(directory, Limits(seconds=1e-9)) as server:
+def test_a_user_whose_time_is_up_waits_for_the_next_second_and_nobody_else_does(public_directory):
+    with serving(public_directory, Limits(seconds=1e-9)) as server:
         (taken_s,) = as_nobody(
             server,
             "client, began_s = Client(path, 60), time.monotonic()\n"

@@ -6,10 +6,8 @@ import random
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -27,13 +25,8 @@ ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed")
 
 
 @pytest.fixture
-def server(tmp_path):
-    temporary = Path(tempfile.gettempdir())
-    for directory in (tmp_path, *tmp_path.parents):
-        if directory in (temporary, *temporary.parents):
-            break
-        directory.chmod(0o755)
-    with serving(tmp_path) as running:
+def server(public_directory):
+    with serving(public_directory) as running:
         yield running
 
 
