@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from bench.workloads.flows import tcp_flows
 from bench.workloads.job import JobSpec, RankError, TrainingOptions, WrongDataError
 from bench.workloads.kinds.replay import check_sum, contribution
-from bench.workloads.launch.launch import PlacedJob, launched, run_jobs
+from bench.workloads.launch.launch import START_DELAY_S, PlacedJob, launched, run_jobs
 from bench.workloads.perturbation import Perturbation, parse_perturbation
 from bench.workloads.profile import Profile
 from bench.workloads.ranks.place import RankPlace
@@ -102,8 +103,11 @@ class TestReplay:
         assert [(r.name, r.index, len(r.iterations)) for r in results] == [("first", 0, 4), ("second", 1, 2)]
 
     def test_an_offset_delays_a_job(self):
-        early, late = run_jobs([replay("early", iterations=1), replay("late", iterations=1)], [0.0, 0.5])
-        assert late.iterations[0].start_s > early.iterations[0].start_s + 0.25
+        with launched([replay("early", iterations=1), replay("late", iterations=1)]) as running:
+            told_s = time.monotonic()
+            running.start([0.0, 0.5])
+            _, late = running.results(lambda *_: None)
+        assert late.iterations[0].start_s >= told_s + START_DELAY_S + 0.5
 
     def test_a_held_job_records_its_hold_outside_of_the_iteration(self):
         perturbation = Perturbation(every=2, up_to_s=0.01, seed=3)
