@@ -28,6 +28,7 @@ from placement.simulator.rates.settings import RatesSettings
 from placement.simulator.rates.span import Span
 from placement.traces.deadlines.trace import DeadlineTrace
 
+
 @dataclass(frozen=True)
 class MalleableRun:
     """The record of a run.

@@ -1,4 +1,4 @@
-"""The profile of the kinds of jobs in the lab: the service times of one worker, and the throughput of 1 to W workers."""
+"""The profile of the kinds of jobs in the lab: service times of one worker, and the throughput of 1 to W workers."""
 
 from __future__ import annotations
 
@@ -142,8 +142,8 @@ def _service_times(
             step(f"one worker, {kind.name}")
         return {name: service_times(cycle_times(job.updates)) for name, job in running.items()}
     finally:
-        for job in running.values():
-            job.kill()
+        for each in running.values():
+            each.kill()
 
 
 def _rates(

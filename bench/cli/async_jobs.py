@@ -1,4 +1,4 @@
-"""``mltcp-bench async-jobs``: jobs of asynchronous SGD that change their workers, under schedulers, live and predicted."""
+"""``mltcp-bench async-jobs``: jobs of asynchronous SGD that change their workers live, under several schedulers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--load", default="0.6", metavar="X", help="lambda E[S(1)] / W, with all slots W (default 0.6)"
     )
     command.add_argument(
-        "--scale", default="1", metavar="X", help="factor for the sizes of jobs, and so for all times (default 1)"
+        "--scale",
+        default="1",
+        metavar="X",
+        help="factor for the sizes of jobs, and so for all times (default 1)",
     )
     command.add_argument(
         "--throughput",
@@ -73,7 +76,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--control", default=CONTROLS[0], choices=CONTROLS, help=f"congestion control (default {CONTROLS[0]})"
     )
     add_link(command)
-    command.set_defaults(rate=f"{LINK.rate_bps // 10**6}mbit", queue=f"{LINK.queue_bytes // 1000}kb", ecn="none")
+    command.set_defaults(
+        rate=f"{LINK.rate_bps // 10**6}mbit", queue=f"{LINK.queue_bytes // 1000}kb", ecn="none"
+    )
     command.add_argument(
         "-o",
         "--output",

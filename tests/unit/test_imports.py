@@ -63,7 +63,7 @@ LAYERS = {
     ),
     "placement.service": ("protocol", "state", "context", "decisions", "agents"),
     "bench": (
-        *("lab", "workloads", "compare", "async_sgd", "sensitivity"),
+        *("lab", "workloads", "compare", "async_sgd", "async_jobs", "sensitivity"),
         *("allreduce", "bulk", "contention", "perf", "cost", "soak", "slurm", "cli"),
     ),
     "bench.compare": (

@@ -55,7 +55,9 @@ class ParameterServer:
         """
         service = self._service
         threads = [
-            threading.Thread(target=service.serve, args=(number, channel), name=f"worker-{number}", daemon=True)
+            threading.Thread(
+                target=service.serve, args=(number, channel), name=f"worker-{number}", daemon=True
+            )
             for number, channel in enumerate(self._workers)
         ]
         writer = threading.Thread(target=self._write_checkpoints, name="checkpoints", daemon=True)

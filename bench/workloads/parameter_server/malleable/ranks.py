@@ -80,12 +80,8 @@ def _serve(connection: Connection, job: AsyncJob, place: RankPlace) -> None:
         with telling:
             connection.send(message)
 
-    service = GradientService(
-        side, elements, job.updates, lambda update: tell(Applied(update)), late=False
-    )
-    server = OpenServer(
-        service, job.name, job.backend, lambda worker, cause: tell(WorkerLost(worker, cause))
-    )
+    service = GradientService(side, elements, job.updates, lambda update: tell(Applied(update)), late=False)
+    server = OpenServer(service, job.name, job.backend, lambda worker, cause: tell(WorkerLost(worker, cause)))
     with cpu_time() as cpu_s:
         while isinstance(request := connection.recv(), Admit):
             server.admit(request.worker, request.file)
