@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from bench.async_jobs.cluster_lab import ClusterShape
 from bench.async_jobs.kinds import KINDS
 from bench.async_jobs.live_run import MalleableRun, run_live, scheduling_policy, settings_of
-from bench.async_jobs.profile import MEASURED, UPDATES, WINDOW_S, Profile, profile_in_lab
+from bench.async_jobs.profile import MEASURED, WINDOW_S, Profile, profile_in_lab, steps_of_profile
 from bench.async_jobs.slot_change import worker_moves
 from bench.lab.network import namespaces
 from placement.experiments.run_journal import RunJournal
@@ -36,6 +36,7 @@ class AsyncJobsPlan:
         policies: the names of the schedulers.
         shape: of the lab.
         told: the name of the throughput model that schedulers are told: hybrid, exact or measured.
+        updates: of the profile with one worker.
         table: whether X(1) to X(W) are measured.
         seed: of the sleeps.
     """
@@ -44,13 +45,14 @@ class AsyncJobsPlan:
     policies: tuple[str, ...]
     shape: ClusterShape
     told: str
+    updates: int
     table: bool
     seed: int
 
     @property
     def profile_key(self) -> str:
         """The key of the profile."""
-        return _key((KINDS, self.shape, self.seed, self.table, UPDATES, WINDOW_S))
+        return _key((KINDS, self.shape, self.seed, self.table, self.updates, WINDOW_S))
 
     def key(self, policy: str, told: WorkerTable) -> str:
         """The key of the run under a policy."""
@@ -128,6 +130,9 @@ def compare_async_jobs(
             )
             if journal is not None:
                 journal.add(run)
+        else:
+            for job in plan.trace.jobs:
+                step(f"{policy}, job {job.name}")
         assert isinstance(run, MalleableRun), "keys are unique"
         predicted = {name: predict(plan, policy, told, model) for name, model in models.items()}
         found.append(PolicyComparison(run, run.outcome(plan.trace, plan.shape), predicted))
@@ -166,9 +171,11 @@ def _profile(
 ) -> Profile:
     kept = None if journal is None else journal.runs.get(plan.profile_key)
     if isinstance(kept, Profile):
+        for _ in range(steps_of_profile(len(KINDS), plan.shape.gpus, plan.table)):
+            step("profile")
         return kept
     namespaces.require_privileges()
-    found = profile_in_lab(KINDS, plan.shape, plan.seed, plan.table, plan.profile_key, step)
+    found = profile_in_lab(KINDS, plan.shape, plan.seed, plan.updates, plan.table, plan.profile_key, step)
     if journal is not None:
         journal.add(found)
     return found

@@ -9,6 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from bench.async_jobs.slot_change import slot_change
+from bench.async_jobs.waiting_workers import WaitingWorkers
 from bench.workloads.launch.launched_rank import LaunchedRank, received
 from bench.workloads.parameter_server.job import AsyncJob
 from bench.workloads.parameter_server.malleable.launch import MalleableJob, MalleableWorker
@@ -20,6 +21,7 @@ from placement.simulator.rates.rate_job import RateJob
 from placement.simulator.rates.span import Span
 
 _POLL_S = 0.2
+_REFILL_POLL_S = 0.03
 _END_S = 30.0
 _MOST_DEATHS = 8
 
@@ -47,7 +49,8 @@ class MalleableExecutor:
     Its time is the wall clock, from when it was made. The stop and the start of a job in one decision become a change
     of its workers: those on GPUs that were taken leave after their present step, and GPUs that are new to the job get a
     worker as soon as they are free. Nothing waits for that: GPUs belong to a job from the decision on. A job's server
-    starts with its first worker, and stays while it has none. At the job's last update its workers are killed.
+    starts with its first worker, and stays while it has none. At the job's last update its workers are killed. For each
+    GPU a process waits that becomes its next worker.
 
     Attributes:
         spans: of all jobs, in the order in which they gave their GPUs back.
@@ -58,6 +61,7 @@ class MalleableExecutor:
         description: gives the work and the updates of a job.
         server_places: of the parameter servers; one is used for each job, in the order of their starts.
         worker_place: gives the place of the worker on a GPU.
+        gpus: of the cluster.
         directory: temporary.
         on_end: called with the name of each job that has done all of its work.
     """
@@ -67,6 +71,7 @@ class MalleableExecutor:
         description: Callable[[RateJob], AsyncJob],
         server_places: Sequence[RankPlace],
         worker_place: Callable[[int], RankPlace],
+        gpus: int,
         directory: Path,
         on_end: Callable[[str], None] = lambda job: None,
     ) -> None:
@@ -79,6 +84,8 @@ class MalleableExecutor:
         self._held: dict[str, _Held] = {}
         self._slots: dict[int, _Slot] = {}
         self._leaving: dict[int, _Slot] = {}
+        self._waiting = WaitingWorkers(worker_place, gpus, directory)
+        self._waiting.fill()
         self._epoch_ns = time.monotonic_ns()
 
     @property
@@ -97,6 +104,9 @@ class MalleableExecutor:
             ends = [self._ended(name) for name in list(self._held) if self.jobs[name].done]
             if ends or (until_ns is not None and left_s <= 0):
                 return ends
+            self._waiting.refill()
+            if not self._waiting.complete:
+                left_s = min(left_s, _REFILL_POLL_S)
             self._collect(left_s)
 
     def start(self, start: Start[RateJob]) -> None:
@@ -144,6 +154,7 @@ class MalleableExecutor:
 
     def kill(self) -> None:
         """Kill and reap every process that still runs."""
+        self._waiting.kill()
         for job in self.jobs.values():
             job.kill()
 
@@ -204,4 +215,5 @@ class MalleableExecutor:
             self.jobs[slot.job].leave(slot.worker)
         for gpu, name in change.joins:
             if gpu not in self._leaving:
-                self._slots[gpu] = _Slot(name, self.jobs[name].join(self._worker_place(gpu)))
+                worker = self.jobs[name].join(self._worker_place(gpu), self._waiting.take(gpu))
+                self._slots[gpu] = _Slot(name, worker)

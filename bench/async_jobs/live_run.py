@@ -123,6 +123,7 @@ def run_live(
             lambda job: description(job, shape, seed),
             lab.server_places(),
             lab.worker_place,
+            shape.gpus,
             directory,
             on_end,
         )

@@ -22,7 +22,9 @@ from placement.model.parameter_server.prediction import Method, throughputs
 from placement.model.parameter_server.service_times import ServiceTimes
 from placement.model.throughput.worker_table import WorkerTable
 
-UPDATES = 60
+UPDATES = 40
+"""Of the profile with one worker."""
+
 WINDOW_S = 3.0
 MEASURED = "measured"
 """The name of the measured table among the models of throughput."""
@@ -87,6 +89,7 @@ def profile_in_lab(
     kinds: Sequence[JobKind],
     shape: ClusterShape,
     seed: int,
+    updates: int,
     table: bool,
     key: str,
     step: Callable[[str], None],
@@ -97,6 +100,7 @@ def profile_in_lab(
         kinds: which.
         shape: of the lab.
         seed: of the sleeps.
+        updates: with one worker.
         table: whether to measure X(1), ..., X(W) too.
         key: of the result.
         step: called now and then, with what is going on.
@@ -107,7 +111,7 @@ def profile_in_lab(
     """
     others = OtherPrograms()
     with store_directory() as directory, cluster_lab(shape, len(kinds)) as lab:
-        service = _service_times(kinds, shape, seed, lab, directory, step)
+        service = _service_times(kinds, shape, seed, updates, lab, directory, step)
         rates = {}
         for number, kind in enumerate(kinds if table else ()):
             rates[kind.name] = _rates(kind, number, shape, seed, lab, directory, step)
@@ -123,6 +127,7 @@ def _service_times(
     kinds: Sequence[JobKind],
     shape: ClusterShape,
     seed: int,
+    updates: int,
     lab: ClusterLab,
     directory: Path,
     step: Callable[[str], None],
@@ -131,7 +136,7 @@ def _service_times(
     running: dict[str, MalleableJob] = {}
     try:
         for number, kind in enumerate(kinds):
-            job = AsyncJob(f"one-{kind.name}", kind.work(seed), 1, UPDATES)
+            job = AsyncJob(f"one-{kind.name}", kind.work(seed), 1, updates)
             running[kind.name] = MalleableJob(job, lab.server_places()[number], directory)
             running[kind.name].launch()
             gpu = number * shape.slots % shape.gpus

@@ -11,9 +11,10 @@ from bench.async_jobs.comparison import AsyncJobsPlan, compare_async_jobs, model
 from bench.async_jobs.kinds import KINDS, LINK
 from bench.async_jobs.lab_trace import lab_trace, models
 from bench.async_jobs.live_run import scheduling_policy
-from bench.async_jobs.profile import steps_of_profile
+from bench.async_jobs.profile import UPDATES, steps_of_profile
 from bench.async_jobs.report import document, print_table, write_results
 from bench.cli.contest_arguments import add_link, link_of
+from bench.workloads.parameter_server.statistics import FEWEST_UPDATES
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
@@ -66,6 +67,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="the model of throughput that schedulers are told (default hybrid); measured needs --table",
     )
     command.add_argument(
+        "--updates",
+        type=int,
+        default=UPDATES,
+        metavar="N",
+        help=f"gradients of the profile with one worker (default {UPDATES})",
+    )
+    command.add_argument(
         "--table",
         action="store_true",
         help="measure X(1), ..., X(W) of each kind before the runs, and predict from that too",
@@ -112,6 +120,8 @@ def plan_of(options: argparse.Namespace) -> AsyncJobsPlan:
     policies = parse_names(options.policies, _policy_name)
     if options.throughput not in models_of(options.table):
         raise UsageError(f"--throughput: expected --table with measured, got {options.throughput} without it")
+    if options.updates < FEWEST_UPDATES:
+        raise UsageError(f"--updates: expected {FEWEST_UPDATES} or more, got {options.updates}")
     shape = ClusterShape(link_of(options), options.hosts, options.slots, options.control)
     if options.trace is None:
         if not 1 <= options.jobs <= MOST_SERVERS:
@@ -124,7 +134,9 @@ def plan_of(options: argparse.Namespace) -> AsyncJobsPlan:
     load = parse_number(options.load, field="--load", lowest=0)
     scale = parse_number(options.scale, field="--scale", lowest=0)
     trace = lab_trace(drawn, shape.link, shape.gpus, load, scale)
-    return AsyncJobsPlan(trace, policies, shape, options.throughput, options.table, options.seed)
+    return AsyncJobsPlan(
+        trace, policies, shape, options.throughput, options.updates, options.table, options.seed
+    )
 
 
 def _policy_name(text: str) -> str:

@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from bench.workloads.parameter_server.malleable.messages import (
     Admit,
     Applied,
     End,
+    Join,
     Leave,
     ServerEnded,
     WorkerJoined,
@@ -65,7 +66,7 @@ class MalleableWorker:
     Attributes:
         number: unique in its job.
         rank: its process.
-        launched_s: when it was launched.
+        launched_s: when it was told to join, or launched.
         joined: what it said when it had its first weights; None before.
         told_s: when it was told to leave; None: it was not.
         left: what it said when it left; None before.
@@ -86,7 +87,7 @@ class MalleableWorker:
 
     @property
     def join_s(self) -> float | None:
-        """The cost of its join: from its launch to its first weights."""
+        """The cost of its join: until it has its first weights."""
         return None if self.joined is None else self.joined.at_s - self.launched_s
 
     @property
@@ -134,8 +135,12 @@ class MalleableJob:
         arguments = (self.job, self.server_place, self.directory)
         self._server = launch_rank(open_server_main, 0, self.job.name, _SERVER, arguments)
 
-    def join(self, place: RankPlace) -> MalleableWorker:
+    def join(self, place: RankPlace, waiting: LaunchedRank | None = None) -> MalleableWorker:
         """Start a worker, which joins as soon as it can.
+
+        Args:
+            place: of the worker.
+            waiting: a process of `waiting_worker` there, which becomes the worker; None: one is started.
 
         Raises:
             UsageError: the job has had too many.
@@ -147,8 +152,9 @@ class MalleableJob:
         launched_s = time.monotonic()
         assert self._server is not None, "launched before"
         tell([self._server], Admit(number, file))
-        arguments = (self.job, number, place, file)
-        rank = launch_rank(open_worker_main, 0, self.job.name, 1 + number, arguments)
+        process = waiting or waiting_worker(place, self.directory)
+        rank = replace(process, job_name=self.job.name, number=1 + number)
+        tell([rank], Join(self.job, number, file))
         worker = MalleableWorker(number, rank, launched_s)
         self.workers.append(worker)
         return worker
@@ -254,6 +260,11 @@ class MalleableJob:
             worker.death = failure.cause
         kill_ranks([worker.rank])
         return worker
+
+
+def waiting_worker(place: RankPlace, directory: Path) -> LaunchedRank:
+    """A process in a place that waits for the job that it is to join: `MalleableJob.join` tells it."""
+    return launch_rank(open_worker_main, 0, "none", 0, (place, directory))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.workloads.parameter_server.job import AsyncJob
 from bench.workloads.parameter_server.update import Update
 
 
@@ -19,6 +20,15 @@ class Admit:
 @dataclass(frozen=True)
 class End:
     """To the server: the job is over."""
+
+
+@dataclass(frozen=True)
+class Join:
+    """To a process that waits: it is worker `worker` of a job, and meets its server at `file`."""
+
+    job: AsyncJob
+    worker: int
+    file: Path
 
 
 @dataclass(frozen=True)

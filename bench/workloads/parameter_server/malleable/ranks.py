@@ -12,6 +12,7 @@ from bench.workloads.parameter_server.job import AsyncJob
 from bench.workloads.parameter_server.malleable.messages import (
     Admit,
     Applied,
+    Join,
     Leave,
     ServerEnded,
     WorkerJoined,
@@ -22,7 +23,7 @@ from bench.workloads.ranks.failure import failures_reported
 from bench.workloads.ranks.place import RankPlace
 from bench.workloads.ranks.rank import die_with_launcher
 
-_IN_DIRECTORY = "server"
+_IN_DIRECTORY = "any"
 
 
 def open_server_main(connection: Connection, job: AsyncJob, place: RankPlace, directory: Path) -> None:
@@ -43,24 +44,22 @@ def open_server_main(connection: Connection, job: AsyncJob, place: RankPlace, di
         _serve(connection, job, place)
 
 
-def open_worker_main(
-    connection: Connection, job: AsyncJob, worker: int, place: RankPlace, file: Path
-) -> None:
-    """The main function of a worker's process: it works until it is told to `Leave`, or the server says stop.
+def open_worker_main(connection: Connection, place: RankPlace, directory: Path) -> None:
+    """The main function of a worker's process: it waits for `Join`, and works until it is told to `Leave`.
 
-    Any error is sent as RankFailed, and ends the process with exit status 1.
+    It ends as well when the server says stop. Any error is sent as RankFailed, and ends the process with exit status 1.
 
     Args:
         connection: to the launcher.
-        job: its work, name and backend.
-        worker: the number of this worker, unique in its job.
         place: of the worker.
-        file: at which it meets the server, in the temporary directory of the launcher.
+        directory: the temporary directory of the launcher, removed if the launcher dies.
     """
     with failures_reported(connection):
         place.enter()
-        die_with_launcher(file)
-        _work(connection, job, worker, place, file)
+        die_with_launcher(directory / _IN_DIRECTORY)
+        request = connection.recv()
+        assert isinstance(request, Join), request
+        _work(connection, request.job, request.worker, place, request.file)
 
 
 def _serve(connection: Connection, job: AsyncJob, place: RankPlace) -> None:

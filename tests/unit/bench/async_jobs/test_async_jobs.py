@@ -24,7 +24,7 @@ PROFILE = Profile("p", {kind.name: kind.nominal(LINK) for kind in KINDS}, {}, 0.
 
 def plan(jobs=20, policies=("hell+fill",), scale=1.0):
     trace = lab_trace(draw_trace(models(), jobs, 1), LINK, 16, 0.6, scale)
-    return AsyncJobsPlan(trace, policies, SHAPE, "hybrid", False, 1)
+    return AsyncJobsPlan(trace, policies, SHAPE, "hybrid", 40, False, 1)
 
 
 def predicted(policy, told="hybrid", actual="hybrid", jobs=20):
@@ -109,6 +109,7 @@ def test_the_document_is_json_and_has_a_row_a_job():
             "--throughput: expected --table with measured, got measured without it",
         ),
         (["--policies", "drs"], "--policies: expected srpt, .*, got 'drs'"),
+        (["--updates", "3"], "--updates: expected 4 or more, got 3"),
         (["--hosts", "17"], "--hosts: expected 1 to 16, got 17"),
         (["--slots", "0"], "--slots: expected 1 to 64, got 0"),
         (["--seed", "-1"], "seed: expected 0 or more, got -1"),
