@@ -36,11 +36,10 @@ class _Slot:
 
 @dataclass(frozen=True)
 class _Held:
-    """The GPUs of a job since its last start, and the updates that it had then."""
+    """The GPUs of a job since its last start."""
 
     start: Start[RateJob]
     start_ns: int
-    updates: int
 
 
 class MalleableExecutor:
@@ -122,17 +121,18 @@ class MalleableExecutor:
             place = self._server_places[len(self.jobs)]
             self.jobs[name] = MalleableJob(self._description(start.job), place, self._directory)
             self.jobs[name].launch()
-        self._held[name] = _Held(start, self.now_ns, len(self.jobs[name].updates))
+        self._held[name] = _Held(start, self.now_ns)
 
     def stop(self, job: str) -> None:
         """See `Executor`; the workers follow with `decided`, and their present steps count."""
         self._give_back(job, self.now_ns)
 
     def work_done(self, job: str) -> Fraction:
-        """See `Executor`: the updates since the last start."""
-        held = self._held[job]
-        done = Fraction(len(self.jobs[job].updates) - held.updates, held.start.job.workers)
-        return min(done, Fraction(held.start.work))
+        """See `Executor`: by the updates over all starts, so that those of workers that were leaving count."""
+        start = self._held[job].start
+        done = Fraction(len(self.jobs[job].updates), start.job.workers)
+        work = Fraction(start.work)
+        return min(max(done - (start.job.iterations - work), Fraction(0)), work)
 
     def decided(self, decision: Decision) -> None:
         """See `Executor`: tells workers to leave, and starts those whose GPUs are free."""
