@@ -75,6 +75,15 @@ LAYERS = {
         *("loop", "perturbation", "profile", "phases", "patterns", "flows", "job"),
         *("kinds", "ranks", "launch", "elastic", "parameter_server"),
     ),
+    "bench.workloads.parameter_server": (
+        *("job", "update", "turns", "messages", "channel", "models", "work", "work_arguments"),
+        *("checkpoint", "gradient_service", "server", "worker", "statistics", "session"),
+        *("connection_jobs", "rank", "launch", "run", "malleable"),
+    ),
+    "bench.async_jobs": (
+        *("kinds", "lab_trace", "slot_change", "cluster_lab", "waiting_workers", "executor"),
+        *("profile", "live_run", "comparison", "report"),
+    ),
 }
 
 
