@@ -1,6 +1,8 @@
 """Jobs that change their workers while they run, on hosts of their own: the executor and the command."""
 
 import json
+import os
+import signal
 
 import pytest
 
@@ -16,6 +18,7 @@ from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.rates.rate_job import ModelTimes, RateJob
 from placement.traces.deadlines.trace import DeadlineJob
+from tests.lab.lab_commands import RunningCommand, left_in_labs
 
 pytestmark = pytest.mark.lab
 
@@ -88,3 +91,11 @@ def test_the_command_goes_on_from_a_kept_run(tmp_path, capsys):
     assert policy["joins"] >= 6
     assert policy["mean_response_s"] > 1
     assert 0.2 < first["profile"]["service"]["NiN"]["worker_s"] < 0.4
+
+
+def test_an_interrupt_leaves_nothing():
+    # Two hosts, and the parameter servers of the four models that are profiled, have processes.
+    running = RunningCommand(["async-jobs", "--hosts", "2", "--slots", "2", "--updates", "10000"], 6)
+    os.kill(running.process.pid, signal.SIGINT)
+    assert running.end() == (130, "mltcp-bench: interrupted; the lab has been removed")
+    assert not left_in_labs(running.namespaces)
