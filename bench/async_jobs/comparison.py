@@ -6,8 +6,10 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, TypeAlias
 
+from bench.async_jobs.change_costs import ChangeCostExecutor, ChangeCosts
 from bench.async_jobs.cluster_lab import ClusterShape
 from bench.async_jobs.kinds import KINDS
 from bench.async_jobs.live_run import MalleableRun, run_live, scheduling_policy, settings_of
@@ -21,6 +23,9 @@ from placement.simulator.rates.outcome import RatesOutcome, SpanTable
 from placement.simulator.rates.rates_executor import RatesExecutor
 from placement.simulator.rates.run import rate_jobs
 from placement.traces.deadlines.trace import DeadlineTrace
+
+WITH_COSTS = "+costs"
+"""Behind the name of a model: joins count at their mean in the run, and the steps that the ends of jobs cut off."""
 
 KeptRun: TypeAlias = Profile | MalleableRun
 
@@ -61,7 +66,7 @@ class AsyncJobsPlan:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The outcome that the simulator predicts with one model of throughput; changes of workers are free in it.
+    """The outcome that the simulator predicts with one model of throughput.
 
     Attributes:
         outcome: of the trace.
@@ -135,14 +140,30 @@ def compare_async_jobs(
                 step(f"{policy}, job {job.name}")
         assert isinstance(run, MalleableRun), "keys are unique"
         predicted = {name: predict(plan, policy, told, model) for name, model in models.items()}
+        best = MEASURED if MEASURED in models else plan.told
+        predicted[best + WITH_COSTS] = predict(plan, policy, told, models[best], _costs(profile, run))
         found.append(PolicyComparison(run, run.outcome(plan.trace, plan.shape), predicted))
     return profile, found
 
 
-def predict(plan: AsyncJobsPlan, policy: str, told: WorkerTable, actual: WorkerTable) -> Prediction:
-    """What the simulator says of a policy: the scheduler is told some speeds, and jobs advance at others."""
+def predict(
+    plan: AsyncJobsPlan,
+    policy: str,
+    told: WorkerTable,
+    actual: WorkerTable,
+    costs: ChangeCosts | None = None,
+) -> Prediction:
+    """What the simulator says of a policy: the scheduler is told some speeds, and jobs advance at others.
+
+    Args:
+        plan: the trace and the lab.
+        policy: the name of the scheduler.
+        told: the speeds that it is told.
+        actual: those at which jobs advance.
+        costs: of changes of workers; None: they are free.
+    """
     cluster = plan.shape.cluster()
-    executor = RatesExecutor(cluster, actual)
+    executor = RatesExecutor(cluster, actual) if costs is None else ChangeCostExecutor(cluster, actual, costs)
     jobs = rate_jobs(plan.trace, settings_of(plan.shape, told))
     ClusterRun(jobs, cluster, plan.shape.link.rate_bps, scheduling_policy(policy), executor).run()
     table = SpanTable.of(executor.spans, plan.trace, cluster)
@@ -179,6 +200,12 @@ def _profile(
     if journal is not None:
         journal.add(found)
     return found
+
+
+def _costs(profile: Profile, run: MalleableRun) -> ChangeCosts:
+    """The mean join of a run, and the cycles of the profile."""
+    join_ns = round(fmean(run.join_s) * 1e9) if run.join_s else 0
+    return ChangeCosts(join_ns, {name: round(each.cycle_s * 1e9) for name, each in profile.service.items()})
 
 
 def _key(told: object) -> str:

@@ -81,7 +81,7 @@ LAYERS = {
         *("connection_jobs", "rank", "launch", "run", "malleable"),
     ),
     "bench.async_jobs": (
-        *("kinds", "lab_trace", "slot_change", "cluster_lab", "waiting_workers", "executor"),
+        *("kinds", "lab_trace", "slot_change", "cluster_lab", "waiting_workers", "executor", "change_costs"),
         *("profile", "live_run", "comparison", "report"),
     ),
 }

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.async_jobs.change_costs import ChangeCosts
 from bench.async_jobs.cluster_lab import ClusterShape
 from bench.async_jobs.comparison import AsyncJobsPlan, PolicyComparison, parse_kept, predict
 from bench.async_jobs.kinds import KINDS, LINK
@@ -61,6 +62,22 @@ def test_one_job_takes_its_work_over_the_throughput_of_all_slots():
     rate = PROFILE.models(16)["hybrid"].of(job.workload.name)[15]
     assert alone.outcome.mean_completion_s == pytest.approx(int(job.workload.total_samples) / rate, rel=1e-6)
     assert (alone.joins, alone.leaves) == (16, 0)
+
+
+def test_costs_of_changes_delay_a_job_by_its_joins_and_half_a_cycle():
+    asked, (job,) = plan(1), plan(1).trace.jobs
+    told = PROFILE.models(16)["hybrid"]
+    free = predict(asked, "equi", told, told).outcome
+    costs = ChangeCosts(10**8, {job.workload.name: 3 * 10**8})
+    assert predict(asked, "equi", told, told, costs).outcome.end_ns == [free.end_ns[0] + 10**8 + 15 * 10**7]
+    # Workers that stay cost nothing: with two jobs, less than a join of all for each start.
+    asked = plan(2)
+    costs = ChangeCosts(10**8, {kind.name: 0 for kind in KINDS})
+    found = predict(asked, "equi", told, told, costs)
+    holds_ns = [span.hold_ns for span in found.outcome.spans]
+    assert holds_ns[0] == 10**8
+    assert all(0 <= hold_ns <= 10**8 for hold_ns in holds_ns)
+    assert any(hold_ns < 10**8 for hold_ns in holds_ns)
 
 
 def test_kept_records_come_back_as_they_were_and_are_told_apart():
