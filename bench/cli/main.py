@@ -11,7 +11,7 @@ from mltcp.core.signals import exit_on_sigterm
 from mltcp.core.subcommands import Subcommand, add_subcommands, named_subcommand
 
 EXTRA = "bench"
-_MODULES = {"async": "async_sgd"}
+_MODULES = {"async": "async_sgd", "async-jobs": "async_jobs"}
 SUBCOMMANDS = tuple(
     Subcommand(name, f"bench.cli.{_MODULES.get(name, name)}", text, EXTRA)
     for name, text in (
@@ -21,6 +21,10 @@ SUBCOMMANDS = tuple(
         (
             "async",
             "asynchronous SGD with a parameter server: throughput measured, and predicted by queueing models",
+        ),
+        (
+            "async-jobs",
+            "jobs of asynchronous SGD that change their workers while they run: schedulers, live and predicted",
         ),
         ("bulk", "one long iperf3 flow, alone under several controls or beside jobs under several policies"),
         ("allreduce", "size sweep of collectives as in nccl-tests, for several torch backends in one run"),

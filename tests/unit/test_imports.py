@@ -63,7 +63,7 @@ LAYERS = {
     ),
     "placement.service": ("protocol", "state", "context", "decisions", "agents"),
     "bench": (
-        *("lab", "workloads", "compare", "async_sgd", "sensitivity"),
+        *("lab", "workloads", "compare", "async_sgd", "async_jobs", "sensitivity"),
         *("allreduce", "bulk", "contention", "perf", "cost", "soak", "slurm", "cli"),
     ),
     "bench.compare": (
@@ -74,6 +74,15 @@ LAYERS = {
     "bench.workloads": (
         *("loop", "perturbation", "profile", "phases", "patterns", "flows", "job"),
         *("kinds", "ranks", "launch", "elastic", "parameter_server"),
+    ),
+    "bench.workloads.parameter_server": (
+        *("job", "update", "turns", "messages", "channel", "models", "work", "work_arguments"),
+        *("checkpoint", "gradient_service", "server", "worker", "statistics", "session"),
+        *("connection_jobs", "rank", "launch", "run", "malleable"),
+    ),
+    "bench.async_jobs": (
+        *("kinds", "lab_trace", "slot_change", "cluster_lab", "waiting_workers", "executor", "change_costs"),
+        *("profile", "live_run", "comparison", "report"),
     ),
 }
 

@@ -135,9 +135,14 @@ def kill_ranks(ranks: Iterable[LaunchedRank]) -> None:
 
 
 def _fork_server() -> ForkServerContext:
-    """A fork server that has imported torch and the ranks' code once for all ranks."""
+    """A fork server that has imported torch and the ranks' code once for all ranks.
+
+    The code of parameter servers is above this package, so that it has the name of a module only.
+    """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["bench.workloads.ranks.preload"])
+    context.set_forkserver_preload(
+        ["bench.workloads.ranks.preload", "bench.workloads.parameter_server.malleable.preload"]
+    )
     return context
 
 

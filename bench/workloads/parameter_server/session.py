@@ -12,9 +12,11 @@ from pathlib import Path
 import torch.distributed as dist
 
 from bench.workloads.flows import TcpFlow, tcp_flows
+from bench.workloads.parameter_server.channel import RankChannel
 from bench.workloads.parameter_server.checkpoint import ServerCheckpoints
+from bench.workloads.parameter_server.gradient_service import GradientService, OnUpdate
 from bench.workloads.parameter_server.job import AsyncJob, slices
-from bench.workloads.parameter_server.server import OnUpdate, ParameterServer
+from bench.workloads.parameter_server.server import ParameterServer
 from bench.workloads.parameter_server.update import Update
 from bench.workloads.parameter_server.work import parameters_of, server_side, worker_side
 from bench.workloads.parameter_server.worker import ServerLostError, Worker
@@ -88,19 +90,22 @@ def run_server(job: AsyncJob, roles: Roles, rank: int, on_update: OnUpdate) -> S
         log.append(update)
         on_update(update)
 
-    with _checkpoints(job, number, elements) as checkpoints, _cpu_time() as cpu_s:
+    with _checkpoints(job, number, elements) as checkpoints, cpu_time() as cpu_s:
         found = checkpoints.newest() if checkpoints is not None else None
         if found is not None:
             side.load(found[1])
-        server = ParameterServer(
+        service = GradientService(
             side,
             elements,
-            roles.workers,
             job.updates if number == 0 else None,
             on_each,
+            found[0] if found is not None else 0,
+        )
+        server = ParameterServer(
+            service,
+            [RankChannel(each) for each in roles.workers],
             checkpoints,
             job.checkpoints.every_s if job.checkpoints else 1.0,
-            found[0] if found is not None else 0,
         )
         with stop_signals(lambda _: server.stop()):
             server.serve()
@@ -115,11 +120,12 @@ def run_worker(job: AsyncJob, roles: Roles, rank: int, await_start: Callable[[],
     """
     number = roles.workers.index(rank)
     parts = slices(parameters_of(job.work), job.shares)
-    worker = Worker(worker_side(job.work, number), roles.servers, parts)
+    servers = [RankChannel(each) for each in roles.servers]
+    worker = Worker(worker_side(job.work, number), servers, parts)
     try:
         worker.receive_first()
         await_start()
-        with stop_signals(lambda _: worker.leave()), _cpu_time() as cpu_s:
+        with stop_signals(lambda _: worker.leave()), cpu_time() as cpu_s:
             steps, overruns = worker.run()
             return WorkerRankResult(steps, overruns, tcp_flows(), cpu_s())
     except ServerLostError as error:
@@ -154,7 +160,7 @@ def _rescued(job: AsyncJob, worker: Worker, server: int) -> str:
 
 
 @contextmanager
-def _cpu_time() -> Iterator[Callable[[], float]]:
+def cpu_time() -> Iterator[Callable[[], float]]:
     """The processor time of this process, user and system, since the context was entered."""
     before = resource.getrusage(resource.RUSAGE_SELF)
 

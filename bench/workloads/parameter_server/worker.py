@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-import torch.distributed as dist
 from torch import Tensor
 
+from bench.workloads.parameter_server.channel import Channel
 from bench.workloads.parameter_server.messages import GradientHeader, Kind, Message
 from bench.workloads.parameter_server.work import WorkerSide, fill_slot
 from mltcp.core.errors import MltcpError
@@ -25,22 +25,18 @@ class ServerLostError(MltcpError):
 class _Link:
     """The connection to one server, with its part of the parameters."""
 
-    def __init__(self, server: int, rank: int, part: slice) -> None:
-        self.server, self._rank, self.part = server, rank, part
+    def __init__(self, server: int, channel: Channel, part: slice) -> None:
+        self.server, self._channel, self.part = server, channel, part
         elements = part.stop - part.start
         self.outbox, self.inbox = Message(elements), Message(elements)
         self.version = -1
         self.stopped = False
 
     def expect(self) -> None:
-        work = dist.irecv(self.inbox.tensor, self._rank)
-        assert work is not None
-        self._arriving = work
+        self._arriving = self._channel.receive(self.inbox.tensor)
 
     def send(self) -> None:
-        work = dist.isend(self.outbox.tensor, self._rank)
-        assert work is not None
-        self._leaving = work
+        self._leaving = self._channel.send(self.outbox.tensor)
 
     def await_sent(self) -> None:
         self._leaving.wait()
@@ -56,14 +52,15 @@ class Worker:
 
     Args:
         side: its computation.
-        servers: the rank of each server.
+        servers: the channel to each server.
         parts: of the parameters that each server has.
     """
 
-    def __init__(self, side: WorkerSide, servers: Sequence[int], parts: Sequence[slice]) -> None:
+    def __init__(self, side: WorkerSide, servers: Sequence[Channel], parts: Sequence[slice]) -> None:
         self._side = side
         self._links = [
-            _Link(server, rank, part) for server, (rank, part) in enumerate(zip(servers, parts, strict=True))
+            _Link(server, channel, part)
+            for server, (channel, part) in enumerate(zip(servers, parts, strict=True))
         ]
         self._leaving = threading.Event()
 

@@ -27,6 +27,14 @@ def join_group(
     group, its destructor runs with the GIL held and waits for worker threads, one of which may wait for the GIL. About
     one training in fifty deadlocked there.
     """
+    configure_rank(place, job)
+    store = dist.FileStore(str(store_file), ranks)
+    store.set_timeout(TIMEOUT)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=TIMEOUT)
+
+
+def configure_rank(place: RankPlace, job: str) -> None:
+    """Prepare this process, which is in its place, for groups of any backend: Gloo's interface, the job's name, ..."""
     os.environ["GLOO_SOCKET_IFNAME"] = place.interface
     os.environ["MLTCP_JOB"] = job
     if place.pace is not None:
@@ -37,9 +45,6 @@ def join_group(
     os.environ["MLTCP_CC"] = NO_CONTROL
     register()
     torch.set_num_threads(1)
-    store = dist.FileStore(str(store_file), ranks)
-    store.set_timeout(TIMEOUT)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=TIMEOUT)
 
 
 def warm_up(rounds: int) -> None:

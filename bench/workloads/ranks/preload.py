@@ -16,6 +16,7 @@ import bench.workloads.kinds.phased_replay  # noqa: E402
 import bench.workloads.kinds.replay  # noqa: E402
 import bench.workloads.kinds.training  # noqa: E402
 import bench.workloads.ranks.rank  # noqa: E402, F401
+import collectives.group.group_factory  # noqa: E402, F401
 
 # The first optimizer of a process imports much of torch; do that here.
 torch.optim.SGD([torch.zeros(1, requires_grad=True)])

@@ -108,7 +108,7 @@ class RatesExecutor:
 
     def start(self, start: Start[RatedJob]) -> None:
         """See `Executor`."""
-        hold_ns = self._start_cost.hold_ns(len(start.gpus), start.restarts)
+        hold_ns = self._hold_ns(start)
         begins_ns = self._now_ns + hold_ns
         work = Fraction(start.work)
         self._running[start.job.name] = _Running(
@@ -137,6 +137,10 @@ class RatesExecutor:
 
     def decided(self, decision: Decision) -> None:
         """See `Executor`: time shifts make no difference to rates."""
+
+    def _hold_ns(self, start: Start[RatedJob]) -> int:
+        """The time for which a start holds its GPUs before the job goes on."""
+        return self._start_cost.hold_ns(len(start.gpus), start.restarts)
 
     def _by_node(self, gpus: Sequence[int]) -> GpusByNode:
         counts: dict[int, int] = {}

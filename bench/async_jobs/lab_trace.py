@@ -1,0 +1,73 @@
+"""A trace of asynchronous jobs at the size of the lab."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from bench.async_jobs.kinds import KINDS, JobKind
+from bench.lab.link import Link
+from mltcp.core.errors import UsageError, shown
+from placement.model.parameter_server.prediction import throughput
+from placement.model.throughput.throughput import Workload
+from placement.traces.async_sgd.trace import AsyncTrace
+from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
+from placement.traces.fields import MOST
+
+_NS_PER_S = 10**9
+_MOST_SCALE = 1000
+_PARTS = 1000
+
+
+def models() -> tuple[Workload, ...]:
+    """The models that traces name; an epoch is a number of thousandths of mini-batches."""
+    return tuple(
+        Workload(
+            kind.name,
+            kind.workload().parameters,
+            _PARTS,
+            kind.workload().compute_ns,
+            round(kind.batches_an_epoch * _PARTS),
+            kind.epochs,
+        )
+        for kind in KINDS
+    )
+
+
+def lab_trace(trace: AsyncTrace, link: Link, gpus: int, load: float, scale: float) -> DeadlineTrace:
+    """The jobs as executors run them, on the lab's clock.
+
+    The rate of arrivals is lambda = load W / E[S(1)], where E[S(1)] is the mean over all kinds by nominal service
+    times: it does not depend on what is measured.
+
+    Args:
+        trace: names the models of `models`.
+        link: at the parameter servers.
+        gpus: W.
+        load: x.
+        scale: factor for the mini-batches of every job, and so for all times.
+
+    Raises:
+        UsageError: load or scale is out of range.
+    """
+    if not 0 < load <= 1:
+        raise UsageError(f"--load: expected more than 0 and up to 1, got {shown(load)}")
+    if not 0 < scale <= _MOST_SCALE:
+        raise UsageError(f"--scale: expected more than 0 and up to {_MOST_SCALE}, got {shown(scale)}")
+    alone_s = fmean(scale * _alone_s(kind, link) for kind in KINDS)
+    between_s = alone_s / (load * gpus)
+    rows = zip(trace.arrival_units.tolist(), trace.model.tolist(), trace.batches().tolist(), strict=True)
+    jobs = tuple(
+        DeadlineJob(
+            f"j{number}",
+            round(units * between_s * _NS_PER_S),
+            KINDS[model].workload(max(1, round(scale * batches))),
+            MOST,
+        )
+        for number, (units, model, batches) in enumerate(rows)
+    )
+    return DeadlineTrace(trace.name, jobs, max(1, jobs[-1].arrival_ns), trace.seed)
+
+
+def _alone_s(kind: JobKind, link: Link) -> float:
+    """S(1) of a mean job."""
+    return kind.batches_an_epoch * kind.epochs / throughput(kind.nominal(link), 1)

@@ -1,0 +1,145 @@
+"""``mltcp-bench async-jobs``: jobs of asynchronous SGD that change their workers live, under several schedulers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from bench.async_jobs.cluster_lab import HOSTS, MOST_SERVERS, SLOTS, ClusterShape
+from bench.async_jobs.comparison import AsyncJobsPlan, compare_async_jobs, models_of, parse_kept
+from bench.async_jobs.kinds import KINDS, LINK
+from bench.async_jobs.lab_trace import lab_trace, models
+from bench.async_jobs.live_run import scheduling_policy
+from bench.async_jobs.profile import UPDATES, steps_of_profile
+from bench.async_jobs.report import document, print_table, write_results
+from bench.cli.contest_arguments import add_link, link_of
+from bench.workloads.parameter_server.statistics import FEWEST_UPDATES
+from mltcp.core.errors import UsageError, shown
+from mltcp.core.policy_names import parse_names
+from mltcp.core.progress import progress_bar
+from mltcp.core.quantities import parse_number
+from placement.experiments.jobs.kept import kept_runs
+from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS
+from placement.traces.async_sgd.table import read_trace
+from placement.traces.async_sgd.trace import draw_trace
+
+POLICIES = "hell+fill,equi,srpt"
+CONTROLS = ("cubic", "reno", "bbr")
+_EXAMPLES = """\
+examples:
+  mltcp-bench async-jobs -o runs                             20 jobs under hell+fill, equi and srpt; resumable
+  mltcp-bench async-jobs --table -o runs                     the same, and X(1..16) of each kind measured before
+  mltcp-bench async-jobs --policies node-price,hell+marginal --seed 2 --load 0.5
+  mltcp-bench async-jobs --trace mine.csv --scale 2          columns arrival_units, model and epochs
+
+A kind of job is a model of Table III of the HELL paper at the size of the lab. Before the first run each kind is
+profiled with one worker; the queueing model, and with --table the measured throughput, gives the speeds with which the
+simulator predicts the same trace. Changes of workers cost nothing in the prediction.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``async-jobs`` to the commands."""
+    command = commands.add_parser(
+        "async-jobs", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command.add_argument("--policies", default=POLICIES, help=f"schedulers (default {POLICIES})")
+    source = command.add_mutually_exclusive_group()
+    source.add_argument(
+        "--trace", type=Path, metavar="FILE", help="a table with the columns arrival_units, model and epochs"
+    )
+    source.add_argument("--seed", type=int, default=1, help="of the trace that is drawn (default 1)")
+    command.add_argument("--jobs", type=int, default=20, metavar="N", help="of a drawn trace (default 20)")
+    command.add_argument(
+        "--load", default="0.6", metavar="X", help="lambda E[S(1)] / W, with all slots W (default 0.6)"
+    )
+    command.add_argument(
+        "--scale",
+        default="1",
+        metavar="X",
+        help="factor for the sizes of jobs, and so for all times (default 1)",
+    )
+    command.add_argument(
+        "--throughput",
+        default="hybrid",
+        choices=models_of(table=True),
+        help="the model of throughput that schedulers are told (default hybrid); measured needs --table",
+    )
+    command.add_argument(
+        "--updates",
+        type=int,
+        default=UPDATES,
+        metavar="N",
+        help=f"gradients of the profile with one worker (default {UPDATES})",
+    )
+    command.add_argument(
+        "--table",
+        action="store_true",
+        help="measure X(1), ..., X(W) of each kind before the runs, and predict from that too",
+    )
+    command.add_argument("--hosts", type=int, default=HOSTS, metavar="N", help=f"(default {HOSTS})")
+    command.add_argument("--slots", type=int, default=SLOTS, metavar="N", help=f"of a host (default {SLOTS})")
+    command.add_argument(
+        "--control", default=CONTROLS[0], choices=CONTROLS, help=f"congestion control (default {CONTROLS[0]})"
+    )
+    add_link(command)
+    command.set_defaults(
+        rate=f"{LINK.rate_bps // 10**6}mbit", queue=f"{LINK.queue_bytes // 1000}kb", ecn="none"
+    )
+    command.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="keep the profile and all runs there, and draw pictures; what it has is not run again",
+    )
+    command.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
+    command.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the comparison and print it; returns the exit status."""
+    plan = plan_of(options)
+    steps = steps_of_profile(len(KINDS), plan.shape.gpus, plan.table)
+    total = steps + len(plan.policies) * len(plan.trace.jobs)
+    with kept_runs(options.output, parse_kept) as journal, progress_bar(total) as bar:
+        profile, results = compare_async_jobs(plan, journal, bar.advance)
+    files = [] if options.output is None else write_results(options.output, plan, profile, results)
+    if options.json:
+        print(json.dumps({**document(plan, profile, results), "files": files}, allow_nan=False))
+    else:
+        print_table(plan, profile, results)
+        for file in files:
+            print(f"wrote {file}")
+    return 0
+
+
+def plan_of(options: argparse.Namespace) -> AsyncJobsPlan:
+    """The comparison that the arguments describe. Raises UsageError: one is out of range or unknown."""
+    policies = parse_names(options.policies, _policy_name)
+    if options.throughput not in models_of(options.table):
+        raise UsageError(f"--throughput: expected --table with measured, got {options.throughput} without it")
+    if options.updates < FEWEST_UPDATES:
+        raise UsageError(f"--updates: expected {FEWEST_UPDATES} or more, got {options.updates}")
+    shape = ClusterShape(link_of(options), options.hosts, options.slots, options.control)
+    if options.trace is None:
+        if not 1 <= options.jobs <= MOST_SERVERS:
+            raise UsageError(f"--jobs: expected 1 to {MOST_SERVERS}, got {options.jobs}")
+        drawn = draw_trace(models(), options.jobs, options.seed)
+    else:
+        drawn = read_trace(options.trace, models())
+        if len(drawn) > MOST_SERVERS:
+            raise UsageError(f"--trace: expected 1 to {MOST_SERVERS} jobs, got {len(drawn)}")
+    load = parse_number(options.load, field="--load", lowest=0)
+    scale = parse_number(options.scale, field="--scale", lowest=0)
+    trace = lab_trace(drawn, shape.link, shape.gpus, load, scale)
+    return AsyncJobsPlan(
+        trace, policies, shape, options.throughput, options.updates, options.table, options.seed
+    )
+
+
+def _policy_name(text: str) -> str:
+    if text not in RESPONSE_SCHEDULERS:
+        raise UsageError(f"--policies: expected {', '.join(RESPONSE_SCHEDULERS)}, got {shown(text)}")
+    return scheduling_policy(text).name
