@@ -94,5 +94,15 @@ def test_guarantee_rates_of_the_specification(rate):
 def test_numbers_too_large_for_64_bits_are_not_compiled():
     trace = DrsMix(hours=2).trace(0)
     assert compiles("drs", trace, RatesSettings(RingAllReduce()))
-    assert not compiles("drs", trace, RatesSettings(RingAllReduce(), 1000, 100, 10**16))
+    assert not compiles("drs", trace, RatesSettings(RingAllReduce(), 1000, 100, 10**18))
     assert not compiles("elastic-mh", trace, RatesSettings(RingAllReduce()))
+
+
+def test_runs_that_are_longer_on_more_gpus_are_not_compiled_if_their_times_do_not_fit():
+    trace, slow = DrsMix(rate=25).trace(0), RatesSettings(RingAllReduce(10**6, 10**6), 2, 1)
+    assert max(run_rates(trace, slow, named_scheduler("edf")).end_ns) > 1 << 62
+    assert not compiles("edf", trace, slow)
+
+
+def test_thousands_of_jobs_on_hundreds_of_gpus_are_compiled():
+    assert compiles("drs", DrsMix(rate=250).trace(0), RatesSettings(RingAllReduce(), 50, 8))
