@@ -18,16 +18,21 @@ def test_json_has_the_contract(capsys):
     status, out, err = run(capsys, *arguments)
     assert (status, err) == (0, "")
     document = json.loads(out)
+    assert set(document) == {"workload", "policies"}
     assert document["workload"] == "drs"
     assert [each["policy"] for each in document["policies"]] == ["drs", "fifo"]
+    means = {"guarantee_rate", "mean_wait_s", "mean_completion_s", "utilization_arrivals", "utilization"}
     for policy in document["policies"]:
-        names = ("guarantee_rate", "mean_wait_s", "mean_completion_s", "utilization_arrivals", "utilization")
-        assert all(policy[name] >= 0 for name in names)
+        assert set(policy) == {"policy", "traces", *means}
+        assert all(policy[name] >= 0 for name in means)
         assert [trace["seed"] for trace in policy["traces"]] == [0, 1]
         for trace in policy["traces"]:
+            assert set(trace) == {
+                *("seed", "jobs", "met", "mean_wait_s", "mean_completion_s", "makespan_s"),
+                *("migrations", "restarts", "utilization_arrivals", "utilization"),
+            }
             assert 0 <= trace["met"] <= trace["jobs"]
             assert trace["makespan_s"] >= trace["mean_completion_s"] >= trace["mean_wait_s"]
-            assert {"migrations", "restarts"} <= set(trace)
     assert run(capsys, *arguments) == (status, out, err)
 
 
