@@ -130,7 +130,9 @@ def test_a_job_larger_than_the_cluster(capsys, tmp_path):
         (("--restart-cost", ""), "--restart-cost: expected a number from 0 to 100000000, got ''"),
         (("--restart-cost", "nan"), "--restart-cost: expected a number from 0 to 100000000, got 'nan'"),
         (("--rate", "nan"), "rate: expected more than 0 up to 1000000, got nan"),
-        (("--hours", "inf"), "hours: expected more than 0 up to 1000000, got inf"),
+        (("--hours", "inf"), "hours: expected more than 0 up to 250000, got inf"),
+        (("--hours", "1e6", "--rate", "1e-4"), "hours: expected more than 0 up to 250000, got 1000000.0"),
+        (("--rate", "1e-300"), "drs-0: jobs: expected one or more, got no jobs"),
         (("--fat", "nan"), "fat: expected 0 to 1, got nan"),
         (("--urgent", "1.1"), "urgent: expected 0 to 1, got 1.1"),
         (("--bandwidth", "nan,1"), "--bandwidth: expected a number from 0 to 1000000000000000000, got 'nan'"),
@@ -145,6 +147,13 @@ def test_bad_arguments_are_named(capsys, arguments, message):
     status, out, err = run(capsys, *arguments)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert message in err
+
+
+def test_times_that_are_too_long_to_count_are_an_error(capsys):
+    arguments = ("--seeds", "0", "--hours", "2", "--policies", "edf", "--bandwidth", "1,1")
+    status, out, err = run(capsys, *arguments)
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert "drs-0: end_ns: expected up to 9223372036854775807, got " in err
 
 
 def test_runs_are_kept_and_pictures_drawn(capsys, tmp_path):
