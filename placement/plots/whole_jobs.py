@@ -16,6 +16,7 @@ from placement.experiments.jobs.results import PolicyResult
 from placement.model.throughput.throughput import ThroughputModel, Workload, spread
 from placement.plots.style import MUTED, framed, policy_colours
 from placement.plots.timelines import Span, Timeline
+from placement.simulator.rates.numbered_spans import numbered_spans
 from placement.simulator.rates.outcome import RatesOutcome
 
 _PANEL_IN = 2.9
@@ -103,11 +104,11 @@ def utilization_figure(outcomes: Mapping[str, RatesOutcome]) -> Figure:
 
 
 def gantt_timeline(outcome: RatesOutcome, nodes: int, gpus: int) -> Timeline:
-    """The jobs on each GPU, for `timelines.gantt_figure`; the outcome is one with the numbers of the GPUs."""
+    """The jobs on each GPU, for `timelines.gantt_figure`."""
     numbers = {job.name: number for number, job in enumerate(outcome.trace.jobs)}
     spans = tuple(
         Span(numbers[span.job], gpu, span.start_ns / 1e9, span.end_ns / 1e9)
-        for span in outcome.spans
+        for span in numbered_spans(outcome)
         for gpu in span.gpus
     )
     servers = tuple((f"node {node}", gpus) for node in range(nodes))

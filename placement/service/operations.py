@@ -32,7 +32,7 @@ from placement.service.embedded_gate import EmbeddedGate
 from placement.service.engine_jobs import EngineJobs, JobReactions
 from placement.service.engine_runner import EngineRunner
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.checks import check_deadline, check_job, demand_of, profile_message
+from placement.service.protocol.checks import check_deadline, check_due, check_job, demand_of, profile_message
 from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
 from placement.service.state.capacity import check_possible
 from placement.service.state.job_record import JobRecord, deadline_of, wrong_state
@@ -512,6 +512,8 @@ class ServiceOperations:
         for place, server in enumerate(spec.servers):
             self._registry.server_number(server, f"job.servers[{place}]")
         demand = demand_of(spec.profile, "job.profile") if spec.HasField("profile") else None
+        deadline_ns = deadline_of(spec, demand, now_ns)
+        check_due(spec, deadline_ns)
         job = JobRecord(
             self._registry.next_job_number,
             spec,
@@ -519,7 +521,7 @@ class ServiceOperations:
             state,
             spec.policy,
             submitted_ns=now_ns,
-            deadline_ns=deadline_of(spec, demand, now_ns),
+            deadline_ns=deadline_ns,
             owner=owner,
         )
         check_possible(self._registry, job)

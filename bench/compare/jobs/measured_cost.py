@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -46,7 +47,7 @@ def read_start_cost(path: Path) -> StartCost:
         raise UsageError(f"{_FIELD}: {path}: {error}") from None
     try:
         points = [_point(row) for row in document["results"] if "ranks" in row and "end_s" in row]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         points = []
     if not points:
         raise UsageError(
@@ -56,7 +57,11 @@ def read_start_cost(path: Path) -> StartCost:
 
 
 def _point(row: Any) -> tuple[float, float]:
-    return float(row["ranks"]), float(row["start_s"]) + float(row["end_s"])
+    """Ranks and seconds; ValueError if they cannot be those of a start."""
+    ranks, seconds = float(row["ranks"]), float(row["start_s"]) + float(row["end_s"])
+    if not (1 <= ranks < math.inf and 0 <= seconds < math.inf):
+        raise ValueError(f"not a start: {row}")
+    return ranks, seconds
 
 
 def _line(points: Sequence[tuple[float, float]]) -> StartCost:

@@ -28,6 +28,8 @@ The client chooses the id. Submitting the same job again has no effect, so a com
 repeated. When it returns, the job is durable.
 """
 _POLL_S = 0.2
+_LATEST_NS = 1 << 62
+"""The latest deadline that the service accepts, in the year 2116."""
 _WAITS = ("placed", "ended")
 
 
@@ -155,15 +157,19 @@ def _jobs(options: argparse.Namespace) -> list[pb.Job]:
 
 def _deadline_ns(text: str) -> int:
     """A time since the epoch; the service checks that it has not passed."""
-    if text.startswith("+"):
-        seconds = parse_number(text[1:], field="--deadline", lowest=0)
-        return time.time_ns() + round(seconds * 1e9)
     try:
-        return round(datetime.fromisoformat(text).timestamp()) * 10**9
+        if text.startswith("+"):
+            seconds = parse_number(text[1:], field="--deadline", lowest=0)
+            found = time.time_ns() + round(seconds * 1e9)
+        else:
+            found = round(datetime.fromisoformat(text).timestamp()) * 10**9
     except (ValueError, OverflowError, OSError):
         raise UsageError(
             f"--deadline: expected a time in ISO 8601, such as 2030-01-31T18:00, or +SECONDS, got {shown(text)}"
         ) from None
+    if not 0 <= found <= _LATEST_NS:
+        raise UsageError(f"--deadline: expected a time from 1970 to 2116, got {shown(text)}")
+    return found
 
 
 def _wait(client: Client, status: pb.JobStatus, until: str) -> pb.JobStatus:

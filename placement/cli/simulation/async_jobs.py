@@ -12,7 +12,7 @@ from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import MltcpError, UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
-from placement.cli.simulation.jobs_arguments import parse_processes, parse_seeds
+from placement.cli.simulation.jobs_arguments import given_or, parse_processes, parse_seeds
 from placement.experiments.response.figures import FIGURES, alpha_high, cells_of, figure_document
 from placement.experiments.response.report import print_figure, print_results
 from placement.experiments.response.results import PolicyResult
@@ -97,7 +97,7 @@ def execute(options: argparse.Namespace) -> int:
     if options.output is not None:
         raise UsageError(f"--output: expected only with --figure, got {shown(str(options.output))}")
     comparison = Comparison(_traces(options), _settings(options), _parameters(options))
-    policies = parse_names(options.policies or DEFAULT_POLICIES, lambda name: str(NAMES.parse(name)))
+    policies = parse_names(given_or(options.policies, DEFAULT_POLICIES), lambda name: str(NAMES.parse(name)))
     tasks = [task for policy in policies for task in comparison.tasks(policy)]
     runs = _run(tasks, parse_processes(options.processes))
     results = [result_of(comparison, policy, runs) for policy in policies]
@@ -218,4 +218,4 @@ def _jobs(options: argparse.Namespace) -> int:
 
 
 def _seeds(options: argparse.Namespace) -> tuple[int, ...]:
-    return parse_seeds(options.seeds or DEFAULT_SEEDS)
+    return parse_seeds(given_or(options.seeds, DEFAULT_SEEDS))

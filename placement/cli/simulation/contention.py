@@ -10,7 +10,7 @@ from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
-from placement.cli.simulation.jobs_arguments import parse_number, parse_processes, parse_seeds
+from placement.cli.simulation.jobs_arguments import given_or, parse_number, parse_processes, parse_seeds
 from placement.experiments.contention.report import print_rounds
 from placement.experiments.contention.results import RoundsPolicyResult, text
 from placement.experiments.contention.runs import run_policies, tasks_of
@@ -125,10 +125,10 @@ def _run(
 def _policies(options: argparse.Namespace) -> tuple[str, ...]:
     if not options.published_loop:
         return parse_names(
-            options.policies or DEFAULT,
+            given_or(options.policies, DEFAULT),
             lambda name: name if name.startswith(LEARNED) else str(NAMES.parse(name)),
         )
-    names = parse_names(options.policies or ",".join(POLICIES), str)
+    names = parse_names(given_or(options.policies, ",".join(POLICIES)), str)
     for name in names:
         if name not in POLICIES:
             raise UsageError(
@@ -138,7 +138,9 @@ def _policies(options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _settings(options: argparse.Namespace, table: SensitivityTable) -> RoundsSettings:
-    restart_ns = round(parse_number(options.restart_cost or "0", "--restart-cost", _MOST_S) * _NS_PER_S)
+    restart_ns = round(
+        parse_number(given_or(options.restart_cost, "0"), "--restart-cost", _MOST_S) * _NS_PER_S
+    )
     if options.published_loop and (options.nodes, options.gpus, restart_ns) != (None, None, 0):
         raise UsageError("--published-loop: expected no --nodes, --gpus and --restart-cost, got one")
     return RoundsSettings(
@@ -152,7 +154,7 @@ def _settings(options: argparse.Namespace, table: SensitivityTable) -> RoundsSet
 def _traces(options: argparse.Namespace, table: SensitivityTable) -> list[ContentionTrace]:
     if options.trace is None:
         mix = ContentionMix(options.load, options.mix or "normal")
-        return [mix.trace(seed, table) for seed in parse_seeds(options.seeds or "0:10")]
+        return [mix.trace(seed, table) for seed in parse_seeds(given_or(options.seeds, "0:10"))]
     for name in ("load", "mix"):
         if getattr(options, name) is not None:
             raise UsageError(f"--{name}: expected only without --trace, got {getattr(options, name)}")

@@ -18,7 +18,7 @@ from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
 from placement.cli.simulation import async_jobs, contention
-from placement.cli.simulation.jobs_arguments import parse_number, parse_processes, parse_seeds
+from placement.cli.simulation.jobs_arguments import given_or, parse_number, parse_processes, parse_seeds
 from placement.cli.simulation.jobs_pictures import draw
 from placement.experiments.jobs.bound import TraceBound, bound_of
 from placement.experiments.jobs.differences import RateDifference, rate_difference
@@ -168,7 +168,7 @@ def execute(options: argparse.Namespace) -> int:
         _refuse(options, _OPTIONS, _DRS)
         return async_jobs.execute(options)
     _refuse(options, async_jobs.OPTIONS, async_jobs.WORKLOAD)
-    policies = parse_names(options.policies or _DEFAULT, lambda name: str(NAMES.parse(name)))
+    policies = parse_names(given_or(options.policies, _DEFAULT), lambda name: str(NAMES.parse(name)))
     baseline = _baseline(options.baseline, policies)
     base, sweeps = Cell(_traces(options), settings_of(options)), _sweeps(options)
     for trace in base.traces.given if isinstance(base.traces, Given) else ():
@@ -231,10 +231,10 @@ def _text(
 
 def _refuse(options: argparse.Namespace, names: Sequence[str], workload: str) -> None:
     for name in names:
-        if getattr(options, name) not in (None, False):
-            given = shown(getattr(options, name))
+        given = getattr(options, name)
+        if given is not None and given is not False:  # 0 is given, too
             raise UsageError(
-                f"--{name.replace('_', '-')}: expected only with --workload {workload}, got {given}"
+                f"--{name.replace('_', '-')}: expected only with --workload {workload}, got {shown(given)}"
             )
 
 
@@ -290,7 +290,9 @@ def settings_of(options: argparse.Namespace) -> RatesSettings:
     inside, between = INSIDE_BYTES_PER_S, BETWEEN_BYTES_PER_S
     if options.bandwidth is not None:
         inside, between = _bandwidths(options.bandwidth)
-    restart_ns = round(parse_number(options.restart_cost or "0", "--restart-cost", _MOST_S) * _NS_PER_S)
+    restart_ns = round(
+        parse_number(given_or(options.restart_cost, "0"), "--restart-cost", _MOST_S) * _NS_PER_S
+    )
     nodes = NODES if options.nodes is None else options.nodes
     gpus = GPUS if options.gpus is None else options.gpus
     return RatesSettings(RingAllReduce(inside, between), nodes, gpus, restart_ns)
@@ -300,7 +302,7 @@ def _traces(options: argparse.Namespace) -> Traces:
     given = {name: getattr(options, name) for name in _DRAWN if getattr(options, name) is not None}
     mix = DrsMix(**given)
     if options.trace is None:
-        return Drawn(mix, parse_seeds(options.seeds or "0:10"))
+        return Drawn(mix, parse_seeds(given_or(options.seeds, "0:10")))
     for name in given:
         if name != "urgent":
             raise UsageError(f"--{name}: expected only without --trace, got {given[name]:g}")

@@ -13,6 +13,11 @@ _NUMBER = re.compile(r"\d{1,20}(\.\d{1,20})?([eE]\+?\d{1,2})?")
 _SEEDS = re.compile(r"(\d{1,9})(?::(\d{1,9}))?")
 
 
+def given_or(given: str | None, default: str) -> str:
+    """The argument, even if it is empty; the default where it was not given."""
+    return default if given is None else given
+
+
 def parse_number(given: str, field: str, most: int) -> Fraction:
     """An exact number from 0 to `most`.
 

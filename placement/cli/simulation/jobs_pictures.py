@@ -7,8 +7,6 @@ from pathlib import Path
 
 from placement.experiments.jobs.figures import Sweep
 from placement.experiments.jobs.runs import Cell, Drawn, JobsTask, Results, result_of, run_trace
-from placement.policies.schedulers.registry import named_scheduler
-from placement.simulator.rates.run import run_rates
 from placement.traces.deadlines.drs import WORKLOADS
 
 
@@ -46,8 +44,7 @@ def draw(
     written.append(folder / "figure12.svg")
     write(lambda: whole_jobs.utilization_figure(outcomes), written[-1])
     for policy in policies:
-        outcome = run_rates(trace, settings, named_scheduler(policy))
-        timeline = whole_jobs.gantt_timeline(outcome, settings.nodes, settings.gpus)
+        timeline = whole_jobs.gantt_timeline(outcomes[policy], settings.nodes, settings.gpus)
         written.append(folder / f"gantt-{policy}.svg")
         write(lambda timeline=timeline: timelines.gantt_figure(timeline), written[-1])  # type: ignore[misc]
     return written

@@ -107,6 +107,8 @@ class JobScheduling:
                 await self._step()
             except MltcpError as error:
                 _log.error("%s: %s", self._scheduler.name, error)
+            except Exception:  # without this loop no job would ever be placed again
+                _log.exception("%s: no decision was made", self._scheduler.name)
 
     async def _step(self) -> None:
         if self._settling():

@@ -95,6 +95,15 @@ def check_deadline(job: pb.Job, now_ns: int, field: str = "job") -> None:
             )
 
 
+def check_due(job: pb.Job, deadline_ns: int | None, field: str = "job") -> None:
+    """Raise `RequestError` if the deadline that follows from a job's priority is later than messages can have."""
+    if deadline_ns is not None and deadline_ns > _LATEST_NS:
+        raise invalid(
+            f"{field}.priority",
+            f"expected a deadline no later than {time_text(_LATEST_NS)} for the job's run time, got {job.priority:g}",
+        )
+
+
 def time_text(time_ns: int) -> str:
     """A time since the epoch as ISO 8601 in UTC, to the second; the number itself if it is out of range."""
     try:

@@ -9,11 +9,13 @@ from typing import Self
 
 import numpy as np
 
+from mltcp.core.errors import MltcpError, shown
 from placement.model.cluster import Cluster
 from placement.simulator.rates.span import Span
 from placement.traces.deadlines.trace import DeadlineTrace
 
 _NS_PER_S = 10**9
+_LATEST_NS = (1 << 63) - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +40,13 @@ class SpanTable:
 
     @classmethod
     def of(cls, spans: Sequence[Span], trace: DeadlineTrace, cluster: Cluster) -> Self:
-        """The table of these spans."""
+        """The table of these spans.
+
+        Raises:
+            MltcpError: a time does not fit into 64 bits.
+        """
+        if (latest_ns := max((span.end_ns for span in spans), default=0)) > _LATEST_NS:
+            raise MltcpError(f"{trace.name}: end_ns: expected up to {_LATEST_NS}, got {shown(latest_ns)}")
         numbers = {job.name: number for number, job in enumerate(trace.jobs)}
         ordered = sorted(spans, key=lambda span: (numbers[span.job], span.start_ns))
         placed = np.zeros((len(ordered), len(cluster.servers)), np.int64)

@@ -41,6 +41,8 @@ URGENT, NORMAL, RELAXED = Fraction(1, 2), Fraction(1), Fraction(3, 2)
 
 _NS_PER_HOUR = 3600 * 10**9
 _MOST_JOBS = 1_000_000
+_MOST_HOURS = 250_000
+"""So that all times are within the 10^18 ns of a trace."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,9 @@ class DrsMix:
     urgent: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("rate", "hours"):
-            if not 0 < getattr(self, name) <= _MOST_JOBS:
-                raise UsageError(
-                    f"{name}: expected more than 0 up to {_MOST_JOBS}, got {getattr(self, name)}"
-                )
+        for name, most in (("rate", _MOST_JOBS), ("hours", _MOST_HOURS)):
+            if not 0 < getattr(self, name) <= most:
+                raise UsageError(f"{name}: expected more than 0 up to {most}, got {getattr(self, name)}")
         if self.rate * self.hours > _MOST_JOBS:
             raise UsageError(
                 f"rate: expected up to {_MOST_JOBS} jobs in all, got {self.rate:g} an hour for {self.hours:g} h"
@@ -86,7 +86,8 @@ class DrsMix:
             raise UsageError(f"seed: expected 0 or more, got {seed}")
         count = int(2 * self.rate * self.hours + 200)
         between = np.random.default_rng([seed, 0]).exponential(size=count)
-        arrivals = np.rint(np.cumsum(between) / self.rate * _NS_PER_HOUR).astype(np.int64)
+        with np.errstate(over="ignore"):  # at a rate near 0, arrivals after `hours` may be infinite
+            arrivals = np.rint(np.cumsum(between) / self.rate * _NS_PER_HOUR)
         workloads = np.random.default_rng([seed, 1]).random(count)
         priorities = np.random.default_rng([seed, 2]).random(count)
         end_ns = round(self.hours * _NS_PER_HOUR)

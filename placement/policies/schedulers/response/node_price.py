@@ -68,6 +68,7 @@ def _divide(jobs: Sequence[RatedJob], nodes: int) -> list[int]:
         else:
             high = price
     shares = _wanted(hulls, expected, high)
+    _take_excess(shares, nodes)
     worth = [hull.cost(high * each) for hull, each in zip(hulls, expected, strict=True)]
     _give_left_over(jobs, worth, shares, nodes - sum(shares))
     return shares
@@ -78,6 +79,14 @@ def _wanted(hulls: Sequence[Hull], expected: Sequence[float], price: float) -> l
     return [
         hull.width_above(price / hull.cost(price * each)) for hull, each in zip(hulls, expected, strict=True)
     ]
+
+
+def _take_excess(shares: list[int], nodes: int) -> None:
+    """Take back what is wanted beyond all nodes, from the last jobs: jobs with hardly any work left pay any price."""
+    for number in reversed(range(len(shares))):
+        if sum(shares) <= nodes:
+            return
+        shares[number] = 0
 
 
 def _give_left_over(jobs: Sequence[RatedJob], worth: Sequence[float], shares: list[int], left: int) -> None:

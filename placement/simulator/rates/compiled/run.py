@@ -20,6 +20,7 @@ from placement.simulator.rates.compiled.world import (
     CORE,
     JOB,
     LATE_LAST,
+    NEVER,
     SHARE_BATCH,
     SHARE_CLUSTER,
     SHARE_NODE,
@@ -70,10 +71,13 @@ def compiles(scheduler: str, trace: DeadlineTrace, settings: RatesSettings) -> b
     """Whether a run can be compiled: the scheduler, its model, and numbers that fit into 64 bits together."""
     if scheduler not in RULES or not isinstance(settings.model, RingAllReduce):
         return False
-    latest_ns = max(job.deadline_ns for job in trace.jobs) + sum(job.workload.alone_ns for job in trace.jobs)
-    latest_ns += (settings.restart_ns + 1) * len(trace.jobs) * _SPANS_A_JOB
-    largest = max(job.workload.total_samples * _slowest_ns(job.workload, settings) for job in trace.jobs)
-    return max(latest_ns * settings.nodes * settings.gpus, largest) < 1 << 62
+    restarts_ns = (settings.restart_ns + 1) * len(trace.jobs) * _SPANS_A_JOB
+    slowest_ns = {job.workload: _slowest_ns(job.workload, settings) for job in trace.jobs}
+    samples = max(workload.total_samples * step_ns for workload, step_ns in slowest_ns.items())
+    runs_ns = sum(_longest_run_ns(job.workload, slowest_ns[job.workload]) for job in trace.jobs)
+    latest_ns = max(job.deadline_ns for job in trace.jobs) + runs_ns + restarts_ns
+    slack_ns = max(job.deadline_ns - job.arrival_ns for job in trace.jobs)
+    return max(samples, latest_ns, slack_ns * settings.nodes * settings.gpus) < NEVER
 
 
 def run_compiled(trace: DeadlineTrace, settings: RatesSettings, scheduler: str) -> RatesOutcome:
@@ -163,3 +167,8 @@ def _slowest_ns(workload: Workload, settings: RatesSettings) -> int:
     """The longest T_step."""
     most = settings.nodes * settings.gpus
     return max(_step_ns(workload, settings, most, one_node) for one_node in (True, False))
+
+
+def _longest_run_ns(workload: Workload, slowest_ns: int) -> int:
+    """At least T_run on any number of GPUs, with the longest T_step: more GPUs may be slower than one."""
+    return -(-workload.total_samples * slowest_ns // workload.batch)

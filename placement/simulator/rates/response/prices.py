@@ -22,7 +22,7 @@ def priced_shares(tables: Tables, present: Present, count: int, nodes: int) -> N
             low = price
         else:
             high = price
-    left = nodes - want(tables, present, count, high)
+    left = take_excess(present, count, nodes - want(tables, present, count, high))
     while left > 0:
         given = give_step(tables, present, count, left)
         if given == 0:
@@ -57,6 +57,17 @@ def want(tables: Tables, present: Present, count: int, price: float) -> int:
         present.nodes[position] = width
         total += width
     return total
+
+
+@compiled_with_arrays
+def take_excess(present: Present, count: int, left: int) -> int:
+    """Take back what is wanted beyond all nodes, from the last jobs; returns how many nodes are left now."""
+    position = count - 1
+    while left < 0:
+        left += present.nodes[position]
+        present.nodes[position] = 0
+        position -= 1
+    return left
 
 
 @compiled_with_arrays

@@ -18,16 +18,21 @@ def test_json_has_the_contract(capsys):
     status, out, err = run(capsys, *arguments)
     assert (status, err) == (0, "")
     document = json.loads(out)
+    assert set(document) == {"workload", "policies"}
     assert document["workload"] == "drs"
     assert [each["policy"] for each in document["policies"]] == ["drs", "fifo"]
+    means = {"guarantee_rate", "mean_wait_s", "mean_completion_s", "utilization_arrivals", "utilization"}
     for policy in document["policies"]:
-        names = ("guarantee_rate", "mean_wait_s", "mean_completion_s", "utilization_arrivals", "utilization")
-        assert all(policy[name] >= 0 for name in names)
+        assert set(policy) == {"policy", "traces", *means}
+        assert all(policy[name] >= 0 for name in means)
         assert [trace["seed"] for trace in policy["traces"]] == [0, 1]
         for trace in policy["traces"]:
+            assert set(trace) == {
+                *("seed", "jobs", "met", "mean_wait_s", "mean_completion_s", "makespan_s"),
+                *("migrations", "restarts", "utilization_arrivals", "utilization"),
+            }
             assert 0 <= trace["met"] <= trace["jobs"]
             assert trace["makespan_s"] >= trace["mean_completion_s"] >= trace["mean_wait_s"]
-            assert {"migrations", "restarts"} <= set(trace)
     assert run(capsys, *arguments) == (status, out, err)
 
 
@@ -59,6 +64,7 @@ def test_recorded_traces_get_deadlines(capsys, name):
         ("a,100,TSN,99", ":2: deadline_s: '99' is in the past; expected more than its arrival_s, 100"),
         ("a,x,TSN,99", ":2: arrival_s: 'x' is no number"),
         ("a,-1,TSN,99", ":2: arrival_s: '-1' is too small"),
+        ("a,0,TSN,nan", ":2: deadline_s: 'nan' is no number"),
         ("a,1,GPT-7,99", ":2: workload: 'GPT-7' is unknown; expected AlexNet, VGG-16"),
         ("a,1,TSN", ":2: line: 3 fields; expected 4"),
         (",1,TSN,99", ":2: job_id: is empty"),
@@ -68,6 +74,15 @@ def test_recorded_traces_get_deadlines(capsys, name):
 )
 def test_bad_lines_are_named(assert_refused, row, message):
     assert_refused(f"job_id,arrival_s,workload,deadline_s\n{row}\n", message)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "problem"),
+    [("-1", "'-1' is out of range"), ("0", "'0' is out of range"), ("nan", "'nan' is no number")],
+)
+def test_a_bad_priority_is_named(assert_refused, alpha, problem):
+    message = f":2: alpha: {problem}; expected a number above 0 up to 1000"
+    assert_refused(f"job_id,arrival_s,workload,alpha\na,0,TSN,{alpha}\n", message)
 
 
 @pytest.mark.parametrize(
@@ -110,12 +125,35 @@ def test_a_job_larger_than_the_cluster(capsys, tmp_path):
         (("--trace", "nowhere.csv"), "nowhere.csv: No such file"),
         (("--trace", "nowhere.csv", "--rate", "3"), "--rate: expected only without --trace, got 3"),
         (("--trace", "a.csv", "--seeds", "1"), "not allowed with argument"),
+        (("--policies", ""), "--policies: expected one or more names, separated by commas, got none"),
+        (("--seeds", ""), "--seeds: expected a number or a range such as 0:100, got ''"),
+        (("--restart-cost", ""), "--restart-cost: expected a number from 0 to 100000000, got ''"),
+        (("--restart-cost", "nan"), "--restart-cost: expected a number from 0 to 100000000, got 'nan'"),
+        (("--rate", "nan"), "rate: expected more than 0 up to 1000000, got nan"),
+        (("--hours", "inf"), "hours: expected more than 0 up to 250000, got inf"),
+        (("--hours", "1e6", "--rate", "1e-4"), "hours: expected more than 0 up to 250000, got 1000000.0"),
+        (("--rate", "1e-300"), "drs-0: jobs: expected one or more, got no jobs"),
+        (("--fat", "nan"), "fat: expected 0 to 1, got nan"),
+        (("--urgent", "1.1"), "urgent: expected 0 to 1, got 1.1"),
+        (("--bandwidth", "nan,1"), "--bandwidth: expected a number from 0 to 1000000000000000000, got 'nan'"),
+        (("-o", __file__), "test_jobs.py: expected a folder, got another file"),
+        (
+            ("--workload", "async-sgd", "--rate", "0"),
+            "--rate: expected only with --workload drs, got 0.0",
+        ),
     ],
 )
 def test_bad_arguments_are_named(capsys, arguments, message):
     status, out, err = run(capsys, *arguments)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert message in err
+
+
+def test_times_that_are_too_long_to_count_are_an_error(capsys):
+    arguments = ("--seeds", "0", "--hours", "2", "--policies", "edf", "--bandwidth", "1,1")
+    status, out, err = run(capsys, *arguments)
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert "drs-0: end_ns: expected up to 9223372036854775807, got " in err
 
 
 def test_runs_are_kept_and_pictures_drawn(capsys, tmp_path):

@@ -131,6 +131,14 @@ def test_release_ends_and_status_all_remembers(command):
             "--deadline: expected a time in ISO 8601, such as 2030-01-31T18:00, or +SECONDS, got 'soon'",
         ),
         ("submit --id z --gpus 1 --iterations 1 --deadline +x", 2, "--deadline: expected a number"),
+        *(
+            (
+                f"submit --id z --gpus 1 --iterations 1 --deadline {time}",
+                2,
+                f"--deadline: expected a time from 1970 to 2116, got '{time}'",
+            )
+            for time in ("+1e30", "9999-12-31")
+        ),
         (
             "submit --id z --gpus 1 --iterations 1 --deadline 2023-11-14T22:13:20Z",
             2,

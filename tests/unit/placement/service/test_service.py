@@ -177,6 +177,14 @@ def test_a_deadline_is_in_the_status_and_in_the_explanation(client):
     assert not client.submit(job("c", 1)).HasField("deadline_ns")
 
 
+def test_a_priority_whose_deadline_is_out_of_range_is_refused_and_the_status_goes_on(client):
+    with pytest.raises(
+        RefusedError, match=r"^job.priority: expected a deadline no later than 2116-.* got 1e\+06"
+    ):
+        client.submit(job("z", 1, iterations=10**12, profile=HALF, priority=1e6))
+    assert "z" not in [each.id for each in client.status().jobs]
+
+
 def test_a_deadline_that_has_passed_is_shown_as_a_time(client):
     with pytest.raises(RefusedError) as refused:
         client.submit(job("z", 1, deadline_ns=1_700_000_000 * 10**9))

@@ -5,7 +5,7 @@ import pytest
 
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import MltcpError, UsageError
-from placement.policies.schedulers.registry import named_scheduler
+from placement.policies.schedulers.registry import SCHEDULERS, named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy, scheduling_policy, traffic
 from placement.simulator.fluid_executor import FluidSettings
 from placement.simulator.scheduled_cluster import run_trace
@@ -251,10 +251,8 @@ def test_settings_that_cannot_be():
         two_tier(0)
 
 
-@pytest.mark.parametrize(
-    "name", ["drs", "edf", "edf-late-last-node", "themis-batch", "elastic-mh", "themis-leases"]
-)
-def test_schedulers_of_whole_jobs_run_on_shared_links(name):
+@pytest.mark.parametrize("name", [*SCHEDULERS, "jsq-chunk-2", "lwf-1", "first-fit", "list-scheduling"])
+def test_every_scheduler_runs_on_shared_links(name):
     """They run where jobs have deadlines, and give a job no more GPUs than it can use."""
     drawn = poisson(0, jobs=8, gpus=8).jobs
     jobs = tuple(

@@ -49,7 +49,7 @@ def test_deadline_of_a_priority_is_rounded_down():
         ({"hours": -1}, "hours: expected more than 0"),
         ({"fat": 1.1}, "fat: expected 0 to 1"),
         ({"urgent": -0.1}, "urgent: expected 0 to 1"),
-        ({"rate": 1e6, "hours": 1e6}, "rate: expected up to 1000000 jobs"),
+        ({"rate": 1e6, "hours": 1e3}, "rate: expected up to 1000000 jobs"),
     ],
 )
 def test_bad_mix(mix, message):

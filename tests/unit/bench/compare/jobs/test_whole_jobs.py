@@ -95,7 +95,19 @@ def test_the_cost_is_read_from_a_measurement_or_a_number(tmp_path):
     assert parse_start_cost(str(file)) == StartCost(2_500_000_000, 1_000_000_000, first=True)
     for content, text in (
         ("{", f"--restart-cost: {file}: Expecting property name"),
-        ('{"results": []}', "--restart-cost: expected a result of mltcp-bench cost restart with stops, got"),
+        *(
+            (
+                f'{{"results": [{rows}]}}',
+                "--restart-cost: expected a result of mltcp-bench cost restart with stops",
+            )
+            for rows in (
+                "",
+                '{"ranks": 1, "start_s": NaN, "end_s": 1}',
+                '{"ranks": 1, "start_s": 1e400, "end_s": 1}',
+                '{"ranks": 0, "start_s": 1, "end_s": 1}',
+                '{"ranks": 1, "start_s": -2, "end_s": 1}',
+            )
+        ),
     ):
         file.write_text(content)
         with pytest.raises(UsageError) as error:

@@ -1,5 +1,6 @@
 """The compiled run gives what the plain schedulers give, to the nanosecond; and the figures of the specification."""
 
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
@@ -10,11 +11,13 @@ from placement.model.throughput.ring import RingAllReduce
 from placement.policies.schedulers.registry import named_scheduler
 from placement.simulator.rates.compiled.migration import scaled_up
 from placement.simulator.rates.compiled.run import RULES, compiles, run_compiled
+from placement.simulator.rates.numbered_spans import numbered_spans
+from placement.simulator.rates.outcome import SpanTable
 from placement.simulator.rates.run import run_rates
 from placement.simulator.rates.settings import RatesSettings
 from placement.traces.deadlines.drs import DrsMix
 from tests.unit.placement.simulator.long_tests import everything
-from tests.unit.placement.simulator.rates.whole_jobs import S, settings, traces
+from tests.unit.placement.simulator.rates.whole_jobs import S, check_gpus, settings, traces
 
 SETTINGS = (
     RatesSettings(RingAllReduce()),
@@ -42,6 +45,17 @@ def test_all_agree_on_drawn_traces(name, trace, setup):
     plain, fast = run_rates(trace, setup, named_scheduler(name)), run_compiled(trace, setup, name)
     assert fast.table == plain.table
     assert (fast.met, fast.mean_wait_s, fast.utilization) == (plain.met, plain.mean_wait_s, plain.utilization)
+
+
+@pytest.mark.parametrize("name", ["drs", "edf-late-last-node", "themis-batch"])
+@hypothesis_settings(max_examples=30)
+@given(trace=traces(), setup=settings())
+def test_compiled_spans_are_numbered_so_that_a_gpu_has_one_job(name, trace, setup):
+    plain, fast = run_rates(trace, setup, named_scheduler(name)), run_compiled(trace, setup, name)
+    assert numbered_spans(plain) is plain.spans
+    numbered = replace(fast, spans=numbered_spans(fast))
+    check_gpus(numbered, setup.nodes, setup.gpus)
+    assert SpanTable.of(numbered.spans, trace, setup.cluster()) == plain.table
 
 
 @pytest.mark.parametrize(
@@ -94,5 +108,15 @@ def test_guarantee_rates_of_the_specification(rate):
 def test_numbers_too_large_for_64_bits_are_not_compiled():
     trace = DrsMix(hours=2).trace(0)
     assert compiles("drs", trace, RatesSettings(RingAllReduce()))
-    assert not compiles("drs", trace, RatesSettings(RingAllReduce(), 1000, 100, 10**16))
+    assert not compiles("drs", trace, RatesSettings(RingAllReduce(), 1000, 100, 10**18))
     assert not compiles("elastic-mh", trace, RatesSettings(RingAllReduce()))
+
+
+def test_runs_that_are_longer_on_more_gpus_are_not_compiled_if_their_times_do_not_fit():
+    trace, slow = DrsMix(rate=25).trace(0), RatesSettings(RingAllReduce(10**6, 10**6), 2, 1)
+    assert max(run_rates(trace, slow, named_scheduler("edf")).end_ns) > 1 << 62
+    assert not compiles("edf", trace, slow)
+
+
+def test_thousands_of_jobs_on_hundreds_of_gpus_are_compiled():
+    assert compiles("drs", DrsMix(rate=250).trace(0), RatesSettings(RingAllReduce(), 50, 8))

@@ -10,6 +10,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from placement.experiments.jobs.bound import bound_of
+from placement.model.throughput.parameter_server import ParameterServer
 from placement.model.throughput.ring import RingAllReduce
 from placement.model.throughput.throughput import Workload
 from placement.policies.schedulers.registry import SCHEDULERS, named_scheduler
@@ -45,6 +46,33 @@ def test_gpus_are_given_once_and_all_work_is_done(name, trace, setup):
     check_work(outcome, setup.model)
     assert 0 <= outcome.utilization_arrivals <= 1
     assert 0 < outcome.utilization <= 1
+
+
+class CrowdedRing(RingAllReduce):
+    """A ring all-reduce of which each neighbour on a node takes a share."""
+
+    @property
+    def uses_neighbours(self):
+        return True
+
+    def samples_per_ns(self, workload, allocation, neighbours=()):
+        nodes = dict(allocation)
+        crowd = sum(any(node in nodes for node, _ in each.allocation) for each in neighbours)
+        return super().samples_per_ns(workload, allocation) / (1 + crowd)
+
+
+@pytest.mark.parametrize("model", [ParameterServer(), CrowdedRing()], ids=lambda model: type(model).__name__)
+@pytest.mark.parametrize("name", ALL)
+def test_every_scheduler_runs_under_every_kind_of_throughput_model(name, model):
+    jobs = tuple(
+        DeadlineJob(str(number), number * S, Workload("w", 10**6, 8, 10**8, 500, 2), 10**11 + number)
+        for number in range(5)
+    )
+    setup = RatesSettings(model, 2, 2, S)
+    outcome = run(DeadlineTrace("models", jobs, 5 * S), setup, name)
+    check_gpus(outcome, setup.nodes, setup.gpus)
+    if not model.uses_neighbours:
+        check_work(outcome, model)
 
 
 @pytest.mark.parametrize("name", ["drs", "norm"])
@@ -141,26 +169,55 @@ def test_a_job_that_arrives_after_all_have_ended_changes_nothing(name, trace, se
     assert before == list(alone.spans)
 
 
-def divisible(factor):
-    """A trace without rounding, all of whose times are multiplied."""
+@st.composite
+def divisible_jobs(draw):
+    """Arrival, size, computing time and priority of jobs for `divisible`, by arrival."""
+    arrivals = sorted(draw(st.lists(st.integers(0, 2000), min_size=1, max_size=8)))
+    return [
+        (arrival, draw(st.integers(1, 8)), draw(st.integers(1, 300)), draw(st.sampled_from(ALPHAS)))
+        for arrival in arrivals
+    ]
+
+
+def divisible(drawn, factor):
+    """A trace in which nothing is rounded on up to 12 GPUs; arrivals, T_cal and bytes are multiplied."""
     unit = 720_720
     jobs = []
-    for number, (arrival, size, compute, alpha) in enumerate(
-        [(0, 3, 90, 1), (5, 1, 40, 0), (5, 8, 60, 2), (900, 2, 200, 2), (901, 5, 30, 1), (2000, 1, 300, 0)]
-    ):
+    for number, (arrival, size, compute, alpha) in enumerate(drawn):
         workload = Workload(str(size), factor * unit * size, 2, factor * compute * unit, 2 * unit, 1)
-        arrival_ns = factor * arrival * unit * unit
-        jobs.append(DeadlineJob.with_priority(str(number), arrival_ns, workload, ALPHAS[alpha]))
+        jobs.append(DeadlineJob.with_priority(str(number), factor * arrival * unit * unit, workload, alpha))
     return DeadlineTrace("divisible", tuple(jobs), factor * 3000 * unit * unit)
 
 
-@pytest.mark.parametrize("name", sorted(set(DEADLINE_SCHEDULERS) - {"themis-leases", "edf-rollout"}))
-def test_all_times_times_k_give_the_same_schedule_times_k(name):
+@pytest.mark.parametrize("name", sorted(set(NON_PREEMPTIVE) - {"edf-rollout"}))
+@FEW
+@given(drawn=divisible_jobs(), factor=st.sampled_from([2, 3, 10]))
+def test_all_times_times_k_give_the_same_schedule_times_k(name, drawn, factor):
     setup = RatesSettings(RingAllReduce(2 * S, S), 3, 4)
-    once, thrice = run(divisible(1), setup, name), run(divisible(3), setup, name)
+    once, more = run(divisible(drawn, 1), setup, name), run(divisible(drawn, factor), setup, name)
+    assert [factor * time for time in once.end_ns] == more.end_ns
+    assert [factor * time for time in once.start_ns] == more.start_ns
+    assert once.met == more.met
+
+
+@pytest.mark.parametrize("name", ["drs", "elastic-edf", "elastic-mh", "elastic-density"])
+def test_all_times_times_k_give_the_same_restarts_up_to_rounding(name):
+    drawn = [
+        (0, 3, 90, 1),
+        (5, 1, 40, 0),
+        (5, 8, 60, 2),
+        (900, 2, 200, 2),
+        (901, 5, 30, 1),
+        (2000, 1, 300, 0),
+    ]
+    drawn = [(arrival, size, compute, ALPHAS[alpha]) for arrival, size, compute, alpha in drawn]
+    once, thrice = (
+        run(divisible(drawn, factor), RatesSettings(RingAllReduce(2 * S, S), 3, 4, factor * S), name)
+        for factor in (1, 3)
+    )
     assert [3 * time for time in once.end_ns] == pytest.approx(thrice.end_ns, abs=10)
     assert [3 * time for time in once.start_ns] == pytest.approx(thrice.start_ns, abs=10)
-    assert once.met == thrice.met
+    assert (once.met, once.restarts) == (thrice.met, thrice.restarts)
 
 
 @pytest.mark.parametrize("name", DEADLINE_SCHEDULERS)

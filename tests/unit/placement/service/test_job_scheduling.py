@@ -1,0 +1,34 @@
+"""The loop of decisions about all jobs goes on after a scheduler has failed."""
+
+import asyncio
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from mltcp.core.errors import UsageError
+from placement.policies.schedulers.elastic.elastic_edf import ElasticEdf
+from placement.service.decisions.job_scheduling import JobScheduling
+
+
+@pytest.mark.parametrize("error", [UsageError("deadline: expected one"), ZeroDivisionError("of a scheduler")])
+def test_a_decision_that_fails_is_logged_and_the_next_one_is_made(caplog, error):
+    class Failing(JobScheduling):
+        steps = 0
+
+        async def _step(self):
+            self.steps += 1
+            if self.steps == 1:
+                self.changed("k was queued")
+                raise error
+            raise asyncio.CancelledError
+
+    registry = SimpleNamespace(jobs={})
+    context = SimpleNamespace(registry=registry, clock=SimpleNamespace(now_ns=lambda: 0))
+    scheduling = Failing(context, ElasticEdf(), lambda job: None, None)
+    scheduling.changed("j was queued")
+    with caplog.at_level(logging.ERROR), pytest.raises(asyncio.CancelledError):
+        asyncio.run(asyncio.wait_for(scheduling.run(), 30))
+    assert scheduling.steps == 2
+    assert "elastic-edf" in caplog.text
+    assert str(error) in caplog.text
