@@ -218,9 +218,10 @@ def test_what_slurm_refuses_is_an_error_with_its_words(around, tmp_path):
 
 def test_a_controller_that_is_gone_loses_nothing(around, tmp_path):
     with running(tmp_path) as engine:
-        engine.start(job("l", STOP, tmp_path / "l"), [HostShare("n1", (0,))])
+        handle = engine.start(job("l", STOP, tmp_path / "l"), [HostShare("n1", (0,))])
+        assert event(engine, JobStarted, "l")
         until((tmp_path / "l").exists)
-        until(lambda: b"mltcp.l" in around.saved().get("job_state", b""))
+        until_written(around, handle)
         around.kill("slurmctld")
         try:
             with pytest.raises(EngineUnreachableError, match="job m: "):
@@ -229,6 +230,13 @@ def test_a_controller_that_is_gone_loses_nothing(around, tmp_path):
         finally:
             around.start("slurmctld")
         assert event(engine, ENDS, "l") == JobStopped("l", orderly=True)
+
+
+def until_written(cluster, handle):
+    """Wait until slurmctld has written down what it knows of a job now: a remark that it is told is among that."""
+    number = json.loads(handle.reference)["slurm"]
+    cluster.command("scontrol", "update", f"JobId={number}", "AdminComment=known-by-now")
+    until(lambda: b"known-by-now" in cluster.saved().get("job_state", b""))
 
 
 @contextmanager
@@ -270,8 +278,7 @@ def test_a_job_that_has_ended_and_that_slurm_takes_for_running_has_finished(
         handle = first.start(job("x", WAIT, tmp_path / "enough"), [HostShare("n1", (0,))])
         assert event(first, JobStarted, "x")
     number = str(json.loads(handle.reference)["slurm"])
-    written = around_own.saved().get("job_state")
-    until(lambda: around_own.saved().get("job_state") != written)
+    until_written(around_own, handle)
     with forgotten(around_own):
         (tmp_path / "enough").touch()
         until(lambda: "COMPLETED" in around_own.command("scontrol", "show", "job", number))
