@@ -1,14 +1,16 @@
-"""The state of the host that a soak must leave as it was."""
+"""The state of the host that a soak must leave as it was: what a daemon changes, and nothing of other programs."""
 
 from __future__ import annotations
 
+import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.lab.network import namespaces
-from mltcp.ebpf.mounts import BPFFS
+from mltcp.ebpf.cgroups import job_cgroups, owner_of
+from mltcp.ebpf.congestion_controls import CONTROLS, Controls
 
-_CGROUPS = Path("/sys/fs/cgroup")
 _TC = (("qdisc", "show"), ("class", "show", "dev", "eth1"), ("filter", "show", "dev", "eth1"))
 _CONTROLS = [Path(f"/proc/sys/net/ipv4/tcp_{name}_congestion_control") for name in ("allowed", "available")]
 
@@ -17,11 +19,9 @@ def host_state(namespace: str) -> dict[str, str]:
     """Qdiscs of a namespace, congestion controls, pins of eBPF and cgroups of jobs, as text by subject."""
     return {
         **{f"tc {' '.join(each)}": _tc(namespace, each) for each in _TC},
-        **{path.name: path.read_text().strip() for path in _CONTROLS},
-        "pins": "\n".join(sorted(str(path) for path in BPFFS.rglob("*"))),
-        "cgroups": "\n".join(
-            sorted(str(path) for path in _CGROUPS.rglob("*mltcp*") if path.is_dir() and path.parent != path)
-        ),
+        **{path.name: _controls(path.read_text()) for path in _CONTROLS},
+        "pins": "\n".join(sorted(str(path) for path in Controls().root.rglob("*"))),
+        "cgroups": "\n".join(sorted(map(str, _cgroups()))),
     }
 
 
@@ -32,6 +32,19 @@ def differences(before: dict[str, str], after: dict[str, str]) -> list[str]:
         for subject in before
         if before[subject] != after[subject]
     ]
+
+
+def _controls(names: str) -> str:
+    """Those that a daemon loads, of a list of the kernel's."""
+    return " ".join(name for name in names.split() if name in CONTROLS)
+
+
+def _cgroups() -> Iterator[Path]:
+    """The cgroups of jobs, without those of other programs that run."""
+    for path in job_cgroups():
+        owner = owner_of(path)
+        if owner is None or owner == os.getpid() or not Path(f"/proc/{owner}").exists():
+            yield path
 
 
 def _tc(namespace: str, arguments: tuple[str, ...]) -> str:

@@ -160,18 +160,24 @@ def is_removed(path: Path) -> bool:
 def remove_left_cgroups() -> list[Path]:
     """Remove the cgroups whose owner has died, and those of jobs that are empty; returns the others of jobs."""
     left = []
-    for path in _job_cgroups():
-        owner = path.name.split(":")[2:-1]
-        if not owner:
+    for path in job_cgroups():
+        owner = owner_of(path)
+        if owner is None:
             if not is_removed(path):
                 left.append(path)
-        elif owner[0].isdecimal() and not Path(f"/proc/{owner[0]}").exists():
+        elif not Path(f"/proc/{owner}").exists():
             with suppress(OSError):
                 remove_cgroup(path)
     return left
 
 
-def _job_cgroups() -> Iterator[Path]:
+def owner_of(path: Path) -> int | None:
+    """The process that a cgroup lives no longer than, by its name; None: it is that of a job."""
+    named = path.name.split(":")[2:-1]
+    return int(named[0]) if named and named[0].isdecimal() else None
+
+
+def job_cgroups() -> Iterator[Path]:
     """The cgroups of all jobs, the inner ones first."""
     with suppress(MltcpError):
         for directory, names, _ in os.walk(cgroup_root(), topdown=False):
