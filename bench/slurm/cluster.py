@@ -165,8 +165,12 @@ class SlurmCluster:
 
     def saved(self) -> dict[str, bytes]:
         """What slurmctld has written down, by file; it does so every five seconds."""
-        files = (self.directory / "state").glob("*_state*")
-        return {path.name: path.read_bytes() for path in files if path.suffix != ".new"}
+        found = {}
+        for path in (self.directory / "state").glob("*_state*"):
+            if path.suffix != ".new":
+                with suppress(FileNotFoundError):  # slurmctld renames them meanwhile
+                    found[path.name] = path.read_bytes()
+        return found
 
     def restore(self, saved: Mapping[str, bytes]) -> None:
         """Put what slurmctld, which must not run, had written down before in the place of what it has."""

@@ -20,7 +20,7 @@ from placement.engines.engine import (
     JobStarted,
     JobStopped,
 )
-from placement.engines.slurm.records import beats, give_up, given_up
+from placement.engines.slurm.records import beats, give_up, given_up, has_unseen_end, note_unseen_end
 from placement.engines.slurm.states import event_of_end, gone, own_end, waiting_text
 from placement.slurm.commands import SlurmError, slurm
 from placement.slurm.jobs import WAITING, SlurmEnd, SlurmJob, end_of, gpu_indices, has_been_requeued
@@ -121,7 +121,8 @@ class FollowedJob:
         self._tell_text(seen, tell)
         if self.kill_at_s is not None:
             self._press(seen, self.kill_at_s)
-        if seen.state == "RUNNING" and self._has_ended_unseen():
+        if self.directory is not None and seen.state == "RUNNING" and self._has_ended_unseen():
+            note_unseen_end(self.directory)
             self.cancel()
         return None
 
@@ -167,8 +168,8 @@ class FollowedJob:
 
     def _end(self, seen: SlurmJob | None) -> EngineEvent | None:
         end = end_of(self.number, self.name)
-        if end is not None and end.state == "CANCELLED":
-            end = self._own_end() or end  # cancelled after its end, which Slurm had not seen
+        if self.directory is not None and has_unseen_end(self.directory):
+            end = self._own_end() or end
         if end is not None:
             left = self._left_event() if end.state in ("CANCELLED", "FAILED") else None
             if left is not None:

@@ -54,21 +54,30 @@ def going_on(directory, **fields):
     )
 
 
+def where_it_runs(directory):
+    """The node that a job of `going_on` was given: either one, if the other had not yet reported to slurmctld."""
+    return eventually(
+        lambda: next((each for each in ("n1", "n2") if (directory / f"on-{each}").exists()), None)
+    )
+
+
 def test_a_job_leaves_a_drained_node_and_goes_on_elsewhere(around, tmp_path):
     with service(tmp_path) as address, Client(address) as client:
+        eventually(lambda: all(each.state == pb.IN_USE for each in client.status().servers))
         client.submit(going_on(tmp_path, elastic=True))
-        eventually((tmp_path / "on-n1").exists)
-        eventually(lambda: ": running, GPUs n1: 0-1" in client.job("a").seen)
+        first = where_it_runs(tmp_path)
+        (second,) = {"n1", "n2"} - {first}
+        eventually(lambda: f": running, GPUs {first}: 0-1" in client.job("a").seen)
         assert "Slurm job " in client.explain("a").summary
-        around.command("scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=new disk")
+        around.command("scontrol", "update", f"NodeName={first}", "State=DRAIN", "Reason=new disk")
         try:
-            eventually((tmp_path / "on-n2").exists)
+            eventually((tmp_path / f"on-{second}").exists)
             status = client.job("a")
-            assert (status.restarts, [each.server for each in status.places]) == (1, ["n2"])
-            (server, _) = client.status().servers
+            assert (status.restarts, [each.server for each in status.places]) == (1, [second])
+            (server,) = [each for each in client.status().servers if each.server.name == first]
             assert (server.state, server.reason) == (pb.UNHEALTHY, "engine: drained in Slurm: new disk")
         finally:
-            around.command("scontrol", "update", "NodeName=n1", "State=RESUME")
+            around.command("scontrol", "update", f"NodeName={first}", "State=RESUME")
         eventually(lambda: all(each.state == pb.IN_USE for each in client.status().servers))
         (tmp_path / "enough").touch()
         assert eventually(lambda: (job := client.job("a")).state == pb.ENDED and job).reason == "finished"
@@ -77,7 +86,7 @@ def test_a_job_leaves_a_drained_node_and_goes_on_elsewhere(around, tmp_path):
 def test_jobs_go_on_without_the_service_and_the_next_one_finds_them(around, tmp_path):
     with service(tmp_path) as address, Client(address) as client:
         client.submit(going_on(tmp_path, elastic=True))
-        eventually(lambda: any((tmp_path / f"on-{node}").exists() for node in ("n1", "n2")))
+        where_it_runs(tmp_path)
     assert around.command("squeue", "--noheader", "--format=%T").strip() == "RUNNING"
     with service(tmp_path) as address, Client(address) as client:
         assert client.job("a").state == pb.PLACED
