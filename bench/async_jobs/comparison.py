@@ -19,7 +19,7 @@ from bench.lab.network import namespaces
 from placement.experiments.run_journal import RunJournal
 from placement.model.throughput.worker_table import WorkerTable
 from placement.simulator.cluster_run import ClusterRun
-from placement.simulator.rates.outcome import RatesOutcome, SpanTable
+from placement.simulator.rates.outcome import RatesOutcome
 from placement.simulator.rates.rates_executor import RatesExecutor
 from placement.simulator.rates.run import rate_jobs
 from placement.traces.deadlines.trace import DeadlineTrace
@@ -166,8 +166,7 @@ def predict(
     executor = RatesExecutor(cluster, actual) if costs is None else ChangeCostExecutor(cluster, actual, costs)
     jobs = rate_jobs(plan.trace, settings_of(plan.shape, told))
     ClusterRun(jobs, cluster, plan.shape.link.rate_bps, scheduling_policy(policy), executor).run()
-    table = SpanTable.of(executor.spans, plan.trace, cluster)
-    outcome = RatesOutcome(plan.trace, policy, len(cluster.gpus), table, tuple(executor.spans))
+    outcome = RatesOutcome.of(plan.trace, policy, cluster, executor.spans)
     return Prediction(outcome, *worker_moves(executor.spans))
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from bench.async_jobs.slot_change import slot_change
 from bench.async_jobs.waiting_workers import WaitingWorkers
-from bench.workloads.launch.launched_rank import LaunchedRank, received
 from bench.workloads.parameter_server.job import AsyncJob
-from bench.workloads.parameter_server.malleable.launch import MalleableJob, MalleableWorker
+from bench.workloads.parameter_server.malleable.launch import MalleableJob, MalleableWorker, collect_all
 from bench.workloads.ranks.place import RankPlace
 from mltcp.core.errors import MltcpError
 from placement.policies.schedulers.scheduling_policy import Decision
@@ -161,17 +160,10 @@ class MalleableExecutor:
     # -- what becomes of jobs ------------------------------------------------------------------------------------------
 
     def _collect(self, timeout_s: float) -> None:
-        owners: dict[LaunchedRank, MalleableJob] = {
-            rank: job for job in self.jobs.values() for rank in job.ranks
-        }
-        if not owners:
+        if all(job.ended for job in self.jobs.values()):
             time.sleep(max(0.0, timeout_s))
             return
-        gone = []
-        for rank, message in received(owners, max(0.0, timeout_s)):
-            worker = owners[rank].take(rank, message)
-            if worker is not None:
-                gone.append(worker)
+        gone = collect_all(self.jobs.values(), max(0.0, timeout_s))
         if gone:
             self._free(gone)
             self._change_workers()

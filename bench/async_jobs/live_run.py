@@ -21,7 +21,7 @@ from placement.policies.schedulers.elastic.least_moves import LeastMoves
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
-from placement.simulator.rates.outcome import RatesOutcome, SpanTable
+from placement.simulator.rates.outcome import RatesOutcome
 from placement.simulator.rates.rate_job import RateJob
 from placement.simulator.rates.run import rate_jobs
 from placement.simulator.rates.settings import RatesSettings
@@ -74,9 +74,7 @@ class MalleableRun:
 
     def outcome(self, trace: DeadlineTrace, shape: ClusterShape) -> RatesOutcome:
         """The outcome on the trace that was run."""
-        cluster = shape.cluster()
-        table = SpanTable.of(self.spans, trace, cluster)
-        return RatesOutcome(trace, self.policy, len(cluster.gpus), table, self.spans)
+        return RatesOutcome.of(trace, self.policy, shape.cluster(), self.spans)
 
 
 def scheduling_policy(name: str) -> SchedulingPolicy:

@@ -13,9 +13,9 @@ from bench.async_jobs.cluster_lab import ClusterLab, ClusterShape, cluster_lab
 from bench.async_jobs.kinds import JobKind
 from bench.async_sgd.comparison import service_times
 from bench.lab.processors import OtherPrograms
-from bench.workloads.launch.launched_rank import received, store_directory
+from bench.workloads.launch.launched_rank import store_directory
 from bench.workloads.parameter_server.job import AsyncJob
-from bench.workloads.parameter_server.malleable.launch import MalleableJob
+from bench.workloads.parameter_server.malleable.launch import MalleableJob, collect_all
 from bench.workloads.parameter_server.statistics import cycle_times
 from bench.workloads.parameter_server.update import Update
 from placement.model.parameter_server.prediction import Method, throughputs
@@ -142,7 +142,7 @@ def _service_times(
             gpu = number * shape.slots % shape.gpus
             running[kind.name].join(lab.worker_place(gpu))
         while not all(job.done for job in running.values()):
-            _collect(list(running.values()), None)
+            collect_all(running.values(), None)
         for kind in kinds:
             step(f"one worker, {kind.name}")
         return {name: service_times(cycle_times(job.updates)) for name, job in running.items()}
@@ -186,9 +186,3 @@ def _rates(
 
 def _rate(updates: Sequence[Update]) -> float:
     return (len(updates) - 1) / (updates[-1].applied_s - updates[0].applied_s)
-
-
-def _collect(jobs: Sequence[MalleableJob], timeout_s: float | None) -> None:
-    owners = {rank: job for job in jobs for rank in job.ranks}
-    for rank, message in received(owners, timeout_s):
-        owners[rank].take(rank, message)

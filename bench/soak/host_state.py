@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.lab.network import namespaces
 from mltcp.ebpf.cgroups import job_cgroups, owner_of
-from mltcp.ebpf.congestion_controls import CONTROLS, Controls
+from mltcp.ebpf.congestion_controls import CONTROLS, Controls, is_alive
 
 _TC = (("qdisc", "show"), ("class", "show", "dev", "eth1"), ("filter", "show", "dev", "eth1"))
 _CONTROLS = [Path(f"/proc/sys/net/ipv4/tcp_{name}_congestion_control") for name in ("allowed", "available")]
@@ -43,7 +43,7 @@ def _cgroups() -> Iterator[Path]:
     """The cgroups of jobs, without those of other programs that run."""
     for path in job_cgroups():
         owner = owner_of(path)
-        if owner is None or owner == os.getpid() or not Path(f"/proc/{owner}").exists():
+        if owner is None or owner == os.getpid() or not is_alive(owner):
             yield path
 
 

@@ -18,7 +18,7 @@ from placement.engines.local import LocalEngine
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
-from placement.simulator.rates.outcome import RatesOutcome, SpanTable
+from placement.simulator.rates.outcome import RatesOutcome
 from placement.simulator.rates.run import rate_jobs
 from placement.simulator.rates.span import Span
 from placement.traces.deadlines.trace import DeadlineTrace
@@ -55,9 +55,7 @@ class LiveRun:
 
     def outcome(self, trace: DeadlineTrace, scale: LabScale) -> RatesOutcome:
         """The outcome on the trace that was run."""
-        cluster = scale.settings().cluster()
-        table = SpanTable.of(self.spans, trace, cluster)
-        return RatesOutcome(trace, self.policy, len(cluster.gpus), table, self.spans)
+        return RatesOutcome.of(trace, self.policy, scale.settings().cluster(), self.spans)
 
 
 def run_live(

@@ -98,6 +98,15 @@ class RatesOutcome:
     table: SpanTable
     spans: tuple[Span, ...] = field(default=(), repr=False, compare=False)
 
+    @classmethod
+    def of(cls, trace: DeadlineTrace, policy: str, cluster: Cluster, spans: Sequence[Span]) -> Self:
+        """The outcome of a run with these spans.
+
+        Raises:
+            MltcpError: a time does not fit into 64 bits.
+        """
+        return cls(trace, policy, len(cluster.gpus), SpanTable.of(spans, trace, cluster), tuple(spans))
+
     @cached_property
     def start_ns(self) -> list[int]:
         """T_start of every job."""

@@ -7,7 +7,7 @@ from placement.model.throughput.throughput import Workload
 from placement.policies.schedulers.scheduler import Scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
-from placement.simulator.rates.outcome import RatesOutcome, SpanTable
+from placement.simulator.rates.outcome import RatesOutcome
 from placement.simulator.rates.rate_job import ModelTimes, RateJob
 from placement.simulator.rates.rates_executor import RatesExecutor
 from placement.simulator.rates.settings import RatesSettings
@@ -41,8 +41,7 @@ def run_rates(
     executor = RatesExecutor(cluster, settings.model, settings.restart_ns, start_cost)
     policy = SchedulingPolicy(scheduler, most=1)
     ClusterRun(rate_jobs(trace, settings), cluster, _NIC_BPS, policy, executor, settings.restart_ns).run()
-    table = SpanTable.of(executor.spans, trace, cluster)
-    return RatesOutcome(trace, scheduler.name, len(cluster.gpus), table, tuple(executor.spans))
+    return RatesOutcome.of(trace, scheduler.name, cluster, executor.spans)
 
 
 def rate_jobs(trace: DeadlineTrace, settings: RatesSettings) -> list[RateJob]:

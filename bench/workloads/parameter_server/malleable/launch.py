@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -260,6 +260,17 @@ class MalleableJob:
             worker.death = failure.cause
         kill_ranks([worker.rank])
         return worker
+
+
+def collect_all(jobs: Iterable[MalleableJob], timeout_s: float | None) -> list[MalleableWorker]:
+    """Receive messages of the processes of jobs, and take them; returns the workers whose process has ended.
+
+    Raises:
+        RankError: as `MalleableJob.take`.
+    """
+    owners = {rank: job for job in jobs for rank in job.ranks}
+    taken = [owners[rank].take(rank, message) for rank, message in received(owners, timeout_s)]
+    return [worker for worker in taken if worker is not None]
 
 
 def waiting_worker(place: RankPlace, directory: Path) -> LaunchedRank:
