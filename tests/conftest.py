@@ -74,7 +74,7 @@ gives each worker two at the start: of four, the first one the first and the fif
 
 
 def _unit_of_work(file):
-    """What one worker does in a piece: a module, so that its fixtures are made once, or modules that share something.
+    """The unit of work of one worker: a module, so that its fixtures are made once, or modules that share something.
 
     xdist's own groups cannot be used: its version 3.8 does not find them under pytest 9.2.
     """

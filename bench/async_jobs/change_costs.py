@@ -14,7 +14,7 @@ from placement.simulator.rates.rates_executor import RatesExecutor
 
 @dataclass(frozen=True)
 class ChangeCosts:
-    """What changes of workers cost.
+    """The costs of changes of workers.
 
     Attributes:
         join_ns: the time of a join.

@@ -153,7 +153,7 @@ def predict(
     actual: WorkerTable,
     costs: ChangeCosts | None = None,
 ) -> Prediction:
-    """What the simulator says of a policy: the scheduler is told some speeds, and jobs advance at others.
+    """Predict a policy's outcome by the simulator: the scheduler is told some speeds, and jobs advance at others.
 
     Args:
         plan: the trace and the lab.

@@ -42,7 +42,7 @@ class JobKind:
     epochs: int
 
     def work(self, seed: int) -> ReplayWork:
-        """What workers and server do; sleeps vary by 5 %."""
+        """The work of workers and server; sleeps vary by 5 %."""
         return ReplayWork(self.size_bytes, self.worker_s, self.server_s, seed=seed)
 
     def workload(self, batches: int | None = None) -> Workload:

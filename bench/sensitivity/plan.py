@@ -1,4 +1,4 @@
-"""What a measurement of contention sensitivity consists of: layouts alone, in pairs, and a reference in between."""
+"""The plan of a measurement of contention sensitivity: layouts alone, in pairs, and a reference in between."""
 
 from __future__ import annotations
 

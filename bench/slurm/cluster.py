@@ -145,7 +145,7 @@ class SlurmCluster:
         self.close()
 
     def command(self, *command: str) -> str:
-        """What one of Slurm's commands prints. Raises MltcpError: it fails."""
+        """Run one of Slurm's commands; returns its output. Raises MltcpError: it fails."""
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise MltcpError(f"{' '.join(command)}: {done.stderr.strip()}")
@@ -164,7 +164,7 @@ class SlurmCluster:
         self._launch(daemon)
 
     def saved(self) -> dict[str, bytes]:
-        """What slurmctld has written down, by file; it does so every five seconds."""
+        """The state that slurmctld has written, by file; it does so every five seconds."""
         found = {}
         for path in (self.directory / "state").glob("*_state*"):
             if path.suffix != ".new":
@@ -180,7 +180,7 @@ class SlurmCluster:
             (self.directory / "state" / name).write_bytes(content)
 
     def log(self, daemon: str) -> str:
-        """What a daemon has written."""
+        """The log of a daemon."""
         with suppress(OSError):
             return (self.directory / f"{daemon}.log").read_text(errors="replace")
         return ""

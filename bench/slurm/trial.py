@@ -227,7 +227,7 @@ def _kill_daemons(trial: _Trial) -> None:
 
 
 def _resume_nodes(trial: _Trial) -> None:
-    """What an administrator does: slurmctld drains nodes that have run a number before which it gives out again."""
+    """Resume nodes that slurmctld has drained because it gave out a job number again, as an administrator would."""
     with suppress(MltcpError):  # slurmctld may be away
         for line in trial.cluster.command("sinfo", "--noheader", "--Node", "--format=%N|%T|%E").splitlines():
             node, state, reason = line.split("|", 2)

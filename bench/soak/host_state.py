@@ -26,7 +26,7 @@ def host_state(namespace: str) -> dict[str, str]:
 
 
 def differences(before: dict[str, str], after: dict[str, str]) -> list[str]:
-    """What has changed, a line for each subject."""
+    """The changes, a line for each subject."""
     return [
         f"{subject}: was {_one_line(before[subject])}; is {_one_line(after[subject])}"
         for subject in before

@@ -1,4 +1,4 @@
-"""What guests of a soak report: acknowledged submissions, and whatever must not happen."""
+"""Records of a soak's guests: acknowledged submissions, and events that must not happen."""
 
 from __future__ import annotations
 

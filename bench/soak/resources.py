@@ -1,4 +1,4 @@
-"""What a process holds: descriptors and memory."""
+"""The resources of a process: descriptors and memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SAMPLE_EVERY_S = 0.1
 
 
 def held_by(pid: int) -> Held:
-    """What a running process holds at least, over some seconds: connections that are being closed do not count."""
+    """The least that a running process holds over some seconds: connections that are being closed do not count."""
     samples = []
     for _ in range(_SAMPLES):
         time.sleep(_SAMPLE_EVERY_S)

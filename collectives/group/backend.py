@@ -95,7 +95,7 @@ def _membership(options: Any) -> Membership:
 
 
 def _split_source() -> Any:
-    """What torch splits on the ranks outside of a new group, so that those inside must split it too (before 2.14)."""
+    """The group that torch splits on ranks outside a new group, and ranks inside must split too (before 2.14)."""
     if not dist.is_initialized():
         return None
     default = c10d._get_default_group()

@@ -1,4 +1,4 @@
-"""What tells a run of a job from other runs of the same name."""
+"""The identity of a run of a job, which differs from that of other runs of the same name."""
 
 from __future__ import annotations
 

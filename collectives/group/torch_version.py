@@ -31,7 +31,7 @@ def is_supported(text: str = torch.__version__) -> bool:
 
 
 def not_tried(text: str = torch.__version__) -> str:
-    """What to tell the user of a version that has not been tried."""
+    """The warning for a version of torch that has not been tried."""
     tried = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
     return f"mltcp: torch {text} has not been tried ({tried} have): groups are plain Gloo or NCCL; try {ANY_TORCH}=1"
 

@@ -43,7 +43,7 @@ class FlowWatch:
         return [Flow.unpack(lines[at : at + Flow.SIZE]) for at in range(0, len(lines), Flow.SIZE)]
 
     def counts(self) -> list[FlowCounts]:
-        """What is counted of each of them."""
+        """The counters of each flow."""
         return list(flow_counts(self._read()))
 
     def _read(self) -> bytes:

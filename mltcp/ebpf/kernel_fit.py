@@ -1,4 +1,4 @@
-"""What an eBPF object needs that a kernel does not have: functions, structures, and members of these."""
+"""Finds what a kernel lacks for an eBPF object: functions, structures, and members of these."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KERNEL_STRUCTURES = (
 
 
 def missing(compiled: Path, kernel: Path = RUNNING) -> list[str]:
-    """What a kernel lacks for a compiled object, in words; empty if the object fits.
+    """List what a kernel lacks for a compiled object; empty if the object fits.
 
     Raises:
         BpfError: a file without types.

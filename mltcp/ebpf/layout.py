@@ -254,7 +254,7 @@ class Flow:
 
 
 class FlowCounts(NamedTuple):
-    """What is counted of a flow: much cheaper to read than the whole of it."""
+    """A flow's counters, which are much cheaper to read than the whole flow."""
 
     cookie: int
     job: int

@@ -19,7 +19,7 @@ class SlotTakenError(EngineError):
 
 
 class EngineUnreachableError(EngineError):
-    """What the engine hands jobs to gives no answer for now; a start is to be tried again until it does."""
+    """The workload manager does not answer for now; a start is to be tried again until it does."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class JobStopped:
 
 @dataclass(frozen=True)
 class JobSeen:
-    """What a workload manager says of a job that has not ended, in one line, such as why it waits there."""
+    """A workload manager's state of a job that has not ended, in one line, such as why it waits there."""
 
     job_id: str
     text: str

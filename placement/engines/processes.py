@@ -17,13 +17,13 @@ _STATE, _PARENT, _START_TIME = 0, 1, 19  # fields 3, 4 and 22 of /proc/PID/stat,
 
 
 def boot_id() -> str:
-    """What tells this machine, since it was started, from others."""
+    """The identity of this machine since it was started."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
 
 
 def pid_namespace() -> int:
-    """What tells the numbers of processes that this process sees from those of other containers."""
+    """The identity of the PID namespace, whose process numbers differ from those of other containers."""
     return os.stat("/proc/self/ns/pid").st_ino
 
 

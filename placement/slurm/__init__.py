@@ -1,1 +1,1 @@
-"""What Slurm says of a cluster, and the cluster in Slurm's words."""
+"""Reads clusters and jobs from Slurm, and writes clusters as Slurm's configuration."""

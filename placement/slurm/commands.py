@@ -42,7 +42,7 @@ class SlurmUnreachableError(SlurmError):
 def slurm(
     command: Sequence[str], *, text: str | None = None, environment: Mapping[str, str] | None = None
 ) -> str:
-    """What a command of Slurm prints.
+    """Run a command of Slurm; returns its standard output.
 
     Args:
         command: a program with its arguments.

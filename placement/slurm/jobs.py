@@ -1,4 +1,4 @@
-"""What Slurm says of jobs: ``squeue``, ``scontrol show job``, and ``sacct`` for those that slurmctld has forgotten.
+"""Reads Slurm's jobs: ``squeue``, ``scontrol show job``, and ``sacct`` for those that slurmctld has forgotten.
 
 Their oldest documented formats are read, which all versions print; ``--json`` differs from version to version.
 """

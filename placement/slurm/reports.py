@@ -37,7 +37,7 @@ class SlurmSwitch:
 
 
 def scontrol(*arguments: str) -> str:
-    """What scontrol(1) prints.
+    """Parse the output of scontrol(1).
 
     Raises:
         NotAvailableError: it is not installed.

@@ -1,4 +1,4 @@
-"""What passes on mltcp with a version of torch, against what passes on that version's own Gloo."""
+"""Compares the tests that pass on mltcp with a version of torch with those that pass on that version's own Gloo."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def daemon_in(namespace, configuration=""):
 
 
 def tc(namespace, *arguments):
-    """What ``tc`` prints in a namespace."""
+    """The output of ``tc`` in a namespace."""
     return namespaces.inside(
         namespace,
         lambda: subprocess.run(["tc", *arguments], capture_output=True, text=True, check=True).stdout,

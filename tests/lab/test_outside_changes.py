@@ -1,4 +1,4 @@
-"""What other programs change of jobs' flows and paced interfaces is noticed by the daemon, told, and not undone."""
+"""The daemon reports other programs' changes to flows of jobs and to paced interfaces, and does not undo them."""
 
 import socket
 from contextlib import ExitStack

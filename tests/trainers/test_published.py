@@ -56,7 +56,7 @@ PROGRAMS = (
 
 
 def run(program, directory, **environment):
-    """What every rank learned."""
+    """The report of every rank."""
     reports = directory / "reports"
     reports.mkdir(parents=True)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

@@ -73,7 +73,7 @@ def stand(
 
 
 def _told(connection: Connection) -> object:
-    """What the launcher says next; None if it is gone."""
+    """The launcher's next message; None if it is gone."""
     try:
         return connection.recv()
     except (EOFError, OSError):

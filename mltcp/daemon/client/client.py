@@ -220,7 +220,7 @@ class Client:
         return self._reply()
 
     def _refusal(self) -> MltcpError | None:
-        """What the daemon has said before it closed the connection, such as that it takes no more of them."""
+        """The daemon's message from before it closed the connection, such as that it takes no more of them."""
         try:
             reply = json.loads(self._socket.recv(MOST_BYTES, socket.MSG_DONTWAIT))
         except (OSError, ValueError):

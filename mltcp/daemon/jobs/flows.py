@@ -28,7 +28,7 @@ class FoundFlow:
 
 @dataclass(frozen=True)
 class FlowSettings:
-    """What is to be set on a connection.
+    """The settings of a connection.
 
     Attributes:
         position: of its descriptor among those that were passed.

@@ -119,7 +119,7 @@ class Mechanism(Protocol):
         """Apply the job's aggressiveness, which has changed."""
 
     def flow_settings(self, job: Job, flow: FoundFlow) -> FlowSettings:
-        """What makes a connection that a process of the job has passed a flow of the job.
+        """The settings that make a connection, passed by a process of the job, a flow of the job.
 
         Raises:
             UsageError: the connection cannot be controlled.

@@ -1,4 +1,4 @@
-"""What a user may take of the daemon and of the network. Root has no limits."""
+"""A user's limits in the daemon and on the network. Root has none."""
 
 from __future__ import annotations
 

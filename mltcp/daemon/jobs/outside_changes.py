@@ -15,7 +15,7 @@ KEPT = 32
 
 
 class OutsideChanges:
-    """What other programs have changed since the daemon began.
+    """The changes that other programs have made since the daemon began.
 
     Attributes:
         count: how often.

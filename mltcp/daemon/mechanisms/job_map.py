@@ -96,7 +96,7 @@ class JobMap:
             self._ended.discard(number)
 
     def flow_counts(self) -> dict[int, list[FlowCounts]]:
-        """What is counted of the open flows, in all network namespaces, by the numbers of their jobs."""
+        """The counters of the open flows in all network namespaces, by the numbers of their jobs."""
         found: dict[int, list[FlowCounts]] = {}
         for counts in self._watch.counts():
             found.setdefault(counts.job, []).append(counts)

@@ -79,7 +79,7 @@ class FollowedJob:
 
     @property
     def handle(self) -> JobHandle:
-        """What the service stores of it."""
+        """The part of it that the service stores."""
         reference = {
             "slurm": self.number,
             "name": self.name,

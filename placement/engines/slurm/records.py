@@ -1,4 +1,4 @@
-"""What a job and the engine tell each other through the directory of the job's logs, without Slurm.
+"""Files by which a job and the engine inform each other, without Slurm, in the directory of the job's logs.
 
 slurmctld writes its state down every five seconds. One that is killed has forgotten what it accepted, started and saw
 end since: it knows no such job, or takes an ended one for waiting, running or failed. So that no job is lost and none
@@ -97,7 +97,7 @@ def ended_well(directory: Path) -> int:
 
 
 def beats(directory: Path) -> tuple[str, ...]:
-    """What the nodes have shown last, which is another value while one of them lives."""
+    """The nodes' last signs of life, a value that changes while one of them lives."""
     found = []
     for path in sorted(directory.glob(f"{ALIVE}*")):
         with suppress(OSError):

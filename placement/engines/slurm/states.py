@@ -34,7 +34,7 @@ _NOISE = re.compile(
 
 
 def waiting_text(job: SlurmJob, gpus: str = "") -> str:
-    """What Slurm says of a job that has not ended, such as ``Slurm job 7: pending (Resources)``."""
+    """The state in Slurm of a job that has not ended, such as ``Slurm job 7: pending (Resources)``."""
     text = f"Slurm job {job.id}: {job.state.lower()}"
     if job.reason not in ("", "None"):
         text += f" ({job.reason})"

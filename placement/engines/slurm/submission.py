@@ -1,4 +1,4 @@
-"""What is submitted for a job: the arguments of ``sbatch`` and the batch script, for any number of GPUs of each node.
+"""A job's submission: the arguments of ``sbatch`` and the batch script, for any number of GPUs of each node.
 
 Nodes of which the job gets the same number are a component of a heterogeneous job where they are not all alike, because
 ``--gres`` counts the same for every node of a component.
@@ -102,7 +102,7 @@ def submission(
     python: str,
     options: Sequence[str] = (),
 ) -> Submission:
-    """What to submit for a job on these nodes.
+    """The submission for a job on these nodes.
 
     Args:
         job: the job.

@@ -67,7 +67,7 @@ def release_held(job: EngineJob, placement: Sequence[HostShare]) -> SlurmJob:
 
 
 def _as_held(job: HeldSlurmJob | None, nodes: Mapping[str, SlurmNode]) -> HeldJob | None:
-    """What a job asks for. One that asks for a total gets all of them on a node, or else whole nodes.
+    """The GPUs that a job asks for. One that asks for a total gets all of them on a node, or else whole nodes.
 
     Slurm would otherwise choose how many of each node it gives to such a job, and nobody would know before.
     """

@@ -1,4 +1,4 @@
-"""What a training program tells the test: its losses and its weights, exactly."""
+"""A training program's report to the test: its losses and its weights, exactly."""
 
 import json
 import sys

@@ -22,7 +22,7 @@ from placement.policies.schedulers.contention.perceptron import Layers, best_ste
 FORMAT = 2
 
 STEPS, PUBLISHED = "steps", "published"
-"""What a network sees and does: `features` and `steps`, or `public_view` and `public_actions`."""
+"""The observation and the actions of a network: `features` and `steps`, or `public_view` and `public_actions`."""
 
 _HEADER = "header"
 _MOST_LAYERS = 16

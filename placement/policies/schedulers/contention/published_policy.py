@@ -27,7 +27,7 @@ from placement.policies.schedulers.contention.world import World
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
 
 RULE_OF: dict[str, Rule] = {"rl-base": RULES["random-ratio"], "rl-hybrid": RULES["random-fallback-ratio"]}
-"""What each does besides the network."""
+"""The rule that each applies besides the network."""
 
 _FINE = 1 << 31
 

@@ -1,4 +1,4 @@
-"""What a checkpoint was trained for: refuses the clusters and jobs that its numbers mean nothing for."""
+"""The cluster and jobs that a checkpoint was trained for; others, for which it has no meaning, are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others have written, in a line of ours."""
+"""Text from others is escaped when it is put into a line."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What Slurm prints of jobs and nodes, as events. The lines are of Slurm 22.05 and 23.11."""
+"""Slurm's output on jobs and nodes becomes events. The lines are of Slurm 22.05 and 23.11."""
 
 import json
 

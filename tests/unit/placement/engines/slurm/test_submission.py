@@ -1,4 +1,4 @@
-"""What is handed to sbatch: as many GPUs of each node as the policy chose."""
+"""Submissions ask sbatch for as many GPUs of each node as the policy chose."""
 
 import json
 import shlex
