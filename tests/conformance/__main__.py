@@ -64,7 +64,8 @@ def _run(variant: Variant, pattern: str | None, python: str | Path = sys.executa
         (Path(folder) / "barrier").mkdir()
         done = subprocess.run(
             [python, "-m", "tests.conformance.suite", pattern or "*"],
-            env=inherited | variant.environment(folder),
+            # The suite leaves its stores behind.
+            env=inherited | {"TMPDIR": folder} | variant.environment(folder),
             stdout=subprocess.PIPE,
             text=True,
             check=False,
