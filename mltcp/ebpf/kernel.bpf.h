@@ -148,10 +148,10 @@ static __always_inline bool in_slow_start(const struct tcp_sock *tp)
 }
 
 /*
- * On the kernel that this was developed on (6.18, in a virtual machine), about one call in ten thousand of a struct_ops
- * program does not run it, and the caller takes an uninitialised value as its result: ssthresh() has returned the lower
- * half of a kernel address, and the window then grew without bound. So this replaces a window or threshold that no
- * connection can have by the last good one. See docs/ebpf.md, "Calls that do not happen".
+ * Some kernels skip struct_ops programs while PID 1 is the current task (docs/ebpf.md, "Calls that do not happen"). The
+ * caller then takes an uninitialised stack slot as the result: ssthresh() has returned the lower half of a kernel address,
+ * and the window then grew without bound. So this replaces a window or threshold that no connection can have by the last
+ * good one.
  */
 #define LARGEST_WINDOW (1U << 24)
 #define INFINITE_SSTHRESH 0x7fffffffU
