@@ -29,7 +29,7 @@ from placement.engines.engine import (
 from placement.engines.hosts import Host
 from placement.engines.local import LocalEngine
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.warm("torch.distributed.run", "placement.engines.node")]
 
 PATIENCE_S = 60
 TWO_HOSTS = (
