@@ -102,7 +102,9 @@ def _adopting():
 def _place(process):
     """Where a process is: its namespaces, control groups and limits."""
     spaces = Path("/proc", process, "ns")
-    limits = [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")]
+    limits = [
+        resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")
+    ]
     ids = (os.getresuid(), os.getresgid())
     return (
         {name: os.readlink(spaces / name) for name in os.listdir(spaces)},

@@ -58,7 +58,9 @@ def start_of(arguments):
     return Start(
         program,
         bool(close_others),
-        tuple(number for number in kept if number != error_pipe),  # its end tells that the program was executed
+        tuple(
+            number for number in kept if number != error_pipe
+        ),  # its end tells that the program was executed
         None if directory is None else os.fsdecode(directory),
         dict(os.environ) if variables is None else _decoded(variables),
         (stdin, stdout, stderr),

@@ -94,7 +94,9 @@ def _open_streams(unbuffered):
     _replaced_streams.append((sys.stdin, sys.stdout, sys.stderr))
     sys.stdin = sys.__stdin__ = _stream(0, "r", "<stdin>")
     sys.stdout = sys.__stdout__ = _stream(1, "w", "<stdout>", unbuffered)
-    sys.stderr = sys.__stderr__ = _stream(2, "w", "<stderr>", unbuffered, errors="backslashreplace", lines=True)
+    sys.stderr = sys.__stderr__ = _stream(
+        2, "w", "<stderr>", unbuffered, errors="backslashreplace", lines=True
+    )
 
 
 def _stream(descriptor, mode, name, unbuffered=False, errors=None, lines=False):

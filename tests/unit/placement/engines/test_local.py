@@ -28,8 +28,9 @@ from placement.engines.engine import (
 )
 from placement.engines.hosts import Host
 from placement.engines.local import LocalEngine
+from tests.warm.marks import torchruns
 
-pytestmark = [pytest.mark.slow, pytest.mark.warm("torch.distributed.run", "placement.engines.node")]
+pytestmark = [pytest.mark.slow, torchruns]
 
 PATIENCE_S = 60
 TWO_HOSTS = (

@@ -18,8 +18,9 @@ from collectives.elastic.journal import read_journal
 from placement.engines.engine import HostShare, JobFailed, JobFinished, JobStopped
 from placement.engines.hosts import Host
 from placement.engines.local import LocalEngine
+from tests.warm.marks import torchruns
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, torchruns]
 
 HOSTS = (Host("a", "127.0.0.1", "lo", slots=2), Host("b", "127.0.0.1", "lo", slots=2))
 PATIENCE_S = 120
