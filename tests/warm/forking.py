@@ -1,20 +1,28 @@
 """Forks a program of Python where ``subprocess`` and ``multiprocessing`` would execute an interpreter.
 
 A process forks only while it has a single thread, and only programs whose modules would be imported alike; every other
-program is executed as ever.
+program is executed as ever. Processes that were forked do the same in their turn, and where they would execute a program in
+their own place they become it.
 """
 
 import _posixsubprocess
+import ctypes
 import fcntl
 import os
 import subprocess
+import sys
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tests.warm.program import Program, become, forget_the_parent, read_at_import
 
 execute = _posixsubprocess.fork_exec
+_execvp = os.execvp
+
+_SERVES_A_STORE = "torch.distributed.run"
+"""It may have one more thread, which serves a store and holds nothing that its ranks use."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +48,6 @@ class Start:
     streams: tuple[int, int, int]
     new_session: bool
     prepare: Callable[[], Any] | None
-
-    def after(self, prepare=None, streams=(-1, -1, -1)):
-        """The same with another preparation and with standard streams that are in place."""
-        return replace(self, prepare=prepare, streams=streams)
 
 
 def start_of(arguments):
@@ -83,8 +87,7 @@ def use(fork_exec):
 def fork_or_execute(*arguments):
     """Like ``fork_exec``, by a fork of this process if that is as good."""
     start = start_of(arguments)
-    is_alone = len(os.listdir("/proc/self/task")) == 1
-    if start is None or not is_alone or read_at_import(start.environment) != read_at_import(os.environ):
+    if start is None or not _may_fork() or read_at_import(start.environment) != read_at_import(os.environ):
         return execute(*arguments)
     pid = os.fork()
     if pid == 0:
@@ -94,6 +97,21 @@ def fork_or_execute(*arguments):
         finally:
             os._exit(255)
     return pid
+
+
+def _may_fork():
+    threads = len(os.listdir("/proc/self/task"))
+    return threads == 1 or (threading.active_count() == 1 and sys.orig_argv[1:3] == ["-m", _SERVES_A_STORE])
+
+
+def _become_or_execute(file, command):
+    """Like ``os.execvp``, in place if that is as good."""
+    program = Program.of(command)
+    if program is None or program.network or len(os.listdir("/proc/self/task")) > 1:
+        _execvp(file, command)
+    forget_the_parent()
+    _close(number for number in _open_descriptors() if not os.get_inheritable(number))
+    become(program, dict(os.environ))
 
 
 def begin(start):
@@ -107,11 +125,29 @@ def begin(start):
         start.prepare()
     for number in start.kept:
         os.set_inheritable(number, True)
-    for number in _open_descriptors():
-        if number > 2 and number not in start.kept and (start.close_others or not os.get_inheritable(number)):
-            os.close(number)
+    _close(
+        number
+        for number in _open_descriptors()
+        if number > 2 and number not in start.kept and (start.close_others or not os.get_inheritable(number))
+    )
+    if start.program.network is not None:
+        _enter(start.program.network)
     use(fork_or_execute)
+    os.execvp = _become_or_execute
     become(start.program, start.environment)
+
+
+def _close(descriptors):
+    for each in list(descriptors):
+        os.close(each)
+
+
+def _enter(network):
+    """Do as ``nsenter --net=...``."""
+    with open(network) as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0):
+            print(f"nsenter: {network}: {os.strerror(ctypes.get_errno())}", file=sys.stderr, flush=True)
+            os._exit(1)
 
 
 def _arrange(streams):

@@ -24,25 +24,33 @@ from dataclasses import dataclass
 _READ_AT_IMPORT = ("PYTHON", "TORCH_", "NUMBA_", "LD_", "XDG_", "MLTCP_WRAP", "MLTCP_STRICT")
 """How the variables begin that are read while modules are imported."""
 
+_NETWORK = "--net="
 _READ_AT_THE_START = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 _replaced_streams: list[tuple] = []
 
 
 @dataclass(frozen=True)
 class Program:
-    """The command line of an interpreter: ``-m name`` or ``-c text``, with the arguments."""
+    """The command line of an interpreter: ``-m name`` or ``-c text``, with the arguments.
+
+    Attributes:
+        network: the path of the network namespace that ``nsenter`` enters before; None: that of the parent.
+    """
 
     kind: str
     text: str
     arguments: tuple[str, ...]
+    network: str | None = None
 
     @classmethod
     def of(cls, command):
         """The program of a command line; None if it is not one that can be forked."""
-        words = [os.fsdecode(word) for word in command]
+        words, network = [os.fsdecode(word) for word in command], None
+        if len(words) > 2 and words[0] == "nsenter" and words[1].startswith(_NETWORK):
+            network, words = words[1].removeprefix(_NETWORK), words[2:]
         if len(words) < 3 or words[0] != sys.executable or words[1] not in ("-m", "-c"):
             return None
-        return cls(words[1], words[2], tuple(words[3:]))
+        return cls(words[1], words[2], tuple(words[3:]), network)
 
 
 def read_at_import(environment):

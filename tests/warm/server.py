@@ -59,10 +59,6 @@ def _import(modules):
     if set(modules) - set(sys.modules):
         for name in modules:
             importlib.import_module(name)
-        # The first optimizer of a process imports much of torch.
-        if "bench.workloads.kinds.training" in sys.modules:
-            torch = sys.modules["torch"]
-            torch.optim.SGD([torch.zeros(1, requires_grad=True)])
         # A full collection would copy every page that the programs share with this process.
         gc.collect()
         gc.freeze()

@@ -18,9 +18,9 @@ from collectives.elastic.journal import read_journal
 from placement.engines.engine import HostShare, JobFailed, JobFinished, JobStopped
 from placement.engines.hosts import Host
 from placement.engines.local import LocalEngine
-from tests.warm.marks import torchruns
+from tests.warm.marks import trainings
 
-pytestmark = [pytest.mark.slow, torchruns]
+pytestmark = [pytest.mark.slow, trainings]
 
 HOSTS = (Host("a", "127.0.0.1", "lo", slots=2), Host("b", "127.0.0.1", "lo", slots=2))
 PATIENCE_S = 120
