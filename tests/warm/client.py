@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.warm import server
@@ -17,6 +17,9 @@ from tests.warm.forking import execute, start_of, use
 from tests.warm.program import read_at_import
 
 _SUBREAPER = 36
+_ROOM = " " * 4096
+"""The last argument of the server: the command lines of programs are written over its own."""
+
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -31,7 +34,7 @@ class WarmServer:
             ours.setsockopt(socket.SOL_SOCKET, size, server.MOST_BYTES)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", server.__name__, str(theirs.fileno())],
+                [sys.executable, "-m", server.__name__, str(theirs.fileno()), _ROOM],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 cwd=_ROOT,
@@ -80,23 +83,39 @@ class WarmServer:
             os.getpriority(os.PRIO_PROCESS, 0),
             os.getcwd(),
         )
+        before = _children()
         with _adopting():
             socket.send_fds(self._connection, [pickle.dumps(request)], [*streams, *start.kept])
             answer = self._connection.recv(32)
         if not answer:
             raise RuntimeError(f"the server of forked interpreters ended: {self._process.wait()}")
-        return int(answer)
+        pid = int(answer)
+        # Orphans of other tests' programs: nobody else would wait for them.
+        for stray in _children() - before - {pid}:
+            threading.Thread(target=_reap, args=(stray,), daemon=True).start()
+        return pid
 
 
 @contextmanager
 def _adopting():
-    """Be the parent of processes whose own parent ends meanwhile; those that nobody waits for are reaped."""
+    """Be the parent of processes whose own parent ends meanwhile."""
     prctl = ctypes.CDLL(None).prctl
     prctl(_SUBREAPER, 1)
     try:
         yield
     finally:
         prctl(_SUBREAPER, 0)
+
+
+def _children():
+    return {
+        int(pid) for each in Path("/proc/self/task").glob("*/children") for pid in each.read_text().split()
+    }
+
+
+def _reap(pid):
+    with suppress(ChildProcessError):
+        os.waitpid(pid, 0)
 
 
 def _place(process):

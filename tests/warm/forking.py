@@ -1,8 +1,8 @@
 """Forks a program of Python where ``subprocess`` and ``multiprocessing`` would execute an interpreter.
 
-A process forks only while it has a single thread, and only programs whose modules would be imported alike; every other
-program is executed as ever. Processes that were forked do the same in their turn, and where they would execute a program in
-their own place they become it.
+A process forks only while it has a single thread, and only programs whose modules would be imported alike; every
+other program is executed as ever. Processes that were forked do the same in their turn, and where they would execute
+a program in their own place they become it.
 """
 
 import _posixsubprocess

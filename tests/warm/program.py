@@ -1,13 +1,17 @@
-"""A program of Python in a process that was forked and not executed: the state that a new interpreter would have.
+"""A program of Python in a process that was forked and not executed, with the state that a new interpreter would have.
 
-Signals, standard streams, ``sys.argv``, ``__main__``, handlers at exit and the exit status are as after an ``execve`` of
-the interpreter. Modules that the forking process has imported stay imported.
+Signals, standard streams, ``sys.argv``, the command line in /proc, ``__main__``, handlers at exit and the exit status
+are as after an ``execve`` of the interpreter. Modules that the forking process has imported stay imported.
 """
 
 import atexit
 import builtins
+import ctypes
 import gc
 import io
+import logging
+import multiprocessing.process
+import multiprocessing.util
 import os
 import random
 import runpy
@@ -21,10 +25,20 @@ import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 
-_READ_AT_IMPORT = ("PYTHON", "TORCH_", "NUMBA_", "LD_", "XDG_", "MLTCP_WRAP", "MLTCP_STRICT")
+_READ_AT_IMPORT = (
+    "PYTHON",
+    "NUMBA_",
+    "LD_",
+    "XDG_",
+    "MLTCP_WRAP",
+    "MLTCP_STRICT",
+    "TORCH_DEVICE",
+    "TORCH_LOGS",
+)
 """How the variables begin that are read while modules are imported."""
 
 _NETWORK = "--net="
+_PR_SET_MM, _PR_SET_MM_ARG_END = 35, 9
 _READ_AT_THE_START = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 _replaced_streams: list[tuple] = []
 
@@ -62,6 +76,23 @@ def read_at_import(environment):
     }
 
 
+_command_line: list[tuple[int, int]] = []
+"""Where this process and those that it forks have theirs in memory; first and last address."""
+
+
+def _show(words):
+    """Have ``/proc/PID/cmdline`` show these words, by which programs look for others."""
+    if not _command_line:
+        with open("/proc/self/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        _command_line.append((int(fields[45]), int(fields[46])))
+    first, last = _command_line[0]
+    text = b"".join(os.fsencode(word) + b"\0" for word in words)[: last - first]
+    ctypes.memmove(first, text.ljust(last - first, b"\0"), last - first)
+    # Without CAP_SYS_RESOURCE it ends in a row of zeros.
+    ctypes.CDLL(None).prctl(_PR_SET_MM, _PR_SET_MM_ARG_END, ctypes.c_ulong(first + len(text)), 0, 0)
+
+
 def become(program, environment):
     """Run a program in this process, whose descriptors and directory are the program's already; does not return."""
     status = 1
@@ -78,7 +109,8 @@ def _begin(environment):
             if signal.getsignal(number) not in (signal.SIG_IGN, signal.SIG_DFL):
                 signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
@@ -90,37 +122,42 @@ def _begin(environment):
 
 def forget_the_parent():
     """Drop what the forking program would do at its exit, and keep the collector from what it left."""
-    atexit._clear()
     weakref.finalize._registry.clear()
     weakref.finalize._registered_with_atexit = False
+    atexit._clear()
+    atexit.register(logging.shutdown)
+    multiprocessing.util._finalizer_registry.clear()
+    multiprocessing.process._children.clear()
+    atexit.register(multiprocessing.util._exit_function)
     gc.collect(0)
     gc.freeze()
 
 
 def _open_streams(unbuffered):
-    # The old ones are kept: closed, they would close the descriptors of the new ones.
-    _replaced_streams.append((sys.stdin, sys.stdout, sys.stderr))
-    sys.stdin = sys.__stdin__ = _stream(0, "r", "<stdin>")
-    sys.stdout = sys.__stdout__ = _stream(1, "w", "<stdout>", unbuffered)
-    sys.stderr = sys.__stderr__ = _stream(
-        2, "w", "<stderr>", unbuffered, errors="backslashreplace", lines=True
-    )
+    old = sys.stdin, sys.stdout, sys.stderr
+    # They are kept: closed, they would close the descriptors of the new ones.
+    _replaced_streams.append(old)
+    sys.stdin, sys.stdout, sys.stderr = (_stream(number, each, unbuffered) for number, each in enumerate(old))
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
 
 
-def _stream(descriptor, mode, name, unbuffered=False, errors=None, lines=False):
+def _stream(number, old, unbuffered):
+    """A standard stream with the encoding of an old one; None if its descriptor is closed, as an interpreter has it."""
     try:
-        raw = open(descriptor, mode + "b", buffering=0, closefd=False)
+        raw = io.FileIO(number, "r" if number == 0 else "w", closefd=False)
     except OSError:
         return None
-    binary = raw if unbuffered else (io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw))
+    raw.name = ("<stdin>", "<stdout>", "<stderr>")[number]
+    unbuffered = unbuffered and number > 0
+    binary = raw if unbuffered else (io.BufferedWriter(raw) if number else io.BufferedReader(raw))
     stream = io.TextIOWrapper(
         binary,
-        encoding="utf-8",
-        errors=errors or "strict",
-        line_buffering=lines or raw.isatty(),
+        encoding=old.encoding if old else "utf-8",
+        errors=old.errors if old else "backslashreplace",
+        line_buffering=number == 2 or raw.isatty(),
         write_through=unbuffered,
     )
-    stream.mode = mode
+    stream.mode = "w" if number else "r"
     return stream
 
 
@@ -147,6 +184,7 @@ def _status_of(program):
 def _run(program):
     sys.orig_argv = [sys.executable, program.kind, program.text, *program.arguments]
     sys.path[0] = "" if program.kind == "-c" else os.getcwd()
+    _show(sys.orig_argv)
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__builtins__ = builtins
     if program.kind == "-c":

@@ -1,7 +1,8 @@
 """The process that is forked: it imports what it is told to, and forks programs for the process that started it.
 
-Run as ``python -m tests.warm.server DESCRIPTOR``, with one end of a pair of sockets. It has one thread and no other state.
-A program becomes a child of the process that asked for it, which must be a subreaper when it asks.
+Run as ``python -m tests.warm.server DESCRIPTOR ROOM``: one end of a pair of sockets, and an argument over which the
+command lines of programs are written. It has one thread. A program becomes a child of the process that asked for it,
+which must be a subreaper when it asks.
 """
 
 import gc
@@ -15,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tests.warm.forking import Start, begin
+from tests.warm.program import forget_the_parent
 
 MOST_BYTES = 1 << 20
 _MOST_DESCRIPTORS = 64
@@ -61,7 +63,8 @@ def _import(modules):
             importlib.import_module(name)
         # A full collection would copy every page that the programs share with this process.
         gc.collect()
-        gc.freeze()
+        # Some of the modules do something at exit that others, which are imported for other programs, know nothing of.
+        forget_the_parent()
 
 
 def _fork(request, descriptors):

@@ -68,6 +68,7 @@ def test_ranks_whose_torchrun_was_killed_stop_at_a_step_and_free_the_job(tmp_pat
         "torch.distributed.run",
         "--nproc-per-node=2",
         "--standalone",
+        f"--log-dir={tmp_path / 'torchrun'}",
         "--no-python",
     ]
     command += [sys.executable, "-m", training_job.__name__, *options.arguments()]
