@@ -9,6 +9,8 @@ from itertools import groupby
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.warm.client import WarmServer
+
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would every program they test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -71,6 +73,28 @@ BEGIN_EARLY = (
 )
 """The units of work that last longest, in the order in which they begin, so that none of them is the last to end. xdist
 gives each worker two at the start: of four, the first one the first and the fifth."""
+
+
+@pytest.fixture(scope="session")
+def _warm_servers():
+    """The server of forked interpreters of this process, once a test has asked for it."""
+    servers = []
+    yield servers
+    for each in servers:
+        each.close()
+
+
+@pytest.fixture(autouse=True)
+def _warm(request, _warm_servers):
+    """Interpreters that a test marked `warm` starts are forked, with the modules imported that the mark names."""
+    mark = request.node.get_closest_marker("warm")
+    if mark is None:
+        yield
+        return
+    if not _warm_servers:
+        _warm_servers.append(WarmServer())
+    with _warm_servers[0].forks(mark.args):
+        yield
 
 
 def _unit_of_work(file):

@@ -26,6 +26,9 @@ from typing import Any
 from mltcp.core.atomic_files import write_atomically
 from placement.engines import processes, rank
 
+TORCHRUN_LOGS = "torchrun"
+"""The directory of torchrun's own logs, beside the socket of the ranks' reports; it goes when the launcher ends."""
+
 _REPORT_BYTES = 4096
 _LAST_BYTES = 4096
 
@@ -75,7 +78,7 @@ class _Node:
             Path(instruction["cgroup"], "cgroup.procs").write_text(str(os.getpid()))
         self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._reports.bind(str(place / "reports"))
-        self._torchrun = self._start(instruction, place / "reports")
+        self._torchrun = self._start(instruction, place)
         self._fence_s: float = instruction["fence_s"]
         self._fenced_at_s = time.monotonic() + self._fence_s
         self._kill_at_s: float | None = None
@@ -93,12 +96,14 @@ class _Node:
                 self._pass_reports_on()
         self._end()
 
-    def _start(self, instruction: Mapping[str, Any], reports: Path) -> subprocess.Popen[bytes]:
+    def _start(self, instruction: Mapping[str, Any], place: Path) -> subprocess.Popen[bytes]:
+        # Without a directory of its own torchrun makes a temporary one, and leaves it behind.
         command = [
-            *(sys.executable, "-m", "torch.distributed.run", *instruction["options"], "--no-python"),
+            *(sys.executable, "-m", "torch.distributed.run", *instruction["options"]),
+            *(f"--log-dir={place / TORCHRUN_LOGS}", "--no-python"),
             *(sys.executable, "-m", rank.__name__, *instruction["command"]),
         ]
-        own = {rank.REPORTS: os.fspath(reports), rank.LOGS: os.fspath(self._directory)}
+        own = {rank.REPORTS: os.fspath(place / "reports"), rank.LOGS: os.fspath(self._directory)}
         environment = {**instruction["defaults"], **os.environ, **instruction["environment"], **own}
         me = os.getpid()
         with open(self._directory / log_name(self._number), "ab") as log:

@@ -19,8 +19,9 @@ from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.rates.rate_job import ModelTimes, RateJob
 from placement.traces.deadlines.trace import DeadlineJob
 from tests.lab.lab_commands import RunningCommand, left_in_labs
+from tests.warm.marks import commands
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, commands("async_jobs")]
 
 SHAPE = ClusterShape(LINK, hosts=2, slots=2)
 MODEL = WorkerTable((("long", (10.0, 20.0, 30.0, 40.0)), ("short", (10.0, 20.0, 30.0, 40.0))))

@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from tests.lab.lab_commands import RunningCommand, left_in_labs
+from tests.warm.marks import commands
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, commands("async_sgd")]
 ASYNC = [sys.executable, "-m", "bench.cli", "async"]
 SHORT = ["--workers", "1,2", "--controls", "mltcp_reno", "--rate", "40mbit", "--size", "100kb"]
 TIMES = ["--worker-s", "0.05", "--server-s", "0.01", "--repeat", "1"]

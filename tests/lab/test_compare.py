@@ -11,8 +11,9 @@ import pytest
 from mltcp.ebpf.congestion_controls import Controls
 from tests.eventually import eventually
 from tests.lab.lab_commands import RunningCommand, is_process, left_in_labs
+from tests.warm.marks import commands
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, commands("compare")]
 COMPARE = [sys.executable, "-m", "bench.cli", "compare"]
 JOBS = [
     {

@@ -10,8 +10,9 @@ import pytest
 
 from mltcp.ebpf.congestion_controls import Controls
 from tests.lab.lab_commands import RunningCommand, is_process, left_in_labs
+from tests.warm.marks import commands
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, commands("contend")]
 CONTEND = [sys.executable, "-m", "bench.cli", "contend"]
 SHORT = ["--rate", "300mbit", "--repeat", "1", "--compute", "0.05"]
 LONG = ["contend", *SHORT, "--policies", "cubic", "--iterations", "2000"]

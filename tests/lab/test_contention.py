@@ -11,8 +11,9 @@ import pytest
 
 from placement.experiments.fit import fit, read_measurements
 from tests.lab.lab_commands import RunningCommand, is_process, left_in_labs
+from tests.warm.marks import commands
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, commands("contention")]
 CONTENTION = [sys.executable, "-m", "bench.cli", "contention"]
 SHORT = ["--jobs", "1,2", "--sizes", "256K,1M", "--rate", "100mbit"]
 RANKS = 4

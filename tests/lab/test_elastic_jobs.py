@@ -18,8 +18,9 @@ from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.rates.rate_job import ModelTimes, RateJob
 from placement.traces.deadlines.trace import DeadlineJob
+from tests.warm.marks import trainings
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, trainings]
 
 SHAPE = TwoTier(racks=2, servers=2, slots=4)
 ALONE, FIRST, SECOND = (0, 4), (8,), (15,)

@@ -20,8 +20,9 @@ from mltcp.ebpf.jobs import attached
 from mltcp.ebpf.layout import KernelJob
 from placement.engines.engine import EngineJob, HostShare, JobFinished, JobStarted, JobStopped
 from placement.engines.local import LocalEngine
+from tests.warm.marks import replays
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, replays]
 
 SMALL = TwoTier(racks=2, servers=2, nic=Link(80_000_000, 150_000, 60_000, mtu=3000))
 PATIENCE_S = 120

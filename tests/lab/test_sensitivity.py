@@ -10,8 +10,9 @@ import pytest
 
 from placement.model.throughput.table import Layout, read_table
 from tests.lab.lab_commands import RunningCommand, left_in_labs
+from tests.warm.marks import commands
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, commands("sensitivity")]
 SENSITIVITY = [sys.executable, "-m", "bench.cli", "sensitivity"]
 SHORT = ["--policies", "cubic", "--models", "MoE", "--gpus", "2", "--warm-up", "0.3"]
 MOE = Layout("MoE", 2, 2)

@@ -58,6 +58,7 @@ class _Step:
         self._succeeded = 0
         self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._reports.bind(str(place / "reports"))
+        self._torchrun_logs = place / node.TORCHRUN_LOGS
         self._torchrun: subprocess.Popen[bytes] | None = None
         for number in (signal.SIGURG, signal.SIGTERM):
             signal.signal(number, self._ask_to_stop)
@@ -117,6 +118,8 @@ class _Step:
             "max-restarts": 0,
             "monitor-interval": 0.1,
             "shutdown-timeout": 300,
+            # Without one torchrun makes a temporary directory, and leaves it behind.
+            "log-dir": self._torchrun_logs,
         }
         command = [
             *(sys.executable, "-m", "torch.distributed.run", "--no-python"),

@@ -14,8 +14,9 @@ import torch.distributed as dist
 from bench.allreduce.sweep import OPERATIONS, Sweep, _Work, busbw_factor
 from bench.cli.main import main
 from tests.unit.collectives.ranks import run_ranks
+from tests.warm.marks import commands
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, commands("allreduce")]
 
 COMMAND = [sys.executable, "-m", "bench.cli", "allreduce"]
 SMALL = ["-b", "8", "-e", "4K", "-f", "8", "-n", "2"]

@@ -23,6 +23,7 @@ from bench.workloads.perturbation import Perturbation, parse_perturbation
 from bench.workloads.profile import Profile
 from bench.workloads.ranks.place import RankPlace
 from mltcp.core.errors import UsageError
+from tests.warm.marks import replays
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("store_root")]
 
@@ -349,6 +350,7 @@ class TestFlows:
             right.close()
 
 
+@replays
 class TestCommand:
     def run_ranks(self, arguments, ranks=2, **environment):
         with socket.create_server(("127.0.0.1", 0)) as server:

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -28,8 +29,9 @@ from placement.engines.engine import (
 )
 from placement.engines.hosts import Host
 from placement.engines.local import LocalEngine
+from tests.warm.marks import torchruns
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, torchruns]
 
 PATIENCE_S = 60
 TWO_HOSTS = (
@@ -37,6 +39,14 @@ TWO_HOSTS = (
     Host("b", "127.0.0.1", "lo", slots=2, gpus=("GPU-7", "GPU-8")),
 )
 BOTH = [HostShare("a", (1,)), HostShare("b", (1,))]
+
+
+@pytest.fixture(autouse=True)
+def temporary(monkeypatch):
+    """The directory for temporary files of the processes that a test starts; `tmp_path` is too long for a socket's."""
+    with tempfile.TemporaryDirectory(prefix="mltcp-") as directory:
+        monkeypatch.setenv("TMPDIR", directory)
+        yield Path(directory)
 
 
 @pytest.fixture
@@ -101,6 +111,13 @@ def test_ranks_know_who_they_are_and_what_they_may_use(engine):
         "2 1 3 127.0.0.1 lo x y [] 0,1\n",
     ]
     assert logs.parent.name == "logs", "no job's name leads elsewhere"
+
+
+def test_nothing_temporary_is_left_of_a_job(engine, temporary):
+    engine.start(EngineJob("j", shell(f"ls {temporary}"), 2), BOTH)
+    assert end_of(engine, "j") == JobFinished("j")
+    engine.close()
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_rank_that_fails_is_named_with_its_last_words_and_takes_the_others_along(engine):

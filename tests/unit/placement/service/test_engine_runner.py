@@ -15,8 +15,9 @@ from placement.service import engine_jobs
 from placement.service.embedded_gate import EmbeddedGate
 from placement.service.protocol import placement_pb2 as pb
 from tests.unit.placement.service.serving import eventually, serving
+from tests.warm.marks import torchruns
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, torchruns]
 
 PATIENCE_S = 90
 

@@ -18,8 +18,9 @@ from collectives.elastic.journal import read_journal
 from placement.engines.engine import HostShare, JobFailed, JobFinished, JobStopped
 from placement.engines.hosts import Host
 from placement.engines.local import LocalEngine
+from tests.warm.marks import trainings
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, trainings]
 
 HOSTS = (Host("a", "127.0.0.1", "lo", slots=2), Host("b", "127.0.0.1", "lo", slots=2))
 PATIENCE_S = 120
@@ -67,6 +68,7 @@ def test_ranks_whose_torchrun_was_killed_stop_at_a_step_and_free_the_job(tmp_pat
         "torch.distributed.run",
         "--nproc-per-node=2",
         "--standalone",
+        f"--log-dir={tmp_path / 'torchrun'}",
         "--no-python",
     ]
     command += [sys.executable, "-m", training_job.__name__, *options.arguments()]
