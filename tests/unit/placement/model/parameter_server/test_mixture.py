@@ -4,7 +4,7 @@ import math
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
@@ -96,7 +96,15 @@ def test_a_worker_that_computes_longer_has_the_lower_throughput(service, factor,
     assert other.throughput / slow <= one.throughput / fast * (1 + 1e-9)
 
 
+BARELY_SETTLING = [
+    (ServiceTimes(0, 0, 0, 1.2053695204276043), 4),
+    (ServiceTimes(0, 0, 0.125, 0), 1),
+    (ServiceTimes(0, 0, 0.00390625, 0), 1),
+]
+
+
 @given(MIXTURES, METHODS)
+@example(BARELY_SETTLING, "hybrid")
 def test_the_order_of_classes_does_not_matter(classes, method):
     forward = solve_mixture(classes, method=method)
     backward = solve_mixture(classes[::-1], method=method)[::-1]
