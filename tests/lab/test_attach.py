@@ -9,12 +9,13 @@ import uuid
 
 import pytest
 
+from mltcp.core.errors import UsageError
 from mltcp.daemon.client.client import CgroupRegistration, Client
 from mltcp.ebpf.cgroups import cgroup_of
 from mltcp.ebpf.mounts import cgroup_root
 from tests.lab.daemons import daemon_in
-from tests.lab.test_daemon import until
-from tests.lab.test_run_with_daemon import CONTROL_AND_CGROUP, PROGRAM_THAT_IS_ASKED, asked
+from tests.lab.test_daemon import MARK, PACED, until
+from tests.lab.test_run_with_daemon import CONTROL_AND_CGROUP, PROGRAM, PROGRAM_THAT_IS_ASKED, asked, said_by
 from tests.unit.mltcp.daemon.serving import NOBODY
 
 pytestmark = pytest.mark.lab
@@ -182,9 +183,8 @@ def test_a_restarted_daemon_has_the_cgroup_and_what_goes_on_in_it(namespace, cgr
         other.communicate(timeout=20)
         daemon.start()
         assert asked(process)[0] == "mltcp_reno"
-        if number == signal.SIGKILL:
-            # Those that were open stay flows of the job, whose entry the daemon has taken over.
-            shown(daemon, "a", flows=4)
+        # Those that were open stay flows of the job, unless the daemon has unloaded its controls at its end.
+        shown(daemon, "a", flows=4 if number == signal.SIGKILL else 2)
         until(lambda: list(jobs_of(daemon)) == ["a"])
         shown(daemon, "a", label="label", user="nobody")
         process.communicate(timeout=20)
@@ -203,3 +203,24 @@ def test_detach_ends_it_and_the_processes_go_on(namespace, cgroups, started):
         assert cgroup_of(process.pid) == step
         again = mltcp(daemon, "detach", "--cgroup", str(step))
         assert (again.returncode, len(again.stderr.splitlines())) == (1, 1)
+
+
+def test_under_pacing_its_connections_carry_the_mark_of_the_jobs_class(namespace, cgroups, started):
+    step = cgroups()
+    with daemon_in(namespace, PACED) as daemon, Client(daemon.socket) as client:
+        made = client.attach(CgroupRegistration(f"/{step.name}", "a"))
+        assert (made.how, made.mark) == ("tc", MARK | made.number)
+        assert int(said_by(started(step, PROGRAM))[1]) == made.mark
+
+
+def test_a_cgroup_is_of_one_job_and_asking_again_is_the_same(namespace, cgroups, started):
+    step = cgroups()
+    with daemon_in(namespace) as daemon, Client(daemon.socket) as client:
+        started(step)
+        first = client.attach(CgroupRegistration(f"/{step.name}", "a"))
+        assert client.attach(CgroupRegistration(f"/{step.name}", "a")) == first
+        with pytest.raises(
+            UsageError, match=r"expected one without a job, got /step-.*, which is of job \d+ \(a of"
+        ):
+            client.attach(CgroupRegistration(f"/{step.name}", "b"))
+        until(lambda: list(jobs_of(daemon)) == ["a"])

@@ -124,27 +124,29 @@ def daemon_up(daemon):
 
 
 class Job:
-    """A job of a user, whose ranks are asked for connections by files."""
+    """A job of a user, whose ranks, two in each of its steps, are asked for connections by files."""
 
-    def __init__(self, cluster, place, *options, steps=1, tasks=2):
+    def __init__(self, cluster, place, *options, steps=1):
         self.cluster, self.places = cluster, [place / f"step{number}" for number in range(steps)]
-        self.asked = 0
         for each in (place, *self.places):
             each.mkdir(exist_ok=True)
             each.chmod(0o777)
         ranks = place / "ranks.py"
         ranks.write_text(RANKS)
-        lines = [
-            f"srun --exact -n{tasks} -c1 --mem=200 /usr/bin/python3 {ranks} {each} &" for each in self.places
-        ]
+        srun = "srun --overlap --overcommit -n2 --mem=200 /usr/bin/python3"
+        lines = [f"{srun} {ranks} {each} &" for each in self.places]
         script = place / "train.sh"
         script.write_text("\n".join(["#!/bin/sh", *lines, "wait", ""]))
-        given = [*("--parsable", f"--uid={NOBODY}", f"--gid={NOBODY}", f"--chdir={place}"), *options]
-        self.id = cluster.command("sbatch", *given, f"--output={place}/out", str(script)).strip()
+        given = [
+            *("--parsable", f"--uid={NOBODY}", f"--gid={NOBODY}", f"--chdir={place}"),
+            "-n1",
+            "--mem=400",
+        ]
+        self.id = cluster.command("sbatch", *given, *options, f"--output={place}/out", str(script)).strip()
         self.name = f"slurm-{self.id}"
 
-    def answers(self, end=False, step=0):
-        """What both ranks of a step say about their next connection."""
+    def answers(self, step=0, end=False):
+        """What both ranks of a step say about another connection between them."""
         place = self.places[step]
         number = len(list(place.glob("ask.*")))
         if end:
@@ -154,6 +156,15 @@ class Job:
         until(lambda: all(each.exists() for each in paths) or self.state() not in ("PENDING", "RUNNING"))
         return [json.loads(each.read_text()) for each in paths]
 
+    def controls(self, step=0):
+        return {each["control"] for each in self.answers(step)}
+
+    def end(self):
+        """Let its steps end; they are told so with their next connection."""
+        for step in range(len(self.places)):
+            self.answers(step, end=True)
+        until(lambda: self.state() == "COMPLETED")
+
     def state(self):
         return self.shown("JobState")
 
@@ -161,24 +172,71 @@ class Job:
         words = self.cluster.command("scontrol", "--oneliner", "show", "job", self.id).split()
         return next(word.split("=", 1)[1] for word in words if word.startswith(f"{field}="))
 
+    def used(self):
+        """What Slurm accounts for the step: its tasks, and whether it has seen memory of theirs."""
+        columns = "--format=JobID,NTasks,MaxRSS"
+        command = ("sstat", "--noheader", "--parsable2", columns, f"{self.id}.0")
+        name, tasks, memory = self.cluster.command(*command).strip().split("|")
+        return name == f"{self.id}.0", tasks, memory not in ("", "0")
+
+
+@pytest.fixture
+def submit(cluster, tmp_path):
+    """Submits jobs, which are cancelled at the end."""
+    submitted = []
+
+    def submitting(*options, steps=1):
+        place = tmp_path / f"job{len(submitted)}"
+        place.mkdir()
+        submitted.append(Job(cluster, place, *options, steps=steps))
+        return submitted[-1]
+
+    tmp_path.chmod(0o755)
+    yield submitting
+    for job in submitted:
+        cluster.command("scancel", job.id)
+    until(lambda: not cluster.command("squeue", "--noheader").strip())
+
 
 def jobs_of(daemon):
     with Client(daemon.socket) as client:
         return {job.job: job for job in client.status().jobs}
 
 
-def test_the_connections_of_a_step_are_flows_of_its_job_in_slurms_own_cgroup(cluster, daemon_up, tmp_path):
-    job = Job(cluster, tmp_path, "-n2", "--mem=400", "--job-name=train")
+def seen(daemon, job, **values):
+    """The status of a job, waited for."""
+
+    def found():
+        status = jobs_of(daemon).get(job.name)
+        return (
+            status if status and all(getattr(status, name) == each for name, each in values.items()) else None
+        )
+
+    return until(found)
+
+
+def cgroup_of_tasks(job, answers):
+    name = answers[0]["cgroup"]
+    assert f"/job_{job.id}/step_0/user/task_" in name
+    return cgroup_root() / name[1:].rsplit("/", 1)[0]
+
+
+def step_daemon(job, step):
+    """The process of slurmstepd for a step."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and f"[{job.id}.{step}]" in (entry / "cmdline").read_text():
+            return int(entry.name)
+    raise AssertionError(f"no slurmstepd of {job.id}.{step}")
+
+
+def test_the_connections_of_a_step_are_flows_of_its_job_in_slurms_own_cgroup(submit, daemon_up):
+    job = submit("--job-name=train")
     answers = job.answers()
-    assert {each["control"] for each in answers} == {"mltcp_reno"}
-    for rank, each in enumerate(answers):
-        assert f"/job_{job.id}/step_0/user/task_{rank}" in each["cgroup"]
-        assert each["cgroup"].endswith(f"task_{rank}")
-        assert each["cpus"] == 1
-    step = cgroup_root() / answers[0]["cgroup"].lstrip("/").split("/user/")[0]
-    assert (step / "memory.max").read_text() == f"{200 << 20}\n"
-    seen = until(lambda: (found := jobs_of(daemon_up).get(job.name)) and found.flows == 2 and found)
-    assert (seen.label, seen.user, seen.control) == ("train", "nobody", "mltcp_reno")
+    assert [(each["control"], each["cpus"]) for each in answers] == [("mltcp_reno", 1)] * 2
+    tasks = cgroup_of_tasks(job, answers)
+    assert (tasks / "memory.max").read_text() == f"{200 << 20}\n"
+    status = seen(daemon_up, job, flows=2)
+    assert (status.label, status.user, status.control) == ("train", "nobody", "mltcp_reno")
     printed = subprocess.run(
         [sys.executable, "-m", "mltcp.cli", "status"],
         env={**os.environ, "MLTCP_DAEMON": str(daemon_up.socket), "COLUMNS": "120"},
@@ -186,13 +244,105 @@ def test_the_connections_of_a_step_are_flows_of_its_job_in_slurms_own_cgroup(clu
         text=True,
     ).stdout
     assert f"{job.name} train" in printed
-    used = cluster.command(
-        "sstat", "--noheader", "--parsable2", "--format=JobID,NTasks,MaxRSS", f"{job.id}.0"
-    ).strip()
-    assert used.startswith(f"{job.id}.0|2|")
-    assert not used.endswith("|0")
-    job.answers(end=True)
-    until(lambda: job.state() == "COMPLETED")
+    until(lambda: job.used() == (True, "2", True))
+    job.end()
     until(lambda: job.name not in jobs_of(daemon_up))
-    assert not step.exists()
-    assert "mltcp" not in Path(tmp_path / "out").read_text()
+    assert not tasks.exists()
+    assert (job.places[0].parent / "out").read_text() == ""
+
+
+def test_without_the_daemon_it_is_the_same_job_and_slurmds_log_says_what_is_missing(
+    submit, cluster, daemon_up
+):
+    known = submit()
+    known.answers()
+    known.end()
+    daemon_up.stop()
+    job = submit()
+    answers = job.answers()
+    assert not {each["control"] for each in answers} & {"mltcp_reno", "mltcp_cubic", "mltcp_dctcp"}
+    assert (cgroup_of_tasks(job, answers) / "memory.max").read_text() == f"{200 << 20}\n"
+    until(lambda: job.used() == (True, "2", True))
+    job.end()
+    for field in ("TRES", "ExitCode", "NumCPUs", "JobState", "Restarts"):
+        assert job.shown(field) == known.shown(field)
+    assert f"mltcp: {job.name} runs without MLTCP: no mltcpd answers at" in cluster.log("slurmd.n1")
+
+
+def test_a_daemon_that_does_not_answer_does_not_keep_a_step_from_running(submit, cluster, daemon_up):
+    os.kill(daemon_up.pid, signal.SIGSTOP)
+    try:
+        job = submit()
+        job.answers()
+        job.end()
+    finally:
+        os.kill(daemon_up.pid, signal.SIGCONT)
+    assert f"mltcp: {job.name} runs without MLTCP: mltcpd does not reply" in cluster.log("slurmd.n1")
+
+
+def test_a_cancelled_job_is_released(submit, cluster, daemon_up):
+    job = submit()
+    assert job.controls() == {"mltcp_reno"}
+    cluster.command("scancel", job.id)
+    until(lambda: job.name not in jobs_of(daemon_up))
+    assert job.state() == "CANCELLED"
+
+
+def test_a_step_whose_slurmstepd_is_killed_is_released_with_its_last_process(submit, daemon_up):
+    job = submit()
+    answers = job.answers()
+    os.kill(step_daemon(job, 0), signal.SIGKILL)
+    tasks = cgroup_of_tasks(job, answers)
+    if tasks.exists():
+        (tasks / "cgroup.kill").write_text("1")
+    until(lambda: job.name not in jobs_of(daemon_up))
+
+
+def test_the_end_of_slurmd_changes_nothing(submit, cluster, daemon_up):
+    job = submit()
+    assert job.controls() == {"mltcp_reno"}
+    cluster.kill("slurmd.n1")
+    assert job.controls() == {"mltcp_reno"}
+    seen(daemon_up, job, flows=4)
+    cluster.start("slurmd.n1")
+    assert job.controls() == {"mltcp_reno"}
+    job.end()
+    until(lambda: job.name not in jobs_of(daemon_up))
+
+
+def test_a_killed_daemon_has_the_step_and_its_flows_again(submit, daemon_up):
+    job = submit("--job-name=train")
+    assert job.controls() == {"mltcp_reno"}
+    seen(daemon_up, job, flows=2)
+    daemon_up.stop(signal.SIGKILL)
+    daemon_up.start()
+    assert job.controls() == {"mltcp_reno"}
+    seen(daemon_up, job, flows=4, label="train", user="nobody")
+    job.end()
+    until(lambda: job.name not in jobs_of(daemon_up))
+
+
+def test_two_steps_are_one_job_and_two_jobs_of_a_node_are_two(submit, daemon_up):
+    both, other = submit(steps=2), submit()
+    assert [both.controls(0), both.controls(1), other.controls()] == [{"mltcp_reno"}] * 3
+    # The batch step is a member, too.
+    assert seen(daemon_up, both, flows=4).ranks == 3
+    assert seen(daemon_up, other, flows=2).ranks == 2
+    both.answers(0, end=True)
+    seen(daemon_up, both, flows=2, ranks=2)
+    other.end()
+    until(lambda: other.name not in jobs_of(daemon_up))
+    assert both.controls(1) == {"mltcp_reno"}
+
+
+def test_a_step_is_a_job_and_has_the_control_that_the_administrator_chooses(submit, plugin, daemon_up):
+    plugstack = plugin.with_name("plugstack.conf")
+    before = plugstack.read_text()
+    plugstack.write_text(f"{before.strip()} by=step cc=mltcp_cubic\n")
+    try:
+        job = submit(steps=2)
+        assert [job.controls(0), job.controls(1)] == [{"mltcp_cubic"}] * 2
+    finally:
+        plugstack.write_text(before)
+    names = {f"{job.name}.{step}" for step in ("batch", "0", "1")}
+    until(lambda: names <= jobs_of(daemon_up).keys())

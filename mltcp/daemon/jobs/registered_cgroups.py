@@ -37,7 +37,7 @@ class RegisteredCgroup:
     """A cgroup as a member of a job.
 
     Attributes:
-        peer: the owner of the job, and the process that has registered the cgroup.
+        peer: the process that has registered it.
         name: its path below the root of the hierarchy, as /proc/PID/cgroup has it.
         inode: of its directory, which no later cgroup of that name has.
     """

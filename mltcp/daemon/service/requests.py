@@ -115,19 +115,20 @@ class RequestHandler:
         if not peer.is_root:
             raise DeniedError("attach: only root may register a cgroup; `mltcp run` needs no privilege")
         owner = Peer(peer.pid, fields.whole("uid", 0, (1 << 32) - 2, peer.uid), peer.gid)
-        return [_registered(self._attached(owner, fields))]
+        return [_registered(self._attached(owner, peer, fields))]
 
     def attach_again(self, left: LeftCgroup) -> None:
         """Make a registration of a former daemon again, unless its cgroup has ended. Raises MltcpError."""
         fields = Fields(left.request)
+        daemon = Peer(os.getpid(), os.getuid(), os.getgid())
         owner = Peer(os.getpid(), fields.whole("uid", 0, (1 << 32) - 2, 0), 0)
-        if RegisteredCgroup.present(owner, fields.text("cgroup", most=_LONGEST_CGROUP)).inode == left.inode:
-            self._attached(owner, fields, left)
+        if RegisteredCgroup.present(daemon, fields.text("cgroup", most=_LONGEST_CGROUP)).inode == left.inode:
+            self._attached(owner, daemon, fields, left)
 
-    def _attached(self, owner: Peer, fields: Fields, left: LeftCgroup | None = None) -> Job:
+    def _attached(self, owner: Peer, asker: Peer, fields: Fields, left: LeftCgroup | None = None) -> Job:
         """Register a cgroup for a job, which is begun if it is the first; again is the same."""
         jobs, name, instance = self._manager.jobs, fields.job_name("job"), fields.text("instance", "", 64)
-        cgroup = RegisteredCgroup.present(owner, fields.text("cgroup", most=_LONGEST_CGROUP))
+        cgroup = RegisteredCgroup.present(asker, fields.text("cgroup", most=_LONGEST_CGROUP))
         former = self._former_job(cgroup)
         job = jobs.find(owner.uid, name, instance)
         if former is not None and former is job:
