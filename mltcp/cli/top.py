@@ -78,7 +78,7 @@ COLUMNS = (
     Column("user", "the user who runs it", lambda j: j.user, lambda j: j.user, 8, 4, False),
     Column(
         "ranks",
-        "its registered processes on this host",
+        "its registered processes, and cgroups, on this host",
         lambda j: str(j.ranks),
         lambda j: j.ranks,
         5,

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -80,8 +81,16 @@ def until(condition):
 
 
 @pytest.fixture(scope="module")
-def plugin(tmp_path_factory):
-    compiled = tmp_path_factory.mktemp("plugin") / "mltcp.so"
+def public():
+    """A directory that the users of the jobs may enter."""
+    with tempfile.TemporaryDirectory(prefix="mltcp-steps-") as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def plugin(public):
+    compiled = public / "mltcp.so"
     command = ["cc", "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", str(compiled), str(PLUGIN)]
     if not Path("/usr/include/slurm/spank.h").exists() or not shutil.which("cc"):
         pytest.skip("needs a C compiler and the headers of Slurm: apt-get install gcc libslurm-dev")
@@ -113,6 +122,7 @@ def cluster(plugin, daemon):
     files = {"cgroup.conf": CGROUPS.format(root=root)}
     settings = SETTINGS.format(plugstack=plugstack)
     with SlurmCluster({"n1": 0}, cpus=2, memory_mb=1000, settings=settings, files=files) as running:
+        running.directory.chmod(0o755)  # users' commands read slurm.conf
         yield running
 
 
@@ -154,6 +164,8 @@ class Job:
         (place / f"ask.{number}").touch()
         paths = [place / f"answer.{number}.{rank}" for rank in range(2)]
         until(lambda: all(each.exists() for each in paths) or self.state() not in ("PENDING", "RUNNING"))
+        if not all(each.exists() for each in paths):
+            pytest.fail(f"{self.state()}: {(place.parent / 'out').read_text()}")
         return [json.loads(each.read_text()) for each in paths]
 
     def controls(self, step=0):
@@ -181,17 +193,15 @@ class Job:
 
 
 @pytest.fixture
-def submit(cluster, tmp_path):
+def submit(cluster, public):
     """Submits jobs, which are cancelled at the end."""
     submitted = []
 
     def submitting(*options, steps=1):
-        place = tmp_path / f"job{len(submitted)}"
-        place.mkdir()
+        place = Path(tempfile.mkdtemp(dir=public))
         submitted.append(Job(cluster, place, *options, steps=steps))
         return submitted[-1]
 
-    tmp_path.chmod(0o755)
     yield submitting
     for job in submitted:
         cluster.command("scancel", job.id)
