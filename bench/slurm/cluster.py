@@ -91,7 +91,7 @@ class SlurmCluster:
 
     Args:
         nodes: the number of GPUs of each node.
-        cpus: of each node.
+        cpus, memory_mb: of each node; 0: as Slurm assumes.
         running: whether the nodes run; otherwise Slurm knows them only.
         accounting: whether ``sacct`` works, with a database of its own.
         topology: the topology.conf; None: none.
@@ -108,6 +108,7 @@ class SlurmCluster:
         nodes: Mapping[str, int],
         *,
         cpus: int = 64,
+        memory_mb: int = 0,
         running: bool = True,
         accounting: bool = False,
         topology: str | None = None,
@@ -124,6 +125,7 @@ class SlurmCluster:
             "PATH": f"{_PATH}:{os.environ.get('PATH', '')}",
         }
         self._nodes, self._cpus, self._running, self._accounting = dict(nodes), cpus, running, accounting
+        self._memory_mb = memory_mb
         self._ports = {name: free_port() for name in ("slurmctld", "slurmdbd", "database", *nodes)}
         self._commands: dict[str, Sequence[str]] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -209,6 +211,7 @@ class SlurmCluster:
             )
         for name, gpus in self._nodes.items():
             gres = f" Gres=gpu:{gpus}" if gpus else ""
+            gres += f" RealMemory={self._memory_mb}" if self._memory_mb else ""
             text += (
                 f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={self._ports[name]} "
                 f"CPUs={self._cpus}{gres} State=UNKNOWN\n"

@@ -17,6 +17,12 @@ SUBCOMMANDS = tuple(
         ("unload", "controls", "unregister congestion controls (all when none is named)"),
         ("status", "status", "show controls, jobs and flows"),
         ("run", "run", "run a program with its TCP connections under MLTCP"),
+        (
+            "attach",
+            "attach",
+            "make the connections of an existing cgroup, such as a container's, flows of a job",
+        ),
+        ("detach", "attach", "end that"),
         ("daemon", "daemon", "serve the jobs of this host; the only part that needs privileges"),
         (
             "restore",

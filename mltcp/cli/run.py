@@ -7,8 +7,9 @@ import os
 import time
 from collections.abc import Sequence
 
+from mltcp.cli.job_options import add_job_options, check_iteration_options
 from mltcp.cli.program import Program, run, run_in_job_of_daemon
-from mltcp.control.aggressiveness import LARGEST_FACTOR, Aggressiveness, Shape
+from mltcp.control.aggressiveness import LARGEST_FACTOR, Aggressiveness
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import check_number
 from mltcp.core.wrapped_backends import WRAP, parse_wrapped
@@ -36,24 +37,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument(
         "--job", metavar="NAME", help="name of the job (default: the program's name and pid)"
     )
-    command.add_argument(
-        "--cc",
-        metavar="NAME",
-        help=f"congestion control (default {DEFAULT_CONTROL}, or that of the daemon)",
-    )
-    command.add_argument(
-        "--total-bytes", type=int, metavar="N", help="bytes this host sends per iteration (default: learned)"
-    )
-    command.add_argument(
-        "--gap", type=float, metavar="S", help="a longer silence ends an iteration (default: learned)"
-    )
-    command.add_argument(
-        "--function",
-        metavar="F",
-        help=f"of {', '.join(s.label for s in Shape)} (default linear, or that of the daemon)",
-    )
-    command.add_argument("--slope", type=float, help="of F (default 1.75; of remaining 15.67)")
-    command.add_argument("--intercept", type=float, help="of F (default 0.25; of remaining 0.33)")
+    add_job_options(command)
     command.add_argument(
         "--start",
         metavar="WAY",
@@ -126,10 +110,7 @@ def _registration(options: argparse.Namespace, job: KernelJob) -> Registration:
 
 
 def _job(options: argparse.Namespace, arguments: Sequence[str]) -> KernelJob:
-    if options.total_bytes is not None and options.total_bytes <= 0:
-        raise UsageError(f"--total-bytes: expected a positive number of bytes, got {options.total_bytes}")
-    if options.gap is not None and not 0 < options.gap < 3600:
-        raise UsageError(f"--gap: expected more than 0 and less than 3600 seconds, got {options.gap}")
+    check_iteration_options(options)
     aggressiveness = Aggressiveness.from_name(options.function or "linear", options.slope, options.intercept)
     gap_ns = None if options.gap is None else int(options.gap * 1e9)
     return KernelJob(

@@ -68,8 +68,8 @@ def _bar(ratio: float) -> str:
 COLUMNS = (
     Column(
         "job",
-        "the job's name; for a job of another user, the user, if the column user is not shown",
-        lambda j: j.job,
+        "the job's name and its label; for a job of another user, the user, if the column user is not shown",
+        lambda j: f"{j.job} {j.label}".rstrip(),
         lambda j: j.job,
         14,
         0,
@@ -78,7 +78,7 @@ COLUMNS = (
     Column("user", "the user who runs it", lambda j: j.user, lambda j: j.user, 8, 4, False),
     Column(
         "ranks",
-        "its registered processes on this host",
+        "its registered processes, and cgroups, on this host",
         lambda j: str(j.ranks),
         lambda j: j.ranks,
         5,

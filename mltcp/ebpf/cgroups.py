@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 from mltcp.ebpf.mounts import cgroup_root
 
 CGROUP = "mltcp"
@@ -36,8 +36,34 @@ def cgroup_of(pid: int) -> Path:
         raise NotAvailableError(f"the cgroup of process {pid} is not known: {error.strerror}") from None
     for line in lines:
         if line.startswith("0::"):
-            return cgroup_root() / line[3:].lstrip("/")
+            return path_of_cgroup(line[3:])
     raise NotAvailableError("this kernel has no cgroup v2")
+
+
+def path_of_cgroup(name: str) -> Path:
+    """The directory of a cgroup that /proc/PID/cgroup calls `name`.
+
+    Raises:
+        NotAvailableError: there is no cgroup v2.
+    """
+    return cgroup_root() / name.lstrip("/")
+
+
+def name_of_cgroup(path: Path) -> str:
+    """The name of a cgroup as in /proc/PID/cgroup, of its directory.
+
+    Raises:
+        UsageError: it is not a directory below the root of the cgroup v2 hierarchy.
+        NotAvailableError: there is no cgroup v2.
+    """
+    root = cgroup_root()
+    try:
+        resolved = path.resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    if not resolved.is_dir() or root.resolve() not in resolved.parents:
+        raise UsageError(f"{path}: expected the directory of a cgroup below {root}")
+    return f"/{resolved.relative_to(root.resolve())}"
 
 
 def job_cgroup_name(uid: int, job: str, instance: str) -> str:

@@ -66,6 +66,28 @@ class Registration:
 
 
 @dataclass(frozen=True)
+class CgroupRegistration:
+    """The registration of an existing cgroup for a job. The other fields are those of :class:`Registration`.
+
+    Attributes:
+        cgroup: its name, as in /proc/PID/cgroup.
+        label: shown beside the job's name; at most 64 characters.
+        uid: of the owner of the job.
+    """
+
+    cgroup: str
+    job: str
+    label: str = ""
+    uid: int = 0
+    control: str = "default"
+    function: str | None = None
+    slope: float | None = None
+    intercept: float | None = None
+    total_bytes: int = 0
+    gap_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class Registered:
     """The daemon's reply to a registration; `how` as in JobStatus, `mark` of its paced sockets (0: none)."""
 
@@ -138,10 +160,31 @@ class Client:
             UsageError: a field is malformed.
             NotAvailableError: the host cannot do it.
         """
+        return self._registered("register", registration)
+
+    def attach(self, registration: CgroupRegistration) -> Registered:
+        """Make the new connections of a cgroup flows of a job, until the last process in it ends; needs root.
+
+        Raises:
+            UsageError: a field is malformed, there is no such cgroup, or it is registered for another job.
+            DeniedError: not root.
+            NotAvailableError: the host cannot do it.
+        """
+        return self._registered("attach", registration)
+
+    def detach(self, cgroup: str) -> None:
+        """End the registration of a cgroup.
+
+        Raises:
+            DeniedError: it is not registered, or for another user's job.
+        """
+        self.ask("detach", cgroup=cgroup)
+
+    def _registered(self, request: str, registration: Registration | CgroupRegistration) -> Registered:
         given = {
             field: value for field, value in dataclasses.asdict(registration).items() if value is not None
         }
-        reply = self.ask("register", **given)
+        reply = self.ask(request, **given)
         return Registered(reply["number"], reply["how"], reply["control"], reply["mark"])
 
     def add_flows(self, descriptors: Sequence[int]) -> tuple[Refused, ...]:

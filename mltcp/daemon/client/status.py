@@ -45,8 +45,8 @@ class JobStatus:
 
     `how`: ``kernel`` (an eBPF congestion control scales its windows), ``tc`` (its class is paced), ``none``.
     `control` is the congestion control of its flows, except of the `left_alone` ones, which another program has given
-    other settings. Times are None until an iteration has been seen. `slowdown` is the
-    typical iteration time over the best one seen. `marks` counts ECN-marked segments (delivered_ce).
+    other settings. Times are None until an iteration has been seen. `label` is shown beside the job's name.
+    `slowdown` is the typical iteration time over the best one seen. `marks` counts ECN-marked segments (delivered_ce).
     """
 
     number: int
@@ -76,6 +76,7 @@ class JobStatus:
     total_bytes: int = 0
     gap_s: float = 0.0
     left_alone: int = 0
+    label: str = ""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ class Job:
         retransmits, marks, acked_bytes: sums over all flows, closed ones included.
         setting: the number of requests whose settings are on their way to flows.
         left_alone: the number of flows that another program has given other settings.
+        former_entry: the number that it had in the kernel under a former daemon; 0: none.
+        label: shown beside its name.
     """
 
     number: int
@@ -55,6 +57,8 @@ class Job:
     bytes_per_s: float = 0.0
     setting: int = 0
     left_alone: int = 0
+    former_entry: int = 0
+    label: str = ""
 
     @property
     def gap_ns(self) -> int:

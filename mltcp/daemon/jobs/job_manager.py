@@ -13,6 +13,7 @@ from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.job import NO_CONTROL, Job, Mechanism
 from mltcp.daemon.jobs.job_table import JobTable
 from mltcp.daemon.jobs.limits import Limits
+from mltcp.daemon.jobs.registered_cgroups import RegisteredCgroup, RegisteredCgroups
 from mltcp.ebpf.congestion_controls import CONTROLS, available
 
 _log = logging.getLogger("mltcp.daemon")
@@ -30,6 +31,7 @@ class JobManager:
         mechanisms: a job that asks for a congestion control gets the first one that accepts it.
         default: the mechanism of a job that asks for none in particular.
         attachments: the cgroups of processes that asked to be attached.
+        cgroups: that root has registered.
         aggressiveness: F of a job that does not specify it.
         listener: called with every finished iteration.
         limits: of users.
@@ -43,12 +45,14 @@ class JobManager:
         mechanisms: Sequence[Mechanism],
         default: Mechanism,
         attachments: Attachments,
+        cgroups: RegisteredCgroups,
         aggressiveness: Aggressiveness,
         listener: Listener,
         limits: Limits = Limits(),  # noqa: B008 (frozen)
     ) -> None:
         self.mechanisms = tuple(mechanisms)
         self.attachments = attachments
+        self.cgroups = cgroups
         self.aggressiveness = aggressiveness
         self.limits = limits
         self.jobs = JobTable(limits.jobs)
@@ -96,9 +100,17 @@ class JobManager:
     def end(self, job: Job, why: str) -> None:
         """End a job; its processes, if any are left, run on without the daemon."""
         self.attachments.end(job)
+        self.cgroups.end(job)
         job.mechanism.remove_job(job)
         self.jobs.remove(job)
         _log.info("%s ends after %d iterations: %s", job, job.times.count, why)
+
+    def release(self, cgroup: RegisteredCgroup, why: str) -> None:
+        """End the registration of a cgroup, and the job if that was its last member."""
+        self.cgroups.detach(cgroup)
+        job = self.jobs.leave(cgroup)
+        if job is not None and not job.members:
+            self.end(job, why)
 
     def change(self, job: Job, aggressiveness: Aggressiveness) -> None:
         """Give a job another F."""
@@ -125,6 +137,8 @@ class JobManager:
             before = job.acked_bytes
             job.mechanism.update_counters(job)
             job.bytes_per_s = (job.acked_bytes - before) / elapsed_s
+        for cgroup in self.cgroups.over():
+            self.release(cgroup, f"the last process in cgroup {cgroup.name} has ended")
         self.attachments.remove_empty_cgroups()
 
     def report(self, job: Job, number: int, duration_s: float, sent_bytes: int) -> None:

@@ -33,8 +33,10 @@ class Peer:
 
 
 class Member(Protocol):
-    """A connection that can be a member of a job: :class:`mltcp.daemon.service.server.Connection`."""
+    """A member of a job: a :class:`mltcp.daemon.service.server.Connection`, or a registered cgroup."""
 
-    peer: Peer
+    @property
+    def peer(self) -> Peer:
+        """The process at its other end, or that has registered it."""
 
     def __hash__(self) -> int: ...

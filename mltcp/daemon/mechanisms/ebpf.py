@@ -157,6 +157,13 @@ class EbpfMechanism:
 
     def _entry(self, job: Job) -> int:
         """The number of the job's map entry, which is made when it is first needed."""
+        former = job.former_entry
+        if (
+            job.number not in self._entries
+            and former not in self._jobs
+            and self._map.inherit(former, job.name)
+        ):
+            self._keep_entry(job, former)
         if job.number not in self._entries:
             self._keep_entry(job, self._map.enter(job.name, job.aggressiveness, job.total_bytes, job.gap_ns))
         return self._entries[job.number]

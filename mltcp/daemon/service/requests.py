@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.errors import MltcpError, UsageError, shown
-from mltcp.daemon.client.protocol import Fields
+from mltcp.daemon.client.protocol import DeniedError, Fields
 from mltcp.daemon.descriptors.workers import PassedFlows
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow, RefusedFlow
 from mltcp.daemon.jobs.job import NO_CONTROL, Job, may_see
 from mltcp.daemon.jobs.job_manager import DEFAULT_CONTROL, JobManager
 from mltcp.daemon.jobs.peer import Peer
+from mltcp.daemon.jobs.registered_cgroups import LeftCgroup, RegisteredCgroup
 from mltcp.daemon.service.server import Connection, DaemonServer, Reply
 from mltcp.daemon.service.status_builder import StatusBuilder
 
@@ -24,6 +26,11 @@ JOBS_PER_PACKET = 48
 MAX_FLOWS_PER_JOB = 8192
 _LARGEST_TOTAL_BYTES = 1 << 47
 _LONGEST_S = 3600.0
+_LONGEST_CGROUP = 4096
+_ATTACH_FIELDS = (
+    *("job", "instance", "label", "uid", "cgroup", "control", "function", "slope", "intercept"),
+    *("total_bytes", "gap_s", "ranks"),
+)
 
 
 class RequestHandler:
@@ -39,6 +46,8 @@ class RequestHandler:
         self._status = status
         self._requests: dict[str, Callable[[Connection, Fields], Iterable[Reply]]] = {
             "register": self._register,
+            "attach": self._attach,
+            "detach": self._detach,
             "flows": self._no_flows,
             "iteration": self._iteration,
             "progress": self._progress,
@@ -99,15 +108,62 @@ class RequestHandler:
             if not job.members:
                 self._manager.end(job, "its process could not be attached")
             raise
-        mechanism = job.mechanism
-        return [
-            {
-                "number": job.number,
-                "how": mechanism.name,
-                "control": job.control,
-                "mark": mechanism.mark(job),
-            }
-        ]
+        return [_registered(job)]
+
+    def _attach(self, connection: Connection, fields: Fields) -> Iterable[Reply]:
+        peer = connection.peer
+        if not peer.is_root:
+            raise DeniedError("attach: only root may register a cgroup; `mltcp run` needs no privilege")
+        owner = Peer(peer.pid, fields.whole("uid", 0, (1 << 32) - 2, peer.uid), peer.gid)
+        return [_registered(self._attached(owner, peer, fields))]
+
+    def attach_again(self, left: LeftCgroup) -> None:
+        """Make a registration of a former daemon again, unless its cgroup has ended. Raises MltcpError."""
+        fields = Fields(left.request)
+        daemon = Peer(os.getpid(), os.getuid(), os.getgid())
+        owner = Peer(os.getpid(), fields.whole("uid", 0, (1 << 32) - 2, 0), 0)
+        if RegisteredCgroup.present(daemon, fields.text("cgroup", most=_LONGEST_CGROUP)).inode == left.inode:
+            self._attached(owner, daemon, fields, left)
+
+    def _attached(self, owner: Peer, asker: Peer, fields: Fields, left: LeftCgroup | None = None) -> Job:
+        """Register a cgroup for a job, which is begun if it is the first; again is the same."""
+        jobs, name, instance = self._manager.jobs, fields.job_name("job"), fields.text("instance", "", 64)
+        cgroup = RegisteredCgroup.present(asker, fields.text("cgroup", most=_LONGEST_CGROUP))
+        former = self._former_job(cgroup)
+        job = jobs.find(owner.uid, name, instance)
+        if former is not None and former is job:
+            return job
+        if former is not None:
+            raise UsageError(f"cgroup: expected one without a job, got {cgroup.name}, which is of {former}")
+        if job is None:
+            job = self._new_job(owner, name, instance, fields)
+            job.former_entry = 0 if left is None else left.entry
+            self._manager.begin(job)
+        jobs.join(job, cgroup, 0)
+        try:
+            has_begun = left is not None and left.has_begun
+            self._manager.cgroups.attach(cgroup, job, _remembered(fields), has_begun)
+        except Exception:
+            self._manager.release(cgroup, "its cgroup could not be attached")
+            raise
+        return job
+
+    def _former_job(self, cgroup: RegisteredCgroup) -> Job | None:
+        """The job that a cgroup is registered for. An earlier one of the same name is released."""
+        known = self._manager.cgroups.named(cgroup.name)
+        if known is not None and known.inode != cgroup.inode:
+            self._manager.release(known, f"cgroup {known.name} is gone")
+            return None
+        return None if known is None else self._manager.cgroups.job_of(known)
+
+    def _detach(self, connection: Connection, fields: Fields) -> Iterable[Reply]:
+        name = fields.text("cgroup", most=_LONGEST_CGROUP)
+        cgroup = self._manager.cgroups.named(name)
+        job = None if cgroup is None else self._manager.cgroups.job_of(cgroup)
+        if cgroup is None or job is None or not may_see(job, connection.peer):
+            raise DeniedError(f"{connection.peer.user} has no job with cgroup {shown(name)}")
+        self._manager.release(cgroup, f"{connection.peer} has detached its last cgroup")
+        return [{}]
 
     def _new_job(self, peer: Peer, name: str, instance: str, fields: Fields) -> Job:
         asked = fields.text("control", DEFAULT_CONTROL, 15)
@@ -127,6 +183,7 @@ class RequestHandler:
             total_bytes=total_bytes,
             gap_s=fields.number("gap_s", 0, _LONGEST_S, 0),
             ranks=fields.whole("ranks", 1, 1 << 24, 1),
+            label=fields.text("label", "", 64),
         )
 
     def _function(self, peer: Peer, fields: Fields, former: Aggressiveness) -> Aggressiveness:
@@ -220,6 +277,22 @@ def send_event(server: DaemonServer, job: Job, event: Mapping[str, Any]) -> None
     for connection in server.subscribers():
         if may_see(job, connection.peer):
             connection.send({"event": "iteration", "job": job.number, "name": job.name, **event})
+
+
+def _registered(job: Job) -> Reply:
+    """The reply to a registration."""
+    mechanism = job.mechanism
+    return {
+        "number": job.number,
+        "how": mechanism.name,
+        "control": job.control,
+        "mark": mechanism.mark(job),
+    }
+
+
+def _remembered(fields: Fields) -> dict[str, Any]:
+    """The fields of an `attach` that make the same registration again."""
+    return {name: fields[name] for name in _ATTACH_FIELDS if name in fields}
 
 
 def _aggressiveness(fields: Fields, former: Aggressiveness) -> Aggressiveness:

@@ -21,6 +21,7 @@ from mltcp.daemon.jobs.job import Mechanism
 from mltcp.daemon.jobs.job_manager import JobManager
 from mltcp.daemon.jobs.job_table import LAST_NUMBER
 from mltcp.daemon.jobs.outside_changes import OutsideChanges
+from mltcp.daemon.jobs.registered_cgroups import RegisteredCgroups
 from mltcp.daemon.journal.changes import ControlChange
 from mltcp.daemon.journal.journal import Journal
 from mltcp.daemon.journal.restore import restore
@@ -100,6 +101,7 @@ class _Daemon:
             mechanisms,
             default=tc or ebpf or plain,
             attachments=Attachments(controls, configuration.limits.attached),
+            cgroups=RegisteredCgroups(controls, configuration.journal.parent),
             aggressiveness=configuration.aggressiveness,
             listener=lambda job, event: send_event(self._server, job, event),
             limits=configuration.limits,
@@ -117,7 +119,7 @@ class _Daemon:
             refused,
             changes,
         )
-        handler = RequestHandler(self._manager, self._status)
+        handler = self._handler = RequestHandler(self._manager, self._status)
         workers = DescriptorWorkers(None if job_map is None else job_map.flows_descriptor)
         self._server = DaemonServer(
             configuration.socket, configuration.group, handler, workers, configuration.limits
@@ -223,6 +225,7 @@ class _Daemon:
         with suppress(MltcpError, OSError):
             self._parent_cgroup = hold_parent_cgroup()
         privileges.drop()
+        self._attach_left_cgroups()
         self._status.all()
         if self._configuration.metrics is not None:
             from mltcp.daemon.service.metrics import serve as serve_metrics
@@ -236,6 +239,14 @@ class _Daemon:
         _log.info("listening at %s", self._configuration.socket)
         _notify("READY=1")
 
+    def _attach_left_cgroups(self) -> None:
+        """Make the registrations of cgroups again that the last daemon has left."""
+        for left in self._manager.cgroups.left():
+            try:
+                self._handler.attach_again(left)
+            except MltcpError as error:
+                _log.info("a registered cgroup is not attached again: %s", error)
+
     def _count(self) -> None:
         self._manager.count()
         self._status.all()
@@ -244,6 +255,7 @@ class _Daemon:
         """Close everything except the changes that the journal undoes."""
         # Before the connections, whose end would tell that the attached processes have left their jobs.
         self._manager.attachments.close()
+        self._manager.cgroups.close()
         self._server.close()
         if self._metrics is not None:
             self._metrics.close()

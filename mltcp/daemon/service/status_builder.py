@@ -148,6 +148,7 @@ class StatusBuilder:
             retransmits=job.retransmits,
             marks=job.marks,
             left_alone=job.left_alone,
+            label=job.label,
             **asdict(job.mechanism.state(job)),
         )
 

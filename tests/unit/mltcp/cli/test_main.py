@@ -20,6 +20,10 @@ from mltcp.ebpf import probe
         (["run", "--gap", "0", "--", "true"], ["--gap"]),
         (["run", "--start", "now", "--", "true"], ["now", "kernel", "avoid", "keep"]),
         (["run", "--wrap", "mpi", "--", "true"], ["--wrap", "gloo, nccl", "mpi"]),
+        (["attach", "--cgroup", "/tmp", "--job", "a"], ["/tmp", "the directory of a cgroup"]),
+        (["attach", "--pid", "0", "--job", "a"], ["--pid", "number of a process", "0"]),
+        (["attach", "--pid", "1", "--job", "a", "--gap", "0"], ["--gap"]),
+        (["detach", "--cgroup", "/no/such"], ["/no/such", "No such file"]),
         (["run", "--decrease", "2", "--", "true"], ["--decrease", "between 0 and 1"]),
     ],
 )

@@ -9,6 +9,7 @@ from mltcp.daemon.descriptors.workers import DescriptorWorkers
 from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.job_manager import JobManager
 from mltcp.daemon.jobs.limits import Limits
+from mltcp.daemon.jobs.registered_cgroups import RegisteredCgroups
 from mltcp.daemon.mechanisms.socket import SocketMechanism
 from mltcp.daemon.service.requests import RequestHandler, send_event
 from mltcp.daemon.service.server import DaemonServer
@@ -37,6 +38,7 @@ class Running:
             [mechanism],
             mechanism,
             Attachments(Controls()),
+            RegisteredCgroups(Controls()),
             Aggressiveness(),
             lambda job, event: send_event(self.server, job, event),
             limits,

@@ -8,6 +8,7 @@ from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.job import FinishedIteration, Job
 from mltcp.daemon.jobs.job_manager import JobManager
 from mltcp.daemon.jobs.outside_changes import OutsideChanges
+from mltcp.daemon.jobs.registered_cgroups import RegisteredCgroups
 from mltcp.daemon.mechanisms.ebpf import EbpfMechanism
 from mltcp.daemon.mechanisms.socket import SocketMechanism
 from mltcp.daemon.mechanisms.tc import TcMechanism
@@ -34,7 +35,12 @@ def mechanisms():
 
 def manager(*mechanisms, default=None, listener=lambda job, event: None):
     return JobManager(
-        mechanisms, default or mechanisms[0], Attachments(Controls()), Aggressiveness(), listener
+        mechanisms,
+        default or mechanisms[0],
+        Attachments(Controls()),
+        RegisteredCgroups(Controls()),
+        Aggressiveness(),
+        listener,
     )
 
 

@@ -312,7 +312,7 @@ def test_a_stranger_is_not_told_whether_a_job_exists(client):
         (b"null", "expected a JSON object, got None"),
         (b"{}", "version: expected 1, got None"),
         (b'{"version": 2, "request": "status"}', "version: expected 1, got 2"),
-        (b'{"version": 1}', "request: expected one of register, flows"),
+        (b'{"version": 1}', "request: expected one of register, attach"),
         (b'{"version": 1, "request": ["status"]}', "request: expected one of register"),
         (b'{"version": 1, "request": "register", "job": "a", "slope": NaN}', "slope: expected a number"),
         (b'{"version": 1, "request": "register", "job": "a", "gap_s": 1e999}', "gap_s: expected a number"),
