@@ -28,7 +28,7 @@ UNKNOWN = "unknown"
 
 
 class PacedQdisc(Protocol):
-    """The qdisc on an interface: :class:`mltcp.pacing.htb_qdisc.HtbQdisc`."""
+    """The qdisc on an interface: HtbQdisc (htb_qdisc.py), or MqHtbQdisc (mq_htb_qdisc.py) with several queues."""
 
     interface: str
     left_alone: set[int]
@@ -53,6 +53,12 @@ class PacedQdisc(Protocol):
 
     def change_rates(self, rates: Mapping[int, float]) -> None:
         """Change the rates of classes in place."""
+
+    def rebalance(self) -> None:
+        """Move the jobs' rates to the transmit queues that their packets are in."""
+
+    def owns(self, handle: int) -> bool:
+        """Whether a handle, of a qdisc or class, is in one of our qdiscs."""
 
     def classes(self) -> set[int]:
         """The minor numbers of the jobs' classes."""
@@ -163,6 +169,7 @@ class Pacer:
         changed, gone = self._controller.tick(time.monotonic_ns())
         if changed:
             self._apply(changed)
+        self._each(lambda qdisc: qdisc.rebalance())
         self._cpu_s += time.thread_time() - began_s
         return gone
 
@@ -211,7 +218,7 @@ class Pacer:
         is_root = event.kind == "qdisc" and event.parent == ROOT
         if is_root:
             self._check(qdisc, event.by)
-        elif HANDLE in (event.handle & ~0xFFFF, event.parent & ~0xFFFF):
+        elif qdisc.owns(event.handle) or qdisc.owns(event.parent):
             what = f"the {event.kind} {self._name_of(event)} was {'removed' if event.removed else 'set'}"
             if event.kind == "class":
                 qdisc.left_alone.add(event.handle & 0xFFFF)
