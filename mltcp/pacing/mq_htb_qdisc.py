@@ -6,8 +6,8 @@
           6d6c+Q:N    job N: its rate, times the share of its packets that are in this queue
 
 Packets are classified by their mark: a priority names a class of one HTB qdisc only. The former root is replaced and
-restored in one request, so that no moment exists in which a queue has no qdisc: the kernel attaches none to a queue whose
-qdisc was removed alone, and drops its packets.
+restored in one request each, so that no queue is ever without a qdisc: the kernel attaches none to a queue whose qdisc
+was removed alone, and drops its packets.
 """
 
 from __future__ import annotations
@@ -194,6 +194,15 @@ class MqHtbQdisc(HtbQdisc):
             if abs(wanted_bps - now_bps) > allowed * max(wanted_bps, now_bps):
                 found[_tree(queue) | minor] = wanted_bps
         return found
+
+    def sent_bytes(self, minor: int) -> dict[int, int]:
+        """The bytes that a job's class in each queue has sent since it was added."""
+        use = class_use(self._installed_index())
+        return {
+            queue: use[_tree(queue) | minor].sent_bytes
+            for queue in self._queues
+            if _tree(queue) | minor in use
+        }
 
     # -- the queues of flows -----------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Divides a job's rate over the transmit queues of an interface by where its packets are.
 
-The queue of a flow is the kernel's choice (its hash, or the core that sends), which user space cannot ask for. It shows in
-the bytes that the job's class in each queue sends and holds back.
+The queue of a flow is the kernel's choice (its hash, or the core that sends), which user space cannot ask for. It shows
+in the bytes that the job's class in each queue sends and holds back.
 
 A queue that holds packets back is limited by its share; one that does not, by its flows. Those get what they use, and a
 quarter more to grow; the limited ones divide the rest in proportion to what they hold back, which is in proportion to
@@ -36,8 +36,8 @@ class RateSplit:
 
     Until its first packets each queue has the whole rate: nothing is known, and the interface bounds them together.
     Later the shares of queues in use add up to 1; an idle one keeps a floor, so that a flow that moves there is not
-    starved until the next period. The job exceeds its rate by at most the floors of the queues that its flows have moved
-    to, and for one period.
+    starved until the next period. The job exceeds its rate by at most the floors of the queues that its flows have
+    moved to, and for one period.
     """
 
     def __init__(self, queues: Iterable[int]) -> None:

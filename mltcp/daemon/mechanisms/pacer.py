@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from mltcp.control.aggressiveness import Aggressiveness
@@ -169,7 +170,8 @@ class Pacer:
         changed, gone = self._controller.tick(time.monotonic_ns())
         if changed:
             self._apply(changed)
-        self._each(lambda qdisc: qdisc.rebalance())
+        for qdisc in self._paced():
+            self._change(qdisc, qdisc.rebalance)
         self._cpu_s += time.thread_time() - began_s
         return gone
 
@@ -177,12 +179,16 @@ class Pacer:
         # First, so that no change of others is undone by ours.
         self._notice_changes()
         for qdisc in self._paced():
-            try:
-                qdisc.change_rates({number: share * qdisc.line_rate_bps for number, share in shares.items()})
-            except MltcpError as error:
-                # The next check finds out what has become of the interface, and repairs what it can.
-                _log.warning("%s: rates not changed: %s", qdisc.interface, error)
-                self._states[qdisc.interface] = UNKNOWN
+            rates = {number: share * qdisc.line_rate_bps for number, share in shares.items()}
+            self._change(qdisc, partial(qdisc.change_rates, rates))
+
+    def _change(self, qdisc: PacedQdisc, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except MltcpError as error:
+            # The next check finds out what has become of the interface, and repairs what it can.
+            _log.warning("%s: rates not changed: %s", qdisc.interface, error)
+            self._states[qdisc.interface] = UNKNOWN
 
     def take_cost(self) -> Cost:
         """The cost of the control loop since the last call."""
