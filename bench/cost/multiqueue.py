@@ -2,8 +2,8 @@
 
 Needs root. A veth pair between two namespaces has as many queues as asked for, and mq. In a rate case the job's flows
 send all they can, and `of_rate` is what its classes let through over the rate that was set. In a CPU case as many flows
-as queues send without a limit that matters, through plain mq and through mq with an HTB qdisc for each queue in turn;
-the figure is the CPU time of sender, receiver and control loop.
+as queues send without a limit that matters, through plain mq, one HTB qdisc, and mq with an HTB qdisc for each
+queue in turn; the figure is the CPU time of sender and receiver, and `control_loop` the share of a core besides.
 """
 
 from __future__ import annotations
@@ -20,16 +20,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from bench.cost.benchmark import Row
 from bench.lab.network import namespaces
 from bench.lab.network.single_link import namespace_with_link
 from mltcp.daemon.journal.journal import Journal
+from mltcp.pacing.htb_qdisc import HtbQdisc
 from mltcp.pacing.mq_htb_qdisc import MqHtbQdisc
 from mltcp.pacing.qdiscs import HANDLE
 
+Q = TypeVar("Q", bound=HtbQdisc)
+
 INTERFACE = "wan"
+_ADD_MQ = f"tc qdisc add dev {INTERFACE} root handle 1: mq"
 _ADDRESSES = ("10.79.0.1", "10.79.0.2")
 JOB = 16
 _LINE_RATE_BPS = 100_000_000_000
@@ -81,7 +87,7 @@ def multiqueue_link(queues: int) -> Iterator[MultiqueueLink]:
         for name, address in zip((here, there), _ADDRESSES, strict=True):
             _run(name, f"ip addr add {address}/24 dev {INTERFACE}")
             _run(name, f"ip link set {INTERFACE} up")
-        _run(here, f"tc qdisc add dev {INTERFACE} root handle 1: mq")
+        _run(here, _ADD_MQ)
         yield MultiqueueLink(here, there)
 
 
@@ -164,7 +170,7 @@ def paced(link: MultiqueueLink, flows: int, rate_bps: float, seconds: float) -> 
 
 
 def _paced(rate_bps: float, seconds: float) -> PacedRate:
-    with _installed() as qdisc:
+    with _installed(MqHtbQdisc) as qdisc:
         qdisc.add_class(JOB, rate_bps)
         _control(qdisc, _WARM_UP_S)
         began_s, before = time.monotonic(), qdisc.sent_bytes(JOB)
@@ -175,9 +181,9 @@ def _paced(rate_bps: float, seconds: float) -> PacedRate:
 
 
 @contextmanager
-def _installed() -> Iterator[MqHtbQdisc]:
+def _installed(kind: type[Q]) -> Iterator[Q]:
     with tempfile.TemporaryDirectory() as directory, Journal.locked(Path(directory) / "journal") as journal:
-        qdisc = MqHtbQdisc(INTERFACE, _LINE_RATE_BPS, journal)
+        qdisc = kind(INTERFACE, _LINE_RATE_BPS, journal)
         qdisc.install()
         try:
             yield qdisc
@@ -186,7 +192,7 @@ def _installed() -> Iterator[MqHtbQdisc]:
             qdisc.close()
 
 
-def _control(qdisc: MqHtbQdisc, seconds: float) -> None:
+def _control(qdisc: HtbQdisc, seconds: float) -> None:
     until_s = time.monotonic() + seconds
     while time.monotonic() < until_s:
         qdisc.rebalance()
@@ -198,46 +204,59 @@ def _control(qdisc: MqHtbQdisc, seconds: float) -> None:
 
 @dataclass(frozen=True)
 class CpuCost:
-    """CPU time a byte, and the rate at which it was spent."""
+    """CPU time of sender and receiver a byte, the rate of the bytes, and the control loop's share of one core."""
 
     ns_per_byte: float
     gbps: float
+    control_share: float
 
 
 def _cpu(link: MultiqueueLink, flows: int, seconds: float, repeat: int) -> dict[str, float]:
     """The same connections, and so the same queues, through plain mq and through ours in turn."""
-    plain, ours = [], []
+    plain, one, ours = [], [], []
     with flows_of_a_job(link, flows) as processes:
         time.sleep(_WARM_UP_S)
         for _ in range(repeat):
             plain.append(_cpu_cost(link, processes, lambda: time.sleep(seconds)))
-            ours.append(namespaces.inside(link.here, lambda: _cost_of_ours(link, processes, seconds)))
-    ratios = [mine.ns_per_byte / theirs.ns_per_byte for mine, theirs in zip(ours, plain, strict=True)]
-    return {
-        "mq_gbps": statistics.median(each.gbps for each in plain),
-        "gbps": statistics.median(each.gbps for each in ours),
-        "mq_ns_per_byte": statistics.median(each.ns_per_byte for each in plain),
-        "ns_per_byte": statistics.median(each.ns_per_byte for each in ours),
-        "ratio": statistics.median(ratios),
-        "least_ratio": min(ratios),
-        "largest_ratio": max(ratios),
+            cost = partial(_cost_of, MqHtbQdisc, link, processes, seconds)
+            ours.append(namespaces.inside(link.here, cost))
+            # A chosen mq is never replaced by one HTB qdisc.
+            _run(link.here, f"tc qdisc del dev {INTERFACE} root")
+            cost = partial(_cost_of, HtbQdisc, link, processes, seconds)
+            one.append(namespaces.inside(link.here, cost))
+            _run(link.here, _ADD_MQ)
+    found = _medians("mq", plain) | _medians("one_htb", one) | _medians("mq_htb", ours)
+    ratios = sorted(mine.ns_per_byte / theirs.ns_per_byte for mine, theirs in zip(ours, plain, strict=True))
+    return found | {
+        "ratio_to_mq": statistics.median(ratios),
+        "least": ratios[0],
+        "largest": ratios[-1],
+        "control_loop": statistics.median(each.control_share for each in ours),
     }
 
 
-def _cost_of_ours(link: MultiqueueLink, processes: list[int], seconds: float) -> CpuCost:
-    with _installed() as qdisc:
+def _medians(name: str, costs: list[CpuCost]) -> dict[str, float]:
+    return {
+        f"{name}_gbps": statistics.median(each.gbps for each in costs),
+        f"{name}_ns_per_byte": statistics.median(each.ns_per_byte for each in costs),
+    }
+
+
+def _cost_of(kind: type[HtbQdisc], link: MultiqueueLink, processes: list[int], seconds: float) -> CpuCost:
+    with _installed(kind) as qdisc:
         qdisc.add_class(JOB, _LINE_RATE_BPS)
         _control(qdisc, _WARM_UP_S / 4)
         return _cpu_cost(link, processes, lambda: _control(qdisc, seconds))
 
 
 def _cpu_cost(link: MultiqueueLink, processes: list[int], meanwhile: Callable[[], None]) -> CpuCost:
-    """The CPU time of the sender, the receiver and this process: the control loop is part of the price."""
-    everybody = [*processes, os.getpid()]
-    began_s, cpu_before_s, bytes_before = time.monotonic(), _cpu_s(everybody), _received_bytes(link)
+    own_before_s, began_s = time.process_time(), time.monotonic()
+    cpu_before_s, bytes_before = _cpu_s(processes), _received_bytes(link)
     meanwhile()
-    spent_s, sent = _cpu_s(everybody) - cpu_before_s, _received_bytes(link) - bytes_before
-    return CpuCost(1e9 * spent_s / sent, 8 * sent / (time.monotonic() - began_s) / 1e9)
+    spent_s, sent = _cpu_s(processes) - cpu_before_s, _received_bytes(link) - bytes_before
+    elapsed_s = time.monotonic() - began_s
+    own_share = (time.process_time() - own_before_s) / elapsed_s
+    return CpuCost(1e9 * spent_s / sent, 8 * sent / elapsed_s / 1e9, own_share)
 
 
 def _cpu_s(processes: list[int]) -> float:

@@ -3,8 +3,9 @@
 The queue of a flow is the kernel's choice (its hash, or the core that sends), which user space cannot ask for. It shows
 in the bytes that the job's class in each queue sends and holds back.
 
-A queue that holds packets back is limited by its share; one that does not, by its flows. Those get what they use, and a
-quarter more to grow; the limited ones divide the rest in proportion to what they hold back, which is in proportion to
+A job that uses less than its rate has it divided in proportion to its use. Of one that uses all, a queue that holds
+packets back is limited by its share; one that does not, by its flows. Those get what they use, and a quarter more to
+grow; the limited ones divide the rest in proportion to what they hold back, which is in proportion to
 their flows, since TCP keeps about the same number of bytes of each below its socket. So the bytes that are sent in all
 queues together are those of the job's rate.
 """
@@ -19,6 +20,7 @@ IDLE = 0.001
 
 _HEADROOM = 1.25
 _LIMITED = 0.9
+_LESS_THAN_ITS_RATE = 0.7
 _GAIN = 0.5
 _LEAST_BACKLOG_BYTES = 1500
 
@@ -67,7 +69,7 @@ class RateSplit:
         if not active:
             return
         limited = {queue for queue in active if self._is_limited(queue, use[queue])}
-        if limited:
+        if limited and sum(use[queue].used for queue in active) > _LESS_THAN_ITS_RATE:
             self._divide(use, active, limited)
         else:
             self._keep_proportions(use, active)
