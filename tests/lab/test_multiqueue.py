@@ -1,7 +1,10 @@
 """Jobs on an interface with several transmit queues: rates over any number of flows, and what is restored."""
 
+import json
 import os
 import random
+import subprocess
+import sys
 from contextlib import contextmanager
 
 import pytest
@@ -12,6 +15,7 @@ from mltcp.core.errors import NotAvailableError
 from mltcp.daemon.client.client import Client, Registration
 from mltcp.daemon.journal.journal import Journal
 from mltcp.daemon.journal.restore import restore
+from mltcp.pacing.device_features import TC_OFFLOAD, device_features
 from mltcp.pacing.htb_qdisc import HtbQdisc
 from mltcp.pacing.mq_htb_qdisc import MqHtbQdisc
 from mltcp.pacing.pacing_choice import choose_pacing
@@ -92,6 +96,35 @@ def test_the_daemon_paces_a_registered_job_queue_by_queue_and_leaves_nothing(lin
         until(lambda: client.status().changes_noticed == 1)
         assert daemon.stop() == 0
     assert tc(link.here, "-d", "qdisc", "show") == before
+
+
+def probed(namespace, interface):
+    """What `mltcp probe --json` says of an interface, by need."""
+
+    def run():
+        command = [sys.executable, "-m", "mltcp.cli", "probe", "--json", "--interface", interface]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    done = namespaces.inside(namespace, run)
+    if done.returncode == 2:
+        return done.stderr
+    return {each["need"]: each for each in json.loads(done.stdout)["needs"]}
+
+
+def test_probe_says_how_an_interface_would_be_paced_and_whether_it_could_offload(link):
+    several, one = probed(link.here, INTERFACE), probed(link.here, "eth0")
+    paced_by = "an HTB qdisc for each of 4 transmit queues, because its root is qdisc mq 1:"
+    assert several[f"pacing on {INTERFACE}"]["detail"] == paced_by
+    assert one["pacing on eth0"]["detail"].startswith("one HTB qdisc, because its root is ")
+    assert one["offloaded HTB on eth0"]["detail"] == "hw-tc-offload is off; the daemon does not use it"
+    assert "expected an interface of this host, got 'nosuch'" in probed(link.here, "nosuch")
+
+
+def test_features_of_a_device_are_read_by_their_names(link):
+    features = namespaces.inside(link.here, lambda: device_features(INTERFACE))
+    assert features["tx-checksum-ip-generic"] is True
+    assert features[TC_OFFLOAD] is False
+    assert namespaces.inside(link.here, lambda: device_features("nosuch")) is None
 
 
 # -- restored ----------------------------------------------------------------------------------------------------------
