@@ -5,15 +5,27 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import socket
 from pathlib import Path
 
 from mltcp.core.errors import UsageError
-from mltcp.ebpf.probe import can_run, kernel_fit, probe
+from mltcp.ebpf.probe import Finding, can_run, kernel_fit, probe
+from mltcp.pacing.device_features import TC_OFFLOAD, device_features
+from mltcp.pacing.pacing_choice import choose_pacing
+
+_EXAMPLES = """\
+examples:
+  mltcp probe                      can this host run MLTCP in the kernel?
+  mltcp probe --interface eth0     and how would jobs be paced on eth0, without eBPF?
+  mltcp probe --kernel vmlinux     would the controls fit the kernel of another host?
+"""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``probe`` to the commands."""
-    command = commands.add_parser("probe")
+    command = commands.add_parser(
+        "probe", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     command.add_argument("--json", action="store_true", help="one JSON document")
     command.add_argument(
         "--kernel",
@@ -21,7 +33,30 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="FILE",
         help="check whether the controls fit another kernel: its vmlinux, or a copy of its /sys/kernel/btf/vmlinux",
     )
+    command.add_argument(
+        "--interface",
+        action="append",
+        default=[],
+        metavar="IF",
+        help="say how `mltcp daemon --interface IF` would pace jobs there, and why; may be repeated",
+    )
     command.set_defaults(execute=execute)
+
+
+def pacing_findings(interface: str) -> list[Finding]:
+    """How jobs would be paced on an interface, and whether its device could do it in hardware."""
+    if interface not in {name for _, name in socket.if_nameindex()}:
+        raise UsageError(f"--interface: expected an interface of this host, got {interface!r}")
+    choice = choose_pacing(interface)
+    features = device_features(interface) or {}
+    offload = features.get(TC_OFFLOAD, False)
+    on = f"{TC_OFFLOAD} is {'on' if offload else 'off'}"
+    return [
+        Finding(f"pacing on {interface}", True, str(choice), required=False),
+        Finding(
+            f"offloaded HTB on {interface}", offload, f"{on}; the daemon does not use it", required=False
+        ),
+    ]
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -32,7 +67,10 @@ def execute(options: argparse.Namespace) -> int:
     """
     if options.kernel is not None and not options.kernel.is_file():
         raise UsageError(f"--kernel: expected a file with the types of a kernel, got {options.kernel}")
+    if options.kernel is not None and options.interface:
+        raise UsageError("--interface: expected without --kernel, which is about another host")
     findings = probe() if options.kernel is None else kernel_fit(options.kernel)
+    findings += [found for name in options.interface for found in pacing_findings(name)]
     good = can_run(findings)
     if options.json:
         needs = [dataclasses.asdict(one) for one in findings]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -57,6 +57,17 @@ class ClassStatistics:
     drops: int
     backlog_bytes: int
 
+    def __add__(self, other: ClassStatistics) -> ClassStatistics:
+        return ClassStatistics(
+            self.sent_bytes + other.sent_bytes,
+            self.packets + other.packets,
+            self.drops + other.drops,
+            self.backlog_bytes + other.backlog_bytes,
+        )
+
+
+NO_TRAFFIC = ClassStatistics(0, 0, 0, 0)
+
 
 class HtbQdisc:
     """Our HTB qdisc on an interface of this network namespace.
@@ -71,6 +82,8 @@ class HtbQdisc:
     Attributes:
         left_alone: the minor numbers of classes that another program has changed or removed, which are not changed.
     """
+
+    root_kind = "htb"
 
     def __init__(
         self,
@@ -113,19 +126,21 @@ class HtbQdisc:
         Raises:
             NotAvailableError: there is no such interface, or its root qdisc may not be replaced.
         """
-        root = root_of(self.interface)
-        if root is None:
-            raise NotAvailableError(f"there is no interface {self.interface}")
+        root = self._root()
         self._line_rate_bps = self._find_line_rate_bps()
         if root.is_ours and self._in_journal(root.index):
-            self._index = root.index
-            self._complete()
-            return
+            if root.kind == self.root_kind:
+                self._index = root.index
+                self._complete()
+                return
+            # Left by a daemon that was to pace in the other way.
+            self.remove()
+            root = self._root()
         former = self._replaceable(root)
-        change = QdiscChange(self.interface, root.index, former)
+        change = QdiscChange(self.interface, root.index, former, self._chosen_children(root))
         number = self._journal.record(change)
         try:
-            _with_route(lambda route: self._build(route, root.index, former is not None))
+            with_route(lambda route: self._build(route, root.index, former is not None))
         except MltcpError:
             # The root may exist without all of its classes.
             self._journal.undone(number, f"it could not be installed: {change.undo().why}")
@@ -133,6 +148,12 @@ class HtbQdisc:
         self._index = root.index
         self.left_alone.clear()
         self._classify_marks()
+
+    def _root(self) -> RootQdisc:
+        root = root_of(self.interface)
+        if root is None:
+            raise NotAvailableError(f"there is no interface {self.interface}")
+        return root
 
     def _in_journal(self, index: int) -> bool:
         return any(
@@ -156,6 +177,18 @@ class HtbQdisc:
             )
         return root.saved()
 
+    def _chosen_children(self, root: RootQdisc) -> tuple[tuple[int, SavedQdisc], ...]:
+        """The qdiscs of the root's queues that are to be restored with it."""
+        return ()
+
+    def _trees(self, index: int) -> list[int]:
+        """The handles of our HTB qdiscs."""
+        return [HANDLE]
+
+    def owns(self, handle: int) -> bool:
+        """Whether a handle, of a qdisc or class, is in one of our qdiscs."""
+        return handle & 0xFFFF0000 == HANDLE
+
     def _build(self, route: Any, index: int, replace: bool) -> None:
         # In one request: if the daemon were killed between two, nothing would record what is still to be restored.
         command = "replace" if replace else "add"
@@ -165,29 +198,33 @@ class HtbQdisc:
     def _put_own_classes(self, route: Any, index: int) -> None:
         """Add our own two classes, or set their rates; their queues are kept."""
         line_rate_bps = self.line_rate_bps
-        if TOP not in self.left_alone:
-            _put_class(route, index, TOP, HANDLE, line_rate_bps, line_rate_bps)
-        if OTHERS not in self.left_alone:
-            _put_class(route, index, OTHERS, HANDLE | TOP, line_rate_bps * OTHERS_SHARE, line_rate_bps)
-        _put_missing_queues(route, index)
+        for tree in self._trees(index):
+            if TOP not in self.left_alone:
+                put_class(route, index, tree | TOP, tree, line_rate_bps, line_rate_bps)
+            if OTHERS not in self.left_alone:
+                share_bps = line_rate_bps * OTHERS_SHARE
+                put_class(route, index, tree | OTHERS, tree | TOP, share_bps, line_rate_bps)
+        _put_missing_queues(route, index, self._trees(index))
 
     def _complete(self) -> None:
         """Complete a qdisc that a killed daemon left half installed, or with another line rate."""
         index = self._installed_index()
-        _with_route(lambda route: self._put_own_classes(route, index))
+        with_route(lambda route: self._put_own_classes(route, index))
         self._classify_marks()
 
     def _classify_marks(self) -> None:
         assert self._index is not None
         if not self._mark:
             return
-        try:
-            self._tc.add_mark_classifier(self._index, HANDLE, self._mark, MARK_MASK)
-        except MltcpError as error:
-            if "File exists" not in str(error):
-                _log.warning(
-                    "%s: packets are classified by priority only, not by mark: %s", self.interface, error
-                )
+        for tree in self._trees(self._index):
+            try:
+                self._tc.add_mark_classifier(self._index, tree, self._mark, MARK_MASK)
+            except MltcpError as error:
+                if "File exists" not in str(error):
+                    self._without_marks(error)
+
+    def _without_marks(self, error: MltcpError) -> None:
+        _log.warning("%s: packets are classified by priority only, not by mark: %s", self.interface, error)
 
     def state(self) -> str:
         """``paced``; ``absent``: there is none, or another interface of this name; ``left alone``: ours was removed."""
@@ -207,7 +244,7 @@ class HtbQdisc:
         if now_bps == self._line_rate_bps:
             return
         self._line_rate_bps = now_bps
-        _with_route(lambda route: self._put_own_classes(route, index))
+        with_route(lambda route: self._put_own_classes(route, index))
         _log.info("%s: line rate %.0f Mbit/s, because its link reports it now", self.interface, now_bps / 1e6)
 
     def remove(self) -> None:
@@ -236,17 +273,24 @@ class HtbQdisc:
             return
 
         def add(route: Any) -> None:
-            _put_class(route, index, minor, HANDLE | TOP, rate_bps, rate_bps)
-            _put_queue(route, index, minor, QUEUE_PACKETS)
+            for tree in self._trees(index):
+                put_class(route, index, tree | minor, tree | TOP, rate_bps, rate_bps)
+            _put_missing_queues(route, index, self._trees(index))
 
-        _with_route(add)
+        with_route(add)
 
     def remove_class(self, minor: int) -> None:
         """Remove the class of a job, with its queue; a class that does not exist is ignored."""
         index = self._installed_index()
         self.left_alone.discard(minor)
-        if minor in self.classes():
-            _with_route(lambda route: route.tc("del-class", index=index, handle=HANDLE | minor))
+        handles = [each for each in self._class_handles() if each & 0xFFFF == minor]
+
+        def remove(route: Any) -> None:
+            for handle in handles:
+                route.tc("del-class", index=index, handle=handle)
+
+        if handles:
+            with_route(remove)
 
     def change_rates(self, rates_bps: Mapping[int, float]) -> None:
         """Change the rates of classes in place: no packet is lost or delayed by it.
@@ -255,25 +299,35 @@ class HtbQdisc:
             ClassGoneError: one of them does not exist.
         """
         handles = {HANDLE | minor: rate for minor, rate in rates_bps.items() if minor not in self.left_alone}
-        self._tc.change_rates(self._installed_index(), HANDLE | TOP, handles)
+        self._tc.change_rates(self._installed_index(), TOP, handles)
+
+    def rebalance(self) -> None:
+        """Move the jobs' rates to where their packets are; there is one queue only here."""
 
     def classes(self) -> set[int]:
         """The minor numbers of the jobs' classes."""
-        minors = {
-            handle & 0xFFFF
-            for handle in class_handles(self._installed_index())
-            if handle >> 16 == HANDLE >> 16
-        }
-        return {minor for minor in minors if minor >= FIRST_JOB}
+        return {handle & 0xFFFF for handle in self._class_handles() if handle & 0xFFFF >= FIRST_JOB}
+
+    def _class_handles(self) -> list[int]:
+        """The handles of all classes in our HTB qdiscs."""
+        index = self._installed_index()
+        trees = set(self._trees(index))
+        return [handle for handle in class_handles(index) if handle & 0xFFFF0000 in trees]
 
     def statistics(self) -> dict[int, ClassStatistics]:
-        """The counters of every class by minor number, including our own two."""
+        """The counters of every class by minor number, including our own two, summed over all queues."""
         index = self._installed_index()
+        trees = set(self._trees(index))
 
         def read(route: Any) -> dict[int, ClassStatistics]:
-            return {each["handle"] & 0xFFFF: _statistics(each) for each in route.get_classes(index=index)}
+            found: dict[int, ClassStatistics] = {}
+            for each in route.get_classes(index=index):
+                if each["handle"] & 0xFFFF0000 in trees:
+                    minor = each["handle"] & 0xFFFF
+                    found[minor] = found.get(minor, NO_TRAFFIC) + _statistics(each)
+            return found
 
-        return _with_route(read)
+        return with_route(read)
 
     def _installed_index(self) -> int:
         if self._index is None:
@@ -290,13 +344,13 @@ def interface_rate_bps(interface: str) -> int | None:
     return megabits * 1_000_000 if megabits > 0 else None
 
 
-def _put_class(route: Any, index: int, minor: int, parent: int, rate_bps: float, ceiling_bps: float) -> None:
+def put_class(route: Any, index: int, handle: int, parent: int, rate_bps: float, ceiling_bps: float) -> None:
     """Add a class, or set its rates if it exists."""
     route.tc(
         "replace-class",
         "htb",
         index=index,
-        handle=HANDLE | minor,
+        handle=handle,
         parent=parent,
         rate=max(1, int(rate_bps / 8)),
         ceil=max(1, int(ceiling_bps / 8)),
@@ -306,19 +360,17 @@ def _put_class(route: Any, index: int, minor: int, parent: int, rate_bps: float,
     )
 
 
-def _put_queue(route: Any, index: int, minor: int, packets: int) -> None:
-    route.tc("add", "pfifo", index=index, parent=HANDLE | minor, limit=packets)
-
-
-def _put_missing_queues(route: Any, index: int) -> None:
+def _put_missing_queues(route: Any, index: int, trees: Collection[int]) -> None:
     """Add a queue to every class without one: one just added, or left so by a killed daemon."""
     (link,) = route.get_links(index)
     others_packets = max(OTHERS_QUEUE_PACKETS, link.get_attr("IFLA_TXQLEN") or 0)
     with_queue = {qdisc["parent"] for qdisc in route.get_qdiscs(index=index)}
     for handle in class_handles(index):
         minor = handle & 0xFFFF
-        if minor != TOP and handle not in with_queue:
-            _put_queue(route, index, minor, QUEUE_PACKETS if minor >= FIRST_JOB else others_packets)
+        # The queues of mq are classes, too; they are in the root, whose handle is ours or its own.
+        if minor != TOP and handle & 0xFFFF0000 in trees and handle not in with_queue:
+            packets = QUEUE_PACKETS if minor >= FIRST_JOB else others_packets
+            route.tc("add", "pfifo", index=index, parent=handle, limit=packets)
 
 
 def _statistics(message: Any) -> ClassStatistics:
@@ -327,7 +379,7 @@ def _statistics(message: Any) -> ClassStatistics:
     return ClassStatistics(basic["bytes"], basic["packets"], queue["drops"], queue["backlog"])
 
 
-def _with_route(act: Callable[[Any], T]) -> T:
+def with_route(act: Callable[[Any], T]) -> T:
     """Call `act` with a pyroute2 socket; returns its result.
 
     It is called on a separate thread: pyroute2 runs an event loop, which cannot run inside another one. The thread is

@@ -20,11 +20,19 @@ class UndoOutcome:
 
 @dataclass(frozen=True)
 class QdiscChange:
-    """The root qdisc of an interface was replaced by ours; `former` is the one before, None: the kernel's default."""
+    """The root qdisc of an interface was replaced by ours.
+
+    Attributes:
+        interface, index: its name then, and its number.
+        former: the root before; None: the kernel's default.
+        children: if the former is mq, the qdiscs that somebody chose for its queues, each with its queue's number from
+            1, in the order in which they are restored.
+    """
 
     interface: str
     index: int
     former: qdiscs.SavedQdisc | None = None
+    children: tuple[tuple[int, qdiscs.SavedQdisc], ...] = ()
 
     def __str__(self) -> str:
         return f"the HTB qdisc on {self.interface}"
@@ -40,8 +48,17 @@ class QdiscChange:
             qdiscs.remove_root(self.index)
             return UndoOutcome(True, "removed; the kernel's default is back")
         # In one request: if the daemon were killed between two, nothing would record what is still to be restored.
-        qdiscs.restore_root(self.index, self.former)
+        qdiscs.restore_qdisc(self.index, self.former)
+        self._restore_children(self.former)
         return UndoOutcome(True, f"removed; {self.former.kind} is back")
+
+    def _restore_children(self, root: qdiscs.SavedQdisc) -> None:
+        """Restore what is not there yet: a kill may have come between two of them."""
+        attached = {each.parent: each for each in qdiscs.qdiscs_of(self.index)}
+        for queue, saved in self.children:
+            now = attached.get(root.handle | queue)
+            if now is not None and now.is_default:
+                qdiscs.restore_qdisc(self.index, saved, root.handle | queue)
 
     def _now(self) -> qdiscs.RootQdisc | None:
         """The root qdisc now. The interface is found by index, since it may have been renamed."""
@@ -54,6 +71,7 @@ class QdiscChange:
         if now.is_default:
             return UndoOutcome(True, "it was removed already")
         if self.former is not None and now.saved() == self.former:
+            self._restore_children(self.former)
             return UndoOutcome(True, f"{now} is there, as before")
         return UndoOutcome(False, f"it was replaced by {now}")
 

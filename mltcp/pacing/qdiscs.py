@@ -12,7 +12,7 @@ from mltcp.core.errors import MltcpError
 from mltcp.pacing import netlink
 
 HANDLE = 0x6D6C0000
-"""The handle of our HTB qdisc: "ml"."""
+"""The handle of our root qdisc: "ml". The HTB qdisc of queue N of mq has the next but N."""
 
 ROOT = 0xFFFFFFFF
 """The parent of the root qdisc."""
@@ -27,7 +27,9 @@ Not those with tables that the kernel does not return: red, choke, gred (TCA_RED
 """
 
 _NEW, _DELETE, _GET, _GET_CLASSES, _GET_FILTERS = 36, 37, 38, 42, 46
-_KIND, _OPTIONS, _SIZE_TABLE = 1, 2, 8
+_KIND, _OPTIONS, _STATISTICS, _SIZE_TABLE = 1, 2, 7, 8
+_BASIC, _QUEUE = 1, 3
+_U64, _QUEUE_HEAD = struct.Struct("=Q"), struct.Struct("=II")
 _INGRESS = 0xFFFF0000
 _TC = struct.Struct("=BxxxiIII")
 
@@ -53,8 +55,8 @@ class RootQdisc:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is our HTB qdisc."""
-        return self.kind == "htb" and self.handle == HANDLE
+        """Whether it is our HTB qdisc, or our mq with an HTB qdisc for each queue."""
+        return self.kind in ("htb", "mq") and self.handle == HANDLE
 
     @property
     def is_default(self) -> bool:
@@ -74,6 +76,40 @@ class RootQdisc:
         return f"qdisc {self.kind} {self.handle >> 16:x}:"
 
 
+@dataclass(frozen=True)
+class AttachedQdisc:
+    """A qdisc of an interface, with the handle of the class that it is attached to; `size_table`: it has a stab."""
+
+    kind: str
+    handle: int
+    parent: int
+    options: bytes
+    size_table: bool
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the kernel attached it: only a qdisc that somebody has set has a handle."""
+        return self.handle == 0
+
+    def saved(self) -> SavedQdisc:
+        """The qdisc as the journal keeps it."""
+        return SavedQdisc(self.kind, self.handle, self.options.hex())
+
+
+def qdiscs_of(index: int) -> list[AttachedQdisc]:
+    """The qdiscs of an interface on its way out, in the kernel's order."""
+    bodies = _asked(_GET, netlink.DUMP, _TC.pack(socket.AF_UNSPEC, index, 0, 0, 0))
+    attached = [_attached(body) for body in bodies if _TC.unpack_from(body)[1] == index]
+    return [each for each in attached if each.parent == ROOT or each.parent < _INGRESS]
+
+
+def _attached(body: bytes) -> AttachedQdisc:
+    _, _, handle, parent, _ = _TC.unpack_from(body)
+    attributes = {number: body[at:to] for number, at, to in netlink.attributes(body, _TC.size, len(body))}
+    kind = attributes.get(_KIND, b"").rstrip(b"\0").decode()
+    return AttachedQdisc(kind, handle, parent, attributes.get(_OPTIONS, b""), _SIZE_TABLE in attributes)
+
+
 def root_of(interface: str) -> RootQdisc | None:
     """The root qdisc of an interface; None if there is no such interface."""
     try:
@@ -81,32 +117,53 @@ def root_of(interface: str) -> RootQdisc | None:
     except OSError:
         return None
     root, children = None, False
-    for body in _asked(_GET, netlink.DUMP, _TC.pack(socket.AF_UNSPEC, index, 0, 0, 0)):
-        _, found, handle, parent, _ = _TC.unpack_from(body)
-        if found != index:
-            continue
-        if parent == ROOT:
-            attributes = {
-                number: body[at:to] for number, at, to in netlink.attributes(body, _TC.size, len(body))
-            }
-            kind = attributes.get(_KIND, b"").rstrip(b"\0").decode()
-            root = RootQdisc(index, kind, handle, attributes.get(_OPTIONS, b""))
-            children = children or _SIZE_TABLE in attributes or _has_filters(index, handle)
-        elif handle and parent < _INGRESS:
-            children = True  # only a qdisc that somebody has set has a handle
+    for each in qdiscs_of(index):
+        if each.parent == ROOT:
+            root = RootQdisc(index, each.kind, each.handle, each.options)
+            children = children or each.size_table or has_filters(index, each.handle)
+        elif not each.is_default:
+            children = True
     return RootQdisc(index, "noqueue", 0, b"") if root is None else replace(root, has_children=children)
 
 
-def _has_filters(index: int, handle: int) -> bool:
-    """Whether the root has filters; the kernel's default, whose handle is 0, has none."""
+def has_filters(index: int, handle: int) -> bool:
+    """Whether a qdisc has filters; the kernel's default, whose handle is 0, has none."""
     request = _TC.pack(socket.AF_UNSPEC, index, 0, handle, 0)
     return handle not in (0, HANDLE) and bool(_asked(_GET_FILTERS, netlink.DUMP, request))
 
 
 def class_handles(index: int) -> list[int]:
     """The handles of all classes of an interface."""
-    request = _TC.pack(socket.AF_UNSPEC, index, 0, 0, 0)
-    return [_TC.unpack_from(body)[2] for body in _asked(_GET_CLASSES, netlink.DUMP, request)]
+    return [_TC.unpack_from(body)[2] for body in _classes(index)]
+
+
+def _classes(index: int) -> list[bytes]:
+    return _asked(_GET_CLASSES, netlink.DUMP, _TC.pack(socket.AF_UNSPEC, index, 0, 0, 0))
+
+
+@dataclass(frozen=True)
+class ClassUse:
+    """The bytes that a class has sent since it was added, and those that wait in its queue."""
+
+    sent_bytes: int
+    backlog_bytes: int
+
+
+def class_use(index: int) -> dict[int, ClassUse]:
+    """The use of every class of an interface, by handle: one request, much faster than with pyroute2."""
+    found = {}
+    for body in _classes(index):
+        sent = backlog = 0
+        for number, start, end in netlink.attributes(body, _TC.size, len(body)):
+            if number != _STATISTICS:
+                continue
+            for inner, at, _ in netlink.attributes(body, start, end):
+                if inner == _BASIC:
+                    (sent,) = _U64.unpack_from(body, at)
+                elif inner == _QUEUE:
+                    _, backlog = _QUEUE_HEAD.unpack_from(body, at)
+        found[_TC.unpack_from(body)[2]] = ClassUse(sent, backlog)
+    return found
 
 
 def remove_root(index: int) -> None:
@@ -114,9 +171,9 @@ def remove_root(index: int) -> None:
     _asked(_DELETE, netlink.ACK, _TC.pack(socket.AF_UNSPEC, index, 0, ROOT, 0))
 
 
-def restore_root(index: int, saved: SavedQdisc) -> None:
-    """Replace the root qdisc by a saved one, in one request."""
-    body = _TC.pack(socket.AF_UNSPEC, index, saved.handle, ROOT, 0)
+def restore_qdisc(index: int, saved: SavedQdisc, parent: int = ROOT) -> None:
+    """Replace the qdisc of a class, or the root, by a saved one, in one request."""
+    body = _TC.pack(socket.AF_UNSPEC, index, saved.handle, parent, 0)
     body += netlink.attribute(_KIND, saved.kind.encode() + b"\0")
     if saved.options:
         body += netlink.attribute(_OPTIONS, bytes.fromhex(saved.options))

@@ -64,8 +64,17 @@ class TcSocket:
         self._socket.close()
 
     def change_rates(self, index: int, parent: int, rates_bps: Mapping[int, float]) -> None:
-        """Change the rates of HTB classes of interface `index` in place; their queues are kept."""
-        messages = [_class_change(index, parent, handle, rate) for handle, rate in rates_bps.items()]
+        """Change the rates of HTB classes of interface `index` in place; their queues are kept.
+
+        Args:
+            index: of the interface.
+            parent: the minor number of their parent, each in its own qdisc.
+            rates_bps: by handle.
+        """
+        messages = [
+            _class_change(index, handle & 0xFFFF0000 | parent, handle, rate)
+            for handle, rate in rates_bps.items()
+        ]
         # In batches whose replies fit the receive buffer.
         for at in range(0, len(messages), 64):
             self._request(messages[at : at + 64])

@@ -64,4 +64,6 @@ def change_from(document: Mapping[str, Any]) -> Change:
     kind = _KINDS[fields.pop("kind")]
     if isinstance(fields.get("former"), dict):
         fields["former"] = SavedQdisc(**fields["former"])
+    if "children" in fields:
+        fields["children"] = tuple((queue, SavedQdisc(**saved)) for queue, saved in fields["children"])
     return kind(**fields)

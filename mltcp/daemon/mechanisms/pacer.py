@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from mltcp.control.aggressiveness import Aggressiveness
@@ -28,7 +29,7 @@ UNKNOWN = "unknown"
 
 
 class PacedQdisc(Protocol):
-    """The qdisc on an interface: :class:`mltcp.pacing.htb_qdisc.HtbQdisc`."""
+    """The qdisc on an interface: HtbQdisc (htb_qdisc.py), or MqHtbQdisc (mq_htb_qdisc.py) with several queues."""
 
     interface: str
     left_alone: set[int]
@@ -53,6 +54,12 @@ class PacedQdisc(Protocol):
 
     def change_rates(self, rates: Mapping[int, float]) -> None:
         """Change the rates of classes in place."""
+
+    def rebalance(self) -> None:
+        """Move the jobs' rates to the transmit queues that their packets are in."""
+
+    def owns(self, handle: int) -> bool:
+        """Whether a handle, of a qdisc or class, is in one of our qdiscs."""
 
     def classes(self) -> set[int]:
         """The minor numbers of the jobs' classes."""
@@ -163,6 +170,8 @@ class Pacer:
         changed, gone = self._controller.tick(time.monotonic_ns())
         if changed:
             self._apply(changed)
+        for qdisc in self._paced():
+            self._change(qdisc, qdisc.rebalance)
         self._cpu_s += time.thread_time() - began_s
         return gone
 
@@ -170,12 +179,16 @@ class Pacer:
         # First, so that no change of others is undone by ours.
         self._notice_changes()
         for qdisc in self._paced():
-            try:
-                qdisc.change_rates({number: share * qdisc.line_rate_bps for number, share in shares.items()})
-            except MltcpError as error:
-                # The next check finds out what has become of the interface, and repairs what it can.
-                _log.warning("%s: rates not changed: %s", qdisc.interface, error)
-                self._states[qdisc.interface] = UNKNOWN
+            rates = {number: share * qdisc.line_rate_bps for number, share in shares.items()}
+            self._change(qdisc, partial(qdisc.change_rates, rates))
+
+    def _change(self, qdisc: PacedQdisc, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except MltcpError as error:
+            # The next check finds out what has become of the interface, and repairs what it can.
+            _log.warning("%s: rates not changed: %s", qdisc.interface, error)
+            self._states[qdisc.interface] = UNKNOWN
 
     def take_cost(self) -> Cost:
         """The cost of the control loop since the last call."""
@@ -211,7 +224,7 @@ class Pacer:
         is_root = event.kind == "qdisc" and event.parent == ROOT
         if is_root:
             self._check(qdisc, event.by)
-        elif HANDLE in (event.handle & ~0xFFFF, event.parent & ~0xFFFF):
+        elif qdisc.owns(event.handle) or qdisc.owns(event.parent):
             what = f"the {event.kind} {self._name_of(event)} was {'removed' if event.removed else 'set'}"
             if event.kind == "class":
                 qdisc.left_alone.add(event.handle & 0xFFFF)

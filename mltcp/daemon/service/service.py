@@ -39,8 +39,8 @@ from mltcp.ebpf.cgroups import hold_parent_cgroup
 from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS, Controls, require_root
 from mltcp.ebpf.jobs import remove_stale
 from mltcp.pacing.controller import PacingController
-from mltcp.pacing.htb_qdisc import HtbQdisc
 from mltcp.pacing.mark_users import MarkSpace, mark_users
+from mltcp.pacing.pacing_choice import choose_pacing
 from mltcp.pacing.sock_diag import SockDiag
 from mltcp.pacing.tc_events import TcEvents
 
@@ -168,18 +168,16 @@ class _Daemon:
         events = TcEvents()
         qdiscs = []
         for name in configuration.interfaces:
-            qdisc = HtbQdisc(
-                name,
-                configuration.line_rate_bps,
-                journal,
-                replace=configuration.replace_qdisc,
-                mark=configuration.mark,
+            choice = choose_pacing(name, configuration.mark)
+            qdisc = choice.qdisc(
+                configuration.line_rate_bps, journal, configuration.replace_qdisc, configuration.mark
             )
             qdisc.install()
             _log.info(
-                "%s: installed an HTB qdisc, line rate %.0f Mbit/s, because the interface is named for pacing",
+                "%s: line rate %.0f Mbit/s, because the interface is named for pacing; installed %s",
                 name,
                 qdisc.line_rate_bps / 1e6,
+                choice,
             )
             qdiscs.append(qdisc)
         sock_diag = SockDiag()

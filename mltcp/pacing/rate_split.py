@@ -1,0 +1,108 @@
+"""Divides a job's rate over the transmit queues of an interface by where its packets are.
+
+The queue of a flow is the kernel's choice (its hash, or the core that sends), which user space cannot ask for. It shows
+in the bytes that the job's class in each queue sends and holds back.
+
+A job that uses less than its rate has it divided in proportion to its use. Of one that uses all, a queue that holds
+packets back is limited by its share; one that does not, by its flows. Those get what they use, and a quarter more to
+grow; the limited ones divide the rest in proportion to what they hold back, which is in proportion to
+their flows, since TCP keeps about the same number of bytes of each below its socket. So the bytes that are sent in all
+queues together are those of the job's rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+IDLE = 0.001
+"""A queue that has sent less than this share of the job's rate, and holds nothing back, is idle."""
+
+_HEADROOM = 1.25
+_LIMITED = 0.9
+_LESS_THAN_ITS_RATE = 0.7
+_GAIN = 0.5
+_LEAST_BACKLOG_BYTES = 1500
+
+
+@dataclass(frozen=True)
+class QueueUse:
+    """The part of the job's rate that a queue has used in a period, and the bytes that it holds back at its end."""
+
+    used: float
+    backlog_bytes: int
+
+
+class RateSplit:
+    """The shares of one job's rate, by queue.
+
+    Until its first packets each queue has the whole rate: nothing is known, and the interface bounds them together.
+    Later the shares of queues in use add up to 1; an idle one keeps a floor, so that a flow that moves there is not
+    starved until the next period. The job exceeds its rate by at most the floors of the queues that its flows have
+    moved to, and for one period.
+    """
+
+    def __init__(self, queues: Iterable[int]) -> None:
+        self._shares = dict.fromkeys(queues, 1.0)
+        self._active: set[int] = set()
+
+    @property
+    def floor(self) -> float:
+        """The share of an idle queue."""
+        return 1.0 / (2 * len(self._shares)) if len(self._shares) > 1 else 1.0
+
+    @property
+    def shares(self) -> Mapping[int, float]:
+        """The share of every queue."""
+        return self._shares
+
+    @property
+    def active(self) -> set[int]:
+        """The queues that were in use when any was last; all of them before."""
+        return self._active or set(self._shares)
+
+    def observe(self, use: Mapping[int, QueueUse]) -> None:
+        """Adapt the shares to a period; one without traffic, such as the pause of an iteration, changes nothing."""
+        active = {
+            queue for queue, each in use.items() if each.used > IDLE or each.backlog_bytes
+        } & self._shares.keys()
+        if not active:
+            return
+        limited = {queue for queue in active if self._is_limited(queue, use[queue])}
+        if limited and sum(use[queue].used for queue in active) > _LESS_THAN_ITS_RATE:
+            self._divide(use, active, limited)
+        else:
+            self._keep_proportions(use, active)
+        for queue in self._shares.keys() - active:
+            self._shares[queue] = self.floor
+        self._active = active
+
+    def _is_limited(self, queue: int, use: QueueUse) -> bool:
+        return use.backlog_bytes > 0 or use.used >= _LIMITED * self._shares[queue]
+
+    def _divide(self, use: Mapping[int, QueueUse], active: set[int], limited: set[int]) -> None:
+        free = 1.0
+        for queue in active - limited:
+            self._shares[queue] = min(1.0, max(self.floor, use[queue].used * _HEADROOM))
+            free -= use[queue].used
+        free = max(free, self.floor)
+        held = {queue: max(use[queue].backlog_bytes, _LEAST_BACKLOG_BYTES) for queue in limited}
+        total = sum(held.values())
+        moved = {}
+        for queue in limited:
+            share = min(self._shares[queue], 1.0)
+            moved[queue] = share + _GAIN * (free * held[queue] / total - share)
+        # Exactly: the shares of the limited queues are what the job sends.
+        scale = free / sum(moved.values())
+        for queue, share in moved.items():
+            self._shares[queue] = share * scale
+
+    def _keep_proportions(self, use: Mapping[int, QueueUse], active: set[int]) -> None:
+        """The job uses less than its rate: each queue may grow in proportion to its use."""
+        total = sum(use[queue].used for queue in active)
+        for queue in active:
+            share = use[queue].used / total
+            self._shares[queue] = max(self.floor / 2, share)
+        scale = 1.0 / sum(self._shares[queue] for queue in active)
+        for queue in active:
+            self._shares[queue] *= scale

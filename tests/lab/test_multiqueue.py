@@ -1,0 +1,246 @@
+"""Jobs on an interface with several transmit queues: rates over any number of flows, and what is restored."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from bench.cost.multiqueue import INTERFACE, JOB, flows_of_a_job, multiqueue_link, paced
+from bench.lab.network import namespaces
+from mltcp.core.errors import NotAvailableError
+from mltcp.daemon.client.client import Client, Registration
+from mltcp.daemon.journal.journal import Journal
+from mltcp.daemon.journal.restore import restore
+from mltcp.pacing.device_features import TC_OFFLOAD, device_features
+from mltcp.pacing.htb_qdisc import HtbQdisc
+from mltcp.pacing.mq_htb_qdisc import MqHtbQdisc
+from mltcp.pacing.pacing_choice import choose_pacing
+from tests.eventually import eventually as until
+from tests.lab.daemons import daemon_in, tc
+from tests.lab.test_restore import _killed_after, ip, shown
+from tests.lab.test_restore import tc as tc_here
+
+pytestmark = pytest.mark.lab
+
+LINE_BPS = 1_000_000_000
+KILLS = int(os.environ.get("MLTCP_TEST_KILLS", "12"))
+CHOSEN = [f"qdisc add dev {INTERFACE} parent 1:2 handle 8: pfifo limit 77"]
+SEVERAL = [
+    f"qdisc add dev {INTERFACE} parent 1:3 handle 9: tbf rate 1gbit burst 64kb limit 1mb",
+    *CHOSEN,
+    f"qdisc add dev {INTERFACE} parent 1:1 handle 108: bfifo limit 7777",
+]
+
+
+@pytest.fixture
+def link():
+    with multiqueue_link(4) as made:
+        yield made
+
+
+@contextmanager
+def installed(journal, interface=INTERFACE, replace=True):
+    qdisc = MqHtbQdisc(interface, LINE_BPS, journal, replace)
+    try:
+        yield qdisc
+    finally:
+        qdisc.close()
+
+
+# -- rates -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("queues", "flows"), [(4, 1), (4, 16), (8, 3)])
+def test_a_job_has_its_rate_over_however_many_queues_its_flows_are(queues, flows):
+    with multiqueue_link(queues) as link:
+        found = paced(link, flows, rate_bps=100e6, seconds=1.5)
+    assert 0.9 < found.of_rate < 1.03
+    assert (found.queues_used > 1) == (flows > 1)
+
+
+def test_other_packets_and_those_of_other_jobs_are_not_in_its_classes(link, tmp_path):
+    def act():
+        with Journal.locked(tmp_path / "journal") as journal, installed(journal) as qdisc:
+            qdisc.install()
+            for minor in (JOB, JOB + 1):
+                qdisc.add_class(minor, 100e6)
+            with flows_of_a_job(link, 4):
+                until(lambda: sum(qdisc.sent_bytes(JOB).values()) > 1_000_000)
+            other = qdisc.sent_bytes(JOB + 1)
+            qdisc.remove_class(JOB)
+            found = other, qdisc.classes()
+            restore(journal)
+            return found
+
+    other, classes = namespaces.inside(link.here, act)
+    assert other == dict.fromkeys(range(1, 5), 0)
+    assert classes == {JOB + 1}
+
+
+def test_the_daemon_paces_a_registered_job_queue_by_queue_and_leaves_nothing(link):
+    configuration = f'interfaces = ["{INTERFACE}"]\n[pacing]\nline_rate = "1gbit"\n'
+    before = tc(link.here, "-d", "qdisc", "show")
+    with daemon_in(link.here, configuration) as daemon, Client(daemon.socket) as client:
+        job = client.register(Registration("bert", control="reno")).number
+        assert "an HTB qdisc for each of 4 transmit queues" in daemon.log
+        classes = tc(link.here, "class", "show", "dev", INTERFACE)
+        assert all(f"class htb {0x6D6C + queue:x}:{job:x} " in classes for queue in range(1, 5))
+        tc(
+            link.here,
+            *f"class change dev {INTERFACE} parent 6d6d:1 classid 6d6d:{job:x} htb rate 7mbit".split(),
+        )
+        until(lambda: client.status().changes_noticed == 1)
+        assert daemon.stop() == 0
+    assert tc(link.here, "-d", "qdisc", "show") == before
+
+
+def probed(namespace, interface):
+    """What `mltcp probe --json` says of an interface, by need."""
+
+    def run():
+        command = [sys.executable, "-m", "mltcp.cli", "probe", "--json", "--interface", interface]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    done = namespaces.inside(namespace, run)
+    if done.returncode == 2:
+        return done.stderr
+    return {each["need"]: each for each in json.loads(done.stdout)["needs"]}
+
+
+def test_probe_says_how_an_interface_would_be_paced_and_whether_it_could_offload(link):
+    several, one = probed(link.here, INTERFACE), probed(link.here, "eth0")
+    paced_by = "an HTB qdisc for each of 4 transmit queues, because its root is qdisc mq 1:"
+    assert several[f"pacing on {INTERFACE}"]["detail"] == paced_by
+    assert one["pacing on eth0"]["detail"].startswith("one HTB qdisc, because its root is ")
+    assert one["offloaded HTB on eth0"]["detail"] == "hw-tc-offload is off; the daemon does not use it"
+    assert "expected an interface of this host, got 'nosuch'" in probed(link.here, "nosuch")
+
+
+def test_features_of_a_device_are_read_by_their_names(link):
+    features = namespaces.inside(link.here, lambda: device_features(INTERFACE))
+    assert features["tx-checksum-ip-generic"] is True
+    assert features[TC_OFFLOAD] is False
+    assert namespaces.inside(link.here, lambda: device_features("nosuch")) is None
+
+
+# -- restored ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chosen", [[], CHOSEN, SEVERAL])
+def test_a_chosen_mq_is_back_with_its_handle_and_the_qdiscs_of_its_queues(link, tmp_path, chosen):
+    def act():
+        for command in chosen:
+            tc_here(command)
+        before = shown(INTERFACE)
+        with Journal.locked(tmp_path / "journal") as journal, installed(journal) as qdisc:
+            qdisc.install()
+            qdisc.add_class(JOB, 1e6)
+            during = shown(INTERFACE)
+        with Journal.locked(tmp_path / "journal") as journal:  # as the next daemon reads it
+            restore(journal)
+            return before, during, shown(INTERFACE), journal.pending()
+
+    before, during, after, pending = namespaces.inside(link.here, act)
+    assert during.count("qdisc htb ") == 4
+    assert after == before
+    assert pending == []
+
+
+def test_the_kernels_default_mq_is_back(link, tmp_path):
+    def act():
+        ip("link add ifb7 numtxqueues 4 type ifb")
+        ip("link set ifb7 up")
+        before = shown("ifb7")
+        with Journal.locked(tmp_path / "journal") as journal, installed(journal, "ifb7", False) as qdisc:
+            qdisc.install()
+            during = shown("ifb7")
+            restore(journal)
+        return before, during, shown("ifb7")
+
+    before, during, after = namespaces.inside(link.here, act)
+    assert during.count("qdisc htb ") == 4
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("commands", "replace", "said"),
+    [
+        (CHOSEN, False, "pfifo 8: below qdisc mq 1:, which is not the kernel's default"),
+        (
+            [f"qdisc add dev {INTERFACE} parent 1:2 handle 8: htb"],
+            True,
+            "htb 8: below .* could not be restored",
+        ),
+        (
+            [f"qdisc replace dev {INTERFACE} root handle 7: pfifo"],
+            True,
+            "expected mq at the root, found .* pfifo 7:",
+        ),
+    ],
+)
+def test_what_may_not_be_replaced_or_could_not_be_restored_is_refused(
+    link, tmp_path, commands, replace, said
+):
+    def act():
+        for command in commands:
+            tc_here(command)
+        before = shown(INTERFACE)
+        with Journal.locked(tmp_path / "journal") as journal, installed(journal, replace=replace) as qdisc:
+            with pytest.raises(NotAvailableError, match=said):
+                qdisc.install()
+            return before, shown(INTERFACE), journal.pending()
+
+    before, after, pending = namespaces.inside(link.here, act)
+    assert after == before
+    assert pending == []
+
+
+@pytest.mark.parametrize("chosen", [[], SEVERAL])
+def test_killed_anywhere_mq_is_as_before_or_taken_over(link, tmp_path, chosen):
+    source = random.Random(7)
+
+    def act():
+        for command in chosen:
+            tc_here(command)
+        before = shown(INTERFACE)
+        for number in range(KILLS):
+            _killed_after(source.uniform(0.0, 0.06), lambda: _make_and_undo(tmp_path / "journal"))
+            with Journal.locked(tmp_path / "journal") as journal, installed(journal) as qdisc:
+                if number % 2:
+                    qdisc.install()
+                    qdisc.add_class(JOB, 1e6)
+                    assert tc_here(f"class show dev {INTERFACE}").count(f":{JOB:x} parent") == 4
+                assert not any("left alone" in line or "not undone" in line for line in restore(journal))
+            assert shown(INTERFACE) == before
+
+    namespaces.inside(link.here, act)
+
+
+def _make_and_undo(path):
+    with Journal.locked(path) as journal, installed(journal) as qdisc:
+        qdisc.install()
+        qdisc.add_class(JOB, 1e8)
+        qdisc.change_rates({JOB: 2e8})
+        restore(journal)
+
+
+def test_a_daemon_that_paces_in_the_other_way_undoes_what_a_killed_one_left(link, tmp_path):
+    def act():
+        tc_here(f"qdisc replace dev {INTERFACE} root handle 1: mq")
+        before = shown(INTERFACE)
+        with Journal.locked(tmp_path / "journal") as journal, installed(journal) as qdisc:
+            qdisc.install()
+            choice = choose_pacing(INTERFACE, mark=0)
+            other = HtbQdisc(INTERFACE, LINE_BPS, journal, replace=True, mark=0)
+            with pytest.raises(NotAvailableError, match="mq 1: with classes or other parts"):
+                other.install()
+            other.close()
+            return before, shown(INTERFACE), choice.root_kind
+
+    before, after, kind = namespaces.inside(link.here, act)
+    assert after == before
+    assert kind == "htb"
