@@ -56,7 +56,7 @@ def print_report(
     for one in result.sets:
         if heading(one):
             console.print(heading(one), style="bold", soft_wrap=True)
-        for table in (approach_table(one, layout), job_table(one, layout)):
+        for table in (approach_table(one, layout), job_table(one, layout), *host_tables(one)):
             table.box = HORIZONTALS if console.is_terminal else None
             table.padding = (0, 1 if console.width >= _ROOMY else 0, 0, 0)
             console.print(table)
@@ -103,6 +103,37 @@ def job_table(result: SetResult, layout: Layout) -> Table:
             cells = (cell(job.figures) for _, cell in layout.job_columns)
             table.add_row(each.approach if index == 0 else "", job.job, *cells)
     return table
+
+
+def host_tables(result: SetResult) -> list[Table]:
+    """The facts of real hosts and what they counted, with a row for each host; none in a lab."""
+    hosts = result.measured.hosts
+    if not hosts:
+        return []
+    uses = [use for run in result.measured.runs for use in run.hosts]
+    table = _table(
+        "Hosts (drops, marks and retransmissions: of all runs together; load of other programs: the highest)",
+        ["host", "address", "interface", "kernel", "driver"],
+        ["MTU", "Gbit/s", "clock\nahead s", "round\ntrip ms", "drops", "ECN\nmarks", "re-\ntrans.", "load"],
+    )
+    for host in hosts:
+        own = [use for use in uses if use.host == host.name]
+        table.add_row(
+            host.name,
+            host.address,
+            host.interface,
+            host.kernel,
+            host.driver or _ABSENT,
+            str(host.mtu),
+            _ABSENT if host.speed_bps is None else f"{host.speed_bps / 1e9:g}",
+            f"{host.clock_offset_s:+.3f}",
+            f"{1e3 * host.round_trip_s:.2f}",
+            str(sum(use.drops for use in own)),
+            str(sum(use.ce_packets for use in own)),
+            str(sum(use.retransmits for use in own)),
+            f"{100 * max((use.other_load for use in own), default=0.0):.0f} %",
+        )
+    return [table]
 
 
 def warnings(result: SetResult) -> list[str]:
