@@ -32,6 +32,7 @@ from bench.hosts.messages import (
     LaunchRank,
     Measurement,
     RankEnded,
+    ReadBusy,
     ReadClock,
     ReadLoad,
     Refusal,
@@ -43,7 +44,7 @@ from bench.hosts.messages import (
     StopMeasuring,
     Tell,
 )
-from bench.lab.processors import OtherPrograms
+from bench.lab.processors import OtherPrograms, busy_s
 from bench.workloads.launch.launched_rank import store_directory
 from mltcp.core.errors import MltcpError
 from mltcp.core.signals import exit_on_sigterm
@@ -179,6 +180,8 @@ class Agent:
                 self._ranks[body.rank] = HostedRank(body, self._directory, self.send)
             case StartProgram():
                 self._programs[body.rank] = HostedProgram(body, self.send)
+            case ReadBusy():
+                return busy_s()
             case StartMeasuring():
                 self._start_measuring(body.peers)
             case StopMeasuring():

@@ -46,6 +46,7 @@ from mltcp.core.errors import MltcpError
 CONNECT_S = 10
 _HELLO_S, _ANSWER_S, _END_S, _PING_S = 60.0, 120.0, 15.0, 2.0
 _SSH_FAILED = 255
+_SSH_SAYS = ("Timeout, server", "Connection ", "client_loop:", "Read from remote host", "ssh")
 _SSH = (
     *("ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}"),
     *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
@@ -281,7 +282,8 @@ class AgentConnection:
         last = next((text for text in reversed(self._errors) if text), "")
         if not self._greeted and last:
             return f"{name}: {last}"
-        if self._ssh.returncode == _SSH_FAILED and last:
+        # The ranks write to the same stream: only what ssh says of the connection tells why it has ended.
+        if self._ssh.returncode == _SSH_FAILED and last.startswith(_SSH_SAYS):
             return f"{name}: its agent has ended: {last}"
         return f"{name}: its agent has ended"
 

@@ -160,6 +160,11 @@ class ReadLoad:
 
 
 @dataclass(frozen=True)
+class ReadBusy:
+    """A request for the processor time, in seconds, that the host was busy since boot."""
+
+
+@dataclass(frozen=True)
 class Tell:
     """A message for a rank."""
 
@@ -218,7 +223,7 @@ CODEC = Codec(
             LaunchRank,
             StartProgram,
         ),
-        *(StartMeasuring, StopMeasuring, Measurement, StartLoad, ReadLoad, Tell, KillRank, Ping),
+        *(StartMeasuring, StopMeasuring, Measurement, StartLoad, ReadLoad, ReadBusy, Tell, KillRank, Ping),
         *(RankSaid, RankEnded, ProgramWrote, HostFacts),
         *(TcpFlow, JobSpec, RankResult, TrainingOptions, IterationRecord, TrainingOutcome, Perturbation),
         *(ComputeChange, PhasedWork, Stretch, Profile, RankFailed, RankPlace),

@@ -67,7 +67,8 @@ class RemoteHosts:
         session.compare_clocks()
         launcher = session.launcher([self._placed[index] for index in group], policy.control, policy.job)
         session.start_load()
-        with launched([self._job(policy, index, environment) for index in group], launcher) as running:
+        jobs = [self._job(policy, index, environment) for index in group]
+        with session.lost_hosts_blamed(), launched(jobs, launcher) as running:
             epoch_ns = self._start_measuring()
             running.start(offsets_s)
             results = running.results(on_iteration)

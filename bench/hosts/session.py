@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bench.compare.results.hosts import HostFacts
-from bench.hosts.connection import AgentConnection
+from bench.hosts.connection import AgentConnection, HostError
 from bench.hosts.hosts_file import RemoteHost
-from bench.hosts.messages import CheckControls, FindPort, LaunchRank, ReadLoad, StartLoad, StartProgram
+from bench.hosts.messages import (
+    CheckControls,
+    FindPort,
+    LaunchRank,
+    ReadClock,
+    ReadLoad,
+    StartLoad,
+    StartProgram,
+)
 from bench.hosts.remote_rank import RemoteRank
-from bench.workloads.job import JobSpec
+from bench.workloads.job import JobSpec, RankError
 from bench.workloads.launch.launched_rank import LaunchedRank, RankLauncher
 from bench.workloads.ranks.place import RankPlace
 from bench.workloads.ranks.standing_rank import Standing
 from mltcp.ebpf.layout import KernelJob
+
+_LIFE_SIGN_S = 10.0
 
 
 class Session:
@@ -37,6 +49,24 @@ class Session:
         """The answer of every host to a request, by its name. Raises HostError if one has none."""
         asked = {name: agent.ask(body) for name, agent in self._agents.items()}
         return {name: self._agents[name].answer(future) for name, future in asked.items()}
+
+    @contextmanager
+    def lost_hosts_blamed(self) -> Iterator[None]:
+        """Report the loss of a host in place of the failures of ranks that follow from it.
+
+        Raises:
+            HostError: a rank failed in the context, and a host is lost; the message names it.
+        """
+        try:
+            yield
+        except RankError:
+            asked = [(agent, agent.ask(ReadClock())) for agent in self._agents.values()]
+            for agent, future in asked:
+                with suppress(HostError, FutureTimeoutError):
+                    future.result(_LIFE_SIGN_S)
+                if agent.lost is not None:
+                    raise HostError(agent.lost) from None
+            raise
 
     def check_controls(self, names: Sequence[str]) -> None:
         """Raise HostError, which names the host, unless every host has these congestion controls."""

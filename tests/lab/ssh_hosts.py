@@ -10,6 +10,7 @@ import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from bench.hosts.interface import read_counters
 from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.network import namespaces
@@ -54,7 +55,8 @@ class SshHosts:
     """The lab and its sshd processes; `file` is the hosts file."""
 
     def __init__(self, lab, directory):
-        self._lab, self._directory = lab, directory
+        self.lab, self._directory = lab, directory
+        self._carried = {}
         self.hosts = dict(zip(NAMES, lab.topology.hosts, strict=False))
         self.sshd = {}
 
@@ -64,7 +66,18 @@ class SshHosts:
 
     def namespace(self, name):
         """The network namespace of a host."""
-        return self._lab.namespace(self.hosts[name].name)
+        return self.lab.namespace(self.hosts[name].name)
+
+    def remember_carried(self):
+        """Count the bytes of every host from now on."""
+        self._carried = {name: self._sent_bytes(name) for name in NAMES}
+
+    def carried(self, name):
+        """The bytes that a host has sent since."""
+        return self._sent_bytes(name) - self._carried[name]
+
+    def _sent_bytes(self, name):
+        return namespaces.inside(self.namespace(name), lambda: read_counters("eth0")).sent_bytes
 
     def python(self, text, name="python"):
         """An executable that stands for `python` on a host; it is given the arguments of the agent."""
@@ -75,7 +88,7 @@ class SshHosts:
 
     def write(self, **changes):
         """Write the hosts file; `changes` are the fields of hosts by their names."""
-        usual = self.python(f"export PYTHONPATH={ROOT}\nexec {sys.executable} \"$@\"")
+        usual = self.python(f'export PYTHONPATH={ROOT}\nexec {sys.executable} "$@"')
         hosts = [
             {"name": name, "address": host.address, "interface": "eth0", "python": usual}
             | changes.get(name, {})
@@ -86,7 +99,7 @@ class SshHosts:
 
     def command(self, *arguments):
         """The command line of `mltcp-bench ARGUMENTS --hosts FILE`, on the fifth host."""
-        launcher = self._lab.namespace("launcher")
+        launcher = self.lab.namespace("launcher")
         bench = [sys.executable, "-m", "bench.cli", *arguments, "--hosts", str(self.file)]
         return ["nsenter", f"--net=/run/netns/{launcher}", *bench]
 
@@ -107,9 +120,7 @@ class SshHosts:
         for name, host in self.hosts.items():
             config = self._directory / f"sshd_{name}"
             config.write_text(
-                _SSHD_CONFIG.format(
-                    port=_PORT, address=host.address, directory=self._directory, name=name
-                )
+                _SSHD_CONFIG.format(port=_PORT, address=host.address, directory=self._directory, name=name)
             )
             entered = ["nsenter", f"--net=/run/netns/{self.namespace(name)}"]
             process = subprocess.Popen([*entered, SSHD, "-D", "-e", "-f", config], stderr=subprocess.DEVNULL)
@@ -122,9 +133,7 @@ class SshHosts:
 
 def _make_keys(directory, addresses):
     for name in ("host_key", "user_key"):
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", directory / name], check=True
-        )
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", directory / name], check=True)
     shutil.copy(directory / "user_key.pub", directory / "authorized_keys")
     host_key = (directory / "host_key.pub").read_text()
     (directory / "known_hosts").write_text(
