@@ -317,4 +317,7 @@ def connected(hosts: HostsFile) -> Iterator[dict[str, tuple[AgentConnection, Hos
         for each in connections:
             each.start()
             stack.callback(each.finish)
-        yield {each.host.name: (each, each.facts()) for each in connections}
+        try:
+            yield {each.host.name: (each, each.facts()) for each in connections}
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("interrupted; the hosts have been cleaned up") from None

@@ -79,6 +79,15 @@ class SshHosts:
     def _sent_bytes(self, name):
         return namespaces.inside(self.namespace(name), lambda: read_counters("eth0")).sent_bytes
 
+    @contextmanager
+    def unplugged(self, name):
+        """A host whose interface is down for the time of the context."""
+        namespaces.netlink(self.namespace(name), lambda route: _set_interface(route, "down"))
+        try:
+            yield
+        finally:
+            namespaces.netlink(self.namespace(name), lambda route: _set_interface(route, "up"))
+
     def python(self, text, name="python"):
         """An executable that stands for `python` on a host; it is given the arguments of the agent."""
         path = self._directory / name
@@ -129,6 +138,10 @@ class SshHosts:
             self.sshd[name] = process
         for name in NAMES:
             eventually(lambda name=name: _listens(self.namespace(name)))
+
+
+def _set_interface(route, state):
+    route.link("set", index=route.link_lookup(ifname="eth0")[0], state=state)
 
 
 def _make_keys(directory, addresses):

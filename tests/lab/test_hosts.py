@@ -13,8 +13,8 @@ from bench.compare.approaches.policy import parse_policy
 from bench.compare.launch import loaded_controls
 from bench.lab.network import namespaces
 from mltcp.core.errors import NotAvailableError
+from mltcp.ebpf.cgroups import job_cgroups
 from mltcp.ebpf.congestion_controls import available
-from mltcp.ebpf.mounts import unified_cgroup
 from tests.eventually import eventually
 from tests.lab.ssh_hosts import NAMES, ROOT, is_available, processes_in, ssh_hosts
 
@@ -25,7 +25,7 @@ pytestmark = [
 SHORT = ["--compute", "0.05", "--repeat", "1"]
 LONG = ["contend", *SHORT, "--policies", "cubic", "--iterations", "5000"]
 _START_S = 180.0
-_IN_TIME_NAMESPACE = f"export PYTHONPATH={ROOT}\nexec unshare --time --monotonic {{}} {sys.executable} \"$@\""
+_IN_TIME_NAMESPACE = f'export PYTHONPATH={ROOT}\nexec unshare --time --monotonic {{}} {sys.executable} "$@"'
 _OTHER_VERSION = json.dumps(
     {
         "$": "Hello",
@@ -57,14 +57,18 @@ def _usual_file(hosts):
 
 def left(hosts):
     """The processes that are left on the hosts, and the cgroups of jobs of theirs."""
-    cgroups = [path for name in NAMES for path in unified_cgroup().rglob(f"*@{name}*")]
+    cgroups = [path for path in job_cgroups() if any(f"@{name}" in path.name for name in NAMES)]
     return [pid for name in NAMES for pid in processes_in(hosts.namespace(name))] + cgroups
 
 
 def running(hosts):
     """A long command under way: its agents and ranks are on all hosts, and have connections to each other."""
     process = subprocess.Popen(
-        hosts.command(*LONG), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        hosts.command(*LONG),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
 
     def has_begun():
@@ -173,9 +177,7 @@ def test_collectives_over_all_hosts(hosts):
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert (document["ranks"], document["ok"]) == (4, True)
-    assert [host["address"] for host in document["hosts"]] == [
-        host.address for host in hosts.hosts.values()
-    ]
+    assert [host["address"] for host in document["hosts"]] == [host.address for host in hosts.hosts.values()]
     # The link of 300 Mbit/s is between ranks: on loopback this would be far faster.
     assert document["results"][0]["busbw_gbps"] < 0.3 / 8 * 2.5
     assert not left(hosts)
@@ -202,3 +204,15 @@ def test_contention_of_jobs_on_hosts(hosts, tmp_path):
     assert all(time_us > 50_000 for each in document["measurements"] for time_us in each["times_us"])
     assert [host["name"] for host in document["hosts"]] == list(NAMES)
     assert not left(hosts)
+
+
+def test_a_host_that_stops_answering_is_named_and_cleans_up_by_itself(hosts):
+    process = running(hosts)
+    with hosts.unplugged("b"):
+        _, error = process.communicate(timeout=180)
+        assert process.returncode == 1
+        assert error.startswith("mltcp-bench: ")
+        assert "host b: its agent has ended: Timeout, server 10.77.1.1 not responding." in error
+        assert error.count("\n") == 1
+        # Its agent hears nothing any more, and ends without being told.
+        eventually(lambda: not left(hosts))
