@@ -32,13 +32,13 @@ class Turns:
         approaches: as listed in the result. Isolated jobs run first in a repeat: Cassini works with their profiles.
         repeat: how often each of them runs.
         retry_busy: how often a run is repeated that other programs disturbed.
-        load_meter: starts to measure the load of other programs.
+        load_meter: starts to measure the load of other programs; None: on this machine.
     """
 
     approaches: Sequence[Approach]
     repeat: int = 1
     retry_busy: int = 0
-    load_meter: Callable[[], LoadMeter] = OtherPrograms
+    load_meter: Callable[[], LoadMeter] | None = None
 
     def run(
         self, measured: Measured, turn: Turn, progress: Progress, keep: Callable[[Measured], None]
@@ -65,7 +65,7 @@ class Turns:
         return best
 
     def _observed(self, approach: Approach, repeat: int, turn: Turn, progress: Progress) -> ApproachRun:
-        others = self.load_meter()
+        others = OtherPrograms() if self.load_meter is None else self.load_meter()
         run = turn(approach, repeat, progress)
         return replace(run, other_load=others.share())
 
