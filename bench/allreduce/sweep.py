@@ -23,7 +23,7 @@ _PATTERN = 13
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep: sizes in bytes from first to last by a factor, on groups of these backends."""
+    """A sweep: sizes in bytes from first to last by a factor, on groups of these backends, in memory of the device."""
 
     backends: tuple[str, ...]
     operations: tuple[str, ...]
@@ -32,6 +32,7 @@ class Sweep:
     factor: float
     dtype: str = "float"
     iterations: int | None = None
+    device: str = "cpu"
 
     def sizes(self) -> list[int]:
         """The sizes, each rounded down where a rank's share would not be whole."""
@@ -99,7 +100,7 @@ def _measure_size(
     sweep: Sweep, groups: Sequence[dist.ProcessGroup | None], operation: str, size: int
 ) -> list[CollectiveMeasurement]:
     ranks = dist.get_world_size()
-    work = _Work(operation, size, TYPES[sweep.dtype], ranks, dist.get_rank())
+    work = _Work(operation, size, TYPES[sweep.dtype], ranks, dist.get_rank(), sweep.device)
     rounds = sweep.iterations or max(2, min(200, 20_000_000 // max(size, 1)))
     times: list[list[float]] = [[] for _ in groups]
     cpu: list[list[float]] = [[] for _ in groups]
@@ -111,7 +112,7 @@ def _measure_size(
             elapsed_s, cpu_s = work.repeat(groups[at], rounds)
             times[at].append(elapsed_s / rounds * 1e6)
             cpu[at].append(cpu_s / rounds * 1e6)
-    totals = torch.tensor(wrong)
+    totals = torch.tensor(wrong, device=sweep.device)
     dist.all_reduce(totals)
     return [
         _measurement(sweep, name, work, times[at], cpu[at], int(totals[at]))
@@ -143,16 +144,19 @@ def _measurement(
 class _Work:
     """One operation at one size: its buffers, its call, and its expected result."""
 
-    def __init__(self, operation: str, size: int, dtype: torch.dtype, ranks: int, rank: int) -> None:
+    def __init__(
+        self, operation: str, size: int, dtype: torch.dtype, ranks: int, rank: int, device: str = "cpu"
+    ) -> None:
+        self.device = device
         self.operation, self.ranks, self.rank, self.dtype = operation, ranks, rank, dtype
         element = torch.empty(0, dtype=dtype).element_size()
         self.share = max(1, size // element // ranks)
         whole = operation in ("all_reduce", "broadcast")
         self.count = max(1, size // element) if whole else self.share * ranks
         self.size_bytes = self.count * element
-        self.large = torch.zeros(self.count, dtype=dtype)
-        self.large_out = torch.zeros(self.count, dtype=dtype)
-        self.small = torch.zeros(self.share, dtype=dtype)
+        self.large = torch.zeros(self.count, dtype=dtype, device=device)
+        self.large_out = torch.zeros(self.count, dtype=dtype, device=device)
+        self.small = torch.zeros(self.share, dtype=dtype, device=device)
 
     def call(self, group: dist.ProcessGroup | None) -> None:
         """Call the operation once and wait for its end."""
@@ -172,10 +176,17 @@ class _Work:
         self.large.zero_()
         self.small.zero_()
         dist.barrier(group=group)
+        self._synchronize()
         start_s, start_cpu_s = time.perf_counter(), time.thread_time()
         for _ in range(rounds):
             self.call(group)
+        self._synchronize()
         return time.perf_counter() - start_s, time.thread_time() - start_cpu_s
+
+    def _synchronize(self) -> None:
+        """Wait for the GPU, on which operations have only been queued when their calls return."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
 
     def check(self, group: dist.ProcessGroup | None, block: int) -> int:
         """Call once with known data; returns the number of wrong elements on this rank."""
@@ -186,7 +197,8 @@ class _Work:
         return int((result != expected).sum())
 
     def _contribution(self, rank: int, count: int, block: int) -> torch.Tensor:
-        return ((torch.arange(count) + 3 * rank + block) % _PATTERN).to(self.dtype)
+        values = (torch.arange(count, device=self.device) + 3 * rank + block) % _PATTERN
+        return values.to(self.dtype)
 
     def _result(self, block: int) -> tuple[torch.Tensor, torch.Tensor]:
         everyone = range(self.ranks)
@@ -199,6 +211,7 @@ class _Work:
             parts = [self._contribution(r, self.count, block)[mine] for r in everyone]
             return self.large_out, torch.cat(parts)
         total = sum(
-            (self._contribution(r, self.count, block) for r in everyone), torch.zeros(1, dtype=self.dtype)
+            (self._contribution(r, self.count, block) for r in everyone),
+            torch.zeros(1, dtype=self.dtype, device=self.device),
         )
         return (self.large, total) if self.operation == "all_reduce" else (self.small, total[mine])

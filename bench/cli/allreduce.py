@@ -13,11 +13,12 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.cli.progress import Step, progress
 from mltcp.core.address import free_port
-from mltcp.core.errors import MltcpError, UsageError
+from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 from mltcp.core.quantities import BINARY_SIZES, parse_size_bytes
 
 if TYPE_CHECKING:
@@ -29,13 +30,17 @@ examples:
   mltcp-bench allreduce --backends gloo,gloo,mltcp -b 1M       a second gloo group shows what difference is noise
   mltcp-bench allreduce --operations all -e 1M --ranks 4
   mltcp-bench allreduce --ranks 1 -e 8 -n 3000                 no network: what a call costs the caller
+  mltcp-bench allreduce --hosts hosts.json                     over the slots of these hosts, by ssh (docs/hosts.md)
+  mltcp-bench allreduce --hosts hosts.json --device cuda --backends nccl,mltcp
   torchrun --nnodes 2 ... -m bench.cli allreduce               over two hosts: each process is a rank
 """
 _OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+_DEVICES = ("cpu", "cuda")
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LAUNCHER = "MLTCP_BENCH_LAUNCHER"
 _PR_SET_PDEATHSIG = 1
 _MAX_SIZE_BYTES = 1 << 40
+_LOCAL_RANKS = 2
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -55,7 +60,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="LIST",
         help=f"of {', '.join(_OPERATIONS)}, or all (default all_reduce)",
     )
-    add("--ranks", type=int, default=2, metavar="N", help="ranks to start on this machine (default 2)")
+    add(
+        "--ranks",
+        type=int,
+        metavar="N",
+        help="ranks to start (default 2 on this machine, with --hosts all slots)",
+    )
+    add("--hosts", type=Path, metavar="FILE", help="start the ranks on the hosts of this file, by ssh")
+    add("--device", choices=_DEVICES, default="cpu", help="memory of the tensors (default cpu)")
     add("-b", "--first", default="8", metavar="SIZE", help="smallest size (default 8)")
     add("-e", "--last", default="128M", metavar="SIZE", help="largest size (default 128M)")
     add("-f", "--factor", type=float, default=2.0, metavar="X", help="factor between sizes (default 2)")
@@ -73,11 +85,14 @@ def execute(options: argparse.Namespace) -> int:
     _check(options)
     if all(name in os.environ for name in _RANK_VARIABLES):
         return _be_a_rank(options)
+    if options.hosts is not None:
+        return _run_on_hosts(options)
+    _check_device(options.device)
     return _launch(options)
 
 
 def _check(options: argparse.Namespace) -> None:
-    if options.ranks < 1:
+    if options.ranks is not None and options.ranks < 1:
         raise UsageError(f"--ranks: expected 1 or more, got {options.ranks}")
     if not 1 < options.factor <= 1024:
         raise UsageError(f"-f: expected more than 1 and at most 1024, got {options.factor:g}")
@@ -104,7 +119,17 @@ def sweep_of(options: argparse.Namespace) -> Sweep:
     usable = [name for name in known if name == "mltcp" or dist.is_backend_available(name)]
     backends = _names(options.backends, "backend", usable)
     operations = _names(options.operations, "operation", _OPERATIONS)
-    return Sweep(backends, operations, first, last, options.factor, options.dtype, options.iterations)
+    return Sweep(
+        backends, operations, first, last, options.factor, options.dtype, options.iterations, options.device
+    )
+
+
+def _check_device(device: str) -> None:
+    """Raise NotAvailableError if there is no CUDA device here and one is asked for."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise NotAvailableError("--device cuda: expected a CUDA device, and torch finds none on this host")
 
 
 def _names(text: str, what: str, allowed: Sequence[str]) -> tuple[str, ...]:
@@ -129,6 +154,11 @@ def _be_a_rank(options: argparse.Namespace) -> int:
     _die_with_launcher()
     sweep = sweep_of(options)
     torch.set_num_threads(1)
+    _check_device(options.device)
+    if options.device == "cuda":
+        torch.cuda.set_device(
+            int(os.environ.get("LOCAL_RANK", os.environ["RANK"])) % torch.cuda.device_count()
+        )
     try:
         dist.init_process_group(sweep.backends[0])
         found: list[CollectiveMeasurement] = []
@@ -172,6 +202,7 @@ def _show(sweep: Sweep, found: list[CollectiveMeasurement], ranks: int, as_json:
         document = {
             "schema": 1,
             "ranks": ranks,
+            "device": sweep.device,
             "results": [asdict(each) for each in found],
             "mean_busbw_gbps": means,
             "ok": good,
@@ -199,15 +230,41 @@ def _show(sweep: Sweep, found: list[CollectiveMeasurement], ranks: int, as_json:
     print("# OK" if good else "# FAILED: wrong data")
 
 
+# -- the ranks of other hosts -----------------------------------------------------------------------------------------
+
+
+def _run_on_hosts(options: argparse.Namespace) -> int:
+    """Run the ranks on the hosts of the file, and print the result of rank 0 with the facts of the hosts."""
+    from bench.hosts.hosts_file import load_hosts_file
+    from bench.hosts.programs import run_program
+
+    hosts = load_hosts_file(options.hosts)
+    ranks = hosts.slots if options.ranks is None else options.ranks
+    output = run_program(hosts, ranks, ["bench.cli", "allreduce", *_arguments(options)])
+    if options.json:
+        document = {**json.loads(output.text), "hosts": [asdict(host) for host in output.hosts]}
+        print(json.dumps(document))
+        return 0
+    for host in output.hosts:
+        speed = "" if host.speed_bps is None else f", {host.speed_bps / 1e9:g} Gbit/s"
+        print(
+            f"# {host.name}: {host.address} on {host.interface} ({host.driver or 'unknown driver'}, MTU {host.mtu}"
+            f"{speed}), Linux {host.kernel}, {host.processors} processors"
+        )
+    print(output.text, end="")
+    return 0
+
+
 # -- the ranks of this machine ---------------------------------------------------------------------------------------
 
 
 def _launch(options: argparse.Namespace) -> int:
     """Start the ranks and wait for them; every rank is killed at the end in any case."""
+    number = _LOCAL_RANKS if options.ranks is None else options.ranks
     arguments = [sys.executable, "-m", "bench.cli", "allreduce", *_arguments(options)]
     shared = {
         **os.environ,
-        "WORLD_SIZE": str(options.ranks),
+        "WORLD_SIZE": str(number),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         "GLOO_SOCKET_IFNAME": options.interface,
@@ -215,7 +272,7 @@ def _launch(options: argparse.Namespace) -> int:
     }
     ranks: list[subprocess.Popen[bytes]] = []
     try:
-        for rank in range(options.ranks):
+        for rank in range(number):
             environment = {**shared, "RANK": str(rank), _LAUNCHER: str(os.getpid())}
             ranks.append(subprocess.Popen(arguments, env=environment))
         return _wait(ranks)
@@ -247,7 +304,7 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
 
 
 def _arguments(options: argparse.Namespace) -> list[str]:
-    named = ["backends", "operations", "first", "last", "factor", "iterations", "dtype"]
+    named = ["backends", "operations", "first", "last", "factor", "iterations", "dtype", "device"]
     given = {name: getattr(options, name) for name in named}
     arguments = [f"--{name}={value}" for name, value in given.items() if value is not None]
     return [*arguments, *(["--json"] if options.json else [])]

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from bench.cli import compare_jobs
 from bench.cli.contest_arguments import (
+    add_hosts,
     add_link,
     add_measurement,
     add_runs,
     check_counts,
     link_of,
     retry_busy_of,
+    source_of,
 )
 from bench.cli.progress import progress
 from bench.compare.approaches.approach import Approach, parse_approaches
@@ -47,6 +49,7 @@ examples:
   mltcp-bench compare --trace poisson --policies isolated,themis,themis+cassini,lwf-1+ada-srsf
   mltcp-bench compare --trace jobs.csv --policies drs,norm,elastic-mh --restart-cost cost.json -o runs
   mltcp-bench compare --set snapshot1 -o report              pictures, report.html and result.json in that directory
+  mltcp-bench compare --set snapshot1 --hosts hosts.json --policies isolated,fair,mltcp_cubic -o report   by ssh
   mltcp-bench compare --from report/result.json -o again     the pictures and the report of an earlier run
 
 A --trace that is a table with the columns job_id, arrival_s, workload and alpha or deadline_s (as those of
@@ -67,6 +70,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_link(command)
     _add_cluster(command)
     add_measurement(command)
+    add_hosts(command)
     compare_jobs.add_arguments(command)
     command.add_argument(
         "-o",
@@ -165,6 +169,8 @@ def _add_cluster(command: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the comparison and print its result; returns the exit status."""
+    if options.hosts is not None and (options.trace is not None or options.document is not None):
+        raise UsageError("--hosts: expected with --set or --jobs, got it with --trace or --from")
     if compare_jobs.is_whole_jobs(options.trace):
         if options.policies == _POLICIES:
             options.policies = compare_jobs.POLICIES
@@ -185,9 +191,10 @@ def _run(options: argparse.Namespace) -> CompareResult:
     starts = {"random_starts": options.starts == "random", "seed": options.seed}
     contests = [contest_of(snapshot, template, **starts) for snapshot in snapshots_of(options, template.link)]
     retry_busy = retry_busy_of(options)
+    source = source_of(options, contests)
     keep = keep_in(options.output)
     with progress(sum(contest.total_iterations for contest in contests), template.repeat) as step:
-        return compare_result(run_contests(contests, step, keep, retry_busy))
+        return compare_result(run_contests(contests, step, keep, retry_busy, source))
 
 
 def template_of(options: argparse.Namespace) -> Contest:
@@ -213,7 +220,11 @@ def template_of(options: argparse.Namespace) -> Contest:
         ranks=options.ranks,
         ecn_by=options.ecn_by,
         # A profile that was measured across a change would describe neither side of it.
-        measured_profiles=options.profiles == "measured" and isolated and change is None,
+        # Only Cassini works with profiles, and it runs in the lab alone.
+        measured_profiles=options.profiles == "measured"
+        and isolated
+        and change is None
+        and not options.hosts,
         change=change,
     )
 

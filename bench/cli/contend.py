@@ -6,7 +6,15 @@ import argparse
 import json
 from pathlib import Path
 
-from bench.cli.contest_arguments import add_jobs, add_link, add_measurement, contest_of, retry_busy_of
+from bench.cli.contest_arguments import (
+    add_hosts,
+    add_jobs,
+    add_link,
+    add_measurement,
+    contest_of,
+    retry_busy_of,
+    source_of,
+)
 from bench.cli.progress import progress
 from bench.compare.engine import run_contests
 from bench.compare.report.text import CONTEND, print_report
@@ -23,6 +31,7 @@ examples:
   mltcp-bench contend --jobs my-model.json,train --json      a profile of your own beside a small real training
   mltcp-bench contend --policies isolated,mltcp_reno,mltcp_reno@quadratic,mltcp_reno@falling_linear
   mltcp-bench contend --policies isolated,dcqcn,mltcp_dcqcn   rates from a daemon on every host (docs/daemon.md)
+  mltcp-bench contend --hosts hosts.json --rate 10gbit --policies isolated,cubic,mltcp_cubic   on real hosts, by ssh
 """
 
 
@@ -47,6 +56,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="congestion control of isolated jobs (default cubic)",
     )
     add_measurement(command)
+    add_hosts(command)
     command.add_argument("--plot", type=Path, metavar="DIR", help="write pictures (PNG) there")
     command.set_defaults(execute=execute)
 
@@ -54,8 +64,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def execute(options: argparse.Namespace) -> int:
     """Run the contest and print its result; returns the exit status."""
     contest, retry_busy = contest_of(options), retry_busy_of(options)
+    source = source_of(options, [contest])
     with progress(contest.total_iterations, contest.repeat) as step:
-        (measured,) = run_contests([contest], step, lambda so_far: None, retry_busy)
+        (measured,) = run_contests([contest], step, lambda so_far: None, retry_busy, source)
     result = set_result(measured, pooled_yardsticks)
     plots = _plots(result, options.plot)
     if options.json:

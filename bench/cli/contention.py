@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,10 +14,21 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.cli.contest_arguments import add_link, link_of
+from bench.cli.contest_arguments import add_hosts, add_link, link_of
 from bench.cli.progress import progress
 from bench.compare.approaches.policy import PACED, Policy, parse_policy
-from bench.contention.contention import RANKS, ContentionPlan, ContentionResult, ContentionRound, measure
+from bench.compare.report.text import facts_table
+from bench.contention.contention import (
+    RANKS,
+    Arena,
+    ContentionPlan,
+    ContentionResult,
+    ContentionRound,
+    lab_arena,
+    measure,
+)
+from bench.contention.remote import remote_arena
+from bench.hosts.hosts_file import load_hosts_file
 from bench.lab.topology import MAX_JOBS
 from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.errors import MltcpError, UsageError
@@ -28,6 +40,7 @@ examples:
   mltcp-bench contention                                    1 to 8 all-reduces at a time, into contention.csv
   mltcp-bench contention -o cubic.csv --control cubic --rate 1gbit --ecn none
   mltcp-bench contention --jobs 1,2,4 --sizes 1M,4M --repeat 10 --json
+  mltcp-bench contention --hosts hosts.json --rate 10gbit   on real hosts, by ssh
   mltcp-placement fit contention.csv                        a, b and eta of the contention model
 
 A line of the file is the mean time of k all-reduces that ran at the same time, as `mltcp-placement fit` reads it.
@@ -39,6 +52,7 @@ _MAX_SIZE_BYTES = 1 << 30
 _ELEMENT_BYTES = 4
 # Above this, the jobs may share the processors rather than the link.
 _BUSY = 0.8
+_FACTS_WIDTH = 110
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -61,6 +75,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--repeat", type=int, default=5, metavar="N", help="repetitions of everything (default 5)")
     add("--control", default="cubic", metavar="NAME", help="congestion control (default cubic)")
     add_link(command)
+    add_hosts(command)
     add(
         "-o",
         "--output",
@@ -75,13 +90,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def execute(options: argparse.Namespace) -> int:
     """Measure, write the file atomically, and print the result; returns the exit status."""
-    plan = plan_of(options)
+    plan, arena = plan_of(options), _arena(options)
     try:
         check_writable(options.output)
     except MltcpError as error:
         raise UsageError(str(error)) from None
     with progress(plan.total, plan.repeat) as step:
-        measured = measure(plan, step)
+        measured = measure(plan, step, arena)
     try:
         write_atomically(options.output, as_csv(each.measurement for each in measured.rounds).encode())
     except MltcpError as error:
@@ -91,6 +106,10 @@ def execute(options: argparse.Namespace) -> int:
     else:
         _show(plan, measured, options.output)
     return 0
+
+
+def _arena(options: argparse.Namespace) -> Arena:
+    return lab_arena if options.hosts is None else remote_arena(load_hosts_file(options.hosts))
 
 
 def plan_of(options: argparse.Namespace) -> ContentionPlan:
@@ -148,6 +167,7 @@ def _document(plan: ContentionPlan, measured: ContentionResult, output: Path) ->
             "ecn_threshold_bytes": plan.link.ecn_threshold_bytes,
             "mtu": plan.link.mtu,
         },
+        **({"hosts": [asdict(host) for host in measured.hosts]} if measured.hosts else {}),
         "control": plan.policy.name,
         "ranks": RANKS,
         "repeat": plan.repeat,
@@ -172,6 +192,11 @@ def _document(plan: ContentionPlan, measured: ContentionResult, output: Path) ->
 def _show(plan: ContentionPlan, measured: ContentionResult, output: Path) -> None:
     console = Console(highlight=False)
     console.print(_table(plan, measured))
+    if measured.hosts:
+        console.print()
+        facts = facts_table(measured.hosts)
+        facts.box = None
+        Console(highlight=False, width=max(console.width, _FACTS_WIDTH)).print(facts)
     console.print(f"\n{measured.drops} drops, {measured.marks} ECN marks", soft_wrap=True)
     console.print(
         f"{output}: {plan.total} measurements; fit them by: mltcp-placement fit {output}", soft_wrap=True

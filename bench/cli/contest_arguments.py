@@ -9,7 +9,11 @@ from pathlib import Path
 from bench.compare.approaches.approach import Approach
 from bench.compare.approaches.policy import parse_policy
 from bench.compare.contest import Contest, named_jobs
+from bench.compare.lab_provider import LabSource
+from bench.compare.provider import ProviderSource
 from bench.compare.results.runs import Scalar
+from bench.hosts.hosts_file import load_hosts_file
+from bench.hosts.provider import RemoteSource
 from bench.lab.bottleneck.aqm import MARKERS, VIRTUAL_QUEUE
 from bench.lab.link import MAX_QUEUE_BYTES, MAX_RATE_BPS, MIN_RATE_BPS, Link
 from bench.workloads.job import TrainingOptions, Work
@@ -99,6 +103,29 @@ def add_measurement(command: argparse.ArgumentParser) -> None:
         help="repeat a run up to N times while other programs use more than 5 %% of the processors (default 0)",
     )
     command.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
+
+
+def add_hosts(command: argparse.ArgumentParser) -> None:
+    """Add ``--hosts``."""
+    command.add_argument(
+        "--hosts",
+        type=Path,
+        metavar="FILE",
+        help="run on the hosts of this file, over ssh, instead of a lab (docs/hosts.md)",
+    )
+
+
+def source_of(options: argparse.Namespace, contests: Sequence[Contest]) -> ProviderSource:
+    """The provider of hosts that the arguments ask for: a lab, or real hosts, which must suffice for the contests.
+
+    Raises:
+        UsageError: the hosts file is malformed, or the contests cannot run on its hosts.
+    """
+    if options.hosts is None:
+        return LabSource()
+    source = RemoteSource(load_hosts_file(options.hosts))
+    source.check(contests)
+    return source
 
 
 def retry_busy_of(options: argparse.Namespace) -> int:

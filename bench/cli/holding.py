@@ -70,7 +70,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument(
         "--from", dest="earlier", type=Path, metavar="FILE", help="show the result.json of an earlier sweep"
     )
-    command.set_defaults(execute=execute)
+    command.set_defaults(execute=execute, hosts=None)
 
 
 def execute(options: argparse.Namespace) -> int:

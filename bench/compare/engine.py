@@ -18,53 +18,52 @@ from bench.compare.contest import Contest
 from bench.compare.coordination.coordination import Coordination, coordinated
 from bench.compare.coordination.coordinator import PlacedDemand
 from bench.compare.coordination.service import dumbbell_network
-from bench.compare.launch import loaded_controls, run_group
+from bench.compare.lab_provider import LabSource
+from bench.compare.provider import HostProvider, ProviderSource
+from bench.compare.results.hosts import HostUse
 from bench.compare.results.journal import Keep
 from bench.compare.results.runs import ApproachRun, JobRun, LinkExcerpt, LinkTotals, Measured
 from bench.compare.turns import Progress, Turns
 from bench.compare.utilization import excerpts, sole_utilization, utilization
 from bench.lab.bottleneck.link_use import LinkUse
-from bench.lab.lab import Lab
-from bench.lab.network import namespaces
-from bench.lab.topology import dumbbell
 from bench.workloads.job import JobResult
 from mltcp.core.demand import Demand, demand_from_document
 from mltcp.core.errors import MltcpError, UsageError
-from mltcp.ebpf.congestion_controls import Controls
 
 _PROFILE = "MLTCP_PROFILE"
 _LINK = "trunk"
 
 
 def run_contests(
-    contests: Sequence[Contest], progress: Progress, keep: Keep, retry_busy: int = 0
+    contests: Sequence[Contest],
+    progress: Progress,
+    keep: Keep,
+    retry_busy: int = 0,
+    source: ProviderSource | None = None,
 ) -> list[Measured]:
-    """Run the contests one after the other, each in a lab of its own.
+    """Run the contests one after the other, each on hosts of its own.
 
     Args:
         contests: the jobs and approaches.
         progress: called after every iteration of a job.
         keep: called with all runs so far, after each run.
         retry_busy: how often a run is repeated that other programs disturbed.
+        source: of the hosts; None: a lab on this machine.
 
     Raises:
         NotAvailableError: not root, or the kernel lacks something.
-        RankError: a rank failed; the lab is removed by the time this is raised.
+        RankError: a rank failed; the lab is removed, and every host clean, by the time this is raised.
     """
-    namespaces.require_privileges()
     policies = [approach.policy for contest in contests for approach in contest.approaches]
     done: list[Measured] = []
-    with loaded_controls(policies) as controls:
+    with (source or LabSource()).opened(policies) as provide:
         for contest in contests:
-            topology = dumbbell(len(contest.jobs), contest.ranks, contest.link)
-            with (
-                Lab(topology, ecn_by=contest.ecn_by) as lab,
-                tempfile.TemporaryDirectory("-compare") as directory,
-            ):
-                arena = _Arena(contest, lab, controls, Path(directory))
-                turns = Turns(contest.approaches, contest.repeat, retry_busy)
+            with provide(contest) as hosts, tempfile.TemporaryDirectory("-compare") as directory:
+                arena = _Arena(contest, hosts, Path(directory))
+                turns = Turns(contest.approaches, contest.repeat, retry_busy, hosts.load_meter)
                 kept = _appended(keep, done)
-                done.append(turns.run(contest.measured(), arena.run, progress, kept))
+                measured = replace(contest.measured(), hosts=hosts.facts)
+                done.append(turns.run(measured, arena.run, progress, kept))
     return done
 
 
@@ -74,20 +73,27 @@ def _appended(keep: Keep, done: Sequence[Measured]) -> Callable[[Measured], None
 
 @dataclass(frozen=True)
 class _GroupRun:
-    """Jobs that ran side by side: their results by index, the use of the link, and the start (CLOCK_MONOTONIC)."""
+    """Jobs that ran side by side.
+
+    Attributes:
+        results: by index.
+        use: of the link.
+        epoch_s: the start, CLOCK_MONOTONIC.
+        hosts: the counters of real hosts.
+    """
 
     results: Mapping[int, JobResult]
     use: LinkUse
     epoch_s: float
+    hosts: tuple[HostUse, ...]
 
 
 @dataclass
 class _Arena:
-    """A contest in its lab; `losses` are those of each training in its first run."""
+    """A contest on its hosts; `losses` are those of each training in its first run."""
 
     contest: Contest
-    lab: Lab
-    controls: Controls
+    hosts: HostProvider
     directory: Path
     losses: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
@@ -110,6 +116,7 @@ class _Arena:
                 () if approach.isolated else self._excerpts(groups[-1]),
                 coordination.shifts(epoch_s),
                 _link_totals(groups),
+                hosts=tuple(use for group in groups for use in group.hosts),
             )
 
     def _run_group(
@@ -127,22 +134,16 @@ class _Arena:
             profile = ((_PROFILE, str(self._profile(repeat, job))),) if recorded else ()
             return (*coordination.variables, *profile)
 
-        results, use = run_group(
-            self.contest,
-            approach.policy,
-            group,
-            self.lab,
-            self.controls,
-            step,
-            offsets_s=offsets,
-            environment=environment,
+        outcome = self.hosts.run_group(
+            approach.policy, group, step, offsets_s=offsets, environment=environment
         )
+        results = outcome.results
         for result in results:
             self._check_losses(result)
         epoch_s = min(
             result.iterations[0].start_s - offset for result, offset in zip(results, offsets, strict=True)
         )
-        return _GroupRun(dict(zip(group, results, strict=True)), use, epoch_s)
+        return _GroupRun(dict(zip(group, results, strict=True)), outcome.use, epoch_s, outcome.hosts)
 
     def _check_losses(self, result: JobResult) -> None:
         """A training must have the same losses under every congestion control, to the bit."""
@@ -172,11 +173,15 @@ class _Arena:
         contest, demands = self.contest, self.contest.demands
         if approach.cassini and contest.measured_profiles:
             demands = self._measured_demands(repeat)
-        hosts = [(host.name, host.switch) for host in self.lab.topology.hosts]
+        hosts = [
+            (host.name, host.switch)
+            for index in range(len(contest.jobs))
+            for host in self.hosts.hosts_of(index)
+        ]
         network = dumbbell_network(hosts, contest.link.rate_bps)
         with coordinated(approach, network, contest.link.rate_bps) as coordination:
             for index, (name, _) in enumerate(contest.jobs if coordination.coordinators else ()):
-                slots = tuple(host.name for host in self.lab.topology.hosts_of(index))
+                slots = tuple(host.name for host in self.hosts.hosts_of(index))
                 iterations = contest.iterations_of(index)
                 coordination.placed(PlacedDemand(name, slots, (_LINK,), demands[name], iterations))
             yield coordination

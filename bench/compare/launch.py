@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 from bench.compare.approaches.policy import Policy
 from bench.compare.contest import Contest
+from bench.compare.provider import Environment
 from bench.lab.bottleneck.link_use import LinkUse
 from bench.lab.lab import Lab
 from bench.lab.network.wiring import INTERFACE
@@ -21,9 +22,6 @@ from mltcp.ebpf.congestion_controls import CONTROLS, Controls
 from mltcp.ebpf.jobs import attached
 
 _LAST_SOCKETS_S = 3.0
-
-Environment = Callable[[str, int], tuple[tuple[str, str], ...]]
-"""Returns further environment variables of a rank, given the job's name and the rank."""
 
 
 @contextmanager

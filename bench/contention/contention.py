@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Protocol
 
 from bench.compare.approaches.policy import Policy
 from bench.compare.launch import loaded_controls
+from bench.compare.results.hosts import HostFacts
 from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.network import namespaces
@@ -64,7 +66,7 @@ class ContentionRound:
         repeat: its number, from 0.
         size_bytes: of each job's all-reduce.
         times_us: the duration of each job's all-reduce, in microseconds.
-        busy_s: CPU time of the whole machine during the round.
+        busy_s: CPU time of the whole machine, or of all hosts together, during the round.
         wall_s: duration of the round.
     """
 
@@ -87,37 +89,121 @@ class ContentionRound:
 
 @dataclass(frozen=True)
 class ContentionResult:
-    """All rounds in order, and the packets that the link dropped and marked, in both directions together."""
+    """All rounds in order, and the packets that the link dropped and marked, in both directions together.
+
+    Attributes:
+        rounds: in order.
+        drops: packets dropped at a full queue; on real hosts, by their interfaces.
+        marks: packets marked; on real hosts, that arrived with a mark.
+        processors: of the machine, or of all hosts together.
+        hosts: the facts of real hosts; empty in a lab.
+    """
 
     rounds: tuple[ContentionRound, ...]
     drops: int
     marks: int
+    processors: int
+    hosts: tuple[HostFacts, ...] = ()
 
     def cpu_busy(self, jobs: int) -> float:
         """The share of the machine's CPU time that was busy in the rounds of so many jobs."""
         rounds = [each for each in self.rounds if each.jobs == jobs]
-        return sum(each.busy_s for each in rounds) / (sum(each.wall_s for each in rounds) * count())
+        return sum(each.busy_s for each in rounds) / (sum(each.wall_s for each in rounds) * self.processors)
 
 
-def measure(plan: ContentionPlan, step: Callable[[str, int], None]) -> ContentionResult:
-    """Measure in a new lab; ``step`` is called with the number of jobs and the repeat after every round.
+class ContentionArena(Protocol):
+    """The place of a measurement: jobs that wait for rounds, and the counters of their hosts."""
+
+    @property
+    def jobs(self) -> StandingJobs:
+        """The jobs; a job's position is its number."""
+
+    @property
+    def processors(self) -> int:
+        """The processors of all hosts together."""
+
+    @property
+    def facts(self) -> tuple[HostFacts, ...]:
+        """The facts of real hosts; empty in a lab."""
+
+    def busy_s(self) -> float:
+        """The time since boot for which these processors were busy."""
+
+    def start_measuring(self) -> None:
+        """Count drops and marks from now on."""
+
+    def drops_and_marks(self) -> tuple[int, int]:
+        """The packets that were dropped and marked since."""
+
+
+Arena = Callable[[ContentionPlan], AbstractContextManager[ContentionArena]]
+"""Makes the arena of a plan, for as long as the context lasts."""
+
+
+@dataclass(frozen=True)
+class LabArena:
+    """A lab whose jobs wait for rounds."""
+
+    jobs: StandingJobs
+    lab: Lab
+    facts: tuple[HostFacts, ...] = ()
+
+    @property
+    def processors(self) -> int:
+        """The processors of this machine."""
+        return count()
+
+    def busy_s(self) -> float:
+        """The time since boot for which they were busy."""
+        return busy_s()
+
+    def start_measuring(self) -> None:
+        """Count drops and marks of the bottleneck from now on."""
+        self.lab.start_measuring()
+
+    def drops_and_marks(self) -> tuple[int, int]:
+        """The packets that the bottleneck has dropped and marked since."""
+        use = self.lab.measurement()
+        return use.drops, use.marks
+
+
+@contextmanager
+def lab_arena(plan: ContentionPlan) -> Iterator[LabArena]:
+    """A new lab with the jobs of the plan.
 
     Raises:
         NotAvailableError: not root, or the kernel lacks something.
-        RankError: a rank failed, or its sum was wrong; the lab is gone by the time this is raised.
+        RankError: a rank did not get ready.
     """
     namespaces.require_privileges()
     with loaded_controls([plan.policy]) as controls:
         with Lab(dumbbell(max(plan.jobs), RANKS, plan.link)) as lab, ExitStack() as stack:
             placed = [_placed(plan, job, lab, controls, stack) for job in lab.topology.jobs]
-            jobs = stack.enter_context(standing(placed))
-            # A connection's first transfer is slower than later ones.
-            jobs.tell(lab.topology.jobs, min(plan.sizes_bytes))
-            jobs.times_s(lab.topology.jobs)
-            lab.start_measuring()
-            rounds = tuple(_measured_rounds(plan, jobs, len(placed), step))
-            use = lab.measurement()
-    return ContentionResult(rounds, use.drops, use.marks)
+            yield LabArena(stack.enter_context(standing(placed)), lab)
+
+
+def measure(
+    plan: ContentionPlan, step: Callable[[str, int], None], arena: Arena = lab_arena
+) -> ContentionResult:
+    """Measure in a new lab or, with another arena, on real hosts.
+
+    Args:
+        plan: the measurement.
+        step: called with the number of jobs and the repeat after every round.
+        arena: makes the arena.
+
+    Raises:
+        MltcpError: the hosts cannot be had, a rank failed, or its sum was wrong; nothing is left by then.
+    """
+    with arena(plan) as place:
+        everyone = range(max(plan.jobs))
+        # A connection's first transfer is slower than later ones.
+        place.jobs.tell(everyone, min(plan.sizes_bytes))
+        place.jobs.times_s(everyone)
+        place.start_measuring()
+        rounds = tuple(_measured_rounds(plan, place, step))
+        drops, marks = place.drops_and_marks()
+        return ContentionResult(rounds, drops, marks, place.processors, place.facts)
 
 
 def _placed(plan: ContentionPlan, number: int, lab: Lab, controls: Controls, stack: ExitStack) -> StandingJob:
@@ -132,19 +218,24 @@ def _placed(plan: ContentionPlan, number: int, lab: Lab, controls: Controls, sta
 
 
 def _measured_rounds(
-    plan: ContentionPlan, jobs: StandingJobs, there: int, step: Callable[[str, int], None]
+    plan: ContentionPlan, place: ContentionArena, step: Callable[[str, int], None]
 ) -> Iterator[ContentionRound]:
+    there = max(plan.jobs)
     for repeat, number, size in plan.rounds():
         # The jobs rotate, so that a property of one job's hosts is not taken for an effect of the number of jobs.
-        yield _measured_round(jobs, [(repeat + position) % there for position in range(number)], size, repeat)
+        yield _measured_round(
+            place, [(repeat + position) % there for position in range(number)], size, repeat
+        )
         step(f"{number} at a time", repeat)
 
 
-def _measured_round(jobs: StandingJobs, members: list[int], size_bytes: int, repeat: int) -> ContentionRound:
-    start_s = jobs.tell(members, size_bytes)
+def _measured_round(
+    place: ContentionArena, members: list[int], size_bytes: int, repeat: int
+) -> ContentionRound:
+    start_s = place.jobs.tell(members, size_bytes)
     sleep_until(start_s)
-    busy_before_s = busy_s()
-    times_s = jobs.times_s(members)
-    spent_s = busy_s() - busy_before_s
+    busy_before_s = place.busy_s()
+    times_s = place.jobs.times_s(members)
+    spent_s = place.busy_s() - busy_before_s
     times_us = tuple(each * _US_PER_S for each in times_s)
     return ContentionRound(repeat, size_bytes, times_us, spent_s, time.monotonic() - start_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -81,17 +81,19 @@ class ProcessTimes:
 class OtherPrograms:
     """Measures the processor time that processes outside this process's tree use, from its construction on.
 
-    The tree is `root` and its descendants, also after they were orphaned. Kernel threads and interrupts, which carry
+    The tree is `root` and its descendants, also after they were orphaned, and those of `further_roots()`, processes
+    that belong to the same measurement. Kernel threads and interrupts, which carry
     the tree's network traffic, count for no program. Processes that come and go in between count by the time that
     their parents inherit when they wait for them. Processes outside this one's PID namespace are not seen.
     Other virtual machines count by the time that the hypervisor withheld from this one.
     """
 
     root: int = field(default_factory=os.getpid)
+    further_roots: Callable[[], Iterable[int]] = tuple
 
     def __post_init__(self) -> None:
         self._before = read_processes()
-        self._own_before = descendants(self._before, self.root)
+        self._own_before = self._own(self._before)
         self._machine_before = _machine_ticks()
         self._began_s = time.monotonic()
 
@@ -99,12 +101,16 @@ class OtherPrograms:
         """The time that other programs have used so far, as a share of the time of all processors, from 0 to 1."""
         passed_s = time.monotonic() - self._began_s
         after = read_processes()
-        ours = self._own_before | descendants(after, self.root)
+        ours = self._own_before | self._own(after)
         ticks = other_ticks(self._before, after, ours)
         machine = _machine_ticks()
         ticks = max(0, min(ticks, machine.programs - self._machine_before.programs))
         ticks += max(0, machine.stolen - self._machine_before.stolen)
         return ticks / _TICKS_PER_S / (passed_s * count()) if passed_s > 0 else 0.0
+
+    def _own(self, processes: Mapping[Key, ProcessTimes]) -> set[Key]:
+        roots = (self.root, *self.further_roots())
+        return {key for root in roots for key in descendants(processes, root)}
 
 
 Key = tuple[int, int]

@@ -19,8 +19,11 @@ class TcpFlow:
     delivered_ce_segments: int | None
 
 
-def tcp_flows() -> tuple[TcpFlow, ...]:
-    """Every established TCP connection that this process holds, in the order of the descriptors."""
+def tcp_flows(store_port: int | None = None) -> tuple[TcpFlow, ...]:
+    """Every established TCP connection that this process holds, in the order of the descriptors.
+
+    Connections from and to `store_port`, the port of a store at which ranks meet, are left out.
+    """
     flows = []
     for descriptor in tcp_sockets():
         info = tcp_info(descriptor)
@@ -29,6 +32,8 @@ def tcp_flows() -> tuple[TcpFlow, ...]:
         # The peer may close the connection meanwhile.
         with suppress(OSError):
             local, peer = addresses(descriptor)
+            if store_port in (local[1], peer[1]):
+                continue
             counters = (info.acked_bytes, info.delivered_segments, info.delivered_ce_segments)
             control = congestion_control(descriptor)
             flows.append(TcpFlow(local, peer, control, info.retransmits, *counters))

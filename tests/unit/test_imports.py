@@ -63,12 +63,17 @@ LAYERS = {
     ),
     "placement.service": ("protocol", "state", "context", "decisions", "agents"),
     "bench": (
-        *("lab", "workloads", "compare", "async_sgd", "async_jobs", "sensitivity"),
+        *("lab", "workloads", "compare", "hosts", "async_sgd", "async_jobs", "sensitivity"),
         *("allreduce", "bulk", "contention", "perf", "cost", "soak", "slurm", "cli"),
     ),
     "bench.compare": (
-        *("results", "approaches", "contest", "utilization", "coordination", "turns", "launch"),
+        *("results", "approaches", "contest", "utilization", "coordination", "turns", "provider", "launch"),
+        *("lab_provider",),
         *("engine", "snapshot", "trace", "jobs", "report", "holding"),
+    ),
+    "bench.hosts": (
+        *("hosts_file", "codec", "messages", "interface", "flow_meter", "hosted", "agent"),
+        *("clock", "remote_rank", "connection", "placement", "link_use", "session", "provider"),
     ),
     "bench.lab": ("link", "topology", "network", "bottleneck"),
     "bench.workloads": (

@@ -21,7 +21,15 @@ from bench.compare.report.plots import (
     pictures_of,
     write_pictures,
 )
-from bench.compare.report.text import COMPARE, approach_table, gain_sentence, heading, job_table, warnings
+from bench.compare.report.text import (
+    COMPARE,
+    approach_table,
+    gain_sentence,
+    heading,
+    host_tables,
+    job_table,
+    warnings,
+)
 from bench.compare.results.journal import write_result
 from bench.compare.results.results import CompareResult, SetResult
 from mltcp.core.atomic_files import write_atomically
@@ -99,6 +107,7 @@ def _section(one: SetResult, colours: Colours) -> list[str]:
         *(f'<p class="warning">! {html.escape(warning)}</p>' for warning in warnings(one)),
         *(_figure(picture) for picture in pictures_of(one, colours)),
         _table(job_table(one, COMPARE)),
+        *(_table(table) for table in host_tables(one)),
         f"<details><summary>How it was measured</summary><table>{rows}</table></details>",
     ]
 

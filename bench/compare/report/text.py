@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.compare.results.figures import Figures, Settling
+from bench.compare.results.hosts import HostFacts, HostUse
 from bench.compare.results.results import ApproachResult, CompareResult, JobResult, SetResult
 
 PREFIX = "mltcp_"
@@ -56,7 +57,7 @@ def print_report(
     for one in result.sets:
         if heading(one):
             console.print(heading(one), style="bold", soft_wrap=True)
-        for table in (approach_table(one, layout), job_table(one, layout)):
+        for table in (approach_table(one, layout), job_table(one, layout), *host_tables(one)):
             table.box = HORIZONTALS if console.is_terminal else None
             table.padding = (0, 1 if console.width >= _ROOMY else 0, 0, 0)
             console.print(table)
@@ -102,6 +103,56 @@ def job_table(result: SetResult, layout: Layout) -> Table:
         for index, job in enumerate(each.jobs):
             cells = (cell(job.figures) for _, cell in layout.job_columns)
             table.add_row(each.approach if index == 0 else "", job.job, *cells)
+    return table
+
+
+def host_tables(result: SetResult) -> list[Table]:
+    """The facts of real hosts, and what they counted in all runs together; none in a lab."""
+    hosts = result.measured.hosts
+    if not hosts:
+        return []
+    uses = [use for run in result.measured.runs for use in run.hosts]
+    return [
+        facts_table(hosts),
+        _uses_table([[use for use in uses if use.host == host.name] for host in hosts]),
+    ]
+
+
+def facts_table(hosts: Sequence[HostFacts]) -> Table:
+    """The facts of real hosts, a row for each."""
+    table = _table(
+        "Hosts",
+        ["host", "address", "interface", "driver", "kernel"],
+        ["MTU", "Gbit/s", "processors", "clock\nahead s", "round\ntrip ms"],
+    )
+    for host in hosts:
+        table.add_row(
+            *(host.name, host.address, host.interface, host.driver or _ABSENT, host.kernel),
+            str(host.mtu),
+            _ABSENT if host.speed_bps is None else f"{host.speed_bps / 1e9:g}",
+            str(host.processors),
+            f"{host.clock_offset_s:+.3f}",
+            f"{1e3 * host.round_trip_s:.2f}",
+        )
+    return table
+
+
+def _uses_table(uses: Sequence[Sequence[HostUse]]) -> Table:
+    table = _table(
+        "Counters of the hosts, all runs together (load of other programs: the highest)",
+        ["host"],
+        ["sent\nMB", "received\nMB", "drops", "ECN\nmarks", "re-\ntrans.", "load"],
+    )
+    for own in filter(None, uses):
+        table.add_row(
+            own[0].host,
+            f"{sum(use.sent_bytes for use in own) / 1e6:.1f}",
+            f"{sum(use.received_bytes for use in own) / 1e6:.1f}",
+            str(sum(use.drops for use in own)),
+            str(sum(use.ce_packets for use in own)),
+            str(sum(use.retransmits for use in own)),
+            f"{100 * max(use.other_load for use in own):.0f} %",
+        )
     return table
 
 

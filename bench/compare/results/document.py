@@ -6,9 +6,10 @@ figures: :func:`from_document` reads the runs and computes the figures anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from bench.compare.results.hosts import HostFacts, HostUse
 from bench.compare.results.results import ApproachResult, CompareResult, JobResult, SetResult, compare_result
 from bench.compare.results.runs import ApproachRun, Change, JobRun, LinkExcerpt, Measured, Shift
 from mltcp.core.errors import UsageError
@@ -71,6 +72,7 @@ def contend_document(result: SetResult) -> dict[str, object]:
     return {
         "schema": SCHEMA,
         "link": dict(result.measured.setting),
+        **_hosts_document(result.measured),
         "isolated_s": _round(isolated_s),
         "policies": [_policy_document(each) for each in result.approaches],
     }
@@ -83,14 +85,22 @@ def _set_document(result: SetResult) -> dict[str, object]:
         "setting": dict(measured.setting),
         "score": _round(measured.score),
         "change": None if measured.change is None else asdict(measured.change),
+        **_hosts_document(measured),
         "approaches": [_approach_document(each) for each in result.approaches],
         "runs": [_run_document(run) for run in measured.runs],
     }
 
 
+def _hosts_document(measured: Measured) -> dict[str, object]:
+    """The facts of real hosts; nothing for a lab."""
+    return {"hosts": _round([asdict(host) for host in measured.hosts])} if measured.hosts else {}
+
+
 def _run_document(run: ApproachRun) -> object:
     document = asdict(run)
     del document["link"]
+    if not run.hosts:
+        del document["hosts"]
     return _round(document)
 
 
@@ -114,8 +124,15 @@ def _policy_document(result: ApproachResult) -> dict[str, object]:
         **_figures_document(result, _CONTEND_FIGURES),
         "repeats": len(result.runs),
         "other_load": _round([run.other_load for run in result.runs]),
+        **_host_uses_document(result),
         "jobs": [_contend_job_document(result, job) for job in result.jobs],
     }
+
+
+def _host_uses_document(result: ApproachResult) -> dict[str, object]:
+    """The counters of real hosts, a list for each repeat; nothing for a lab."""
+    uses = [[_round(asdict(use)) for use in run.hosts] for run in result.runs]
+    return {"hosts": uses} if any(uses) else {}
 
 
 def _contend_job_document(result: ApproachResult, job: JobResult) -> dict[str, object]:
@@ -157,10 +174,12 @@ def _measured(document: Mapping[str, object]) -> Measured:
     del known["approaches"]
     change = known.pop("change")
     runs = known.pop("runs")
+    hosts: Sequence[Mapping[str, object]] = known.pop("hosts", ())  # type: ignore[assignment]
     return Measured(
         **known,  # type: ignore[arg-type]
         runs=tuple(_run(each) for each in runs),  # type: ignore[attr-defined]
         change=None if change is None else Change(**change),  # type: ignore[arg-type]
+        hosts=tuple(HostFacts(**_with_tuples(host)) for host in hosts),  # type: ignore[arg-type]
     )
 
 
@@ -170,9 +189,13 @@ def _run(document: Mapping[str, object]) -> ApproachRun:
     known["decisions_s"] = tuple(known["decisions_s"])  # type: ignore[arg-type]
     known["link_use"] = tuple(LinkExcerpt(**each) for each in known["link_use"])  # type: ignore[attr-defined]
     known["shifts"] = tuple(Shift(**each) for each in known["shifts"])  # type: ignore[attr-defined]
+    known["hosts"] = tuple(HostUse(**use) for use in known.get("hosts", ()))  # type: ignore[attr-defined]
     return ApproachRun(**known)  # type: ignore[arg-type]
 
 
 def _job_run(document: Mapping[str, object]) -> JobRun:
-    listed = {name: tuple(value) if isinstance(value, list) else value for name, value in document.items()}
-    return JobRun(**listed)  # type: ignore[arg-type]
+    return JobRun(**_with_tuples(document))  # type: ignore[arg-type]
+
+
+def _with_tuples(document: Mapping[str, object]) -> dict[str, object]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in document.items()}

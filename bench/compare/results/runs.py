@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bench.compare.results.hosts import HostFacts, HostUse
 from mltcp.core.errors import MltcpError
 
 ISOLATED = "isolated"
@@ -107,7 +108,9 @@ class ApproachRun:
         link_use: excerpts of the bottleneck's use, from the start and from the end of the run.
         shifts: the time shifts that were applied.
         link: totals of the bottleneck; None if the jobs share no single link.
-        other_load: share of all processors' time that other programs used during the run; None: not measured.
+        other_load: share of all processors' time that other programs used during the run; None: not measured. On real
+            hosts: of the busiest one.
+        hosts: the counters of real hosts, for each group of jobs that ran side by side.
     """
 
     approach: str
@@ -119,6 +122,7 @@ class ApproachRun:
     shifts: tuple[Shift, ...] = ()
     link: LinkTotals | None = None
     other_load: float | None = None
+    hosts: tuple[HostUse, ...] = ()
 
     def __post_init__(self) -> None:
         names = [job.job for job in self.jobs]
@@ -151,6 +155,7 @@ class Measured:
         runs: by repeat, then in the order of the approaches.
         score: the compatibility score of all jobs on one link (Table 4.1); None if they share no single link.
         change: a change of a job's compute time during the runs.
+        hosts: the facts of real hosts; empty in a lab.
     """
 
     name: str
@@ -158,3 +163,4 @@ class Measured:
     runs: tuple[ApproachRun, ...]
     score: float | None = None
     change: Change | None = None
+    hosts: tuple[HostFacts, ...] = ()

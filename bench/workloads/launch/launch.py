@@ -10,6 +10,7 @@ from bench.workloads.job import JobResult, JobSpec, RankResult, WrongDataError
 from bench.workloads.launch.launched_rank import (
     LaunchedRank,
     RankFailure,
+    RankLauncher,
     blamed,
     join_ranks,
     kill_ranks,
@@ -42,10 +43,12 @@ class PlacedJob:
                 f"job {self.spec.name}: expected {self.spec.ranks} places, got {len(self.places)}"
             )
 
-    def launch(self, number: int, store: Path) -> Iterator[LaunchedRank]:
+    def launch(
+        self, number: int, store: Path, launcher: RankLauncher = launch_rank
+    ) -> Iterator[LaunchedRank]:
         """Start the job's ranks, which meet at the file `store`; `number` is the launcher's number of the job."""
         for rank, place in enumerate(self.places):
-            yield launch_rank(rank_main, number, self.spec.name, rank, (self.spec, rank, place, store))
+            yield launcher(rank_main, number, self.spec.name, rank, (self.spec, rank, place, store))
 
 
 def run_jobs(
@@ -66,13 +69,15 @@ def run_jobs(
 
 
 @contextmanager
-def launched(jobs: Sequence[PlacedJob]) -> Iterator["RunningJobs"]:
+def launched(jobs: Sequence[PlacedJob], launcher: RankLauncher = launch_rank) -> Iterator["RunningJobs"]:
     """The jobs with all of their ranks ready to start; every process is killed and reaped at the end.
+
+    `launcher` starts the ranks, on this machine by default.
 
     Raises RankError if a rank does not get ready.
     """
     with store_directory() as directory:
-        running = RunningJobs(jobs)
+        running = RunningJobs(jobs, launcher)
         try:
             running.launch(directory)
             yield running
@@ -83,8 +88,8 @@ def launched(jobs: Sequence[PlacedJob]) -> Iterator["RunningJobs"]:
 class RunningJobs:
     """Jobs whose ranks are processes; made by `launched`."""
 
-    def __init__(self, jobs: Sequence[PlacedJob]) -> None:
-        self._jobs = jobs
+    def __init__(self, jobs: Sequence[PlacedJob], launcher: RankLauncher = launch_rank) -> None:
+        self._jobs, self._launcher = jobs, launcher
         self._ranks: list[LaunchedRank] = []
 
     @property
@@ -95,7 +100,7 @@ class RunningJobs:
     def launch(self, directory: Path) -> None:
         """Start all ranks, and return when all are ready."""
         for position, job in enumerate(self._jobs):
-            self._ranks.extend(job.launch(position, directory / f"store-{position}"))
+            self._ranks.extend(job.launch(position, directory / f"store-{position}", self._launcher))
         waiting = set(self._ranks)
         for rank, message in self._messages():
             if isinstance(message, RankReady):

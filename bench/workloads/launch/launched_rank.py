@@ -8,17 +8,51 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bench.workloads.job import RankError
-from bench.workloads.ranks.failure import RankFailed
+from bench.workloads.ranks.failure import RankFailed, RankLost
 from mltcp.core.signals import signals_held
 
 # When a rank dies the others of its job fail too, and their failures may be seen before its death.
 _BLAME_GRACE_S = 0.5
+
+
+class RankProcess(Protocol):
+    """A rank's process, on this machine or on another host."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its number."""
+
+    @property
+    def exitcode(self) -> int | None:
+        """The exit status, or the negative number of the signal that killed it; None while it runs."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end, for no longer than the time."""
+
+
+class RankConnection(Protocol):
+    """The launcher's end of a connection to a rank; `multiprocessing.connection.wait` accepts it."""
+
+    def fileno(self) -> int:
+        """The descriptor that is readable when there is a message."""
+
+    def send(self, message: Any, /) -> None:
+        """Send a message to the rank."""
+
+    def recv(self) -> Any:
+        """The next message of the rank. Raises EOFError at its end."""
+
+    def close(self) -> None:
+        """Close this end."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +70,8 @@ class LaunchedRank:
     job: int
     job_name: str
     number: int
-    process: ForkServerProcess
-    connection: Connection
+    process: RankProcess
+    connection: RankConnection
 
     def death(self) -> str | None:
         """How the process ended, in words; None while it runs."""
@@ -61,6 +95,15 @@ class RankFailure:
         if self.traceback is not None:
             error.add_note(self.traceback)
         return error
+
+
+class RankLauncher(Protocol):
+    """Starts a rank: ``main(connection, *arguments)`` in a process of its own, here or on another host."""
+
+    def __call__(
+        self, main: Callable[..., None], job: int, job_name: str, number: int, arguments: tuple[Any, ...]
+    ) -> LaunchedRank:
+        """Start the rank `number` of the launcher's job `job`."""
 
 
 @contextmanager
@@ -100,9 +143,11 @@ def tell(ranks: Iterable[LaunchedRank], message: Any) -> None:
 
 def received(ranks: Iterable[LaunchedRank], timeout_s: float | None) -> list[tuple[LaunchedRank, Any]]:
     """One message of each rank that has sent one within the time; a :class:`RankFailure` for one that failed."""
-    by_connection = {rank.connection: rank for rank in ranks}
-    ready = wait(list(by_connection), timeout_s)
-    senders = [rank for connection, rank in by_connection.items() if connection in ready]
+    there = list(ranks)
+    # Connections to ranks of other hosts are not multiprocessing's own, but have a descriptor as those have.
+    connections: list[Any] = [rank.connection for rank in there]
+    ready = wait(connections, timeout_s)
+    senders = [rank for rank in there if rank.connection in ready]
     return [(rank, _receive(rank)) for rank in senders]
 
 
@@ -152,4 +197,6 @@ def _receive(rank: LaunchedRank) -> Any:
     except (EOFError, OSError):
         rank.process.join()
         return RankFailure(rank, rank.death() or "gone", None)
+    if isinstance(message, RankLost):
+        return RankFailure(rank, message.cause, None)
     return RankFailure(rank, message.error, message.traceback) if isinstance(message, RankFailed) else message

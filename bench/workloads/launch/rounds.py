@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from bench.workloads.launch.launched_rank import RankLauncher, launch_rank
 from bench.workloads.launch.standing import StandingJob, StandingRanks, standing_ranks
 from bench.workloads.ranks.round_rank import RoundRequest, RoundTime, round_rank_main
 
@@ -14,14 +15,16 @@ START_DELAY_S = 0.1
 
 
 @contextmanager
-def standing(jobs: Sequence[StandingJob]) -> Iterator[StandingJobs]:
+def standing(jobs: Sequence[StandingJob], launcher: RankLauncher = launch_rank) -> Iterator[StandingJobs]:
     """The jobs with all of their ranks ready; every process is killed and reaped at the end.
+
+    `launcher` starts the ranks, on this machine by default.
 
     Raises:
         RankError: a rank did not get ready.
         MltcpError: a connection has another address or congestion control than asked for.
     """
-    with standing_ranks(jobs, round_rank_main) as ranks:
+    with standing_ranks(jobs, round_rank_main, launcher) as ranks:
         yield StandingJobs(ranks)
 
 

@@ -13,6 +13,7 @@ from bench.workloads.flows import TcpFlow
 from bench.workloads.launch.launched_rank import (
     LaunchedRank,
     RankFailure,
+    RankLauncher,
     blamed,
     kill_ranks,
     launch_rank,
@@ -38,15 +39,19 @@ class StandingJob:
 
 
 @contextmanager
-def standing_ranks(jobs: Sequence[StandingJob], main: RankMain) -> Iterator[StandingRanks]:
+def standing_ranks(
+    jobs: Sequence[StandingJob], main: RankMain, launcher: RankLauncher = launch_rank
+) -> Iterator[StandingRanks]:
     """The jobs with all of their ranks ready; every process is killed and reaped at the end.
+
+    `launcher` starts the ranks, on this machine by default.
 
     Raises:
         RankError: a rank did not get ready.
         MltcpError: a connection has another address or congestion control than asked for.
     """
     with store_directory() as directory:
-        ready = StandingRanks(jobs, main)
+        ready = StandingRanks(jobs, main, launcher)
         try:
             ready.launch(directory)
             yield ready
@@ -57,8 +62,10 @@ def standing_ranks(jobs: Sequence[StandingJob], main: RankMain) -> Iterator[Stan
 class StandingRanks:
     """Jobs whose ranks wait to be told something; made by `standing_ranks`."""
 
-    def __init__(self, jobs: Sequence[StandingJob], main: RankMain) -> None:
-        self._jobs, self._main = jobs, main
+    def __init__(
+        self, jobs: Sequence[StandingJob], main: RankMain, launcher: RankLauncher = launch_rank
+    ) -> None:
+        self._jobs, self._main, self._launcher = jobs, main, launcher
         self._ranks: list[LaunchedRank] = []
 
     def launch(self, directory: Path) -> None:
@@ -67,7 +74,7 @@ class StandingRanks:
             store = directory / f"store-{position}"
             for number, place in enumerate(job.places):
                 standing = Standing(job.name, number, len(job.places), place, store)
-                self._ranks.append(launch_rank(self._main, position, job.name, number, (standing,)))
+                self._ranks.append(self._launcher(self._main, position, job.name, number, (standing,)))
         for rank, message in self.answers(range(len(self._jobs))):
             if isinstance(message, Joined):
                 _check_flows(self._jobs[rank.job], rank.number, message.flows)

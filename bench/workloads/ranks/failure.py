@@ -16,6 +16,13 @@ class RankFailed:
     traceback: str
 
 
+@dataclass(frozen=True)
+class RankLost:
+    """The host of a rank cannot be reached any more, or its agent has ended: the cause in one line."""
+
+    cause: str
+
+
 @contextmanager
 def failures_reported(connection: Connection) -> Iterator[None]:
     """The frame of a rank's main function: any error is sent as RankFailed and ends the process with status 1.

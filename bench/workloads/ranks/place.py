@@ -23,6 +23,9 @@ class RankPlace:
         daemon: the socket of the daemon; None: the rank uses no daemon.
         pace: the value of MLTCP_PACE.
         environment: further environment variables.
+        control: the congestion control that the backend sets on each socket; None: that of the cgroup is in use.
+        meeting: the address and port of the store at which the job's ranks meet, which rank 0 serves; None: they meet
+            at a file.
 
     Raises:
         UsageError: the interface has a name of one letter, which Gloo ignores.
@@ -35,12 +38,19 @@ class RankPlace:
     daemon: Path | None = None
     pace: str | None = None
     environment: tuple[tuple[str, str], ...] = ()
+    control: str | None = None
+    meeting: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
         if len(self.interface) < 2:
             raise UsageError(
                 f"interface: expected a name of at least two letters for Gloo, got {self.interface!r}"
             )
+
+    @property
+    def store_port(self) -> int | None:
+        """The port of the store at which the ranks meet; None: they meet at a file."""
+        return None if self.meeting is None else self.meeting[1]
 
     def enter(self) -> None:
         """Move this process there, while it has a single thread. Raises MltcpError if it cannot."""

@@ -65,10 +65,10 @@ def _run_rank(connection: Connection, spec: JobSpec, rank: int, place: RankPlace
     join_group(store, rank, spec.ranks, place, spec.name)
     workload = _workload(spec, rank)
     warm_up(spec.warmup)
-    _check_addresses(place, tcp_flows())
+    _check_addresses(place, tcp_flows(place.store_port))
     connection.send(RankReady())
     sleep_until(connection.recv())
-    connection.send(RankFinished(_run(workload, spec, rank, _progress_to(connection, rank))))
+    connection.send(RankFinished(_run(workload, spec, rank, place, _progress_to(connection, rank))))
     # An early exit would close connections that other ranks still read from.
     connection.recv()
 
@@ -95,7 +95,9 @@ def _workload(spec: JobSpec, rank: int) -> Workload:
     return Replay(spec.work, rank, spec.ranks)
 
 
-def _run(workload: Workload, spec: JobSpec, rank: int, on_iteration: IterationCallback) -> RankResult:
+def _run(
+    workload: Workload, spec: JobSpec, rank: int, place: RankPlace, on_iteration: IterationCallback
+) -> RankResult:
     before = resource.getrusage(resource.RUSAGE_SELF)
     iterations = run_iterations(workload, spec.iterations, spec.hold_s, on_iteration)
     after = resource.getrusage(resource.RUSAGE_SELF)
@@ -104,7 +106,7 @@ def _run(workload: Workload, spec: JobSpec, rank: int, on_iteration: IterationCa
         iterations=iterations,
         cpu_user_s=after.ru_utime - before.ru_utime,
         cpu_system_s=after.ru_stime - before.ru_stime,
-        flows=tcp_flows(),
+        flows=tcp_flows(place.store_port),
         training=workload.outcome(),
     )
 

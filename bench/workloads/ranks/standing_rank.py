@@ -64,7 +64,7 @@ def stand(
 
         join_group(standing.store, standing.rank, standing.ranks, standing.place, standing.job)
         warm_up(_WARMUP)
-        connection.send(Joined(tcp_flows()))
+        connection.send(Joined(tcp_flows(standing.place.store_port)))
         while isinstance(told := _told(connection), request):
             connection.send(answer(told, standing.rank, standing.ranks))
         shutil.rmtree(standing.store.parent, ignore_errors=True)

@@ -83,16 +83,16 @@ def test_a_measurement_is_the_mean_over_the_jobs():
     assert (measurement.jobs, measurement.size_bytes, measurement.latency_us) == (3, 4096, 300.0)
 
 
-def test_processor_time_is_of_the_rounds_with_so_many_jobs(monkeypatch):
-    monkeypatch.setattr("bench.contention.contention.count", lambda: 2)
+def test_processor_time_is_of_the_rounds_with_so_many_jobs():
     measured = ContentionResult(
         (
             ContentionRound(0, 4, (1.0,), 0.5, 1.0),
             ContentionRound(0, 4, (1.0, 1.0), 1.5, 1.0),
             ContentionRound(1, 4, (1.0,), 1.5, 3.0),
         ),
-        0,
-        0,
+        drops=0,
+        marks=0,
+        processors=2,
     )
     assert measured.cpu_busy(1) == pytest.approx(0.25)
     assert measured.cpu_busy(2) == pytest.approx(0.75)

@@ -1,0 +1,249 @@
+"""The messages between the launcher and the agent of a host. Times in them are those of the host's clocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bench.compare.results.hosts import HostFacts
+from bench.hosts.codec import Codec
+from bench.workloads.flows import TcpFlow
+from bench.workloads.job import JobSpec, RankResult, TrainingOptions
+from bench.workloads.loop import IterationRecord, TrainingOutcome
+from bench.workloads.perturbation import Perturbation
+from bench.workloads.phases import ComputeChange, PhasedWork, Stretch
+from bench.workloads.profile import Profile
+from bench.workloads.ranks.failure import RankFailed
+from bench.workloads.ranks.place import RankPlace
+from bench.workloads.ranks.rank import RankFinished, RankProgress, RankReady
+from bench.workloads.ranks.round_rank import RoundRequest, RoundTime
+from bench.workloads.ranks.standing_rank import Joined, Standing
+from mltcp.control.aggressiveness import Aggressiveness, Shape
+from mltcp.control.iteration_start import Start
+from mltcp.ebpf.layout import Action, KernelJob, Tracker
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The first message of an agent: its version, the digest of its messages, and its host."""
+
+    version: str
+    schema: str
+    facts: HostFacts
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The first and only message of an agent that cannot work: the reason in one line."""
+
+    error: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request to an agent, which answers by a Reply of the same number."""
+
+    number: int
+    body: Any
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer to a request: its result, or the error in one line."""
+
+    number: int
+    body: Any = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class ReadClock:
+    """A request for Clock."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The host's CLOCK_MONOTONIC and CLOCK_REALTIME, in nanoseconds."""
+
+    monotonic_ns: int
+    realtime_ns: int
+
+
+@dataclass(frozen=True)
+class FindPort:
+    """A request for a TCP port of the host's address that nobody uses."""
+
+
+@dataclass(frozen=True)
+class CheckControls:
+    """A request to fail unless the kernel has these congestion controls."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LaunchRank:
+    """A request to start a rank.
+
+    Attributes:
+        rank: the number by which later messages name it.
+        job: the launcher's number of the job, under which its bytes are counted.
+        job_name: of the job.
+        number: of the rank in its job.
+        work: the job, for ranks that run it once; or where a rank belongs that all-reduces when it is told to.
+        place: of the rank; the agent adds the cgroup.
+        control: the congestion control of its connections.
+        law: the job's entry in the kernel's map.
+    """
+
+    rank: int
+    job: int
+    job_name: str
+    number: int
+    work: JobSpec | Standing
+    place: RankPlace
+    control: str
+    law: KernelJob
+
+
+@dataclass(frozen=True)
+class StartProgram:
+    """A request to start ``python -m ARGUMENTS`` with further environment variables."""
+
+    rank: int
+    arguments: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class StartMeasuring:
+    """A request to count from now on: the jobs' bytes that are sent to these addresses, and the host's counters."""
+
+    peers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StopMeasuring:
+    """A request for the Measurement since StartMeasuring."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The counters of a host since StartMeasuring, and how many bytes each job had sent by then.
+
+    Attributes:
+        sent_bytes, received_bytes, drops: of the interface.
+        ce_packets, retransmits: of the host.
+        jobs: the launcher's numbers of the jobs that had ranks here.
+        samples: times (CLOCK_MONOTONIC, nanoseconds), each with the acknowledged bytes of every job.
+        packets: that the interface sent.
+    """
+
+    sent_bytes: int
+    received_bytes: int
+    drops: int
+    ce_packets: int
+    retransmits: int
+    packets: int
+    jobs: tuple[int, ...]
+    samples: tuple[tuple[int, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class StartLoad:
+    """A request to measure the load of other programs from now on."""
+
+
+@dataclass(frozen=True)
+class ReadLoad:
+    """A request for the share of the processors that other programs have used since StartLoad."""
+
+
+@dataclass(frozen=True)
+class ReadBusy:
+    """A request for the processor time, in seconds, that the host was busy since boot."""
+
+
+@dataclass(frozen=True)
+class Tell:
+    """A message for a rank."""
+
+    rank: int
+    message: Any
+
+
+@dataclass(frozen=True)
+class KillRank:
+    """Kill the rank or the program, and undo what was done for it."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class Ping:
+    """Sent every few seconds: without any message an agent takes the launcher for dead, and ends."""
+
+
+@dataclass(frozen=True)
+class RankSaid:
+    """A message of a rank."""
+
+    rank: int
+    message: Any
+
+
+@dataclass(frozen=True)
+class RankEnded:
+    """The rank or the program has ended, with this exit status or by the signal of the negative number."""
+
+    rank: int
+    status: int
+
+
+@dataclass(frozen=True)
+class ProgramWrote:
+    """A program wrote text, to standard error or to standard output."""
+
+    rank: int
+    text: str
+    error: bool
+
+
+CODEC = Codec(
+    (
+        *(
+            Hello,
+            Refusal,
+            Request,
+            Reply,
+            ReadClock,
+            Clock,
+            FindPort,
+            CheckControls,
+            LaunchRank,
+            StartProgram,
+        ),
+        *(StartMeasuring, StopMeasuring, Measurement, StartLoad, ReadLoad, ReadBusy, Tell, KillRank, Ping),
+        *(RankSaid, RankEnded, ProgramWrote, HostFacts),
+        *(TcpFlow, JobSpec, RankResult, TrainingOptions, IterationRecord, TrainingOutcome, Perturbation),
+        *(ComputeChange, PhasedWork, Stretch, Profile, RankFailed, RankPlace),
+        *(RankFinished, RankProgress, RankReady, RoundRequest, RoundTime, Joined, Standing),
+        *(Aggressiveness, Shape, Start, Action, KernelJob, Tracker),
+    )
+)
+
+
+def shifted(message: Any, by_s: float) -> Any:
+    """The message of or for a rank with its times moved to another host's clock, which is ahead by `by_s`."""
+    if isinstance(message, float):  # the start time of a job
+        return message + by_s
+    if isinstance(message, RoundRequest):
+        return replace(message, start_s=message.start_s + by_s)
+    if isinstance(message, RoundTime | IterationRecord):
+        return replace(message, start_s=message.start_s + by_s, end_s=message.end_s + by_s)
+    if isinstance(message, RankProgress):
+        return replace(message, record=shifted(message.record, by_s))
+    if isinstance(message, RankFinished):
+        iterations = tuple(shifted(each, by_s) for each in message.result.iterations)
+        return replace(message, result=replace(message.result, iterations=iterations))
+    return message

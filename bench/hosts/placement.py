@@ -1,0 +1,57 @@
+"""The hosts on which the ranks of jobs run: as in the lab, half of a job's ranks on each side of the bottleneck."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.hosts.hosts_file import RemoteHost
+from mltcp.core.errors import UsageError
+
+
+def sides(hosts: Sequence[RemoteHost]) -> tuple[tuple[RemoteHost, ...], tuple[RemoteHost, ...]]:
+    """The first half of the hosts, which is left of the bottleneck, and the rest."""
+    half = len(hosts) // 2
+    return tuple(hosts[:half]), tuple(hosts[half:])
+
+
+def two_sided(hosts: Sequence[RemoteHost], jobs: int, ranks: int) -> tuple[tuple[RemoteHost, ...], ...]:
+    """The host of each rank of each job: the first half of the ranks is on the left, on the hosts with most free slots.
+
+    Raises:
+        UsageError: a side has too few slots.
+    """
+    if ranks < 2:
+        raise UsageError(f"--ranks: expected 2 or more on hosts, got {ranks}")
+    free = {host: host.slots for host in hosts}
+    for name, side, needed in zip(
+        ("first", "second"), sides(hosts), (ranks // 2, ranks - ranks // 2), strict=True
+    ):
+        slots = sum(host.slots for host in side)
+        if jobs * needed > slots:
+            raise UsageError(
+                f"hosts: slots: expected {jobs * needed} on the {name} half of the hosts for {jobs} jobs "
+                f"of {ranks} ranks, got {slots}"
+            )
+    left, right = sides(hosts)
+    return tuple(
+        tuple(_taken(left if rank < ranks // 2 else right, free) for rank in range(ranks))
+        for _ in range(jobs)
+    )
+
+
+def _taken(side: Sequence[RemoteHost], free: dict[RemoteHost, int]) -> RemoteHost:
+    host = max(side, key=lambda each: free[each])
+    free[host] -= 1
+    return host
+
+
+def in_order(hosts: Sequence[RemoteHost], ranks: int) -> tuple[tuple[RemoteHost, int], ...]:
+    """The host of each rank, and its slot there: the hosts are filled one after the other.
+
+    Raises:
+        UsageError: there are too few slots.
+    """
+    slots = [(host, slot) for host in hosts for slot in range(host.slots)]
+    if not 1 <= ranks <= len(slots):
+        raise UsageError(f"--ranks: expected 1 to {len(slots)}, the slots of the hosts, got {ranks}")
+    return tuple(slots[:ranks])

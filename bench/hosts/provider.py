@@ -1,0 +1,199 @@
+"""Real hosts as a provider of hosts for comparisons."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from bench.compare.approaches.policy import Policy
+from bench.compare.contest import Contest
+from bench.compare.launch import check_control
+from bench.compare.provider import Environment, GroupOutcome, HostProvider, Provide, ProvidedHost
+from bench.compare.results.hosts import HostFacts, HostUse
+from bench.hosts.connection import connected
+from bench.hosts.hosts_file import HostsFile, RemoteHost
+from bench.hosts.link_use import SideMeasurement, link_use
+from bench.hosts.messages import Measurement, StartMeasuring, StopMeasuring
+from bench.hosts.placement import sides, two_sided
+from bench.hosts.session import Session
+from bench.lab.bottleneck.link_use import LinkUse
+from bench.workloads.job import JobSpec
+from bench.workloads.launch.launch import PlacedJob, launched
+from bench.workloads.loop import IterationRecord
+from mltcp.core.errors import UsageError
+
+
+class RemoteHosts:
+    """The hosts of a contest, reached by ssh."""
+
+    def __init__(self, contest: Contest, hosts: HostsFile, session: Session) -> None:
+        self._contest, self._session = contest, session
+        self._placed = two_sided(hosts.hosts, len(contest.jobs), contest.ranks)
+        self._left, self._right = sides(hosts.hosts)
+        self._loads: list[float] = []
+
+    @property
+    def facts(self) -> tuple[HostFacts, ...]:
+        """The facts of all hosts."""
+        return self._session.facts
+
+    def hosts_of(self, index: int) -> tuple[ProvidedHost, ...]:
+        """The host of each rank of a job, in order."""
+        return tuple(
+            ProvidedHost(host.name, "left" if host in self._left else "right") for host in self._placed[index]
+        )
+
+    def load_meter(self) -> HighestLoad:
+        """Start to measure the load of other programs, of which the busiest host counts."""
+        self._loads = []
+        return HighestLoad(self._loads)
+
+    def run_group(
+        self,
+        policy: Policy,
+        group: Sequence[int],
+        step: Callable[[], None],
+        *,
+        offsets_s: Sequence[float],
+        environment: Environment,
+    ) -> GroupOutcome:
+        """Run some of the contest's jobs side by side under a policy, as `HostProvider.run_group` says."""
+
+        def on_iteration(spec: JobSpec, iteration: int, record: IterationRecord) -> None:
+            step()
+
+        session = self._session
+        session.compare_clocks()
+        launcher = session.launcher([self._placed[index] for index in group], policy.control, policy.job)
+        session.start_load()
+        jobs = [self._job(policy, index, environment) for index in group]
+        with session.lost_hosts_blamed(), launched(jobs, launcher) as running:
+            epoch_ns = self._start_measuring()
+            running.start(offsets_s)
+            results = running.results(on_iteration)
+            found = session.on_all(StopMeasuring())
+            duration_ns = time.monotonic_ns() - epoch_ns
+        for result in results:
+            check_control(result, policy)
+        loads = session.loads()
+        self._loads += loads.values()
+        uses = tuple(_host_use(name, each, loads[name]) for name, each in found.items())
+        return GroupOutcome(results, self._link_use(found, group, epoch_ns, duration_ns), uses)
+
+    def _job(self, policy: Policy, index: int, environment: Environment) -> PlacedJob:
+        contest = self._contest
+        name, work = contest.jobs[index]
+
+        def variables(rank: int) -> tuple[tuple[str, str], ...]:
+            if policy.pacing is None:
+                return environment(name, rank)
+            pace = f"{contest.link.rate_bps}bit,{policy.pacing.law}"
+            return (("MLTCP_PACE", pace), *environment(name, rank))
+
+        spec = JobSpec(
+            name,
+            work,
+            contest.ranks,
+            contest.iterations_of(index),
+            index,
+            len(contest.jobs),
+            perturbation=None if policy.isolated else contest.perturbation,
+        )
+        return PlacedJob(spec, self._session.place(self._placed[index], variables))
+
+    def _start_measuring(self) -> int:
+        session, epoch_ns = self._session, time.monotonic_ns()
+        asked = []
+        for side, other in ((self._left, self._right), (self._right, self._left)):
+            peers = tuple(host.address for host in other)
+            asked += [(session.agent(host), session.agent(host).ask(StartMeasuring(peers))) for host in side]
+        for agent, future in asked:
+            agent.answer(future)
+        return epoch_ns
+
+    def _link_use(
+        self, found: dict[str, Measurement], group: Sequence[int], epoch_ns: int, duration_ns: int
+    ) -> LinkUse:
+        def side(hosts: Sequence[RemoteHost]) -> list[SideMeasurement]:
+            agents = [self._session.agent(host) for host in hosts]
+            return [SideMeasurement(found[each.host.name], each.offset.monotonic_s) for each in agents]
+
+        # Every job of the contest has bins, as in the lab; agents number those that run.
+        silent = [index for index in range(len(self._contest.jobs)) if index not in group]
+        return link_use(
+            side(self._left),
+            side(self._right),
+            [*group, *silent],
+            epoch_ns=epoch_ns,
+            duration_ns=duration_ns,
+            rate_bps=self._contest.link.rate_bps,
+            mtu=min(each.mtu for each in self.facts),
+        )
+
+
+class HighestLoad:
+    """The load of other programs on the busiest host, of the runs since it was made."""
+
+    def __init__(self, loads: list[float]) -> None:
+        self._loads = loads
+
+    def share(self) -> float:
+        """The largest share of a host's processors that other programs used in a run."""
+        return max(self._loads, default=0.0)
+
+
+class RemoteSource:
+    """Provides the hosts of a hosts file for each contest."""
+
+    def __init__(self, hosts: HostsFile) -> None:
+        self._hosts = hosts
+
+    def check(self, contests: Sequence[Contest]) -> None:
+        """Raise UsageError if these contests cannot run on the hosts, before any of them is reached."""
+        for contest in contests:
+            two_sided(self._hosts.hosts, len(contest.jobs), contest.ranks)
+            for approach in contest.approaches:
+                if approach.cassini or approach.gate is not None:
+                    raise UsageError(
+                        f"--policies: expected congestion controls with --hosts, got {approach.name!r}, whose "
+                        "service or gate runs in the lab only"
+                    )
+                _check_pacing(approach.policy)
+
+    @contextmanager
+    def opened(self, policies: Sequence[Policy]) -> Iterator[Provide]:
+        """Start the agents of all hosts, which must have the congestion controls of the policies.
+
+        Raises:
+            HostError: a host cannot be used, or lacks a congestion control.
+        """
+        with connected(self._hosts) as agents:
+            session = Session(agents)
+            session.check_controls(list(dict.fromkeys(policy.control for policy in policies)))
+
+            @contextmanager
+            def provide(contest: Contest) -> Iterator[HostProvider]:
+                yield RemoteHosts(contest, self._hosts, session)
+
+            yield provide
+
+
+def _check_pacing(policy: Policy) -> None:
+    if policy.pacing is not None and not policy.pacing.by_socket:
+        raise UsageError(
+            f"--policies: expected {policy.name}@by=socket with --hosts, got {policy.name!r}, whose daemon runs "
+            "in the lab only"
+        )
+
+
+def _host_use(name: str, found: Measurement, other_load: float) -> HostUse:
+    return HostUse(
+        name,
+        found.sent_bytes,
+        found.received_bytes,
+        found.drops,
+        found.ce_packets,
+        found.retransmits,
+        other_load,
+    )

@@ -1,0 +1,218 @@
+"""`mltcp-bench --hosts` on four hosts that each run a real sshd: results, and what is left when something fails."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.compare.approaches.policy import parse_policy
+from bench.compare.launch import loaded_controls
+from bench.lab.network import namespaces
+from mltcp.core.errors import NotAvailableError
+from mltcp.ebpf.cgroups import job_cgroups
+from mltcp.ebpf.congestion_controls import available
+from tests.eventually import eventually
+from tests.lab.ssh_hosts import NAMES, ROOT, is_available, processes_in, ssh_hosts
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(not is_available(), reason="OpenSSH is missing: script/setup --ssh"),
+]
+SHORT = ["--compute", "0.05", "--repeat", "1"]
+LONG = ["contend", *SHORT, "--policies", "cubic", "--iterations", "5000"]
+_START_S = 180.0
+_IN_TIME_NAMESPACE = f'export PYTHONPATH={ROOT}\nexec unshare --time --monotonic {{}} {sys.executable} "$@"'
+_OTHER_VERSION = json.dumps(
+    {
+        "$": "Hello",
+        "version": "0.0.1",
+        "schema": "",
+        "facts": {
+            "$": "HostFacts",
+            **dict.fromkeys(("name", "address", "interface", "system", "kernel", "machine"), "b"),
+            **{"processors": 1, "driver": None, "mtu": 1500, "speed_bps": None},
+        },
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory):
+    try:
+        namespaces.require_privileges()
+    except NotAvailableError as error:
+        pytest.skip(str(error))
+    with ssh_hosts(tmp_path_factory.mktemp("hosts")) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _usual_file(hosts):
+    hosts.write()
+
+
+def left(hosts):
+    """The processes that are left on the hosts, and the cgroups of jobs of theirs."""
+    cgroups = [path for path in job_cgroups() if any(f"@{name}" in path.name for name in NAMES)]
+    return [pid for name in NAMES for pid in processes_in(hosts.namespace(name))] + cgroups
+
+
+def running(hosts):
+    """A long command under way: its agents and ranks are on all hosts, and have connections to each other."""
+    process = subprocess.Popen(
+        hosts.command(*LONG),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+    def has_begun():
+        assert process.poll() is None, process.stderr.read()
+        return all(hosts.carried(name) > 1_000_000 for name in NAMES)
+
+    hosts.remember_carried()
+    eventually(has_begun, _START_S)
+    return process
+
+
+def test_jobs_on_hosts_whose_clocks_differ_by_hours_have_the_figures_of_the_link(hosts):
+    ahead = hosts.python(_IN_TIME_NAMESPACE.format(5000), "ahead")
+    behind = hosts.python(_IN_TIME_NAMESPACE.format(-3600), "behind")
+    hosts.write(b={"python": ahead}, d={"python": behind})
+    with loaded_controls([parse_policy("mltcp_cubic", "cubic")]):
+        hosts.lab.start_measuring()
+        done = hosts.run(
+            *("contend", *SHORT, "--policies", "isolated,mltcp_cubic", "--iterations", "8", "--json")
+        )
+        use = hosts.lab.measurement()
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert [host["name"] for host in document["hosts"]] == list(NAMES)
+    assert {(host["driver"], host["mtu"], host["kernel"]) for host in document["hosts"]} == {
+        ("veth", 1500, os.uname().release)
+    }
+    for policy in document["policies"]:
+        assert 0.02 < policy["utilization"] <= 1.05
+        for job in policy["jobs"]:
+            assert len(job["iteration_s"]) >= 8
+            assert 0.05 < job["mean_s"] < 10
+    # The link is the lab's, which counts for itself what crosses it and what it marks.
+    counted = [each for policy in document["policies"] for each in policy["hosts"][0]]
+    sent = {name: sum(each["sent_bytes"] for each in counted if each["host"] == name) for name in NAMES}
+    forth = use.direction("left", "right").bytes_by_job
+    assert sent["a"] == pytest.approx(sum(forth[0]), rel=0.1)
+    assert sent["b"] == pytest.approx(sum(forth[1]), rel=0.1)
+    assert sum(each["ce_packets"] for each in counted) == pytest.approx(use.marks, rel=0.1, abs=5)
+    assert not left(hosts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"python": "/nowhere/python"}, "host b: "),
+        ({"python": "/usr/bin/false"}, "host b: its agent has ended"),
+        ({"interface": "none0"}, "host b: interface: expected one of lo, eth0, got 'none0'"),
+        ({"ssh": "10.77.9.9"}, "host b: ssh: connect to host 10.77.9.9 port"),
+    ],
+)
+def test_a_host_that_cannot_be_used_is_named(hosts, changes, message):
+    hosts.write(b=changes)
+    done = hosts.run(*LONG)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"mltcp-bench: {message}")
+    assert done.stderr.count("\n") == 1
+    assert not left(hosts)
+
+
+def test_a_host_with_another_version_is_named(hosts):
+    hosts.write(b={"python": hosts.python(f"echo '{_OTHER_VERSION}'\nexec cat >/dev/null", "other")})
+    done = hosts.run(*LONG)
+    assert done.returncode == 1
+    assert "mltcp-bench: host b: expected mltcp 0.1.0 as here, got 0.0.1\n" in done.stderr
+    assert not left(hosts)
+
+
+def test_a_congestion_control_that_is_not_loaded_is_named(hosts):
+    control = next((each for each in ("mltcp_dctcp", "mltcp_reno") if each not in available()), None)
+    if control is None:
+        pytest.skip("the host has every congestion control loaded")
+    done = hosts.run("contend", "--policies", control)
+    assert done.returncode == 1
+    assert f"got '{control}'; load it there by: mltcp load {control}\n" in done.stderr
+    assert not left(hosts)
+
+
+def test_an_agent_that_dies_is_named_and_nothing_is_left_on_any_host(hosts):
+    process = running(hosts)
+    os.kill(hosts.agents()["b"], signal.SIGKILL)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert error.startswith("mltcp-bench: host b: its agent has ended")
+    assert error.count("\n") == 1
+    assert not left(hosts)
+
+
+def test_an_interrupted_run_leaves_nothing_on_any_host(hosts):
+    process = running(hosts)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert not left(hosts)
+
+
+def test_agents_end_when_their_launcher_is_killed(hosts):
+    process = running(hosts)
+    process.kill()
+    process.communicate(timeout=120)
+    eventually(lambda: not left(hosts))
+
+
+def test_collectives_over_all_hosts(hosts):
+    done = hosts.run("allreduce", "--backends", "gloo", "-b", "64K", "-e", "64K", "-n", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["ranks"], document["ok"]) == (4, True)
+    assert [host["address"] for host in document["hosts"]] == [host.address for host in hosts.hosts.values()]
+    # The link of 300 Mbit/s is between ranks: on loopback this would be far faster.
+    assert document["results"][0]["busbw_gbps"] < 0.3 / 8 * 2.5
+    assert not left(hosts)
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="the hosts have a GPU")
+def test_a_host_without_a_gpu_is_named(hosts):
+    done = hosts.run("allreduce", "--device", "cuda", "--ranks", "2")
+    assert done.returncode == 1
+    assert "rank 0: --device cuda: expected a CUDA device" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not left(hosts)
+
+
+def test_contention_of_jobs_on_hosts(hosts, tmp_path):
+    output = tmp_path / "contention.csv"
+    done = hosts.run(
+        *("contention", "--jobs", "1,2", "--sizes", "2M", "--repeat", "2", "-o", output, "--json")
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert len(output.read_text().splitlines()) >= 4
+    # At 300 Mbit/s a 2 MB all-reduce of two ranks takes 56 ms and more.
+    assert all(time_us > 50_000 for each in document["measurements"] for time_us in each["times_us"])
+    assert [host["name"] for host in document["hosts"]] == list(NAMES)
+    assert not left(hosts)
+
+
+def test_a_host_that_stops_answering_is_named_and_cleans_up_by_itself(hosts):
+    process = running(hosts)
+    with hosts.unplugged("b"):
+        _, error = process.communicate(timeout=180)
+        assert process.returncode == 1
+        assert error.startswith("mltcp-bench: ")
+        assert "host b: its agent has ended: Timeout, server 10.77.1.1 not responding." in error
+        assert error.count("\n") == 1
+        # Its agent hears nothing any more, and ends without being told.
+        eventually(lambda: not left(hosts))
