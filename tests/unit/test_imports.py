@@ -61,7 +61,7 @@ LAYERS = {
         *("outcome", "exact", "published", "fluid", "parameter_server"),
         *("scheduled_job", "executor", "cluster_run", "rates"),
     ),
-    "placement.service": ("protocol", "state", "context", "decisions", "agents"),
+    "placement.service": ("protocol", "state", "contention", "context", "deciding", "decisions", "agents"),
     "bench": (
         *("lab", "workloads", "compare", "async_sgd", "async_jobs", "sensitivity"),
         *("allreduce", "bulk", "contention", "perf", "cost", "soak", "slurm", "cli"),
