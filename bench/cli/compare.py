@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.cli import compare_jobs
+from bench.cli import compare_contention, compare_jobs
 from bench.cli.contest_arguments import (
     add_link,
     add_measurement,
@@ -46,6 +46,7 @@ examples:
   mltcp-bench compare --set snapshot1 --change VGG16-1400:40:2   a compute time doubles in mid-run: time to settle
   mltcp-bench compare --trace poisson --policies isolated,themis,themis+cassini,lwf-1+ada-srsf
   mltcp-bench compare --trace jobs.csv --policies drs,norm,elastic-mh --restart-cost cost.json -o runs
+  mltcp-bench compare --trace docs/traces/live-contention.csv --policies greedy,srsf-first-full -o live
   mltcp-bench compare --set snapshot1 -o report              pictures, report.html and result.json in that directory
   mltcp-bench compare --from report/result.json -o again     the pictures and the report of an earlier run
 
@@ -68,6 +69,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_cluster(command)
     add_measurement(command)
     compare_jobs.add_arguments(command)
+    compare_contention.add_arguments(command)
     command.add_argument(
         "-o",
         dest="output",
@@ -86,7 +88,7 @@ def _add_jobs(command: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--trace",
         metavar="NAME",
-        help="a trace on a two-tier lab, by name or JSON file; or a table (CSV) of whole jobs with deadlines",
+        help="a trace on a two-tier lab, by name or JSON file; or a table (CSV) of whole jobs with deadlines, or with models",
     )
     which.add_argument("--jobs", metavar="NAMES", help="DNN profiles on one link, by name or JSON file")
     which.add_argument(
@@ -165,6 +167,10 @@ def _add_cluster(command: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the comparison and print its result; returns the exit status."""
+    if compare_contention.is_contention(options.trace):
+        if options.policies == _POLICIES:
+            options.policies = compare_contention.POLICIES
+        return compare_contention.execute(options)
     if compare_jobs.is_whole_jobs(options.trace):
         if options.policies == _POLICIES:
             options.policies = compare_jobs.POLICIES

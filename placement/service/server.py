@@ -131,7 +131,8 @@ async def running_service(
     store = Store(configuration.state, failed)
     try:
         rules = configuration.rules
-        contention = ContentionState(table_named(rules.table), store) if rules.table else None
+        start_ns = round(rules.restart_cost_s * 1e9)
+        contention = ContentionState(table_named(rules.table), store, start_ns) if rules.table else None
         context = ServiceContext(
             *(recovered(store), store, Clock(), rules, saved_decisions(store)),
             contention=contention,

@@ -68,7 +68,7 @@ LAYERS = {
     ),
     "bench.compare": (
         *("results", "approaches", "contest", "utilization", "coordination", "turns", "launch"),
-        *("engine", "snapshot", "trace", "jobs", "report", "holding"),
+        *("engine", "snapshot", "trace", "jobs", "contention_jobs", "report", "holding"),
     ),
     "bench.lab": ("link", "topology", "network", "bottleneck"),
     "bench.workloads": (

@@ -41,9 +41,11 @@ class ContentionState:
     Args:
         base: the given table.
         store: keeps the measured ratios; it has not been started yet.
+        start_ns: the time after a start for which a job makes no progress.
     """
 
-    def __init__(self, base: SensitivityTable, store: Store) -> None:
+    def __init__(self, base: SensitivityTable, store: Store, start_ns: int = 0) -> None:
+        self._start_ns = start_ns
         digest = digest_of_table(base)
         self.table = RatioTable(
             base,
@@ -94,7 +96,7 @@ class ContentionState:
                 done = Fraction(counted)
             elif running is not None and not job.agent:
                 rate = self.table.base.throughput(running.layout) * self.ratio(registry, job)
-                elapsed_s = max(0, now_ns - job.placed_ns) / 1e9
+                elapsed_s = max(0, now_ns - job.placed_ns - self._start_ns) / 1e9
                 before = self.monitor.done_before(job.id)
                 done = Fraction(job.done if before is None else before)
                 done += Fraction(elapsed_s * rate / running.iteration_samples)

@@ -99,8 +99,7 @@ class PolicyProcess:
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
         if self._process is not None:
-            _kill(self._process)
-            await self._process.wait()
+            await _end(self._process)
             self._process = None
 
     def _ready(self) -> Process:
@@ -113,7 +112,11 @@ class PolicyProcess:
     def _replace(self, process: Process) -> None:
         _kill(process)
         self._process = None
-        self._starting = asyncio.get_running_loop().create_task(self._start())
+        self._starting = asyncio.get_running_loop().create_task(self._start_after(process))
+
+    async def _start_after(self, process: Process) -> None:
+        await _end(process)
+        await self._start()
 
     async def _start(self) -> None:
         process = await asyncio.create_subprocess_exec(
@@ -132,13 +135,12 @@ class PolicyProcess:
                 FailureReason.CHECKPOINT, f"{self.name}: expected to be loaded within {LOAD_S:g} s"
             )
         except asyncio.CancelledError:
-            _kill(process)
+            await _end(process)
             raise
         else:
             self._process = process
             return
-        _kill(process)
-        await process.wait()
+        await _end(process)
 
     async def _load(self, process: Process) -> None:
         loaded = await _read(process)
@@ -171,6 +173,13 @@ def _answer_of(document: dict[str, Any]) -> PolicyAnswer:
         raise PolicyFailure(FailureReason(document["failure"]), str(document["text"]))
     assignment = {str(job): tuple(gpus) for job, gpus in document["assignment"].items()}
     return PolicyAnswer(assignment, int(document["took_ns"]))
+
+
+async def _end(process: Process) -> None:
+    _kill(process)
+    if process.stdin is not None:
+        process.stdin.close()
+    await process.wait()
 
 
 def _kill(process: Process) -> None:
