@@ -88,7 +88,7 @@ def _add_jobs(command: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--trace",
         metavar="NAME",
-        help="a trace on a two-tier lab, by name or JSON file; or a table (CSV) of whole jobs with deadlines, or with models",
+        help="a trace on a two-tier lab, by name or JSON file; or a table (CSV) of jobs with deadlines or with models",
     )
     which.add_argument("--jobs", metavar="NAMES", help="DNN profiles on one link, by name or JSON file")
     which.add_argument(

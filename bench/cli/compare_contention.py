@@ -18,7 +18,7 @@ from mltcp.core.quantities import parse_number
 if TYPE_CHECKING:
     from bench.compare.contention_jobs.comparison import ContentionComparison
 
-POLICIES = "greedy,srsf-first-full"
+POLICIES = "srsf-first-full,srsf-packed-full"
 ROUND_S = 10.0
 _COLUMNS = frozenset({"job_id", "arrival_s", "model", "gpus"})
 _RACKS, _SLOTS = 4, 4

@@ -2,6 +2,7 @@
 
 import pytest
 
+from mltcp.core.errors import UsageError
 from placement.cli.main import main
 from placement.client.client import Client, ServiceError
 from placement.engines.hosts import Host
@@ -9,6 +10,7 @@ from placement.engines.local import LocalEngine
 from placement.model.throughput.table import Layout, published_table, read_table
 from placement.service.context import ServiceRules
 from placement.service.protocol import placement_pb2 as pb
+from tests.unit.placement.learning.test_learned import RUNS, drawn
 from tests.unit.placement.service.deciding.failing_policies import HERE
 from tests.unit.placement.service.serving import eventually, placed, serving
 
@@ -98,6 +100,15 @@ def test_a_missing_checkpoint_is_counted_and_the_rule_decides(tmp_path):
         assert placed(client, "a").policy == "greedy"
         (count,) = client.status().decisions.fallbacks
         assert (count.reason, count.times >= 1) == ("checkpoint", True)
+
+
+def test_a_checkpoint_for_another_cluster_is_refused_at_the_start(tmp_path):
+    drawn(RUNS).save(tmp_path / "policy.npz")
+    with (
+        pytest.raises(UsageError, match="cluster: expected 4 nodes of 8 GPUs, got nodes of"),
+        started(tmp_path, rules(f"learned:{tmp_path / 'policy.npz'}")),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(
