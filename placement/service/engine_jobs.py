@@ -131,7 +131,9 @@ class EngineJobs:
             )
         if job.state != pb.PLACED or not job.engine or job.reason:
             raise wrong_state("job_id", job, "PLACED and started, and not being stopped")
-        self._change(replace(job, state=pb.STOPPING, reason=reason))
+        # What a job does while it writes its checkpoint is no progress.
+        done = int(self._context.done(job)) if job.spec.model else job.done
+        self._change(replace(job, state=pb.STOPPING, reason=reason, done=done))
         await self._context.store.committed()
         with suppress(MltcpError):  # it has ended by itself; the event is on its way
             await self._engine.stop(job.id, self._context.rules.grace_s)

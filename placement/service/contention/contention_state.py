@@ -94,7 +94,7 @@ class ContentionState:
             running = self._running(registry, job)
             if counted is not None:
                 done = Fraction(counted)
-            elif running is not None and not job.agent:
+            elif running is not None and not job.agent and job.state != pb.STOPPING:
                 rate = self.table.base.throughput(running.layout) * self.ratio(registry, job)
                 elapsed_s = max(0, now_ns - job.placed_ns - self._start_ns) / 1e9
                 before = self.monitor.done_before(job.id)
