@@ -179,6 +179,8 @@ async def _end(process: Process) -> None:
     _kill(process)
     if process.stdin is not None:
         process.stdin.close()
+        with suppress(OSError):  # the pipe is broken: nobody reads from it any more
+            await process.stdin.wait_closed()
     await process.wait()
 
 
