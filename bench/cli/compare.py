@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.cli import compare_jobs
+from bench.cli import compare_contention, compare_jobs
 from bench.cli.contest_arguments import (
     add_hosts,
     add_link,
@@ -48,6 +48,7 @@ examples:
   mltcp-bench compare --set snapshot1 --change VGG16-1400:40:2   a compute time doubles in mid-run: time to settle
   mltcp-bench compare --trace poisson --policies isolated,themis,themis+cassini,lwf-1+ada-srsf
   mltcp-bench compare --trace jobs.csv --policies drs,norm,elastic-mh --restart-cost cost.json -o runs
+  mltcp-bench compare --trace docs/traces/live-contention.csv --policies greedy,srsf-first-full -o live
   mltcp-bench compare --set snapshot1 -o report              pictures, report.html and result.json in that directory
   mltcp-bench compare --set snapshot1 --hosts hosts.json --policies isolated,fair,mltcp_cubic -o report   by ssh
   mltcp-bench compare --from report/result.json -o again     the pictures and the report of an earlier run
@@ -72,6 +73,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_measurement(command)
     add_hosts(command)
     compare_jobs.add_arguments(command)
+    compare_contention.add_arguments(command)
     command.add_argument(
         "-o",
         dest="output",
@@ -90,7 +92,7 @@ def _add_jobs(command: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--trace",
         metavar="NAME",
-        help="a trace on a two-tier lab, by name or JSON file; or a table (CSV) of whole jobs with deadlines",
+        help="a trace on a two-tier lab, by name or JSON file; or a table (CSV) of jobs with deadlines or with models",
     )
     which.add_argument("--jobs", metavar="NAMES", help="DNN profiles on one link, by name or JSON file")
     which.add_argument(
@@ -171,6 +173,10 @@ def execute(options: argparse.Namespace) -> int:
     """Run the comparison and print its result; returns the exit status."""
     if options.hosts is not None and (options.trace is not None or options.document is not None):
         raise UsageError("--hosts: expected with --set or --jobs, got it with --trace or --from")
+    if compare_contention.is_contention(options.trace):
+        if options.policies == _POLICIES:
+            options.policies = compare_contention.POLICIES
+        return compare_contention.execute(options)
     if compare_jobs.is_whole_jobs(options.trace):
         if options.policies == _POLICIES:
             options.policies = compare_jobs.POLICIES

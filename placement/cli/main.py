@@ -66,6 +66,11 @@ SUBCOMMANDS = (
             ("servers", "servers", "take servers of the service out of use, and into use again"),
             ("score", "score", "score the compatibility of jobs on a link of the service"),
             ("shifts", "shifts", "show the time shifts of jobs that share links, and their drift"),
+            (
+                "ratios",
+                "ratios",
+                "show the contention ratios that the service has measured, or write its table",
+            ),
             ("explain", "explain", "show why a job was placed where it is, or why it waits"),
         )
     ),
@@ -96,6 +101,7 @@ examples:
   mltcp-placement score bert-7 vgg-2 --link rack0
   mltcp-placement shifts
   mltcp-placement explain bert-7
+  mltcp-placement ratios -o measured
 """
 
 

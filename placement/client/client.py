@@ -168,6 +168,10 @@ class Client:
         reply.next_page_token = ""
         return reply
 
+    def ratios(self) -> pb.RatiosReply:
+        """The service's table of contention ratios, with those that were measured on running jobs."""
+        return self.call("Ratios", self._pb.RatiosRequest())
+
     # --------------------------------------------------------------------------------- profiles, scores, time shifts
 
     def score(

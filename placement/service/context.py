@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from placement.cassini.drift import THRESHOLD
+from placement.service.contention.contention_state import ContentionState
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.state.clock import Clock
+from placement.service.state.job_progress import done_iterations
 from placement.service.state.job_record import JobRecord, status_message
 from placement.service.state.persistence import forget_job, save_decision, save_job
 from placement.service.state.registry import Registry
@@ -16,6 +19,7 @@ from placement.service.state.store import Store
 GRACE_S = 30.0
 RESTART_COST_S = 7.0
 PATIENCE_S = 3600.0
+DECISION_LIMIT_S = 1.0
 KEEP_ENDED_S = 30 * 86_400.0
 KEEP_ENDED = 100_000
 """About what ``mltcp-bench cost restart`` measures for a few ranks; see docs/elastic.md."""
@@ -33,6 +37,11 @@ class ServiceRules:
         restart_cost_s: the cost of a restart that schedulers of whole jobs are told.
         keep_ended_s, keep_ended: how long jobs that are over are kept, and how many of them.
         patience_s: when a job has waited for longer than this, no job without a deadline is placed before it.
+        table: the name of the table of contention ratios; empty: jobs have no models.
+        round_s: a scheduler of whole jobs decides at multiples of this time; 0: when something happens.
+        fallback: the rule that decides where the policy fails; empty: none.
+        decision_limit_s: the time that the policy has for a decision, if there is such a rule, and a shadow.
+        shadow: the policy that is asked about every decision without effect; empty: none.
     """
 
     policy: str = "lwf-1"
@@ -43,6 +52,11 @@ class ServiceRules:
     patience_s: float = PATIENCE_S
     keep_ended_s: float = KEEP_ENDED_S
     keep_ended: int = KEEP_ENDED
+    table: str = ""
+    round_s: float = 0.0
+    fallback: str = ""
+    decision_limit_s: float = DECISION_LIMIT_S
+    shadow: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,6 +70,7 @@ class ServiceContext:
         rules: parameters of its decisions.
         decisions: explanations of placements, by job number.
         seen: what a workload manager says of the jobs that it runs, by id.
+        contention: of jobs that name their models; None: the service has no table.
     """
 
     registry: Registry
@@ -64,11 +79,24 @@ class ServiceContext:
     rules: ServiceRules
     decisions: dict[int, pb.ExplainReply] = field(default_factory=dict)
     seen: dict[str, str] = field(default_factory=dict)
+    contention: ContentionState | None = None
 
     def save(self, jobs: Iterable[JobRecord]) -> None:
         """Store the state of jobs."""
         for job in jobs:
             save_job(self.store, job, self.registry.places(job))
+
+    def done(self, job: JobRecord) -> Fraction:
+        """The iterations that a job has done by now, counted in those with as many slots as it asked for."""
+        now_ns = self.clock.now_ns()
+        if self.contention is not None and job.spec.model:
+            return self.contention.done(self.registry, job, now_ns)
+        return Fraction(done_iterations(job, now_ns))
+
+    def placements_changed(self) -> None:
+        """Notify that a job was given slots or has given its slots back."""
+        if self.contention is not None:
+            self.contention.update(self.registry)
 
     def remember(self, job: JobRecord, decision: pb.ExplainReply) -> None:
         """Keep and store the explanation of a job's placement."""

@@ -31,7 +31,6 @@ from placement.service.context import ServiceContext
 from placement.service.engine_runner import EngineRunner
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.request_error import ErrorCode, RequestError
-from placement.service.state.job_progress import done_iterations
 from placement.service.state.job_record import JobRecord, wrong_state
 
 ENGINE_STOPPED = "the service was stopped"
@@ -132,7 +131,9 @@ class EngineJobs:
             )
         if job.state != pb.PLACED or not job.engine or job.reason:
             raise wrong_state("job_id", job, "PLACED and started, and not being stopped")
-        self._change(replace(job, state=pb.STOPPING, reason=reason))
+        # What a job does while it writes its checkpoint is no progress.
+        done = int(self._context.done(job)) if job.spec.model else job.done
+        self._change(replace(job, state=pb.STOPPING, reason=reason, done=done))
         await self._context.store.committed()
         with suppress(MltcpError):  # it has ended by itself; the event is on its way
             await self._engine.stop(job.id, self._context.rules.grace_s)
@@ -238,7 +239,7 @@ class EngineJobs:
         return lost and (job.spec.elastic or again) and not job.reason
 
     def _requeued(self, job: JobRecord, event: JobEvent) -> None:
-        done = done_iterations(job, self._context.clock.now_ns())
+        done = int(self._context.done(job))
         reason = job.reason or (event.why if isinstance(event, JobFailed) and event.again else ENGINE_GONE)
         if not job.spec.elastic:
             reason += "; it starts again from its beginning"
@@ -246,6 +247,7 @@ class EngineJobs:
         elif not (isinstance(event, JobStopped) and event.orderly):
             reason += "; it did not stop by itself, and goes on from its last checkpoint"
         queued = self._registry.requeue(job, reason, done)
+        self._context.placements_changed()
         self._context.decisions.pop(job.number, None)
         self._context.save([queued])
         _log.info("job %s: %s", one_line(job.id), one_line(reason))

@@ -27,7 +27,8 @@ from placement.service.context import ServiceContext
 from placement.service.decisions.explanation import explain_stopping, explain_unplaced
 from placement.service.decisions.job_scheduling import JobScheduling
 from placement.service.decisions.placer import Placer, policy_named
-from placement.service.decisions.policy import ServicePolicy, check_whole_job
+from placement.service.decisions.policy import ServicePolicy, check_whole_job, service_policy
+from placement.service.decisions.whole_jobs import decider_of, shadow_of, status_of_decisions, warm_up_request
 from placement.service.embedded_gate import EmbeddedGate
 from placement.service.engine_jobs import EngineJobs, JobReactions
 from placement.service.engine_runner import EngineRunner
@@ -75,7 +76,8 @@ class ServiceOperations:
                 *(self._host_out, self._host_back, self._held),
             )
             self._engine_jobs = EngineJobs(context, engine, reactions)
-        self._scheduling = self._scheduling_of(policy_named(context.rules.policy))
+        self._policy = service_policy(context.rules.policy)
+        self._scheduling = self._scheduling_of(self._policy)
 
     def start(self) -> None:
         """Start placing waiting jobs, and start the lease of jobs whose agents were attached before a restart."""
@@ -108,13 +110,36 @@ class ServiceOperations:
         Raises:
             UsageError: there is no engine, so that jobs cannot be moved.
         """
-        if policy.whole_jobs is None:
+        if not policy.moves_jobs:
             return None
         if self._engine_jobs is None:
             raise UsageError(
                 f"--policy: expected an engine with {policy.name}, which stops jobs and starts them elsewhere, got none"
             )
-        return JobScheduling(self.context, policy.whole_jobs, self._placed, self._engine_jobs.requeue)
+        rules = self.context.rules
+        return JobScheduling(
+            *(self.context, decider_of(rules), shadow_of(rules)),
+            *(self._placed, self._engine_jobs.requeue),
+        )
+
+    async def prepare(self) -> None:
+        """Load the policies that decide in processes of their own, before the first decision."""
+        if self._scheduling is not None:
+            await self._scheduling.decider.start(warm_up_request(self.context))
+            if self._scheduling.shadow is not None:
+                await self._scheduling.shadow.start(warm_up_request(self.context))
+
+    def decisions(self) -> pb.DecisionStatus | None:
+        """The state of decisions about all jobs; None where jobs are placed one by one."""
+        return None if self._scheduling is None else status_of_decisions(self.context, self._scheduling)
+
+    def ratios(self) -> pb.RatiosReply:
+        """The table of contention ratios in use. Raises `RequestError`: there is none."""
+        if self.context.contention is None:
+            raise RequestError(
+                ErrorCode.STATE, "table", "expected a service with a table (serve --table), got one without"
+            )
+        return self.context.contention.ratios()
 
     async def close(self) -> None:
         """Stop all tasks and jobs; slots and time shifts stay as they are in the store, elastic jobs are queued."""
@@ -122,6 +147,10 @@ class ServiceOperations:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._scheduling is not None:
+            await self._scheduling.decider.close()
+            if self._scheduling.shadow is not None:
+                await self._scheduling.shadow.close()
         if self._engine_jobs is not None:
             await self._engine_jobs.close()
         if self._gate is not None:
@@ -268,10 +297,11 @@ class ServiceOperations:
         """The explanation of a job's placement, or of its waiting. Raises `RequestError`."""
         job = self._registry.job(job_id)
         explained = self._explain(job)
-        if job.placed and (seen := self.context.seen.get(job_id)):
+        seen = self.context.seen.get(job_id, "") if job.placed else ""
+        if further := [text for text in (seen, self._shadow_note(job)) if text]:
             said = pb.ExplainReply()
             said.CopyFrom(explained)
-            said.summary += f"; {seen}"
+            said.summary = "; ".join((said.summary, *further))
             return said
         return explained
 
@@ -286,6 +316,11 @@ class ServiceOperations:
         if self._scheduling is not None and job.id in self._scheduling.waiting:
             explained.summary = self._scheduling.waiting[job.id]
         return explained
+
+    def _shadow_note(self, job: JobRecord) -> str:
+        """What a shadow would have done with a job at the last decision; empty if there is none."""
+        shadow = None if self._scheduling is None else self._scheduling.shadow
+        return "" if shadow is None or job.over else shadow.notes.get(job.id, "")
 
     # --------------------------------------------------------------------------------- profiles, scores, time shifts
 
@@ -470,6 +505,7 @@ class ServiceOperations:
     def _end(self, job: JobRecord, state: int, reason: str) -> None:
         ended = self._registry.end(job, state, reason, self.context.clock.now_ns())
         self.context.save([ended])
+        self.context.placements_changed()
         self.agents.over(ended, reason)
         self.placer.unshift_alone(job.links)
         self._capacity_changed(f"{job.id} ended")
@@ -508,7 +544,8 @@ class ServiceOperations:
         check_deadline(spec, now_ns)
         if spec.policy:
             _check_policy(policy_named(spec.policy, "job.policy"), spec, "job.policy")
-        check_whole_job(policy_named(self.context.rules.policy), spec)
+        check_whole_job(self._policy, spec)
+        _check_model(self.context, spec)
         for place, server in enumerate(spec.servers):
             self._registry.server_number(server, f"job.servers[{place}]")
         demand = demand_of(spec.profile, "job.profile") if spec.HasField("profile") else None
@@ -538,6 +575,17 @@ class ServiceOperations:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _check_model(context: ServiceContext, spec: pb.Job) -> None:
+    """Raise `RequestError` if a job names a model without need, or none that the service's table has."""
+    if context.contention is not None:
+        context.contention.check_job(spec)
+    elif spec.model or spec.iteration_samples:
+        field, value = ("model", spec.model) if spec.model else ("iteration_samples", spec.iteration_samples)
+        raise invalid(
+            f"job.{field}", f"expected none, since the service has no table of models (--table), got {value}"
+        )
 
 
 def _check_not_held(spec: pb.Job) -> None:

@@ -21,8 +21,9 @@ from mltcp.core.trusted_directory import make_trusted_directory
 from placement.cassini.placement_selection import choose_placement
 from placement.engines.engine import Engine
 from placement.policies.placing.slot_pool import SlotPool, SlotRequest
+from placement.service.contention.contention_state import ContentionState, table_named
 from placement.service.context import ServiceContext, ServiceRules
-from placement.service.decisions.placer import policy_named
+from placement.service.decisions.whole_jobs import check_rules
 from placement.service.embedded_gate import SOCKET_OWNER as GATE_SOCKET_OWNER
 from placement.service.embedded_gate import VARIABLE as GATE_VARIABLE
 from placement.service.embedded_gate import EmbeddedGate
@@ -81,7 +82,7 @@ class ServiceConfiguration:
         if self.engine is not None:
             self.security.check_engine(self.address, self.socket_mode)
         try:
-            policy_named(self.rules.policy, "--policy")
+            check_rules(self.rules)
         except RequestError as error:
             raise UsageError(str(error)) from None
 
@@ -129,15 +130,20 @@ async def running_service(
     warm_up()
     store = Store(configuration.state, failed)
     try:
+        rules = configuration.rules
+        start_ns = round(rules.restart_cost_s * 1e9)
+        contention = ContentionState(table_named(rules.table), store, start_ns) if rules.table else None
         context = ServiceContext(
-            recovered(store), store, Clock(), configuration.rules, saved_decisions(store)
+            *(recovered(store), store, Clock(), rules, saved_decisions(store)),
+            contention=contention,
         )
         store.start(loop)
         service = ServiceOperations(context, _engine(configuration, tokens), configuration.gate)
         await service.register_servers(configuration.servers)
         await service.register_links(configuration.links)
-        service.start()
         try:
+            await service.prepare()
+            service.start()
             async with _listening(configuration, service, tokens) as address:
                 yield address
         finally:

@@ -153,10 +153,19 @@ class PlacementServicer(pb_grpc.PlacementServicer):
             version=_version(),
             next_page_token=token,
         )
+        decisions = service.decisions()
+        if decisions is not None and not request.page_token:
+            reply.decisions.CopyFrom(decisions)
         if not request.without_cluster and not request.page_token:
             reply.servers.extend(self._servers())
             reply.links.extend(self._links())
         return reply
+
+    @answering
+    async def Ratios(self, request: pb.RatiosRequest, caller: Caller) -> pb.RatiosReply:
+        """See placement.proto."""
+        check_operator(caller, "Ratios")
+        return self._service.ratios()
 
     @answering
     async def Score(self, request: pb.ScoreRequest, caller: Caller) -> pb.ScoreReply:

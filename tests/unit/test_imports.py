@@ -61,15 +61,14 @@ LAYERS = {
         *("outcome", "exact", "published", "fluid", "parameter_server"),
         *("scheduled_job", "executor", "cluster_run", "rates"),
     ),
-    "placement.service": ("protocol", "state", "context", "decisions", "agents"),
+    "placement.service": ("protocol", "state", "contention", "context", "deciding", "decisions", "agents"),
     "bench": (
         *("lab", "workloads", "compare", "hosts", "async_sgd", "async_jobs", "sensitivity"),
         *("allreduce", "bulk", "contention", "perf", "cost", "soak", "slurm", "cli"),
     ),
     "bench.compare": (
         *("results", "approaches", "contest", "utilization", "coordination", "turns", "provider", "launch"),
-        *("lab_provider",),
-        *("engine", "snapshot", "trace", "jobs", "report", "holding"),
+        *("lab_provider", "engine", "snapshot", "trace", "jobs", "contention_jobs", "report", "holding"),
     ),
     "bench.hosts": (
         *("hosts_file", "codec", "messages", "interface", "flow_meter", "hosted", "agent"),

@@ -17,6 +17,7 @@ from placement.cli.service.listening import print_listening
 
 if TYPE_CHECKING:
     from placement.engines.engine import Engine
+    from placement.service.context import ServiceRules
     from placement.service.embedded_gate import EmbeddedGate
     from placement.service.protocol import placement_pb2 as pb
     from placement.service.server import ServiceConfiguration
@@ -26,6 +27,9 @@ examples:
   mltcp-placement serve --cluster cluster.json                     on the user's own socket, with policy lwf-1
   mltcp-placement serve --cluster cluster.json --policy themis+cassini --lease 60
   mltcp-placement serve --cluster cluster.json --policy elastic-mh --engine local --hosts hosts.json
+  mltcp-placement serve --cluster cluster.json --policy greedy --table published --engine local --hosts hosts.json
+  mltcp-placement serve --cluster cluster.json --policy learned:policy.npz --fallback greedy --shadow reopt-look
+                        --round 300 --table measured --engine slurm        a rule decides where the policy fails
   mltcp-placement serve --address 10.0.0.1:7410 --certificate cert.pem --key key.pem --tokens tokens.txt
   mltcp-placement serve --cluster cluster.json --engine local --hosts hosts.json        also runs the jobs
   mltcp-placement serve --engine slurm --nic 25gbit --sbatch "--partition=train --cpus-per-gpu=8"   runs them in Slurm
@@ -39,6 +43,9 @@ More servers and links can be registered while the service runs. They and all jo
 A line of tokens.txt is "TOKEN" or "operator NAME TOKEN", which may do everything, or "user NAME TOKEN", which may
 submit jobs and change its own (docs/security.md).
 """
+
+
+_LONGEST_S = 86_400
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -64,7 +71,37 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default="lwf-1",
         metavar="NAME",
         help="random, first-fit, list-scheduling, lwf-K, themis or pollux, each alone or with +cassini; or a "
-        "scheduler of whole jobs, which moves them: drs, norm, edf-late-last-node, elastic-mh, ... (default lwf-1)",
+        "scheduler of whole jobs, which moves them: drs, norm, edf-late-last-node, elastic-mh, greedy, reopt, "
+        "learned:FILE, ... (default lwf-1)",
+    )
+    rules.add_argument(
+        "--table",
+        default="",
+        metavar="DIR",
+        help="of throughputs and contention ratios; jobs name their models. published: the shipped one",
+    )
+    rules.add_argument(
+        "--round",
+        metavar="TIME",
+        help="a scheduler of whole jobs decides at multiples of this time only, such as 5s "
+        "(default: 300 s for the schedulers in rounds, none for others)",
+    )
+    rules.add_argument(
+        "--fallback",
+        default="",
+        metavar="NAME",
+        help="the rule that decides where the policy fails, which then runs in a process of its own",
+    )
+    rules.add_argument(
+        "--decision-limit",
+        metavar="TIME",
+        help="the time that the policy has for a decision, with --fallback or --shadow (default 1s)",
+    )
+    rules.add_argument(
+        "--shadow",
+        default="",
+        metavar="NAME",
+        help="ask this policy about every decision too, without effect (status shows how often it agrees)",
     )
     rules.add_argument(
         "--lease",
@@ -180,7 +217,7 @@ def execute(options: argparse.Namespace) -> int:
 
 def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConfiguration:
     from placement.service.context import ServiceRules
-    from placement.service.decisions.policy import WHOLE_JOBS
+    from placement.service.decisions.policy import decides_for_all
     from placement.service.protocol.documents import cluster_from_file
     from placement.service.protocol.security import Security
     from placement.service.protocol.service_address import default_address
@@ -195,7 +232,7 @@ def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConf
             raise UsageError(f"{name}: expected 0 to 86400 s, got {value:g}")
     if not options.patience >= 0:
         raise UsageError(f"--patience: expected 0 or more seconds, got {options.patience:g}")
-    if options.policy in WHOLE_JOBS and not options.engine:
+    if decides_for_all(options.policy) and not options.engine:
         raise UsageError(f"--policy: expected --engine with {options.policy}, which moves jobs, got none")
     if options.nic is None:
         servers, links = cluster_from_file(options.cluster) if options.cluster else ((), ())
@@ -221,6 +258,7 @@ def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConf
         servers,
         links,
     )
+    configuration = replace(configuration, rules=_with_decisions(configuration.rules, options))
     configuration.check()
     if options.engine:
         configuration.security.check_engine(configuration.address, configuration.socket_mode)
@@ -229,6 +267,34 @@ def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConf
     if options.engine:
         configuration = replace(configuration, engine=_engine(options, state, stack))
     return configuration
+
+
+def _with_decisions(rules: ServiceRules, options: argparse.Namespace) -> ServiceRules:
+    """The rules with the table, the length of rounds, the fallback, the limit of decisions and the shadow."""
+    from placement.service.context import DECISION_LIMIT_S
+    from placement.service.decisions.whole_jobs import rounds_of
+
+    limit_s = DECISION_LIMIT_S
+    if options.decision_limit is not None:
+        limit_s = _seconds(options.decision_limit, "--decision-limit")
+        if not (options.fallback or options.shadow):
+            raise UsageError(
+                f"--decision-limit: expected --fallback or --shadow with it, got {limit_s:g} s alone"
+            )
+    round_s = rounds_of(options.policy) if options.round is None else _seconds(options.round, "--round")
+    return replace(
+        rules,
+        table=options.table,
+        round_s=round_s,
+        fallback=options.fallback,
+        decision_limit_s=limit_s,
+        shadow=options.shadow,
+    )
+
+
+def _seconds(text: str, field: str) -> float:
+    """A duration such as 5, 5s or 0.5s."""
+    return parse_number(text.removesuffix("s"), field=field, lowest=0.01, highest=_LONGEST_S)
 
 
 def _gate(text: str, stack: ExitStack) -> EmbeddedGate:
@@ -259,7 +325,7 @@ def _slurm_engine(options: argparse.Namespace, logs: Path, stack: ExitStack) -> 
     import shlex
 
     from placement.engines.slurm.engine import SlurmEngine
-    from placement.service.decisions.policy import WHOLE_JOBS
+    from placement.service.decisions.policy import decides_for_all
 
     if options.hosts is not None:
         raise UsageError("--hosts: expected --engine local with it, got slurm, whose nodes are the hosts")
@@ -269,7 +335,7 @@ def _slurm_engine(options: argparse.Namespace, logs: Path, stack: ExitStack) -> 
         raise UsageError(f"--sbatch: {str(error).lower()}: {options.sbatch!r}") from None
     if any(not each.startswith("--") or each == "--" for each in further):
         raise UsageError(f"--sbatch: expected options such as --partition=train, got {options.sbatch!r}")
-    if options.users_jobs and options.policy in WHOLE_JOBS:
+    if options.users_jobs and decides_for_all(options.policy):
         raise UsageError(f"--users-jobs: expected a policy that moves no jobs with it, got {options.policy}")
     return stack.enter_context(SlurmEngine(logs, options=further, users_jobs=options.users_jobs))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from mltcp.core.one_line import one_line
 from placement.cli.service.arguments import (
     add_connection,
     client_of,
@@ -51,6 +53,8 @@ def execute(options: argparse.Namespace) -> int:
     _print_jobs(reply)
     if not options.jobs:
         _print_cluster(reply)
+        if reply.HasField("decisions"):
+            _print_decisions(reply)
     return 0
 
 
@@ -81,6 +85,42 @@ def _print_jobs(reply: pb.StatusReply) -> None:
         names = (names[0], "owner", *names[1:])
         rows = [(row[0], each.owner, *row[1:]) for row, each in zip(rows, reply.jobs, strict=True)]
     print_table(names, rows)
+
+
+def _print_decisions(reply: pb.StatusReply) -> None:
+    """Print a line each about the decisions, the fallback, the shadow and the table."""
+    found = reply.decisions
+    rounds = f" in rounds of {found.round_ns / 1e9:g} s" if found.round_ns else ""
+    print(f"{reply.policy}: {found.made} decisions{rounds}")
+    if found.fallback:
+        times = sum(each.times for each in found.fallbacks)
+        print(f"fallback {found.fallback}: {times} decisions{_reasons(found.fallbacks, found.last_fallback)}")
+    if found.HasField("shadow"):
+        shadow = found.shadow
+        print(
+            one_line(
+                f"shadow {shadow.policy}: asked {shadow.asked} times, agreed {shadow.agreed}, "
+                f"differed {shadow.differed}"
+                + (f" (last: {shadow.last_difference})" if shadow.last_difference else "")
+                + f"; {shadow.mean_ns / 1e6:.1f} ms a decision, {shadow.longest_ns / 1e6:.1f} ms at most"
+            )
+            + (f"; failed{_reasons(shadow.failures, shadow.last_failure)}" if shadow.failures else "")
+        )
+    if found.HasField("table"):
+        table = found.table
+        print(
+            one_line(
+                f"table {table.name}: {table.observed} ratios observed of {table.cells} pairs, "
+                f"{table.clamped} clamped, "
+                f"{table.ambiguous} beside several jobs, {table.refused} refused"
+                + (f" (last: {table.last_refused})" if table.last_refused else "")
+            )
+        )
+
+
+def _reasons(counts: Iterable[pb.ReasonCount], last: str) -> str:
+    said = ", ".join(f"{each.reason} {each.times}" for each in counts)
+    return (f": {said}" if said else "") + (f" (last: {one_line(last)})" if last else "")
 
 
 def server_state(server: pb.ServerStatus) -> str:

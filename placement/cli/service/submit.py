@@ -22,6 +22,7 @@ examples:
   mltcp-placement submit --id bert-7 --gpus 4 --iterations 20000 --wait ended -- train.py --lr 0.1
   mltcp-placement submit --id bert-8 --gpus 4 --iterations 20000 --deadline 2030-01-31T18:00
   mltcp-placement submit --id bert-9 --gpus 4 --iterations 20000 --priority 1 --profile bert.json --elastic -- train.py
+  mltcp-placement submit --id fsdp-1 --gpus 4 --iterations 20000 --model FSDP --elastic -- train.py
   mltcp-placement submit --file jobs.json --json
 
 The client chooses the id. Submitting the same job again has no effect, so a command whose answer was lost can be
@@ -53,6 +54,16 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     job.add_argument("--iterations", type=int, default=0, metavar="N", help="number of iterations to train")
     job.add_argument("--profile", type=Path, metavar="FILE", help="demand profile of an iteration, JSON")
+    job.add_argument(
+        "--model", default="", metavar="NAME", help="its model in the service's table of contention ratios"
+    )
+    job.add_argument(
+        "--iteration-samples",
+        type=float,
+        default=0.0,
+        metavar="N",
+        help="samples of an iteration, in the units of that table (default: one a slot)",
+    )
     job.add_argument("--policy", default="", metavar="NAME", help="placement policy (default: the service's)")
     job.add_argument(
         "--deadline",
@@ -145,6 +156,8 @@ def _jobs(options: argparse.Namespace) -> list[pb.Job]:
         command=options.program,
         elastic=options.elastic,
         slots_per_server=options.per_server,
+        model=options.model,
+        iteration_samples=options.iteration_samples,
     )
     if options.deadline is not None:
         job.deadline_ns = _deadline_ns(options.deadline)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import Vocabulary
 from placement.policies.catalogue import placement_policy
 from placement.policies.schedulers.admission.edf_efficient import EdfEfficient
@@ -75,6 +77,9 @@ PUBLISHED = ("rl-base:", "rl-hybrid:")
 LEARNED = ("learned:", "learned-look:", *PUBLISHED)
 """Before the path of the checkpoint of a learned policy; ours decide alone or guide a look-ahead."""
 
+IMPORTED = "import:"
+"""Before MODULE:FACTORY, a scheduler of one's own: a function without arguments in a module that Python finds."""
+
 NAMES = Vocabulary(
     "scheduler",
     (*SCHEDULERS, CHUNKED, *GREEDY, *rule.NAMES.names),
@@ -97,6 +102,8 @@ def named_scheduler(name: str, seed: int = 0) -> Scheduler:
         from placement.policies.schedulers.contention.learned import load_learned  # compiled
 
         return load_learned(name)
+    if name.startswith(IMPORTED):
+        return _imported(name)
     part = NAMES.parse(name)
     if part.base in SCHEDULERS:
         return SCHEDULERS[part.base](seed)
@@ -112,3 +119,12 @@ def named_scheduler(name: str, seed: int = 0) -> Scheduler:
     from placement.policies.schedulers.greedy import GreedyScheduler  # compiled: slow to import
 
     return GreedyScheduler(placement_policy(part.base, part.number or 1))
+
+
+def _imported(name: str) -> Scheduler:
+    module, _, factory = name.removeprefix(IMPORTED).partition(":")
+    try:
+        made: Scheduler = getattr(importlib.import_module(module), factory)()
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise UsageError(f"scheduler: expected {IMPORTED}MODULE:FACTORY, got {name!r}: {error}") from None
+    return made

@@ -104,6 +104,8 @@ class AgentCoordinator:
         now_ns = context.clock.now_ns()
         job = context.registry.jobs[job_id]
         counts = self._timelines.note(job_id, report, now_ns, prefix)
+        if context.contention is not None:
+            context.contention.reported(context.registry, job, report.number, report.duration_ns)
         context.registry.progress(job, min(report.number, job.spec.iterations))
         if not counts or not job.turn:
             return {}

@@ -4,20 +4,24 @@ It is the live counterpart of `placement.simulator.cluster_run.ClusterRun`. A de
 its slots back only when its processes have ended: jobs that are assigned other slots are stopped, and jobs whose slots
 are free are started; when all stopped jobs have gone, the others are started as decided. There is no other decision
 until then, so a job is never asked to stop while it, or another one, is being stopped.
+
+In rounds, decisions are made at multiples of the round's length on the service's clock, or as soon after it as nothing
+is being stopped or started; whatever happens during a round waits for the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from mltcp.core.errors import MltcpError
 from mltcp.core.one_line import one_line
-from placement.policies.schedulers.scheduler import JobView, Scheduler, gpu_owners
+from placement.policies.schedulers.scheduler import JobView
 from placement.service.context import ServiceContext
+from placement.service.deciding.decider import Decided, Decider
+from placement.service.deciding.shadow import ShadowPolicy
 from placement.service.decisions.cluster_views import ClusterView, cluster_view
 from placement.service.decisions.explanation import deadline_text
 from placement.service.decisions.job_views import FOREVER_NS, job_view
@@ -36,12 +40,19 @@ class _Plan:
     Attributes:
         cause: the event that it followed.
         slots: that jobs are to be started on, of those that have not been started yet.
-        took_ns: the time that it took.
+        decided: the decision.
     """
 
     cause: str
-    slots: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    took_ns: int = 0
+    slots: dict[str, tuple[int, ...]]
+    decided: Decided
+
+    @property
+    def by(self) -> str:
+        """The scheduler that decided, and why it was not the policy if it was not."""
+        return (
+            f"{self.decided.by}, since {self.decided.instead}," if self.decided.instead else self.decided.by
+        )
 
 
 class JobScheduling:
@@ -49,10 +60,14 @@ class JobScheduling:
 
     Attributes:
         waiting: why each job waits that waited at the last decision.
+        made: the number of decisions.
+        decider: decides.
+        shadow: is asked about every decision, if there is one.
 
     Args:
         context: the service's state.
-        scheduler: decides.
+        decider: decides.
+        shadow: see above.
         on_placed: called with each job that has been given slots.
         requeue: stops a job that runs; it is queued again when its processes have ended.
     """
@@ -60,13 +75,17 @@ class JobScheduling:
     def __init__(
         self,
         context: ServiceContext,
-        scheduler: Scheduler,
+        decider: Decider,
+        shadow: ShadowPolicy | None,
         on_placed: Callable[[JobRecord], None],
         requeue: Callable[[JobRecord, str], Awaitable[None]],
     ) -> None:
         self.waiting: dict[str, str] = {}
         self._context, self._registry = context, context.registry
-        self._scheduler = scheduler
+        self.made, self.decider, self.shadow = 0, decider, shadow
+        self._round_ns = round(context.rules.round_s * 1e9)
+        self._decide_from_ns = 0
+        self._queued_ns: dict[str, int] = {}
         self._on_placed, self._requeue = on_placed, requeue
         self._wake = asyncio.Event()
         self._causes: list[str] = []
@@ -77,7 +96,7 @@ class JobScheduling:
     @property
     def name(self) -> str:
         """The scheduler's name."""
-        return self._scheduler.name
+        return self.decider.name
 
     def changed(self, cause: str) -> None:
         """Notify that jobs were queued or have ended, or that slots were added: a decision is due."""
@@ -90,6 +109,7 @@ class JobScheduling:
 
     def stopped(self, job_id: str) -> None:
         """Notify that a job has been stopped, and waits; a decision is due if no decision asked for it."""
+        self._queued_ns[job_id] = self._context.clock.now_ns()
         if job_id not in self._origins:
             self._causes.append(f"{job_id} was stopped")
         self._wake.set()
@@ -101,14 +121,14 @@ class JobScheduling:
             try:
                 await asyncio.wait_for(self._wake.wait(), due_s)
             except TimeoutError:
-                self._causes.append("time passed")
+                self._causes.append("a round began" if self._round_ns else "time passed")
             self._wake.clear()
             try:
                 await self._step()
             except MltcpError as error:
-                _log.error("%s: %s", self._scheduler.name, error)
+                _log.error("%s: %s", self.name, error)
             except Exception:  # without this loop no job would ever be placed again
-                _log.exception("%s: no decision was made", self._scheduler.name)
+                _log.exception("%s: no decision was made", self.name)
 
     async def _step(self) -> None:
         if self._settling():
@@ -117,9 +137,19 @@ class JobScheduling:
             plan, self._plan = self._plan, None
             for job_id, slots in plan.slots.items():
                 self._start(job_id, slots, plan)
-        if self._causes:
+        if self._causes and self._round_has_begun():
             cause, self._causes = ", ".join(dict.fromkeys(self._causes)), []
             await self._decide(cause)
+
+    def _round_has_begun(self) -> bool:
+        """Whether a decision may be made now; in rounds, this begins the wait for the next round."""
+        if not self._round_ns:
+            return True
+        now_ns = self._context.clock.now_ns()
+        if now_ns < self._decide_from_ns:
+            return False
+        self._decide_from_ns = (now_ns // self._round_ns + 1) * self._round_ns
+        return True
 
     def _settling(self) -> bool:
         """Whether a job is being stopped or started."""
@@ -130,12 +160,16 @@ class JobScheduling:
 
     def _due_s(self) -> float | None:
         now_ns = self._context.clock.now_ns()
+        if self._round_ns:
+            if now_ns >= self._decide_from_ns and self._settling():
+                return None  # whoever is being stopped or started wakes the loop
+            return max(0.0, (self._decide_from_ns - now_ns) / 1e9) if self._kinds() else None
         found = []
         for jobs in self._kinds():
             view = cluster_view(self._registry, jobs[0])
             if view is None:
                 continue
-            next_ns = self._scheduler.next_ns(now_ns, self._views(jobs, view, now_ns))
+            next_ns = self.decider.scheduler.next_ns(now_ns, self._views(jobs, view, now_ns))
             if next_ns is not None:
                 found.append(next_ns)
         return max(0.0, min(min(found) - now_ns, _LONGEST_NS) / 1e9) if found else None
@@ -151,27 +185,51 @@ class JobScheduling:
     def _views(self, jobs: Sequence[JobRecord], view: ClusterView, now_ns: int) -> list[JobView]:
         restart_ns = round(self._context.rules.restart_cost_s * 1e9)
         return [
-            job_view(job, view, now_ns, restart_ns, self._lease_ends.get(job.id, FOREVER_NS))
+            job_view(
+                *(self._context, job, view, now_ns, restart_ns),
+                self._lease_ends.get(job.id, FOREVER_NS),
+                self._queued_ns.get(job.id, job.submitted_ns),
+            )
             for job in jobs
             if view.shows(job)
         ]
 
     async def _decide(self, cause: str) -> None:
         self.waiting.clear()
+        self._context.placements_changed()  # what was measured during the last round counts in this decision
         for jobs in self._kinds():
             view, now_ns = cluster_view(self._registry, jobs[0]), self._context.clock.now_ns()
             if view is None:
                 self.waiting.update({job.id: _NO_SERVERS for job in jobs if job.state == pb.QUEUED})
                 continue
-            began_ns = time.perf_counter_ns()
             views = self._views(jobs, view, now_ns)
-            assignment = self._scheduler.candidates(view.cluster, now_ns, views, 1)[0]
-            gpu_owners(view.cluster, assignment)  # raises if two jobs are given a slot
-            plan = _Plan(cause, {}, time.perf_counter_ns() - began_ns)
-            shown = [job for job in jobs if view.shows(job)]
-            assigned = {job.id: view.slots_of(assignment.get(job.id, ())) for job in shown}
+            decided = await self.decider.decide(view.cluster, now_ns, views)
+            self.made += 1
+            if self.shadow is not None:
+                self.shadow.watch(view.cluster, now_ns, views, decided.assignment)
+            plan = _Plan(cause, {}, decided)
+            # A policy in another process leaves time for changes. Where servers or places changed, it is asked again.
+            if self._has_changed(jobs, view):
+                self.changed(f"{cause}, and the cluster changed during the decision")
+                self._decide_from_ns = 0
+                return
+            shown = [
+                each for job in jobs if view.shows(each := self._registry.jobs[job.id]) and not each.over
+            ]
+            assigned = {job.id: view.slots_of(decided.assignment.get(job.id, ())) for job in shown}
             self._explain_waiting(shown, assigned, plan, len(view.slots))
             await self._carry_out(shown, assigned, plan)
+
+    def _has_changed(self, jobs: Sequence[JobRecord], view: ClusterView) -> bool:
+        """Whether a decision was made for slots or places that are others now; jobs that have ended do not count."""
+        present = cluster_view(self._registry, jobs[0])
+        if present is None or present.slots != view.slots:
+            return True
+        now = [self._registry.jobs.get(job.id) for job in jobs]
+        return any(
+            each is None or (not each.over and (each.state, each.slots) != (job.state, job.slots))
+            for job, each in zip(jobs, now, strict=True)
+        )
 
     async def _carry_out(
         self, jobs: Sequence[JobRecord], assigned: Mapping[str, tuple[int, ...]], plan: _Plan
@@ -193,7 +251,7 @@ class JobScheduling:
         where, now = _places_text(self._registry.places(job, slots)), self._registry.jobs[job.id]
         self._origins[job.id] = _places_text(self._registry.places(job))
         target = f"to go on at {where}" if slots else "to wait for slots"
-        reason = f"{self._scheduler.name} stops it {target}, after {plan.cause}"
+        reason = f"{plan.by} stops it {target}, after {plan.cause}"
         try:
             await self._requeue(now, reason)
         except MltcpError as error:  # it has ended meanwhile, or is being released
@@ -206,11 +264,13 @@ class JobScheduling:
         if job.state != pb.QUEUED or held.intersection(slots):
             return  # it was released or did not stop; the event that told so leads to another decision
         self.waiting.pop(job_id, None)
-        lease_ns = self._scheduler.lease_ns
+        lease_ns = self.decider.scheduler.lease_ns
         self._lease_ends[job_id] = FOREVER_NS if lease_ns is None else now_ns + lease_ns
-        named = replace(job, policy=self._scheduler.name)
+        named = replace(job, policy=plan.decided.by)
         placed = registry.place(named, slots, registry.links_of(job, slots), now_ns)
         self._context.save([placed])
+        self._context.placements_changed()
+        self._queued_ns.pop(job_id, None)
         self._explain(placed, self._placed_text(placed, plan, now_ns), plan)
         self._on_placed(placed)
 
@@ -223,7 +283,7 @@ class JobScheduling:
         elif job.restarts:
             text = f"goes on with {count} (restart {job.restarts})"
         run_ns = job.run_ns * job.count // len(job.slots)
-        return f"{self._scheduler.name}: {text}, after {plan.cause}" + deadline_text(
+        return f"{plan.by}: {text}, after {plan.cause}" + deadline_text(
             job, now_ns + run_ns, "expected to end"
         )
 
@@ -235,19 +295,19 @@ class JobScheduling:
         for job in jobs:
             if job.state == pb.QUEUED:
                 self.waiting[job.id] = (
-                    f"waits: {self._scheduler.name} gives {given} of {total} slots to {before}, after {plan.cause}"
+                    f"waits: {plan.by} gives {given} of {total} slots to {before}, after {plan.cause}"
                     if not assigned[job.id]
-                    else f"waits: {self._scheduler.name} gives it slots that are not free yet, after {plan.cause}"
+                    else f"waits: {plan.by} gives it slots that are not free yet, after {plan.cause}"
                 )
 
     def _explain(self, job: JobRecord, summary: str, plan: _Plan) -> None:
         chosen = pb.Candidate(places=self._registry.places(job), chosen=True)
         reply = pb.ExplainReply(
             job_id=job.id,
-            policy=self._scheduler.name,
+            policy=plan.decided.by,
             summary=summary,
             candidates=[chosen],
-            decision_ns=plan.took_ns,
+            decision_ns=plan.decided.took_ns,
         )
         self._context.remember(job, reply)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from placement.policies.schedulers.scheduler import JobView
+from placement.service.contention.contention_state import iteration_samples
+from placement.service.context import ServiceContext
 from placement.service.decisions.cluster_views import ClusterView
-from placement.service.state.job_progress import done_iterations
 from placement.service.state.job_record import JobRecord
 
 NO_DEADLINE_NS = 10 * 365 * 86_400 * 10**9
@@ -32,27 +33,40 @@ class ProfiledTimes:
         return self.duration_ns
 
 
-def job_view(job: JobRecord, view: ClusterView, now_ns: int, restart_ns: int, lease_end_ns: int) -> JobView:
-    """The view of a job that may have any number of slots of the cluster.
+def job_view(
+    context: ServiceContext,
+    job: JobRecord,
+    view: ClusterView,
+    now_ns: int,
+    restart_ns: int,
+    lease_end_ns: int,
+    since_ns: int,
+) -> JobView:
+    """The view of a job: it may have any number of slots, or just as many as it asks for if a table has its model.
 
     Args:
+        context: the service's state.
         job: that runs or waits.
         view: of the job's kind of slots; it shows the job.
         now_ns: the service's time.
         restart_ns: the cost of a restart.
         lease_end_ns: until when it may keep its slots.
+        since_ns: when it joined the queue, of one that waits.
     """
     started = job.placed or job.restarts > 0
     deadline_ns = job.deadline_ns if job.deadline_ns is not None else job.submitted_ns + NO_DEADLINE_NS
     held_ns = max(0, job.placed_ns + restart_ns - now_ns) if job.placed and job.restarts else 0
-    return JobView(
+    done = context.done(job)
+    # The time for which a job has held slots is not stored: it is taken to be that of its iterations.
+    held_for_ns = int(done * job.iteration_ns) if started else 0
+    plain = JobView(
         name=job.id,
         arrival_ns=job.submitted_ns,
         gpus_wanted=job.count,
         gpus_min=1,
         gpus_max=max(len(view.slots), job.count),
         iterations=Fraction(job.spec.iterations),
-        iterations_left=Fraction(job.spec.iterations - done_iterations(job, now_ns)),
+        iterations_left=job.spec.iterations - done,
         times=ProfiledTimes(job.iteration_ns),
         gpus=view.gpus_of(job),
         lease_end_ns=lease_end_ns if job.placed else 0,
@@ -61,4 +75,31 @@ def job_view(job: JobRecord, view: ClusterView, now_ns: int, restart_ns: int, le
         deadline_ns=deadline_ns,
         restart_ns=restart_ns if started else 0,
         restart_left_ns=held_ns,
+        restart_cost_ns=restart_ns,
+        since_ns=job.placed_ns if job.placed else since_ns,
+        started_ns=job.placed_ns if job.placed else 0,
+        held_ns=held_for_ns,
+    )
+    return _of_table(context, job, plain) if context.contention is not None and job.spec.model else plain
+
+
+def _of_table(context: ServiceContext, job: JobRecord, plain: JobView) -> JobView:
+    """The view of a job whose model is in the table: an iteration is one sample on each slot."""
+    contention = context.contention
+    assert contention is not None, "a job has a model only where the service has a table"
+    samples = Fraction(iteration_samples(job)) / job.count
+    times = contention.times(job)
+    done = plain.iterations - plain.iterations_left
+    held_ns = (
+        int(float(done * samples) * times.iteration_ns(job.count, one_rack=False)) if plain.held_ns else 0
+    )
+    return replace(
+        plain,
+        gpus_min=job.count,
+        gpus_max=job.count,
+        iterations=plain.iterations * samples,
+        iterations_left=plain.iterations_left * samples,
+        times=times,
+        held_ns=held_ns,
+        ratio=contention.ratio(context.registry, job) if job.placed else 1.0,
     )

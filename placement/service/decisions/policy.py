@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from mltcp.core.policy_names import Vocabulary, split_cassini
 from placement.policies import catalogue
-from placement.policies.schedulers.registry import SCHEDULERS, named_scheduler
+from placement.policies.schedulers.contention import rule
+from placement.policies.schedulers.registry import IMPORTED, LEARNED, SCHEDULERS, named_scheduler
 from placement.policies.schedulers.scheduler import Scheduler
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.request_error import invalid
@@ -18,7 +19,18 @@ WHOLE_JOBS = tuple(name for name in SCHEDULERS if name not in _SINGLE_JOBS)
 
 NAMES = Vocabulary("policy", ("random", "first-fit", "list-scheduling", "lwf-K", "themis", "pollux"))
 
-ALLOWED = f"{NAMES.allowed}, each alone or with +cassini, or, for all jobs, one of {', '.join(WHOLE_JOBS)}"
+ALLOWED = (
+    f"{NAMES.allowed}, each alone or with +cassini, or, for all jobs, one of "
+    f"{', '.join((*WHOLE_JOBS, *rule.SHOWN))}"
+)
+
+FROM_FILES = (*LEARNED, IMPORTED)
+"""Before the path of a checkpoint, or the module of a scheduler: only the operator may name these."""
+
+
+def decides_for_all(name: str) -> bool:
+    """Whether this is the name of a scheduler of whole jobs."""
+    return name in WHOLE_JOBS or name.startswith(FROM_FILES) or rule.NAMES.find(name) is not None
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,7 @@ class ServicePolicy:
         compiled: the compiled placement policy; None for a scheduler.
         scheduler: the scheduler that places single jobs; None for the others.
         whole_jobs: the scheduler that decides for all jobs; None for a policy that places single ones.
+        deferred: whether it is a scheduler that decides for all jobs, which comes from a file that has not been read.
     """
 
     name: str
@@ -38,15 +51,23 @@ class ServicePolicy:
     compiled: catalogue.PlacementPolicy | None
     scheduler: Scheduler | None = None
     whole_jobs: Scheduler | None = None
+    deferred: bool = False
+
+    @property
+    def moves_jobs(self) -> bool:
+        """Whether it decides for all jobs at once."""
+        return self.whole_jobs is not None or self.deferred
 
 
 def parse_policy(name: str, field: str = "policy") -> ServicePolicy:
-    """Parse a policy name: one of `NAMES`, alone or followed by ``+cassini``, or one of `WHOLE_JOBS`.
+    """Parse a policy name: one of `NAMES`, alone or followed by ``+cassini``, one of `WHOLE_JOBS`, or a rule in rounds.
+
+    Names of files are refused: jobs name policies, too.
 
     Raises:
         RequestError: the name is unknown.
     """
-    if name in WHOLE_JOBS:
+    if name in WHOLE_JOBS or rule.NAMES.find(name) is not None:
         return ServicePolicy(name, False, None, whole_jobs=named_scheduler(name))
     base, cassini = split_cassini(name)
     part = NAMES.find(base)
@@ -57,6 +78,17 @@ def parse_policy(name: str, field: str = "policy") -> ServicePolicy:
 
         return ServicePolicy(name, cassini, None, scheduling_policy.scheduling_policy(base).scheduler)
     return ServicePolicy(name, cassini, catalogue.placement_policy(part.base, part.number or 1))
+
+
+def service_policy(name: str) -> ServicePolicy:
+    """The policy of a service, which may come from a file. A file is not read here.
+
+    Raises:
+        RequestError: the name is unknown.
+    """
+    if name.startswith(FROM_FILES):
+        return ServicePolicy(name, False, None, deferred=True)
+    return parse_policy(name)
 
 
 def check_whole_job(service: ServicePolicy, spec: pb.Job, field: str = "job") -> None:
@@ -71,8 +103,8 @@ def check_whole_job(service: ServicePolicy, spec: pb.Job, field: str = "job") ->
         RequestError: the job names a scheduler of whole jobs, which only a service can have; or the service has one,
             and the job cannot be moved or has constraints that such a scheduler ignores.
     """
-    if service.whole_jobs is None:
-        if spec.policy in WHOLE_JOBS:
+    if not service.moves_jobs:
+        if decides_for_all(spec.policy):
             raise invalid(
                 f"{field}.policy",
                 f"expected a policy for single jobs, since mltcp-placement serve --policy chooses one for all jobs, "

@@ -120,7 +120,7 @@ class Profile(_message.Message):
     def __init__(self, phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "gpus", "cpu_slots", "memory_mb", "iterations", "profile", "command", "environment", "policy", "servers", "shares_gpus", "deadline_ns", "priority", "elastic", "slots_per_server", "held")
+    __slots__ = ("id", "gpus", "cpu_slots", "memory_mb", "iterations", "profile", "command", "environment", "policy", "servers", "shares_gpus", "deadline_ns", "priority", "elastic", "slots_per_server", "held", "model", "iteration_samples")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +144,8 @@ class Job(_message.Message):
     ELASTIC_FIELD_NUMBER: _ClassVar[int]
     SLOTS_PER_SERVER_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     id: str
     gpus: int
     cpu_slots: int
@@ -160,7 +162,9 @@ class Job(_message.Message):
     elastic: bool
     slots_per_server: int
     held: str
-    def __init__(self, id: _Optional[str] = ..., gpus: _Optional[int] = ..., cpu_slots: _Optional[int] = ..., memory_mb: _Optional[int] = ..., iterations: _Optional[int] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., policy: _Optional[str] = ..., servers: _Optional[_Iterable[str]] = ..., shares_gpus: _Optional[bool] = ..., deadline_ns: _Optional[int] = ..., priority: _Optional[float] = ..., elastic: _Optional[bool] = ..., slots_per_server: _Optional[int] = ..., held: _Optional[str] = ...) -> None: ...
+    model: str
+    iteration_samples: float
+    def __init__(self, id: _Optional[str] = ..., gpus: _Optional[int] = ..., cpu_slots: _Optional[int] = ..., memory_mb: _Optional[int] = ..., iterations: _Optional[int] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., policy: _Optional[str] = ..., servers: _Optional[_Iterable[str]] = ..., shares_gpus: _Optional[bool] = ..., deadline_ns: _Optional[int] = ..., priority: _Optional[float] = ..., elastic: _Optional[bool] = ..., slots_per_server: _Optional[int] = ..., held: _Optional[str] = ..., model: _Optional[str] = ..., iteration_samples: _Optional[float] = ...) -> None: ...
 
 class ServerSlots(_message.Message):
     __slots__ = ("server", "slots")
@@ -283,7 +287,7 @@ class LinkStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., above: _Optional[str] = ..., capacity_bps: _Optional[int] = ..., jobs: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("jobs", "servers", "links", "policy", "lease_ns", "version", "next_page_token")
+    __slots__ = ("jobs", "servers", "links", "policy", "lease_ns", "version", "next_page_token", "decisions")
     JOBS_FIELD_NUMBER: _ClassVar[int]
     SERVERS_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
@@ -291,6 +295,7 @@ class StatusReply(_message.Message):
     LEASE_NS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
     jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
     servers: _containers.RepeatedCompositeFieldContainer[ServerStatus]
     links: _containers.RepeatedCompositeFieldContainer[LinkStatus]
@@ -298,7 +303,134 @@ class StatusReply(_message.Message):
     lease_ns: int
     version: str
     next_page_token: str
-    def __init__(self, jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., policy: _Optional[str] = ..., lease_ns: _Optional[int] = ..., version: _Optional[str] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    decisions: DecisionStatus
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., policy: _Optional[str] = ..., lease_ns: _Optional[int] = ..., version: _Optional[str] = ..., next_page_token: _Optional[str] = ..., decisions: _Optional[_Union[DecisionStatus, _Mapping]] = ...) -> None: ...
+
+class DecisionStatus(_message.Message):
+    __slots__ = ("made", "round_ns", "fallback", "limit_ns", "fallbacks", "last_fallback", "shadow", "table")
+    MADE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_NS_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_NS_FIELD_NUMBER: _ClassVar[int]
+    FALLBACKS_FIELD_NUMBER: _ClassVar[int]
+    LAST_FALLBACK_FIELD_NUMBER: _ClassVar[int]
+    SHADOW_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    made: int
+    round_ns: int
+    fallback: str
+    limit_ns: int
+    fallbacks: _containers.RepeatedCompositeFieldContainer[ReasonCount]
+    last_fallback: str
+    shadow: ShadowStatus
+    table: RatioTableStatus
+    def __init__(self, made: _Optional[int] = ..., round_ns: _Optional[int] = ..., fallback: _Optional[str] = ..., limit_ns: _Optional[int] = ..., fallbacks: _Optional[_Iterable[_Union[ReasonCount, _Mapping]]] = ..., last_fallback: _Optional[str] = ..., shadow: _Optional[_Union[ShadowStatus, _Mapping]] = ..., table: _Optional[_Union[RatioTableStatus, _Mapping]] = ...) -> None: ...
+
+class ReasonCount(_message.Message):
+    __slots__ = ("reason", "times")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    times: int
+    def __init__(self, reason: _Optional[str] = ..., times: _Optional[int] = ...) -> None: ...
+
+class ShadowStatus(_message.Message):
+    __slots__ = ("policy", "asked", "agreed", "differed", "failures", "mean_ns", "longest_ns", "last_difference", "last_failure")
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    ASKED_FIELD_NUMBER: _ClassVar[int]
+    AGREED_FIELD_NUMBER: _ClassVar[int]
+    DIFFERED_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    MEAN_NS_FIELD_NUMBER: _ClassVar[int]
+    LONGEST_NS_FIELD_NUMBER: _ClassVar[int]
+    LAST_DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
+    LAST_FAILURE_FIELD_NUMBER: _ClassVar[int]
+    policy: str
+    asked: int
+    agreed: int
+    differed: int
+    failures: _containers.RepeatedCompositeFieldContainer[ReasonCount]
+    mean_ns: int
+    longest_ns: int
+    last_difference: str
+    last_failure: str
+    def __init__(self, policy: _Optional[str] = ..., asked: _Optional[int] = ..., agreed: _Optional[int] = ..., differed: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[ReasonCount, _Mapping]]] = ..., mean_ns: _Optional[int] = ..., longest_ns: _Optional[int] = ..., last_difference: _Optional[str] = ..., last_failure: _Optional[str] = ...) -> None: ...
+
+class RatioTableStatus(_message.Message):
+    __slots__ = ("name", "observed", "clamped", "refused", "ambiguous", "cells", "last_refused")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OBSERVED_FIELD_NUMBER: _ClassVar[int]
+    CLAMPED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    AMBIGUOUS_FIELD_NUMBER: _ClassVar[int]
+    CELLS_FIELD_NUMBER: _ClassVar[int]
+    LAST_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    observed: int
+    clamped: int
+    refused: int
+    ambiguous: int
+    cells: int
+    last_refused: str
+    def __init__(self, name: _Optional[str] = ..., observed: _Optional[int] = ..., clamped: _Optional[int] = ..., refused: _Optional[int] = ..., ambiguous: _Optional[int] = ..., cells: _Optional[int] = ..., last_refused: _Optional[str] = ...) -> None: ...
+
+class TableLayout(_message.Message):
+    __slots__ = ("model", "gpus", "nodes")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    gpus: int
+    nodes: int
+    def __init__(self, model: _Optional[str] = ..., gpus: _Optional[int] = ..., nodes: _Optional[int] = ...) -> None: ...
+
+class IsolatedRow(_message.Message):
+    __slots__ = ("layout", "samples_per_s")
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    layout: TableLayout
+    samples_per_s: float
+    def __init__(self, layout: _Optional[_Union[TableLayout, _Mapping]] = ..., samples_per_s: _Optional[float] = ...) -> None: ...
+
+class RatioCell(_message.Message):
+    __slots__ = ("target", "other", "ratio", "given", "observations")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    OTHER_FIELD_NUMBER: _ClassVar[int]
+    RATIO_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_FIELD_NUMBER: _ClassVar[int]
+    OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    target: TableLayout
+    other: TableLayout
+    ratio: float
+    given: float
+    observations: int
+    def __init__(self, target: _Optional[_Union[TableLayout, _Mapping]] = ..., other: _Optional[_Union[TableLayout, _Mapping]] = ..., ratio: _Optional[float] = ..., given: _Optional[float] = ..., observations: _Optional[int] = ...) -> None: ...
+
+class SamplesRow(_message.Message):
+    __slots__ = ("model", "gpus", "total_samples")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    gpus: int
+    total_samples: float
+    def __init__(self, model: _Optional[str] = ..., gpus: _Optional[int] = ..., total_samples: _Optional[float] = ...) -> None: ...
+
+class RatiosRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RatiosReply(_message.Message):
+    __slots__ = ("name", "isolated", "ratios", "samples")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ISOLATED_FIELD_NUMBER: _ClassVar[int]
+    RATIOS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    isolated: _containers.RepeatedCompositeFieldContainer[IsolatedRow]
+    ratios: _containers.RepeatedCompositeFieldContainer[RatioCell]
+    samples: _containers.RepeatedCompositeFieldContainer[SamplesRow]
+    def __init__(self, name: _Optional[str] = ..., isolated: _Optional[_Iterable[_Union[IsolatedRow, _Mapping]]] = ..., ratios: _Optional[_Iterable[_Union[RatioCell, _Mapping]]] = ..., samples: _Optional[_Iterable[_Union[SamplesRow, _Mapping]]] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
     __slots__ = ("job_ids", "profiles", "link", "capacity_bps")

@@ -79,6 +79,11 @@ class PlacementStub:
                 request_serializer=placement_dot_service_dot_protocol_dot_placement__pb2.StatusRequest.SerializeToString,
                 response_deserializer=placement_dot_service_dot_protocol_dot_placement__pb2.StatusReply.FromString,
                 _registered_method=True)
+        self.Ratios = channel.unary_unary(
+                '/mltcp.placement.v1.Placement/Ratios',
+                request_serializer=placement_dot_service_dot_protocol_dot_placement__pb2.RatiosRequest.SerializeToString,
+                response_deserializer=placement_dot_service_dot_protocol_dot_placement__pb2.RatiosReply.FromString,
+                _registered_method=True)
         self.Score = channel.unary_unary(
                 '/mltcp.placement.v1.Placement/Score',
                 request_serializer=placement_dot_service_dot_protocol_dot_placement__pb2.ScoreRequest.SerializeToString,
@@ -182,6 +187,13 @@ class PlacementServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Ratios(self, request, context):
+        """Returns the table of contention ratios in use, with the ratios that were measured on running jobs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Score(self, request, context):
         """Computes the compatibility score of jobs on one link, and the rotations that reach it.
         """
@@ -280,6 +292,11 @@ def add_PlacementServicer_to_server(servicer, server):
                     servicer.Status,
                     request_deserializer=placement_dot_service_dot_protocol_dot_placement__pb2.StatusRequest.FromString,
                     response_serializer=placement_dot_service_dot_protocol_dot_placement__pb2.StatusReply.SerializeToString,
+            ),
+            'Ratios': grpc.unary_unary_rpc_method_handler(
+                    servicer.Ratios,
+                    request_deserializer=placement_dot_service_dot_protocol_dot_placement__pb2.RatiosRequest.FromString,
+                    response_serializer=placement_dot_service_dot_protocol_dot_placement__pb2.RatiosReply.SerializeToString,
             ),
             'Score': grpc.unary_unary_rpc_method_handler(
                     servicer.Score,
@@ -560,6 +577,33 @@ class Placement:
             '/mltcp.placement.v1.Placement/Status',
             placement_dot_service_dot_protocol_dot_placement__pb2.StatusRequest.SerializeToString,
             placement_dot_service_dot_protocol_dot_placement__pb2.StatusReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Ratios(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mltcp.placement.v1.Placement/Ratios',
+            placement_dot_service_dot_protocol_dot_placement__pb2.RatiosRequest.SerializeToString,
+            placement_dot_service_dot_protocol_dot_placement__pb2.RatiosReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from placement.model.throughput.table import Layout
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import demand_of, profile_message
 from placement.service.state.job_record import JobRecord, deadline_of
+from placement.service.state.ratio_cell import RatioCell
 from placement.service.state.registry import OutOfUse
 from placement.service.state.store import Row, Store
 
@@ -83,6 +85,22 @@ def forget_job(store: Store, job: JobRecord) -> None:
 def save_decision(store: Store, job: JobRecord, decision: pb.ExplainReply) -> None:
     """Insert or replace the explanation of a job's placement."""
     store.put("INSERT OR REPLACE INTO decisions VALUES (?,?)", (job.number, decision.SerializeToString()))
+
+
+def save_ratio(store: Store, digest: str, pair: tuple[Layout, Layout], cell: RatioCell) -> None:
+    """Insert or replace a measured ratio, of the table with this digest."""
+    values = (digest, *pair[0], *pair[1], cell.ratio, cell.observations)
+    store.put("INSERT OR REPLACE INTO ratios VALUES (?,?,?,?,?,?,?,?,?)", values)
+
+
+def saved_ratios(store: Store, digest: str) -> dict[tuple[Layout, Layout], RatioCell]:
+    """The measured ratios of the table with this digest."""
+    rows = store.rows(
+        "SELECT target_model, target_gpus, target_nodes, other_model, other_gpus, other_nodes, ratio, observations"
+        " FROM ratios WHERE digest=?",
+        (digest,),
+    )
+    return {(Layout(*row[:3]), Layout(*row[3:6])): RatioCell(*row[6:]) for row in rows}
 
 
 def saved_servers(store: Store) -> list[tuple[pb.Server, OutOfUse | None]]:

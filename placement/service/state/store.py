@@ -19,9 +19,24 @@ from typing import Any
 
 from mltcp.core.errors import MltcpError
 
-VERSION = 4
+VERSION = 5
 
-_SCHEMA = """
+_RATIOS = """
+CREATE TABLE ratios (
+    digest TEXT NOT NULL,
+    target_model TEXT NOT NULL,
+    target_gpus INTEGER NOT NULL,
+    target_nodes INTEGER NOT NULL,
+    other_model TEXT NOT NULL,
+    other_gpus INTEGER NOT NULL,
+    other_nodes INTEGER NOT NULL,
+    ratio REAL NOT NULL,
+    observations INTEGER NOT NULL,
+    PRIMARY KEY (digest, target_model, target_gpus, target_nodes, other_model, other_gpus, other_nodes)
+);
+"""
+
+_SCHEMA = f"""
 CREATE TABLE servers (
     number INTEGER PRIMARY KEY,
     message BLOB NOT NULL,
@@ -50,12 +65,14 @@ CREATE TABLE jobs (
     owner TEXT NOT NULL DEFAULT ''
 );
 CREATE TABLE decisions (job INTEGER PRIMARY KEY, message BLOB NOT NULL);
-"""
+{_RATIOS}"""
 
-_FROM_3 = """
+_FROM_4 = _RATIOS
+
+_FROM_3 = f"""
 ALTER TABLE servers ADD COLUMN state INTEGER NOT NULL DEFAULT 1;
 ALTER TABLE servers ADD COLUMN reason TEXT NOT NULL DEFAULT '';
-"""
+{_FROM_4}"""
 
 _FROM_2 = f"""
 ALTER TABLE jobs ADD COLUMN owner TEXT NOT NULL DEFAULT '';
@@ -66,7 +83,7 @@ ALTER TABLE jobs ADD COLUMN done INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN restarts INTEGER NOT NULL DEFAULT 0;
 {_FROM_2}"""
 
-_EXTENSIONS = {1: _FROM_1, 2: _FROM_2, 3: _FROM_3}
+_EXTENSIONS = {1: _FROM_1, 2: _FROM_2, 3: _FROM_3, 4: _FROM_4}
 """The statements that extend the database of an earlier version to the present one."""
 
 Row = tuple[Any, ...]

@@ -61,12 +61,20 @@ class RoundsExecutor:
         model: gives the rates.
         round_ns: the length of a round.
         restart_ns: the cost c of every start of a job but its first.
+        first_ns: the cost of its first start.
 
     Raises:
         UsageError: the round is shorter than 1 ns, or the cost is negative.
     """
 
-    def __init__(self, cluster: Cluster, model: ThroughputModel, round_ns: int, restart_ns: int = 0) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        model: ThroughputModel,
+        round_ns: int,
+        restart_ns: int = 0,
+        first_ns: int = 0,
+    ) -> None:
         if round_ns < 1:
             raise UsageError(f"round_ns: expected 1 or more, got {round_ns}")
         if restart_ns < 0:
@@ -74,7 +82,7 @@ class RoundsExecutor:
         self.rounds_by_gpus = np.zeros(len(cluster.gpus) + 1, np.int64)
         self.sensitivities: dict[str, tuple[int, float]] = {}
         self._cluster, self._model = cluster, model
-        self._round_ns, self._restart_ns = round_ns, restart_ns
+        self._round_ns, self._restart_ns, self._first_ns = round_ns, restart_ns, first_ns
         self._running: dict[str, _InRounds] = {}
 
     @property
@@ -99,7 +107,7 @@ class RoundsExecutor:
         for gpu in start.gpus:
             node = self._cluster.gpus[gpu][0]
             counts[node] = counts.get(node, 0) + 1
-        hold_s = self._restart_ns / _NS_PER_S if start.restarts else 0.0
+        hold_s = (self._restart_ns if start.restarts else self._first_ns) / _NS_PER_S
         left = float(start.work * self._samples(start))
         self._running[start.job.name] = _InRounds(start, tuple(sorted(counts.items())), left, hold_s)
 

@@ -8,6 +8,8 @@ import pytest
 
 from mltcp.core.errors import UsageError
 from placement.policies.schedulers.elastic.elastic_edf import ElasticEdf
+from placement.service.context import ServiceRules
+from placement.service.deciding.decider import DirectDecider
 from placement.service.decisions.job_scheduling import JobScheduling
 
 
@@ -24,8 +26,9 @@ def test_a_decision_that_fails_is_logged_and_the_next_one_is_made(caplog, error)
             raise asyncio.CancelledError
 
     registry = SimpleNamespace(jobs={})
-    context = SimpleNamespace(registry=registry, clock=SimpleNamespace(now_ns=lambda: 0))
-    scheduling = Failing(context, ElasticEdf(), lambda job: None, None)
+    clock = SimpleNamespace(now_ns=lambda: 0)
+    context = SimpleNamespace(registry=registry, clock=clock, rules=ServiceRules())
+    scheduling = Failing(context, DirectDecider(ElasticEdf()), None, lambda job: None, None)
     scheduling.changed("j was queued")
     with caplog.at_level(logging.ERROR), pytest.raises(asyncio.CancelledError):
         asyncio.run(asyncio.wait_for(scheduling.run(), 30))

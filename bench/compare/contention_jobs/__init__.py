@@ -1,0 +1,1 @@
+"""Jobs that slow each other down, live under the placement service in rounds, beside the simulator."""

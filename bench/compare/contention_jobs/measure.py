@@ -1,0 +1,133 @@
+"""Measures the table of the lab's models: each layout alone, and each pair of layouts on shared nodes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from pathlib import Path
+from statistics import median
+
+from bench.compare.contention_jobs.lab_models import all_layouts, options_of
+from bench.workloads.elastic.engine_job import EngineEvents, EngineTraining
+from mltcp.core.errors import MltcpError
+from placement.engines.engine import HostShare
+from placement.engines.local import LocalEngine
+from placement.model.throughput.table import Layout, SensitivityTable
+
+MEASURED_S = 5.0
+"""For how long the steps of a point are watched."""
+
+_SETTLE_S = 1.0
+_MANY_SAMPLES = 1_000_000
+_POLL_S = 0.005
+_LONGEST_S = 120.0
+_GRACE_S = 60.0
+
+
+@dataclass(frozen=True)
+class LabMeasurement:
+    """The measured table.
+
+    Attributes:
+        table: throughputs and ratios, at most 1.
+        start_s: the median time from the start of a job to its first step.
+    """
+
+    table: SensitivityTable
+    start_s: float
+
+
+def measure(
+    engine: LocalEngine, hosts: Sequence[str], directory: Path, on_point: Callable[[str], None]
+) -> LabMeasurement:
+    """Measure all points, one after the other.
+
+    Args:
+        engine: on which nothing runs.
+        hosts: their names, four or more.
+        directory: of the jobs' checkpoints.
+        on_point: called before each point.
+
+    Raises:
+        MltcpError: a job failed, or made no step.
+    """
+    watched = _Points(engine, hosts, directory)
+    alone: dict[Layout, float] = {}
+    ratios: dict[tuple[Layout, Layout], float] = {}
+    for layout in all_layouts():
+        on_point(str(layout))
+        (alone[layout],) = watched.rates([layout])
+    for one, other in combinations_with_replacement(all_layouts(), 2):
+        on_point(f"{one} beside {other}")
+        rates = watched.rates([one, other])
+        found = [min(1.0, rate / alone[layout]) for rate, layout in zip(rates, (one, other), strict=True)]
+        if one == other:
+            ratios[one, one] = sum(found) / 2
+        else:
+            ratios[one, other], ratios[other, one] = found
+    return LabMeasurement(SensitivityTable("lab", alone, ratios), median(watched.starts_s))
+
+
+def points() -> int:
+    """The number of points of a measurement."""
+    layouts = len(all_layouts())
+    return layouts + layouts * (layouts + 1) // 2
+
+
+class _Points:
+    """Runs jobs side by side on the first hosts, and watches their steps.
+
+    Attributes:
+        starts_s: of each job, the time to its first step.
+    """
+
+    def __init__(self, engine: LocalEngine, hosts: Sequence[str], directory: Path) -> None:
+        self.starts_s: list[float] = []
+        self._events, self._directory = EngineEvents(engine), directory
+        self._hosts = list(hosts)
+        self._number = 0
+
+    def rates(self, layouts: Sequence[Layout]) -> list[float]:
+        """The throughput of each layout, in samples/s, while all of them run."""
+        jobs = []
+        begin_s = time.monotonic()
+        for side, layout in enumerate(layouts):
+            self._number += 1
+            options = options_of(layout.model, _MANY_SAMPLES, self._directory / f"m{self._number}")
+            jobs.append(EngineTraining(self._events, f"m{self._number}", options))
+            jobs[-1].start([HostShare(host, (side,)) for host in self._hosts[: layout.nodes]])
+        for job in jobs:
+            _await_step(job, begin_s + _LONGEST_S)
+            self.starts_s.append(time.monotonic() - begin_s)
+        time.sleep(_SETTLE_S)
+        rates = _watched(jobs)
+        for job in jobs:
+            job.ask_to_stop(_GRACE_S)
+        for job in jobs:
+            job.end()
+        return rates
+
+
+def _await_step(job: EngineTraining, until_s: float) -> None:
+    while not job.samples_done():
+        if time.monotonic() > until_s:
+            raise MltcpError(f"expected a step within {_LONGEST_S:g} s, got none")
+        time.sleep(_POLL_S)
+
+
+def _watched(jobs: Sequence[EngineTraining]) -> list[float]:
+    """The throughput of each job between its first and its last step within the time."""
+    seen: list[list[tuple[float, int]]] = [[] for _ in jobs]
+    end_s = time.monotonic() + MEASURED_S
+    while (now_s := time.monotonic()) < end_s:
+        for job, steps in zip(jobs, seen, strict=True):
+            done = job.samples_done()
+            if not steps or steps[-1][1] != done:
+                steps.append((now_s, done))
+        time.sleep(_POLL_S)
+    # The first entry is no step: it lies somewhere between two.
+    if any(len(steps) < 3 for steps in seen):
+        raise MltcpError(f"expected several steps within {MEASURED_S:g} s, got fewer")
+    return [(steps[-1][1] - steps[1][1]) / (steps[-1][0] - steps[1][0]) for steps in seen]

@@ -1,0 +1,93 @@
+"""The table of contention ratios in use: the given one, with the ratios that were measured on running jobs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from placement.model.throughput.table import FLOOR, Layout, SensitivityTable, TableModel
+from placement.service.state.ratio_cell import RatioCell
+
+LEAST, MOST = 0.1, 1.25
+"""A ratio outside is refused: the job stood still, or the throughput in the table is not that of the job."""
+
+Pair = tuple[Layout, Layout]
+
+
+@dataclass(frozen=True)
+class RatioCounts:
+    """The ratios that were measured since the service was started.
+
+    Attributes:
+        observed: taken into the table; those that were clamped are among them.
+        clamped: outside `FLOOR` to 1, by so little that they were taken as the nearer bound.
+        refused: outside `LEAST` to `MOST`.
+        ambiguous: measured beside several jobs, so that they belong to no pair.
+        last_refused: the last refusal, for people.
+    """
+
+    observed: int = 0
+    clamped: int = 0
+    refused: int = 0
+    ambiguous: int = 0
+    last_refused: str = ""
+
+
+@dataclass
+class RatioTable:
+    """The given table and the measured ratios.
+
+    Attributes:
+        base: the given table.
+        cells: the measured ratios.
+        keep: called with each cell that has changed.
+        counts: of measurements.
+    """
+
+    base: SensitivityTable
+    cells: dict[Pair, RatioCell]
+    keep: Callable[[Pair, RatioCell], None]
+    counts: RatioCounts = field(default_factory=RatioCounts)
+    _model: TableModel | None = None
+
+    @property
+    def model(self) -> TableModel:
+        """The throughput model of the table in use; the same object until a ratio changes."""
+        if self._model is None:
+            self._model = TableModel(self.table())
+        return self._model
+
+    def table(self) -> SensitivityTable:
+        """The table in use."""
+        measured = {pair: cell.ratio for pair, cell in self.cells.items() if pair in self.base.ratios}
+        return replace(self.base, ratios={**self.base.ratios, **measured})
+
+    def note(self, pair: Pair, ratio: float) -> str:
+        """Take a measured ratio into the table; returns why it was clamped or refused, or an empty text.
+
+        A pair of which the table has no cell counts as refused.
+        """
+        name = f"{pair[0]} beside {pair[1]}: ratio {ratio:.3f}"
+        if pair not in self.base.ratios or not (LEAST <= ratio <= MOST and math.isfinite(ratio)):
+            why = f"{name}: refused, expected {LEAST} to {MOST} of a pair of the table"
+            self._count(refused=1, last_refused=why)
+            return why
+        taken = min(max(ratio, FLOOR), 1.0)
+        cell = self.cells.get(pair, RatioCell(self.base.ratios[pair])).with_observation(taken)
+        self.cells[pair], self._model = cell, None
+        self.keep(pair, cell)
+        self._count(observed=1, clamped=int(taken != ratio))
+        return f"{name}: clamped to {taken:g}" if taken != ratio else ""
+
+    def note_ambiguous(self) -> None:
+        """Count a ratio that was measured beside several jobs."""
+        self._count(ambiguous=1)
+
+    def measured(self) -> Mapping[Pair, RatioCell]:
+        """The measured cells."""
+        return self.cells
+
+    def _count(self, last_refused: str = "", **more: int) -> None:
+        changed = {name: getattr(self.counts, name) + number for name, number in more.items()}
+        self.counts = replace(self.counts, last_refused=last_refused or self.counts.last_refused, **changed)

@@ -1,0 +1,189 @@
+"""A policy in a process of its own, which is killed when it takes too long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import sys
+from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from placement.service.deciding import policy_worker
+from placement.service.deciding.failure import FailureReason, PolicyFailure
+from placement.service.deciding.policy_worker import LENGTH_BYTES, DecisionRequest, framed
+
+LOAD_S = 120.0
+"""How long a policy may take to be loaded and to decide for the first time, for which it may be compiled."""
+
+_MOST_BYTES = 1 << 26
+
+
+@dataclass(frozen=True)
+class PolicyAnswer:
+    """A decision of a policy, not checked against the cluster yet.
+
+    Attributes:
+        assignment: the GPUs of each job that runs.
+        took_ns: the time that the policy took.
+    """
+
+    assignment: dict[str, tuple[int, ...]]
+    took_ns: int
+
+
+class PolicyProcess:
+    """A policy that decides in a process of its own.
+
+    After a decision that took too long the process is killed, and another one is started in the background. Until it
+    is ready, every decision fails.
+
+    Args:
+        name: of the scheduler.
+        round_ns: the length of rounds that it is told.
+        warms_up: whether it is asked for a decision without effect before it counts as ready.
+    """
+
+    def __init__(self, name: str, round_ns: int, warms_up: bool = True) -> None:
+        self.name = name
+        self._round_ns, self._warms_up = round_ns, warms_up
+        self._warm_up: DecisionRequest | None = None
+        self._process: Process | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._load_failure: PolicyFailure | None = None
+        self._asking = asyncio.Lock()
+
+    async def start(self, warm_up: DecisionRequest) -> None:
+        """Start the process, and wait until the policy is ready.
+
+        Args:
+            warm_up: the decision without effect.
+
+        Raises:
+            PolicyFailure: the policy could not be loaded.
+        """
+        self._warm_up = warm_up if self._warms_up and warm_up.jobs else None
+        await self._start()
+        if self._load_failure is not None:
+            raise self._load_failure
+
+    async def ask(self, request: DecisionRequest, limit_s: float) -> PolicyAnswer:
+        """A decision of the policy.
+
+        Raises:
+            PolicyFailure: it failed, took longer than `limit_s`, or is not ready.
+        """
+        async with self._asking:
+            process = self._ready()
+            try:
+                document = await asyncio.wait_for(_exchange(process, request), limit_s)
+            except TimeoutError:
+                self._replace(process)
+                raise PolicyFailure(
+                    FailureReason.TIME_OUT, f"{self.name}: expected a decision within {limit_s:g} s"
+                ) from None
+            except (OSError, ValueError, asyncio.IncompleteReadError):
+                self._replace(process)
+                raise PolicyFailure(FailureReason.ENDED, f"{self.name}: its process has ended") from None
+            except asyncio.CancelledError:
+                self._replace(process)  # its answer would be taken for that of the next request
+                raise
+        return _answer_of(document)
+
+    async def close(self) -> None:
+        """End the process."""
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+        if self._process is not None:
+            await _end(self._process)
+            self._process = None
+
+    def _ready(self) -> Process:
+        if self._load_failure is not None:
+            raise self._load_failure
+        if self._process is None:
+            raise PolicyFailure(FailureReason.STARTING, f"{self.name}: its process is being started")
+        return self._process
+
+    def _replace(self, process: Process) -> None:
+        _kill(process)
+        self._process = None
+        self._starting = asyncio.get_running_loop().create_task(self._start_after(process))
+
+    async def _start_after(self, process: Process) -> None:
+        await _end(process)
+        await self._start()
+
+    async def _start(self) -> None:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", policy_worker.__name__, self.name),
+            *(str(self._round_ns), str(os.getpid())),
+            stdin=PIPE,
+            stdout=PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+        try:
+            await asyncio.wait_for(self._load(process), LOAD_S)
+        except PolicyFailure as failure:
+            self._load_failure = failure
+        except (TimeoutError, OSError, ValueError, asyncio.IncompleteReadError):
+            self._load_failure = PolicyFailure(
+                FailureReason.CHECKPOINT, f"{self.name}: expected to be loaded within {LOAD_S:g} s"
+            )
+        except asyncio.CancelledError:
+            await _end(process)
+            raise
+        else:
+            self._process = process
+            return
+        await _end(process)
+
+    async def _load(self, process: Process) -> None:
+        loaded = await _read(process)
+        if "failure" in loaded:
+            raise PolicyFailure(FailureReason(loaded["failure"]), str(loaded["text"]))
+        if self._warm_up is not None:
+            await _exchange(process, self._warm_up)  # it may fail: what counts is that it has been compiled
+
+
+async def _exchange(process: Process, request: DecisionRequest) -> dict[str, Any]:
+    assert process.stdin is not None
+    process.stdin.write(framed(pickle.dumps(request)))
+    await process.stdin.drain()
+    return await _read(process)
+
+
+async def _read(process: Process) -> dict[str, Any]:
+    assert process.stdout is not None
+    length = int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES), "big")
+    if length > _MOST_BYTES:
+        raise ValueError(f"an answer of {length} bytes")
+    document = json.loads(await process.stdout.readexactly(length))
+    if not isinstance(document, dict):
+        raise ValueError("an answer that is no object")
+    return document
+
+
+def _answer_of(document: dict[str, Any]) -> PolicyAnswer:
+    if "failure" in document:
+        raise PolicyFailure(FailureReason(document["failure"]), str(document["text"]))
+    assignment = {str(job): tuple(gpus) for job, gpus in document["assignment"].items()}
+    return PolicyAnswer(assignment, int(document["took_ns"]))
+
+
+async def _end(process: Process) -> None:
+    _kill(process)
+    if process.stdin is not None:
+        process.stdin.close()
+        with suppress(OSError):  # the pipe is broken: nobody reads from it any more
+            await process.stdin.wait_closed()
+    await process.wait()
+
+
+def _kill(process: Process) -> None:
+    with suppress(ProcessLookupError):
+        process.kill()

@@ -1,0 +1,139 @@
+"""A policy that is asked about every decision without effect, and compared with what was decided."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mltcp.core.one_line import one_line
+from placement.model.cluster import Cluster
+from placement.policies.schedulers.scheduler import JobView
+from placement.service.deciding.assignment_check import check_assignment
+from placement.service.deciding.failure import PolicyFailure
+from placement.service.deciding.policy_process import PolicyProcess
+from placement.service.deciding.policy_worker import DecisionRequest
+
+SKIPPED = "busy"
+"""The reason where it was still busy with the decision before."""
+
+_Places = dict[str, tuple[str, ...]]
+
+_log = logging.getLogger("mltcp.placement")
+
+
+@dataclass
+class ShadowCounts:
+    """The outcomes of the decisions about which a shadow was asked.
+
+    Attributes:
+        asked: decisions.
+        agreed: it would have given the same jobs the same servers.
+        differed: it would not.
+        failures: it gave no assignment that can be carried out, by reason.
+        total_ns: the time that its decisions took, of those that it made.
+        longest_ns: the longest.
+        last_difference: for people.
+        last_failure: for people.
+    """
+
+    asked: int = 0
+    agreed: int = 0
+    differed: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    total_ns: int = 0
+    longest_ns: int = 0
+    last_difference: str = ""
+    last_failure: str = ""
+
+
+class ShadowPolicy:
+    """A policy that decides beside the one that counts, in a process of its own.
+
+    Attributes:
+        counts: its outcomes.
+        notes: of each job of the last decision that it made, what it would have done.
+
+    Args:
+        policy: decides.
+        limit_s: the time that it has for a decision.
+    """
+
+    def __init__(self, policy: PolicyProcess, limit_s: float) -> None:
+        self.counts = ShadowCounts()
+        self.notes: dict[str, str] = {}
+        self._policy, self._limit_s = policy, limit_s
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the policy."""
+        return self._policy.name
+
+    async def start(self, warm_up: DecisionRequest) -> None:
+        """Get ready; a policy that cannot be loaded is said, and counted at every decision."""
+        try:
+            await self._policy.start(warm_up)
+        except PolicyFailure as failure:
+            _log.error("shadow %s: %s", self.name, one_line(str(failure)))
+
+    def watch(
+        self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], decided: Mapping[str, tuple[int, ...]]
+    ) -> None:
+        """Ask about a decision that has been made; returns at once."""
+        self.counts.asked += 1
+        if self._task is not None and not self._task.done():
+            self.counts.failures[SKIPPED] += 1
+            return
+        request = DecisionRequest(cluster, now_ns, tuple(jobs))
+        self._task = asyncio.get_running_loop().create_task(self._compare(request, dict(decided)))
+
+    async def close(self) -> None:
+        """End its process."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._policy.close()
+
+    async def _compare(self, request: DecisionRequest, decided: Mapping[str, tuple[int, ...]]) -> None:
+        counts = self.counts
+        try:
+            answer = await self._policy.ask(request, self._limit_s)
+            check_assignment(request.cluster, request.jobs, answer.assignment)
+        except PolicyFailure as failure:
+            counts.failures[failure.reason.value] += 1
+            counts.last_failure = str(failure)
+            return
+        counts.total_ns += answer.took_ns
+        counts.longest_ns = max(counts.longest_ns, answer.took_ns)
+        would, did = _places(request.cluster, answer.assignment), _places(request.cluster, decided)
+        different = [job.name for job in request.jobs if would.get(job.name) != did.get(job.name)]
+        self.notes = {
+            job.name: self._note(would.get(job.name), job.name in different) for job in request.jobs
+        }
+        if not different:
+            counts.agreed += 1
+            return
+        counts.differed += 1
+        first = different[0]
+        counts.last_difference = f"{first}: {_text(did.get(first))}, and not {_text(would.get(first))}"
+        counts.last_difference += f", and {len(different) - 1} more" if len(different) > 1 else ""
+
+    def _note(self, would: tuple[str, ...] | None, differs: bool) -> str:
+        return f"{self.name} would have given it {_text(would)}" if differs else f"{self.name} agrees"
+
+
+def _places(cluster: Cluster, assignment: Mapping[str, tuple[int, ...]]) -> _Places:
+    """The server of each GPU of each job; which GPUs of a server makes no difference."""
+    return {
+        job: tuple(sorted(cluster.servers[cluster.gpus[gpu][0]].name for gpu in gpus))
+        for job, gpus in assignment.items()
+        if gpus
+    }
+
+
+def _text(servers: tuple[str, ...] | None) -> str:
+    counts = Counter(servers or ())
+    return " ".join(f"{server} x{count}" for server, count in counts.items()) or "nothing"

@@ -1,0 +1,49 @@
+"""Schedulers that fail, by ``import:tests.unit.placement.service.deciding.failing_policies:FACTORY``."""
+
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+HERE = f"import:{__name__}:"
+
+
+@dataclass(frozen=True)
+class Answering:
+    """Answers whatever a function of the cluster and the jobs gives."""
+
+    answer: Any
+    name: str = "answering"
+    lease_ns: int | None = None
+
+    def candidates(self, cluster, now_ns, jobs, most=1):
+        return (self.answer(cluster, jobs),)
+
+    def next_ns(self, now_ns, jobs):
+        return None
+
+
+def hanging():
+    return Answering(lambda cluster, jobs: threading.Event().wait())
+
+
+def raising():
+    return Answering(lambda cluster, jobs: {}["no such job"])
+
+
+def exiting():
+    return Answering(lambda cluster, jobs: os._exit(3))
+
+
+def printing():
+    """Prints to what would be the pipe of its answers, and gives a GPU twice."""
+
+    def answer(cluster, jobs):
+        print("not an answer", flush=True)
+        return {job.name: (0, 0) for job in jobs}
+
+    return Answering(answer)
+
+
+def idle():
+    return Answering(lambda cluster, jobs: {})
