@@ -19,8 +19,8 @@ from bench.cost.benchmark import Row
 from bench.lab.network import namespaces
 from bench.lab.network.single_link import namespace_with_link
 from mltcp.daemon.journal.journal import Journal
-from mltcp.pacing.htb_qdisc import HtbQdisc
-from mltcp.pacing.qdiscs import HANDLE
+from mltcp.pacing.tc.htb_qdisc import HtbQdisc
+from mltcp.pacing.tc.qdiscs import HANDLE
 
 _FIRST_MINOR = 16
 _ROUNDS = 200

@@ -49,7 +49,7 @@ static __always_inline bool take(struct bpf_sock_ops *context, bool connected)
 	return true;
 }
 
-/* HTB selects the class by priority; a classifier selects it by mark: see mltcp/pacing/htb_qdisc.py. */
+/* HTB selects the class by priority; a classifier selects it by mark: see mltcp/pacing/tc/htb_qdisc.py. */
 static __always_inline void classify(struct bpf_sock_ops *context)
 {
 	__u32 class = attachment.class, mark = attachment.mark;

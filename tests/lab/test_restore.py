@@ -17,9 +17,9 @@ from bench.lab.network import namespaces
 from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.daemon.journal.journal import Journal
 from mltcp.daemon.journal.restore import restore
-from mltcp.pacing.htb_qdisc import OTHERS, HtbQdisc
-from mltcp.pacing.qdisc_change import QdiscChange
-from mltcp.pacing.qdiscs import SavedQdisc, root_of
+from mltcp.pacing.tc.htb_qdisc import OTHERS, HtbQdisc
+from mltcp.pacing.tc.qdisc_change import QdiscChange
+from mltcp.pacing.tc.qdiscs import SavedQdisc, root_of
 from tests.lab.daemons import namespace_with_link
 
 pytestmark = pytest.mark.lab
@@ -324,7 +324,7 @@ FOLLOWS = """
 import subprocess, sys
 from pathlib import Path
 from mltcp.daemon.journal.journal import Journal
-from mltcp.pacing.htb_qdisc import HtbQdisc
+from mltcp.pacing.tc.htb_qdisc import HtbQdisc
 
 def speed(megabits):
     command = f"ethtool -s tap7 speed {megabits} duplex full autoneg off"

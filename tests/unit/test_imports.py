@@ -226,7 +226,7 @@ def test_a_cycle_is_found():
 @pytest.mark.parametrize(
     ("importing", "imported"),
     [
-        ("mltcp.pacing.htb_qdisc", "mltcp.daemon.journal.journal"),
+        ("mltcp.pacing.tc.htb_qdisc", "mltcp.daemon.journal.journal"),
         ("mltcp.core.errors", "mltcp.control.fluid"),
         ("placement.model.cluster", "placement.policies.catalogue"),
         ("placement.service.state.job_record", "placement.service.server"),

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mltcp.ebpf.congestion_controls import Controls, is_alive
-from mltcp.pacing.qdisc_change import QdiscChange, UndoOutcome
-from mltcp.pacing.qdiscs import SavedQdisc
+from mltcp.pacing.tc.qdisc_change import QdiscChange, UndoOutcome
+from mltcp.pacing.tc.qdiscs import SavedQdisc
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.journal.changes import ControlChange
 from mltcp.daemon.journal.journal import Entry, Journal
-from mltcp.pacing.qdisc_change import QdiscChange
+from mltcp.pacing.tc.qdisc_change import QdiscChange
 
 
 def restore(

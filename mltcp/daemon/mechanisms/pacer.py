@@ -14,10 +14,10 @@ from mltcp.control.iteration import IterationTracker
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.jobs.outside_changes import OutsideChanges
 from mltcp.pacing.controller import PacedJob, PacingController
-from mltcp.pacing.htb_qdisc import ABSENT, LEFT_ALONE, MARK_MASK, PACED
-from mltcp.pacing.qdiscs import HANDLE, ROOT
 from mltcp.pacing.sock_diag import FlowKey, FlowOptions, SockDiag
-from mltcp.pacing.tc_events import TcEvent, TcEvents
+from mltcp.pacing.tc.events import TcEvent, TcEvents
+from mltcp.pacing.tc.htb_qdisc import ABSENT, LEFT_ALONE, MARK_MASK, PACED
+from mltcp.pacing.tc.qdiscs import HANDLE, ROOT
 
 _log = logging.getLogger("mltcp.daemon")
 

@@ -12,7 +12,7 @@ from mltcp.daemon.mechanisms.flow_settings_watch import CONTROL, PACKET_MARK, Fl
 from mltcp.daemon.mechanisms.pacer import Pacer
 from mltcp.ebpf.congestion_controls import available
 from mltcp.ebpf.jobs import SocketSettings
-from mltcp.pacing.qdiscs import HANDLE
+from mltcp.pacing.tc.qdiscs import HANDLE
 
 _log = logging.getLogger("mltcp.daemon")
 

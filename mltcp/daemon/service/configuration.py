@@ -18,9 +18,9 @@ from mltcp.daemon.jobs.limits import Limits
 from mltcp.daemon.journal.journal import JOURNAL
 from mltcp.daemon.service.toml_lines import line_of
 from mltcp.ebpf.congestion_controls import CONTROLS, DEFAULT_CONTROL, MLTCP_CONTROLS
-from mltcp.pacing.htb_qdisc import MARK_MASK
-from mltcp.pacing.qdiscs import HANDLE
 from mltcp.pacing.rate_law import CONSTANTS, MAX_LINE_RATE_BPS, MIN_LINE_RATE_BPS, Constants
+from mltcp.pacing.tc.htb_qdisc import MARK_MASK
+from mltcp.pacing.tc.qdiscs import HANDLE
 
 LAWS = ("mltcp_dcqcn", "dcqcn")
 MODES = ("tc", "off")

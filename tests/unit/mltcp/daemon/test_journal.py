@@ -16,8 +16,8 @@ from mltcp.core.errors import MltcpError
 from mltcp.daemon.journal.changes import ControlChange, change_from, document_of
 from mltcp.daemon.journal.journal import Journal
 from mltcp.daemon.journal.restore import restore
-from mltcp.pacing.qdisc_change import QdiscChange
-from mltcp.pacing.qdiscs import SavedQdisc
+from mltcp.pacing.tc.qdisc_change import QdiscChange
+from mltcp.pacing.tc.qdiscs import SavedQdisc
 from tests.unit.mltcp.daemon.serving import NOBODY
 
 CONTROL = ControlChange("mltcp_reno", "/sys/fs/bpf/mltcp")

@@ -4,7 +4,7 @@ import pytest
 
 from mltcp.daemon.jobs.job_table import LAST_NUMBER
 from mltcp.pacing.mark_users import MarkSpace, colliding
-from mltcp.pacing.qdiscs import HANDLE
+from mltcp.pacing.tc.qdiscs import HANDLE
 
 DEFAULT = MarkSpace(HANDLE, LAST_NUMBER)
 

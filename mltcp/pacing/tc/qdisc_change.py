@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mltcp.pacing import qdiscs
+from mltcp.pacing.tc import qdiscs
 
 
 @dataclass(frozen=True)

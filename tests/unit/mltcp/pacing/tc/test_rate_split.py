@@ -2,7 +2,7 @@
 
 import pytest
 
-from mltcp.pacing.rate_split import QueueUse, RateSplit
+from mltcp.pacing.tc.rate_split import QueueUse, RateSplit
 
 QUEUES = range(1, 5)
 

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mltcp.core.errors import MltcpError, NotAvailableError
-from mltcp.pacing.htb_qdisc import FIRST_JOB, OTHERS, TOP, HtbQdisc
-from mltcp.pacing.qdiscs import (
+from mltcp.pacing.tc.htb_qdisc import FIRST_JOB, OTHERS, TOP, HtbQdisc
+from mltcp.pacing.tc.qdiscs import (
     HANDLE,
     ROOT,
     SAVEABLE,
@@ -29,7 +29,7 @@ from mltcp.pacing.qdiscs import (
     has_filters,
     qdiscs_of,
 )
-from mltcp.pacing.rate_split import QueueUse, RateSplit
+from mltcp.pacing.tc.rate_split import QueueUse, RateSplit
 
 REBALANCE_S = 0.02
 """The shortest period over which the use of queues is measured."""

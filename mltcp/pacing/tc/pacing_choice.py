@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mltcp.pacing.htb_qdisc import HtbQdisc
-from mltcp.pacing.mq_htb_qdisc import MqHtbQdisc
-from mltcp.pacing.qdisc_change import ChangeLog
-from mltcp.pacing.qdiscs import HANDLE, ROOT, RootQdisc, qdiscs_of, root_of
+from mltcp.pacing.tc.htb_qdisc import HtbQdisc
+from mltcp.pacing.tc.mq_htb_qdisc import MqHtbQdisc
+from mltcp.pacing.tc.qdisc_change import ChangeLog
+from mltcp.pacing.tc.qdiscs import HANDLE, ROOT, RootQdisc, qdiscs_of, root_of
 
 
 @dataclass(frozen=True)

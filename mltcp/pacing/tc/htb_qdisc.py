@@ -22,9 +22,9 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from mltcp.core.errors import MltcpError, NotAvailableError
-from mltcp.pacing.qdisc_change import ChangeLog, QdiscChange
-from mltcp.pacing.qdiscs import HANDLE, RootQdisc, SavedQdisc, class_handles, root_of
-from mltcp.pacing.tc_messages import QUANTUM_BYTES, TcSocket, burst_bytes
+from mltcp.pacing.tc.messages import QUANTUM_BYTES, TcSocket, burst_bytes
+from mltcp.pacing.tc.qdisc_change import ChangeLog, QdiscChange
+from mltcp.pacing.tc.qdiscs import HANDLE, RootQdisc, SavedQdisc, class_handles, root_of
 
 T = TypeVar("T")
 

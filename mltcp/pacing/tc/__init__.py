@@ -1,0 +1,1 @@
+"""Traffic control (tc): the qdiscs of paced interfaces, messages that change them, and events of other changes."""
