@@ -213,6 +213,12 @@ def jobs_of(daemon):
         return {job.job: job for job in client.status().jobs}
 
 
+def flows_of(connections, steps=1):
+    """The flows of a job: both ends of its ranks' connections, and in each step the end of that between slurmstepd and
+    srun which is srun's, a process of the batch script."""
+    return 2 * connections + steps
+
+
 def seen(daemon, job, **values):
     """The status of a job, waited for."""
 
@@ -245,7 +251,7 @@ def test_the_connections_of_a_step_are_flows_of_its_job_in_slurms_own_cgroup(sub
     assert [(each["control"], each["cpus"]) for each in answers] == [("mltcp_reno", 1)] * 2
     tasks = cgroup_of_tasks(job, answers)
     assert (tasks / "memory.max").read_text() == f"{200 << 20}\n"
-    status = seen(daemon_up, job, flows=2)
+    status = seen(daemon_up, job, flows=flows_of(1))
     assert (status.label, status.user, status.control) == ("train", "nobody", "mltcp_reno")
     printed = subprocess.run(
         [sys.executable, "-m", "mltcp.cli", "status"],
@@ -313,7 +319,7 @@ def test_the_end_of_slurmd_changes_nothing(submit, cluster, daemon_up):
     assert job.controls() == {"mltcp_reno"}
     cluster.kill("slurmd.n1")
     assert job.controls() == {"mltcp_reno"}
-    seen(daemon_up, job, flows=4)
+    seen(daemon_up, job, flows=flows_of(2))
     cluster.start("slurmd.n1")
     assert job.controls() == {"mltcp_reno"}
     job.end()
@@ -323,11 +329,11 @@ def test_the_end_of_slurmd_changes_nothing(submit, cluster, daemon_up):
 def test_a_killed_daemon_has_the_step_and_its_flows_again(submit, daemon_up):
     job = submit("--job-name=train")
     assert job.controls() == {"mltcp_reno"}
-    seen(daemon_up, job, flows=2)
+    seen(daemon_up, job, flows=flows_of(1))
     daemon_up.stop(signal.SIGKILL)
     daemon_up.start()
     assert job.controls() == {"mltcp_reno"}
-    seen(daemon_up, job, flows=4, label="train", user="nobody")
+    seen(daemon_up, job, flows=flows_of(2), label="train", user="nobody")
     job.end()
     until(lambda: job.name not in jobs_of(daemon_up))
 
@@ -336,10 +342,10 @@ def test_two_steps_are_one_job_and_two_jobs_of_a_node_are_two(submit, daemon_up)
     both, other = submit(steps=2), submit()
     assert [both.controls(0), both.controls(1), other.controls()] == [{"mltcp_reno"}] * 3
     # The batch step is a member, too.
-    assert seen(daemon_up, both, flows=4).ranks == 3
-    assert seen(daemon_up, other, flows=2).ranks == 2
+    assert seen(daemon_up, both, flows=flows_of(2, steps=2)).ranks == 3
+    assert seen(daemon_up, other, flows=flows_of(1)).ranks == 2
     both.answers(0, end=True)
-    seen(daemon_up, both, flows=2, ranks=2)
+    seen(daemon_up, both, flows=flows_of(1), ranks=2)
     other.end()
     until(lambda: other.name not in jobs_of(daemon_up))
     assert both.controls(1) == {"mltcp_reno"}
