@@ -38,6 +38,7 @@ ConstrainRAMSpace=yes
 SETTINGS = (
     "ProctrackType=proctrack/cgroup\nTaskPlugin=task/cgroup\nJobAcctGatherType=jobacct_gather/cgroup\n"
     "JobAcctGatherFrequency=1\nSelectTypeParameters=CR_CPU_Memory\nPlugStackConfig={plugstack}\nSlurmdDebug=verbose\n"
+    "SlurmdLogFile={log}\n"
 )
 
 # Two ranks with one connection between them. Each writes down what it runs in and under, for each of the numbered
@@ -99,6 +100,12 @@ def plugin(public):
 
 
 @pytest.fixture(scope="module")
+def log(public):
+    """The log of slurmd. Without a file of that name slurmstepd, which is not its child, writes none."""
+    return public / "slurmd.log"
+
+
+@pytest.fixture(scope="module")
 def daemon():
     with (
         namespace_with_link() as namespace,
@@ -108,7 +115,7 @@ def daemon():
 
 
 @pytest.fixture(scope="module")
-def cluster(plugin, daemon):
+def cluster(plugin, log, daemon):
     if lacking := missing(NODES):
         pytest.skip(f"needs {', '.join(lacking)}")
     try:
@@ -120,7 +127,7 @@ def cluster(plugin, daemon):
     plugstack = plugin.with_name("plugstack.conf")
     plugstack.write_text(f"optional {plugin} socket={daemon.socket}\n")
     files = {"cgroup.conf": CGROUPS.format(root=root)}
-    settings = SETTINGS.format(plugstack=plugstack)
+    settings = SETTINGS.format(plugstack=plugstack, log=log)
     with SlurmCluster({"n1": 0}, cpus=2, memory_mb=1000, settings=settings, files=files) as running:
         running.directory.chmod(0o755)  # users' commands read slurm.conf
         yield running
@@ -267,9 +274,7 @@ def test_the_connections_of_a_step_are_flows_of_its_job_in_slurms_own_cgroup(sub
     assert (job.places[0].parent / "out").read_text() == ""
 
 
-def test_without_the_daemon_it_is_the_same_job_and_slurmds_log_says_what_is_missing(
-    submit, cluster, daemon_up
-):
+def test_without_the_daemon_it_is_the_same_job_and_slurmds_log_says_what_is_missing(submit, log, daemon_up):
     known = submit()
     known.answers()
     known.end()
@@ -282,10 +287,10 @@ def test_without_the_daemon_it_is_the_same_job_and_slurmds_log_says_what_is_miss
     job.end()
     for field in ("TRES", "ExitCode", "NumCPUs", "JobState", "Restarts"):
         assert job.shown(field) == known.shown(field)
-    assert f"mltcp: {job.name} runs without MLTCP: no mltcpd answers at" in cluster.log("slurmd.n1")
+    assert f"mltcp: {job.name} runs without MLTCP: no mltcpd answers at" in log.read_text()
 
 
-def test_a_daemon_that_does_not_answer_does_not_keep_a_step_from_running(submit, cluster, daemon_up):
+def test_a_daemon_that_does_not_answer_does_not_keep_a_step_from_running(submit, log, daemon_up):
     os.kill(daemon_up.pid, signal.SIGSTOP)
     try:
         job = submit()
@@ -293,7 +298,7 @@ def test_a_daemon_that_does_not_answer_does_not_keep_a_step_from_running(submit,
         job.end()
     finally:
         os.kill(daemon_up.pid, signal.SIGCONT)
-    assert f"mltcp: {job.name} runs without MLTCP: mltcpd does not reply" in cluster.log("slurmd.n1")
+    assert f"mltcp: {job.name} runs without MLTCP: mltcpd does not reply" in log.read_text()
 
 
 def test_a_cancelled_job_is_released(submit, cluster, daemon_up):
@@ -301,17 +306,19 @@ def test_a_cancelled_job_is_released(submit, cluster, daemon_up):
     assert job.controls() == {"mltcp_reno"}
     cluster.command("scancel", job.id)
     until(lambda: job.name not in jobs_of(daemon_up))
-    assert job.state() == "CANCELLED"
+    until(lambda: job.state() == "CANCELLED")  # COMPLETING until slurmd reports the end
 
 
 def test_a_step_whose_slurmstepd_is_killed_is_released_with_its_last_process(submit, daemon_up):
     job = submit()
     answers = job.answers()
+    seen(daemon_up, job, ranks=2)
     os.kill(step_daemon(job, 0), signal.SIGKILL)
     tasks = cgroup_of_tasks(job, answers)
     if tasks.exists():
         (tasks / "cgroup.kill").write_text("1")
-    until(lambda: job.name not in jobs_of(daemon_up))
+    # The batch script is left, whose srun does not hear of the end of its step.
+    seen(daemon_up, job, ranks=1)
 
 
 def test_the_end_of_slurmd_changes_nothing(submit, cluster, daemon_up):
