@@ -38,6 +38,7 @@ ConstrainRAMSpace=yes
 SETTINGS = (
     "ProctrackType=proctrack/cgroup\nTaskPlugin=task/cgroup\nJobAcctGatherType=jobacct_gather/cgroup\n"
     "JobAcctGatherFrequency=1\nSelectTypeParameters=CR_CPU_Memory\nPlugStackConfig={plugstack}\nSlurmdDebug=verbose\n"
+    "SlurmdLogFile={log}\n"
 )
 
 # Two ranks with one connection between them. Each writes down what it runs in and under, for each of the numbered
@@ -99,6 +100,12 @@ def plugin(public):
 
 
 @pytest.fixture(scope="module")
+def log(public):
+    """The log of slurmd. Without a file of that name slurmstepd, which is not its child, writes none."""
+    return public / "slurmd.log"
+
+
+@pytest.fixture(scope="module")
 def daemon():
     with (
         namespace_with_link() as namespace,
@@ -108,7 +115,7 @@ def daemon():
 
 
 @pytest.fixture(scope="module")
-def cluster(plugin, daemon):
+def cluster(plugin, log, daemon):
     if lacking := missing(NODES):
         pytest.skip(f"needs {', '.join(lacking)}")
     try:
@@ -120,7 +127,7 @@ def cluster(plugin, daemon):
     plugstack = plugin.with_name("plugstack.conf")
     plugstack.write_text(f"optional {plugin} socket={daemon.socket}\n")
     files = {"cgroup.conf": CGROUPS.format(root=root)}
-    settings = SETTINGS.format(plugstack=plugstack)
+    settings = SETTINGS.format(plugstack=plugstack, log=log)
     with SlurmCluster({"n1": 0}, cpus=2, memory_mb=1000, settings=settings, files=files) as running:
         running.directory.chmod(0o755)  # users' commands read slurm.conf
         yield running
@@ -213,6 +220,12 @@ def jobs_of(daemon):
         return {job.job: job for job in client.status().jobs}
 
 
+def flows_of(connections, steps=1):
+    """The flows of a job: both ends of its ranks' connections, and in each step the end of that between slurmstepd and
+    srun which is srun's, a process of the batch script."""
+    return 2 * connections + steps
+
+
 def seen(daemon, job, **values):
     """The status of a job, waited for."""
 
@@ -245,7 +258,7 @@ def test_the_connections_of_a_step_are_flows_of_its_job_in_slurms_own_cgroup(sub
     assert [(each["control"], each["cpus"]) for each in answers] == [("mltcp_reno", 1)] * 2
     tasks = cgroup_of_tasks(job, answers)
     assert (tasks / "memory.max").read_text() == f"{200 << 20}\n"
-    status = seen(daemon_up, job, flows=2)
+    status = seen(daemon_up, job, flows=flows_of(1))
     assert (status.label, status.user, status.control) == ("train", "nobody", "mltcp_reno")
     printed = subprocess.run(
         [sys.executable, "-m", "mltcp.cli", "status"],
@@ -261,9 +274,7 @@ def test_the_connections_of_a_step_are_flows_of_its_job_in_slurms_own_cgroup(sub
     assert (job.places[0].parent / "out").read_text() == ""
 
 
-def test_without_the_daemon_it_is_the_same_job_and_slurmds_log_says_what_is_missing(
-    submit, cluster, daemon_up
-):
+def test_without_the_daemon_it_is_the_same_job_and_slurmds_log_says_what_is_missing(submit, log, daemon_up):
     known = submit()
     known.answers()
     known.end()
@@ -276,10 +287,10 @@ def test_without_the_daemon_it_is_the_same_job_and_slurmds_log_says_what_is_miss
     job.end()
     for field in ("TRES", "ExitCode", "NumCPUs", "JobState", "Restarts"):
         assert job.shown(field) == known.shown(field)
-    assert f"mltcp: {job.name} runs without MLTCP: no mltcpd answers at" in cluster.log("slurmd.n1")
+    assert f"mltcp: {job.name} runs without MLTCP: no mltcpd answers at" in log.read_text()
 
 
-def test_a_daemon_that_does_not_answer_does_not_keep_a_step_from_running(submit, cluster, daemon_up):
+def test_a_daemon_that_does_not_answer_does_not_keep_a_step_from_running(submit, log, daemon_up):
     os.kill(daemon_up.pid, signal.SIGSTOP)
     try:
         job = submit()
@@ -287,7 +298,7 @@ def test_a_daemon_that_does_not_answer_does_not_keep_a_step_from_running(submit,
         job.end()
     finally:
         os.kill(daemon_up.pid, signal.SIGCONT)
-    assert f"mltcp: {job.name} runs without MLTCP: mltcpd does not reply" in cluster.log("slurmd.n1")
+    assert f"mltcp: {job.name} runs without MLTCP: mltcpd does not reply" in log.read_text()
 
 
 def test_a_cancelled_job_is_released(submit, cluster, daemon_up):
@@ -295,17 +306,19 @@ def test_a_cancelled_job_is_released(submit, cluster, daemon_up):
     assert job.controls() == {"mltcp_reno"}
     cluster.command("scancel", job.id)
     until(lambda: job.name not in jobs_of(daemon_up))
-    assert job.state() == "CANCELLED"
+    until(lambda: job.state() == "CANCELLED")  # COMPLETING until slurmd reports the end
 
 
 def test_a_step_whose_slurmstepd_is_killed_is_released_with_its_last_process(submit, daemon_up):
     job = submit()
     answers = job.answers()
+    seen(daemon_up, job, ranks=2)
     os.kill(step_daemon(job, 0), signal.SIGKILL)
     tasks = cgroup_of_tasks(job, answers)
     if tasks.exists():
         (tasks / "cgroup.kill").write_text("1")
-    until(lambda: job.name not in jobs_of(daemon_up))
+    # The batch script is left, whose srun does not hear of the end of its step.
+    seen(daemon_up, job, ranks=1)
 
 
 def test_the_end_of_slurmd_changes_nothing(submit, cluster, daemon_up):
@@ -313,7 +326,7 @@ def test_the_end_of_slurmd_changes_nothing(submit, cluster, daemon_up):
     assert job.controls() == {"mltcp_reno"}
     cluster.kill("slurmd.n1")
     assert job.controls() == {"mltcp_reno"}
-    seen(daemon_up, job, flows=4)
+    seen(daemon_up, job, flows=flows_of(2))
     cluster.start("slurmd.n1")
     assert job.controls() == {"mltcp_reno"}
     job.end()
@@ -323,11 +336,11 @@ def test_the_end_of_slurmd_changes_nothing(submit, cluster, daemon_up):
 def test_a_killed_daemon_has_the_step_and_its_flows_again(submit, daemon_up):
     job = submit("--job-name=train")
     assert job.controls() == {"mltcp_reno"}
-    seen(daemon_up, job, flows=2)
+    seen(daemon_up, job, flows=flows_of(1))
     daemon_up.stop(signal.SIGKILL)
     daemon_up.start()
     assert job.controls() == {"mltcp_reno"}
-    seen(daemon_up, job, flows=4, label="train", user="nobody")
+    seen(daemon_up, job, flows=flows_of(2), label="train", user="nobody")
     job.end()
     until(lambda: job.name not in jobs_of(daemon_up))
 
@@ -336,10 +349,10 @@ def test_two_steps_are_one_job_and_two_jobs_of_a_node_are_two(submit, daemon_up)
     both, other = submit(steps=2), submit()
     assert [both.controls(0), both.controls(1), other.controls()] == [{"mltcp_reno"}] * 3
     # The batch step is a member, too.
-    assert seen(daemon_up, both, flows=4).ranks == 3
-    assert seen(daemon_up, other, flows=2).ranks == 2
+    assert seen(daemon_up, both, flows=flows_of(2, steps=2)).ranks == 3
+    assert seen(daemon_up, other, flows=flows_of(1)).ranks == 2
     both.answers(0, end=True)
-    seen(daemon_up, both, flows=2, ranks=2)
+    seen(daemon_up, both, flows=flows_of(1), ranks=2)
     other.end()
     until(lambda: other.name not in jobs_of(daemon_up))
     assert both.controls(1) == {"mltcp_reno"}
