@@ -107,14 +107,14 @@ class _Step:
 
     def _start(self, instruction: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         nodes = instruction["nodes"]
-        first, count = instruction["ports"]
+        first, count, offset = instruction["ports"]
         options = {
             "nnodes": len(nodes),
             "node-rank": self._number,
             "nproc-per-node": self._count,
             "master-addr": instruction["master"],
             # Jobs on one node have different numbers, and numbers follow each other.
-            "master-port": first + int(os.environ["SLURM_JOB_ID"]) % count,
+            "master-port": first + (offset + int(os.environ["SLURM_JOB_ID"])) % count,
             "max-restarts": 0,
             "monitor-interval": 0.1,
             "shutdown-timeout": 300,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -176,7 +177,8 @@ def _instruction(
     return {
         "nodes": [{"name": share.host, "slots": list(share.slots)} for share in placement],
         "master": nodes[placement[0].host].address,
-        "ports": [_FIRST_PORT, _PORTS],
+        # Services of several clusters may use the same hosts, and job numbers begin at 1 in each of them.
+        "ports": [_FIRST_PORT, _PORTS, zlib.crc32(os.fsencode(directory.parent))],
         "directory": os.fspath(directory),
         "command": list(job.command),
         "environment": {**job.environment, "MLTCP_JOB": job.id},

@@ -130,3 +130,11 @@ def test_a_launch_that_was_given_up_runs_nothing(tmp_path):
 
 def test_the_instruction_reaches_the_step():
     assert f"export {step.INSTRUCTION}=" in submitted(("n1", [0])).script
+
+
+def test_services_that_share_hosts_do_not_begin_at_the_same_port():
+    ports = [
+        instruction(submitted(("n1", [0]), directory=Path(directory)).script)["ports"]
+        for directory in ("/logs/a-1", "/logs/b-1", "/other/logs/a-1")
+    ]
+    assert ports[0] == ports[1] != ports[2]
