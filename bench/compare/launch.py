@@ -12,7 +12,7 @@ from bench.compare.provider import Environment
 from bench.lab.bottleneck.link_use import LinkUse
 from bench.lab.lab import Lab
 from bench.lab.network.wiring import INTERFACE
-from bench.lab.paced_host import paced_host
+from bench.lab.paced_host import Pacing, paced_host
 from bench.workloads.job import JobResult, JobSpec
 from bench.workloads.launch.launch import PlacedJob, run_jobs
 from bench.workloads.loop import IterationRecord
@@ -89,6 +89,25 @@ def check_control(result: JobResult, policy: Policy) -> None:
         raise MltcpError(f"job {result.name}: its connections used {used} instead of {policy.control}")
 
 
+def job_spec(contest: Contest, policy: Policy, index: int) -> JobSpec:
+    """The job of the contest with this index, under a policy."""
+    name, work = contest.jobs[index]
+    return JobSpec(
+        name,
+        work,
+        contest.ranks,
+        contest.iterations_of(index),
+        index,
+        len(contest.jobs),
+        perturbation=None if policy.isolated else contest.perturbation,
+    )
+
+
+def socket_pace(contest: Contest, pacing: Pacing) -> str:
+    """The value of ``MLTCP_PACE`` with which a rank paces its own connections."""
+    return f"{contest.link.rate_bps}bit,{pacing.law}"
+
+
 def _placed(
     contest: Contest,
     policy: Policy,
@@ -99,30 +118,21 @@ def _placed(
     environment: Environment | None,
 ) -> PlacedJob:
     """The job with each rank on a host of its own; every host has its own entry of the job, as separate machines do."""
-    name, work = contest.jobs[index]
+    name, _ = contest.jobs[index]
     places = []
     for host in lab.topology.hosts_of(index):
         job = policy.job(f"{name}@{host.name}")
         cgroup = stack.enter_context(attached(job, policy.control, controls)).cgroup
         namespace, daemon, pace = lab.namespace(host.name), None, None
         if policy.pacing is not None and policy.pacing.by_socket:
-            pace = f"{contest.link.rate_bps}bit,{policy.pacing.law}"
+            pace = socket_pace(contest, policy.pacing)
         elif policy.pacing is not None:
             daemon = stack.enter_context(
                 paced_host(namespace, INTERFACE, contest.link.rate_bps, policy.pacing)
             )
         variables = environment(name, host.rank) if environment is not None else ()
         places.append(RankPlace(namespace, INTERFACE, host.address, cgroup, daemon, pace, variables))
-    spec = JobSpec(
-        name,
-        work,
-        contest.ranks,
-        contest.iterations_of(index),
-        index,
-        len(contest.jobs),
-        perturbation=None if policy.isolated else contest.perturbation,
-    )
-    return PlacedJob(spec, tuple(places))
+    return PlacedJob(job_spec(contest, policy, index), tuple(places))
 
 
 def _unload_unused(controls: Controls, names: Sequence[str]) -> None:

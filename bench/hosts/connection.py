@@ -228,18 +228,16 @@ class AgentConnection:
                 # A login shell may greet before the agent does.
                 if self._hello.done() or line.startswith(b'{"$"'):
                     yield line
-            if not select.select([descriptor], [], [], _PING_S)[0]:
-                self._send(Ping())
-                continue
-            chunk = os.read(descriptor, 1 << 16)
-            if not chunk:
-                return
-            received += chunk
+            if select.select([descriptor], [], [], _PING_S)[0]:
+                chunk = os.read(descriptor, 1 << 16)
+                if not chunk:
+                    return
+                received += chunk
             self._ping_if_due()
 
     def _ping_if_due(self) -> None:
-        """Ping a busy agent too, which hears nothing else while its ranks run."""
-        if time.monotonic() > self._pinged_s + _PING_S:
+        """Ping the agent, which hears nothing else while its ranks run."""
+        if time.monotonic() >= self._pinged_s + _PING_S:
             self._pinged_s = time.monotonic()
             self._send(Ping())
 

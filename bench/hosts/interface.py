@@ -5,7 +5,6 @@ They are read by ioctl(2) and from /proc, because /sys shows the interfaces of t
 
 from __future__ import annotations
 
-import array
 import fcntl
 import os
 import platform
@@ -18,8 +17,9 @@ from pathlib import Path
 from bench.compare.results.hosts import HostFacts
 from bench.lab.processors import count
 from mltcp.core.errors import UsageError
+from mltcp.pacing.device_features import ask_ethtool
 
-_SIOCGIFMTU, _SIOCETHTOOL = 0x8921, 0x8946
+_SIOCGIFMTU = 0x8921
 _ETHTOOL_GSET, _ETHTOOL_GDRVINFO = 1, 3
 _UNKNOWN_SPEEDS = (0, 0xFFFF, 0xFFFFFFFF)
 _NET = Path("/proc/thread-self/net")
@@ -123,11 +123,9 @@ def _speed_bps(interface: str) -> int | None:
 
 def _ethtool(interface: str, command: int, size: int) -> bytes | None:
     """The answer of the interface's driver to an ethtool command; None if it does not know it."""
-    buffer = array.array("B", struct.pack("=I", command).ljust(size, b"\0"))
-    request = struct.pack("16sP8x", interface.encode(), buffer.buffer_info()[0])
+    asked = struct.pack("=I", command)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
-            fcntl.ioctl(any_socket, _SIOCETHTOOL, request)
+            return ask_ethtool(any_socket, interface, asked, size - len(asked))
         except OSError:
             return None
-    return buffer.tobytes()

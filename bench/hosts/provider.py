@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from bench.compare.approaches.policy import Policy
 from bench.compare.contest import Contest
-from bench.compare.launch import check_control
+from bench.compare.launch import check_control, job_spec, socket_pace
 from bench.compare.provider import Environment, GroupOutcome, HostProvider, Provide, ProvidedHost
 from bench.compare.results.hosts import HostFacts, HostUse
 from bench.hosts.connection import connected
@@ -83,24 +83,15 @@ class RemoteHosts:
 
     def _job(self, policy: Policy, index: int, environment: Environment) -> PlacedJob:
         contest = self._contest
-        name, work = contest.jobs[index]
+        name, _ = contest.jobs[index]
 
         def variables(rank: int) -> tuple[tuple[str, str], ...]:
             if policy.pacing is None:
                 return environment(name, rank)
-            pace = f"{contest.link.rate_bps}bit,{policy.pacing.law}"
-            return (("MLTCP_PACE", pace), *environment(name, rank))
+            return (("MLTCP_PACE", socket_pace(contest, policy.pacing)), *environment(name, rank))
 
-        spec = JobSpec(
-            name,
-            work,
-            contest.ranks,
-            contest.iterations_of(index),
-            index,
-            len(contest.jobs),
-            perturbation=None if policy.isolated else contest.perturbation,
-        )
-        return PlacedJob(spec, self._session.place(self._placed[index], variables))
+        places = self._session.place(self._placed[index], variables)
+        return PlacedJob(job_spec(contest, policy, index), places)
 
     def _start_measuring(self) -> int:
         session, epoch_ns = self._session, time.monotonic_ns()

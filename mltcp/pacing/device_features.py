@@ -22,7 +22,7 @@ def device_features(interface: str) -> dict[str, bool] | None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
             names = _names(control, interface)
             blocks = (len(names) + 31) // 32
-            answer = _ask(control, interface, struct.pack("=II", _GET_FEATURES, blocks), 16 * blocks)
+            answer = ask_ethtool(control, interface, struct.pack("=II", _GET_FEATURES, blocks), 16 * blocks)
     except OSError:
         return None
     words = struct.unpack_from(f"={_WORDS * blocks}I", answer, 8)
@@ -32,16 +32,30 @@ def device_features(interface: str) -> dict[str, bool] | None:
 
 def _names(control: socket.socket, interface: str) -> list[str]:
     asked = struct.pack("=IIQ", _GET_SET_INFO, 0, 1 << _SET_OF_FEATURES)
-    (count,) = struct.unpack_from("=I", _ask(control, interface, asked, 4), 16)
+    (count,) = struct.unpack_from("=I", ask_ethtool(control, interface, asked, 4), 16)
     asked = struct.pack("=III", _GET_STRINGS, _SET_OF_FEATURES, count)
-    strings = _ask(control, interface, asked, _STRING_BYTES * count)[12:]
+    strings = ask_ethtool(control, interface, asked, _STRING_BYTES * count)[12:]
     return [
         strings[at : at + _STRING_BYTES].split(b"\0")[0].decode()
         for at in range(0, count * _STRING_BYTES, _STRING_BYTES)
     ]
 
 
-def _ask(control: socket.socket, interface: str, command: bytes, answer_bytes: int) -> bytes:
+def ask_ethtool(control: socket.socket, interface: str, command: bytes, answer_bytes: int) -> bytes:
+    """Ask the driver of an interface by a command of ethtool.
+
+    Args:
+        control: any socket of the interface's network namespace.
+        interface: its name.
+        command: the structure of the command, as far as it is an input.
+        answer_bytes: the length of the rest.
+
+    Returns:
+        The whole structure.
+
+    Raises:
+        OSError: there is no such interface, or its driver does not know the command.
+    """
     buffer = array.array("B", command + bytes(answer_bytes))
     address, _ = buffer.buffer_info()
     fcntl.ioctl(control, _SIOCETHTOOL, struct.pack("16sP16x", interface.encode(), address))
