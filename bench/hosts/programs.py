@@ -22,7 +22,7 @@ _LAST_CHARACTERS = 4096
 
 @dataclass(frozen=True)
 class ProgramOutput:
-    """What rank 0 wrote to standard output, and the hosts on which the ranks ran."""
+    """The standard output of rank 0, and the hosts on which the ranks ran."""
 
     text: str
     hosts: tuple[HostFacts, ...]

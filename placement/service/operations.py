@@ -318,7 +318,7 @@ class ServiceOperations:
         return explained
 
     def _shadow_note(self, job: JobRecord) -> str:
-        """What a shadow would have done with a job at the last decision; empty if there is none."""
+        """The shadow's choice for a job at the last decision, in words; empty if there is none."""
         shadow = None if self._scheduling is None else self._scheduling.shadow
         return "" if shadow is None or job.over else shadow.notes.get(job.id, "")
 

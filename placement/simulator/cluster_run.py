@@ -10,7 +10,7 @@ from typing import Generic
 from mltcp.core.demand import Demand
 from mltcp.core.errors import MltcpError
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.scheduler import JobView, PreemptingScheduler, gpu_owners, progress
+from placement.policies.schedulers.scheduler import JobView, gpu_owners, jobs_to_stop, progress
 from placement.policies.schedulers.scheduling_policy import Decision, SchedulingPolicy
 from placement.simulator.executor import Executor, ObservesRatios, Start
 from placement.simulator.scheduled_job import Job, ScheduledJob
@@ -147,8 +147,7 @@ class ClusterRun(Generic[Job]):
 
     def _stop_first(self, now_ns: int, views: Sequence[JobView]) -> bool:
         """Stop the jobs that the scheduler sends back to the queue before it decides; whether there are any."""
-        scheduler = self._policy.scheduler
-        stops = scheduler.stops(now_ns, views) if isinstance(scheduler, PreemptingScheduler) else ()
+        stops = jobs_to_stop(self._policy.scheduler, now_ns, views)
         for name in stops:
             self._stop(self._active[name])
         return bool(stops)

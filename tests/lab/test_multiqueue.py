@@ -99,7 +99,7 @@ def test_the_daemon_paces_a_registered_job_queue_by_queue_and_leaves_nothing(lin
 
 
 def probed(namespace, interface):
-    """What `mltcp probe --json` says of an interface, by need."""
+    """The findings of `mltcp probe --json` on an interface, by need."""
 
     def run():
         command = [sys.executable, "-m", "mltcp.cli", "probe", "--json", "--interface", interface]

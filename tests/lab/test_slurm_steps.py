@@ -163,7 +163,7 @@ class Job:
         self.name = f"slurm-{self.id}"
 
     def answers(self, step=0, end=False):
-        """What both ranks of a step say about another connection between them."""
+        """The answers of both ranks of a step about another connection between them."""
         place = self.places[step]
         number = len(list(place.glob("ask.*")))
         if end:
@@ -192,7 +192,7 @@ class Job:
         return next(word.split("=", 1)[1] for word in words if word.startswith(f"{field}="))
 
     def used(self):
-        """What Slurm accounts for the step: its tasks, and whether it has seen memory of theirs."""
+        """Slurm's accounting of the step: its tasks, and whether it has seen memory of theirs."""
         columns = "--format=JobID,NTasks,MaxRSS"
         command = ("sstat", "--noheader", "--parsable2", columns, f"{self.id}.0")
         name, tasks, memory = self.cluster.command(*command).strip().split("|")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mltcp.core.atomic_files import write_atomically
+from mltcp.core.boot import boot_id
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError, shown
 from mltcp.daemon.jobs.job import Job
 from mltcp.daemon.jobs.peer import Peer
@@ -190,7 +191,7 @@ class RegisteredCgroups:
             return []
         try:
             document = json.loads(self._state.read_bytes())
-            if document["boot"] != _boot():
+            if document["boot"] != boot_id():
                 return []
             return [_left(each) for each in document["cgroups"]]
         except FileNotFoundError:
@@ -219,7 +220,7 @@ class RegisteredCgroups:
         ]
         try:
             # Not durable: after a crash of the host there are no such cgroups.
-            content = json.dumps({"boot": _boot(), "cgroups": cgroups}).encode()
+            content = json.dumps({"boot": boot_id(), "cgroups": cgroups}).encode()
             write_atomically(self._state, content, durable=False)
         except MltcpError as error:
             _log.error("a restarted daemon will not know the registered cgroups: %s", error)
@@ -235,7 +236,3 @@ def _has_changed(events: BinaryIO) -> bool:
 def _left(document: Mapping[str, Any]) -> LeftCgroup:
     request, inode, entry, begun = (document[name] for name in ("request", "inode", "entry", "has_begun"))
     return LeftCgroup(dict(request), int(inode), int(entry), bool(begun))
-
-
-def _boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -17,12 +17,12 @@ from io import FileIO
 from pathlib import Path
 
 from mltcp.core.atomic_files import write_atomically
+from mltcp.core.boot import boot_id
 from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.core.trusted_directory import make_trusted_directory
 from mltcp.daemon.journal.changes import Change, change_from, document_of
 
 JOURNAL = Path("/var/lib/mltcp/journal")
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._boot = _BOOT.read_text().strip()
+        self._boot = boot_id()
         self._pending = self._read()
         self._next = 1 + max(self._pending, default=0)
         self._rewrite()

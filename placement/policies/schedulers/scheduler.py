@@ -171,6 +171,11 @@ class PreemptingScheduler(Protocol):
         ...
 
 
+def jobs_to_stop(scheduler: Scheduler, now_ns: int, jobs: Sequence[JobView]) -> tuple[str, ...]:
+    """The jobs that a scheduler sends back to the queue before it decides; none unless it preempts."""
+    return scheduler.stops(now_ns, jobs) if isinstance(scheduler, PreemptingScheduler) else ()
+
+
 def free_gpus(cluster: Cluster, held: Mapping[str, Sequence[int]]) -> list[int]:
     """The GPUs that none of these jobs hold.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.scheduler import JobView, PreemptingScheduler, Scheduler
+from placement.policies.schedulers.scheduler import JobView, Scheduler, jobs_to_stop
 from placement.service.deciding.assignment_check import plain_assignment
 
 
@@ -22,11 +22,7 @@ def decide_once(
         UsageError: the scheduler cannot decide about these jobs or on this cluster.
         PolicyFailure: its answer is no assignment.
     """
-    stops = (
-        frozenset(scheduler.stops(now_ns, jobs))
-        if isinstance(scheduler, PreemptingScheduler)
-        else frozenset()
-    )
+    stops = frozenset(jobs_to_stop(scheduler, now_ns, jobs))
     shown = [_stopped(job, now_ns) if job.name in stops else job for job in jobs]
     return plain_assignment(scheduler.candidates(cluster, now_ns, shown, 1)[0])
 
