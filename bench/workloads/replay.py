@@ -37,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _join_environment_group()
         records = run_iterations(Replay(profile, rank, ranks), spec.iterations, spec.hold_s, lambda *_: None)
         flows = _mesh_flows()
+        # A rank that ends closes its connections, and the others could not read theirs any more.
+        dist.barrier()
     except UsageError as error:
         print(f"replay: {error}", file=sys.stderr)
         return 2

@@ -81,6 +81,25 @@ def test_other_packets_and_those_of_other_jobs_are_not_in_its_classes(link, tmp_
     assert classes == {JOB + 1}
 
 
+def test_a_class_that_some_queues_lack_is_added_there_and_set_elsewhere(link, tmp_path):
+    def act():
+        with Journal.locked(tmp_path / "journal") as journal, installed(journal) as qdisc:
+            qdisc.install()
+            for minor in (JOB, JOB + 1):
+                qdisc.add_class(minor, 8e6)
+            tc_here(f"class del dev {INTERFACE} classid 6d6f:{JOB:x}")
+            qdisc.add_class(JOB, 16e6)
+            shown_classes = tc_here(f"class show dev {INTERFACE}").splitlines()
+            restore(journal)
+            return shown_classes
+
+    classes = namespaces.inside(link.here, act)
+    rates = {minor: [each for each in classes if f":{minor:x} parent" in each] for minor in (JOB, JOB + 1)}
+    assert len(rates[JOB]) == len(rates[JOB + 1]) == 4
+    assert all("rate 16Mbit" in each for each in rates[JOB])
+    assert all("rate 8Mbit" in each for each in rates[JOB + 1])
+
+
 def test_the_daemon_paces_a_registered_job_queue_by_queue_and_leaves_nothing(link):
     configuration = f'interfaces = ["{INTERFACE}"]\n[pacing]\nline_rate = "1gbit"\n'
     before = tc(link.here, "-d", "qdisc", "show")

@@ -266,12 +266,9 @@ class Pacer:
 
     def _fill(self, qdisc: PacedQdisc) -> None:
         """Add the classes that a qdisc lacks, and set all of them to the rates in force."""
-        present = qdisc.classes()
-        rates = {number: share * qdisc.line_rate_bps for number, share in self._controller.rates().items()}
-        for number, rate_bps in rates.items():
-            if number not in present | qdisc.left_alone:
-                qdisc.add_class(number, rate_bps)
-        qdisc.change_rates(rates)
+        for number, share in self._controller.rates().items():
+            if number not in qdisc.left_alone:
+                qdisc.add_class(number, share * qdisc.line_rate_bps)
 
     def states(self) -> list[tuple[str, str, int]]:
         """Each interface's name, state and line rate."""

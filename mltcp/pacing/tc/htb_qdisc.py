@@ -262,22 +262,25 @@ class HtbQdisc:
     # -- jobs' classes -----------------------------------------------------------------------------------------------
 
     def add_class(self, minor: int, rate_bps: float) -> None:
-        """Add the class of a job, or set its rate if it exists.
+        """Add the class of a job where it has none, and set its rate where it has one.
 
         Raises:
             MltcpError: the kernel refuses.
         """
         index = self._installed_index()
-        if minor in self.classes():
-            self.change_rates({minor: rate_bps})
-            return
+        # A daemon that was killed, or whose request failed, may have left it in some of the queues.
+        present = set(self._class_handles())
+        lacking = [tree for tree in self._trees(index) if tree | minor not in present]
 
         def add(route: Any) -> None:
-            for tree in self._trees(index):
+            for tree in lacking:
                 put_class(route, index, tree | minor, tree | TOP, rate_bps, rate_bps)
             _put_missing_queues(route, index, self._trees(index))
 
-        with_route(add)
+        if lacking:
+            with_route(add)
+        if len(lacking) < len(self._trees(index)):
+            self.change_rates({minor: rate_bps})
 
     def remove_class(self, minor: int) -> None:
         """Remove the class of a job, with its queue; a class that does not exist is ignored."""

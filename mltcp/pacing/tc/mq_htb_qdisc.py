@@ -151,16 +151,21 @@ class MqHtbQdisc(HtbQdisc):
         """Add the class of a job in every queue, each with the whole rate until its packets are seen."""
         self._rates_bps[minor] = rate_bps
         self._splits[minor] = RateSplit(self._queues)
+        self._forget(minor)
         super().add_class(minor, rate_bps)
 
     def remove_class(self, minor: int) -> None:
         """Remove the classes of a job, with their queues."""
         self._rates_bps.pop(minor, None)
         self._splits.pop(minor, None)
+        self._forget(minor)
+        super().remove_class(minor)
+
+    def _forget(self, minor: int) -> None:
+        """Forget what is known of a job's classes, which may be other ones from now on."""
         for kept in (self._applied_bps, self._use, self._allowed_bytes):
             for handle in [each for each in kept if each & 0xFFFF == minor]:
                 del kept[handle]
-        super().remove_class(minor)
 
     def change_rates(self, rates_bps: Mapping[int, float]) -> None:
         """Change the rates of jobs, each divided over the queues.
