@@ -7,7 +7,6 @@ import sys
 from contextlib import closing
 from socket import create_server
 
-
 LATE = """
 import os, sys, time
 from bench.workloads import replay
