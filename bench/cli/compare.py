@@ -81,7 +81,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="DIR",
         help="directory for pictures, report.html and result.json, which is rewritten after every run",
     )
-    command.set_defaults(execute=execute)
+    refusable = (*compare_jobs.IGNORED_BY_JOBS, "speed", "servers", "table", "round", "shadow")
+    defaults = {name: command.get_default(name) for name in refusable}
+    command.set_defaults(execute=execute, defaults=defaults)
 
 
 def _add_jobs(command: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.cli.compare_jobs import IGNORED_BY_JOBS, refuse_ignored
 from bench.lab.two_tier import TwoTier
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import parse_names
@@ -22,6 +23,7 @@ POLICIES = "srsf-first-full,srsf-packed-full"
 ROUND_S = 10.0
 _COLUMNS = frozenset({"job_id", "arrival_s", "model", "gpus"})
 _RACKS, _SLOTS = 4, 4
+_IGNORED = (*IGNORED_BY_JOBS, "speed", "servers")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -60,6 +62,7 @@ def execute(options: argparse.Namespace) -> int:
     from placement.policies.schedulers.registry import NAMES
     from placement.traces.contention.trace import read_trace
 
+    refuse_ignored(options, _IGNORED, "models and GPUs")
     policies = parse_names(options.policies, lambda name: str(NAMES.parse(name)))
     table = None if options.table is None else read_table(options.table)
     trace = read_trace(options.trace, table or nominal_table())

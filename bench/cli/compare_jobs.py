@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -18,10 +19,11 @@ from mltcp.core.quantities import parse_number
 POLICIES = "drs,norm,edf-late-last-node,elastic-mh"
 _WORKLOAD = "drs"
 _RACKS, _SERVERS, _SLOTS = 4, 1, 4
-_IGNORED = (
+IGNORED_BY_JOBS = (
     *("control", "iterations", "repeat", "starts", "seed", "profiles", "change", "placement"),
     *("ecn_by", "retry_busy", "rate", "queue", "ecn", "mtu", "ranks"),
 )
+"""The arguments that make no difference to jobs that are trained live, whatever their columns."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -40,20 +42,17 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="what a start costs, for the prediction and the schedulers: seconds, or the file of "
         "mltcp-bench cost restart -o (default 0)",
     )
-    command.set_defaults(defaults={name: command.get_default(name) for name in _IGNORED})
 
 
-def refuse_ignored(options: argparse.Namespace) -> None:
-    """Refuse arguments that make no difference to whole jobs.
+def refuse_ignored(options: argparse.Namespace, names: Iterable[str], trace: str) -> None:
+    """Refuse arguments that make no difference to a kind of trace, by their defaults in ``options.defaults``.
 
     Raises:
         UsageError: one of them is given.
     """
-    for name in _IGNORED:
+    for name in names:
         if (value := getattr(options, name)) != options.defaults[name]:
-            raise UsageError(
-                f"--{name.replace('_', '-')}: expected without a --trace of whole jobs, got {value}"
-            )
+            raise UsageError(f"--{name.replace('_', '-')}: expected without a --trace of {trace}, got {value}")
 
 
 def is_whole_jobs(trace: str | None) -> bool:
@@ -75,7 +74,7 @@ def execute(options: argparse.Namespace) -> int:
     from placement.traces.deadlines.drs import WORKLOADS, DrsMix
     from placement.traces.deadlines.read import read
 
-    refuse_ignored(options)
+    refuse_ignored(options, (*IGNORED_BY_JOBS, "table", "round", "shadow"), "whole jobs")
     policies = parse_names(options.policies, lambda name: str(NAMES.parse(name)))
     trace = read(Path(options.trace), WORKLOADS, DrsMix())
     if options.first is not None:

@@ -47,9 +47,9 @@ CONNECT_S = 10
 _HELLO_S, _ANSWER_S, _END_S, _PING_S = 60.0, 120.0, 15.0, 2.0
 _SSH_FAILED = 255
 _SSH_SAYS = ("Timeout, server", "Connection ", "client_loop:", "Read from remote host", "ssh")
-_SSH = (
-    *("ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}"),
-    *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
+_SSH = ("ssh", "-T", "-o", "BatchMode=yes")
+_SSH_DEFAULTS = (
+    *("-o", f"ConnectTimeout={CONNECT_S}", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
 )
 
 
@@ -69,7 +69,9 @@ class AgentConnection:
     def __init__(self, host: RemoteHost, session: str, ssh_options: Sequence[str] = ()) -> None:
         self.host, self._session, self._ssh_options = host, session, tuple(ssh_options)
         self.offset = ClockOffset(0.0, 0.0, 0.0)
-        self._arguments = (*_SSH, *ssh_options, "--", host.destination, _remote_command(host, session))
+        # Of an option that is given twice, ssh takes the first.
+        client = (*_SSH, *ssh_options, *_SSH_DEFAULTS)
+        self._arguments = (*client, "--", host.destination, _remote_command(host, session))
         self._numbers = itertools.count(1)
         self._ranks: dict[int, RemoteRank] = {}
         self._answers: dict[int, Future[Any]] = {}

@@ -47,6 +47,7 @@ SlurmctldPidFile={directory}/slurmctld.pid
 SlurmctldTimeout=30
 SlurmdPidFile={directory}/%n.pid
 SlurmdSpoolDir={directory}/%n
+SlurmdLogFile={directory}/%n.log
 SlurmdParameters=config_overrides
 SlurmdTimeout=60
 ReturnToService=2

@@ -196,6 +196,7 @@ class JobScheduling:
 
     async def _decide(self, cause: str) -> None:
         self.waiting.clear()
+        self._forget_ended()
         self._context.placements_changed()  # what was measured during the last round counts in this decision
         for jobs in self._kinds():
             view, now_ns = cluster_view(self._registry, jobs[0]), self._context.clock.now_ns()
@@ -219,6 +220,15 @@ class JobScheduling:
             assigned = {job.id: view.slots_of(decided.assignment.get(job.id, ())) for job in shown}
             self._explain_waiting(shown, assigned, plan, len(view.slots))
             await self._carry_out(shown, assigned, plan)
+
+    def _forget_ended(self) -> None:
+        for times in (self._queued_ns, self._lease_ends):
+            for job_id in [each for each in times if self._is_over(each)]:
+                del times[job_id]
+
+    def _is_over(self, job_id: str) -> bool:
+        job = self._registry.jobs.get(job_id)
+        return job is None or job.over
 
     def _has_changed(self, jobs: Sequence[JobRecord], view: ClusterView) -> bool:
         """Whether a decision was made for slots or places that are others now; jobs that have ended do not count."""

@@ -1,4 +1,4 @@
-"""The loop of decisions about all jobs goes on after a scheduler has failed."""
+"""The loop of decisions about all jobs: it goes on after a scheduler has failed, and forgets jobs that are over."""
 
 import asyncio
 import logging
@@ -35,3 +35,19 @@ def test_a_decision_that_fails_is_logged_and_the_next_one_is_made(caplog, error)
     assert scheduling.steps == 2
     assert "elastic-edf" in caplog.text
     assert str(error) in caplog.text
+
+
+def test_jobs_that_are_over_are_forgotten():
+    registry = SimpleNamespace(jobs={"ended": SimpleNamespace(over=True, spec=SimpleNamespace(elastic=False))})
+    registry.jobs["ended"].placed, registry.jobs["ended"].state = False, None
+    context = SimpleNamespace(
+        registry=registry,
+        clock=SimpleNamespace(now_ns=lambda: 0),
+        rules=ServiceRules(),
+        placements_changed=lambda: None,
+    )
+    scheduling = JobScheduling(context, DirectDecider(ElasticEdf()), None, lambda job: None, None)
+    for job in ("ended", "pruned"):
+        scheduling.stopped(job)
+    asyncio.run(scheduling._decide("a job was stopped"))
+    assert scheduling._queued_ns == {}
