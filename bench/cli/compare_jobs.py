@@ -52,7 +52,9 @@ def refuse_ignored(options: argparse.Namespace, names: Iterable[str], trace: str
     """
     for name in names:
         if (value := getattr(options, name)) != options.defaults[name]:
-            raise UsageError(f"--{name.replace('_', '-')}: expected without a --trace of {trace}, got {value}")
+            raise UsageError(
+                f"--{name.replace('_', '-')}: expected without a --trace of {trace}, got {value}"
+            )
 
 
 def is_whole_jobs(trace: str | None) -> bool:

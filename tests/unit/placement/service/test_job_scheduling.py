@@ -38,7 +38,9 @@ def test_a_decision_that_fails_is_logged_and_the_next_one_is_made(caplog, error)
 
 
 def test_jobs_that_are_over_are_forgotten():
-    registry = SimpleNamespace(jobs={"ended": SimpleNamespace(over=True, spec=SimpleNamespace(elastic=False))})
+    registry = SimpleNamespace(
+        jobs={"ended": SimpleNamespace(over=True, spec=SimpleNamespace(elastic=False))}
+    )
     registry.jobs["ended"].placed, registry.jobs["ended"].state = False, None
     context = SimpleNamespace(
         registry=registry,

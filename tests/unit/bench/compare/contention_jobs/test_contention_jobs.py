@@ -67,8 +67,16 @@ def test_the_trace_of_the_documentation_has_24_jobs_of_the_lab_s_models():
         ("a,0,loud,2,80\n", ["--racks", "2"], "--racks, --slots: expected 4 and 2 or more, got 2 and 4"),
         ("a,0,loud,2,80\n", ["--policies", "no-such"], "no-such"),
         ("a,0,loud,2,80\n", ["--table", "/no/such"], "/no/such"),
-        ("a,0,loud,2,80\n", ["--repeat", "3"], "--repeat: expected without a --trace of models and GPUs, got 3"),
-        ("a,0,loud,2,80\n", ["--speed", "9"], "--speed: expected without a --trace of models and GPUs, got 9"),
+        (
+            "a,0,loud,2,80\n",
+            ["--repeat", "3"],
+            "--repeat: expected without a --trace of models and GPUs, got 3",
+        ),
+        (
+            "a,0,loud,2,80\n",
+            ["--speed", "9"],
+            "--speed: expected without a --trace of models and GPUs, got 9",
+        ),
     ],
 )
 def test_bad_usage_ends_with_status_2(tmp_path, capsys, row, arguments, text):
