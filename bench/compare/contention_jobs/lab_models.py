@@ -49,14 +49,17 @@ def nominal_table() -> SensitivityTable:
     return SensitivityTable("lab", rates, {(one, other): 1.0 for one in rates for other in rates})
 
 
-def options_of(model: str, samples: int, directory: Path) -> JobOptions:
-    """The training of a model: one epoch of so many samples, which are counted."""
+def options_of(model: str, samples: int, directory: Path, epochs: int = 1) -> JobOptions:
+    """The training of a model: epochs of so many samples, which are counted.
+
+    In every step the ranks add up their counts of all samples of an epoch: 4 bytes each, which are traffic, too.
+    """
     found = MODELS[model]
     return JobOptions(
         directory,
         samples=samples,
         batch=BATCH,
-        epochs=1,
+        epochs=epochs,
         parameters=found.parameters,
         compute_s=found.compute_s,
         verify=True,

@@ -20,7 +20,9 @@ MEASURED_S = 5.0
 """For how long the steps of a point are watched."""
 
 _SETTLE_S = 1.0
-_MANY_SAMPLES = 1_000_000
+SAMPLES, _EPOCHS = 2_000, 500
+"""As many samples as a job of a trace has, so that their counts are no more traffic than there, for hours."""
+
 _POLL_S = 0.005
 _LONGEST_S = 120.0
 _GRACE_S = 60.0
@@ -95,7 +97,7 @@ class _Points:
         begin_s = time.monotonic()
         for side, layout in enumerate(layouts):
             self._number += 1
-            options = options_of(layout.model, _MANY_SAMPLES, self._directory / f"m{self._number}")
+            options = options_of(layout.model, SAMPLES, self._directory / f"m{self._number}", _EPOCHS)
             jobs.append(EngineTraining(self._events, f"m{self._number}", options))
             jobs[-1].start([HostShare(host, (side,)) for host in self._hosts[: layout.nodes]])
         for job in jobs:

@@ -10,6 +10,7 @@ from bench.cli.main import main
 from bench.compare.contention_jobs.comparison import ContentionComparison, ContentionPlan, predict
 from bench.compare.contention_jobs.lab_models import nominal_table
 from bench.compare.contention_jobs.live_service import JobStart, ServiceRun
+from bench.compare.contention_jobs.measure import SAMPLES
 from bench.lab.two_tier import TwoTier
 from placement.traces.contention.trace import read_trace
 
@@ -54,6 +55,9 @@ def test_the_trace_of_the_documentation_has_24_jobs_of_the_lab_s_models():
     trace = read_trace(str(EXAMPLE), nominal_table())
     assert len(trace.jobs) == 24
     trace.check_rows(nominal_table())
+    assert max(job.samples for job in trace.jobs) > SAMPLES, (
+        "counts of samples are traffic: no more than here"
+    )
     assert is_contention(str(EXAMPLE))
     assert not is_contention(str(EXAMPLE.with_name("live-jobs.csv")))
 
