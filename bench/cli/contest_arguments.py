@@ -79,10 +79,10 @@ def add_runs(command: argparse.ArgumentParser, iterations: int, repeat: int) -> 
 
 def add_link(command: argparse.ArgumentParser) -> None:
     """Add the arguments that describe the bottleneck."""
-    command.add_argument("--rate", default="300mbit", help="rate of the bottleneck (default 300mbit)")
-    command.add_argument("--queue", default="300kb", help="queue limit of the bottleneck (default 300kb)")
+    command.add_argument("--rate", default="300mbit", help="rate of the bottleneck (default %(default)s)")
+    command.add_argument("--queue", default="300kb", help="queue limit of the bottleneck (default %(default)s)")
     command.add_argument(
-        "--ecn", default="40kb", help="queue above which packets are marked, or `none` (default 40kb)"
+        "--ecn", default="40kb", help="queue above which packets are marked, or `none` (default %(default)s)"
     )
     command.add_argument("--mtu", type=int, default=1500, help="in bytes (default 1500)")
 

@@ -66,6 +66,24 @@ def test_help_has_examples(command, capsys):
     assert f"mltcp-bench {command}" in capsys.readouterr().out.split("examples:")[1]
 
 
+@pytest.mark.parametrize(
+    ("command", "rate", "queue", "ecn"),
+    [
+        ("contend", "300mbit", "300kb", "40kb"),
+        ("async", "20mbit", "60kb", "15kb"),
+        ("async-jobs", "40mbit", "60kb", "none"),
+        ("sensitivity", "100mbit", "200kb", "30kb"),
+    ],
+)
+def test_help_tells_the_link_that_the_command_has(command, rate, queue, ecn, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    words = " ".join(capsys.readouterr().out.split())
+    assert f"rate of the bottleneck (default {rate})" in words
+    assert f"queue limit of the bottleneck (default {queue})" in words
+    assert f"or `none` (default {ecn})" in words
+
+
 def test_help_imports_no_command(capsys):
     script = (
         "import sys\nfrom bench.cli.main import main\n"
