@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from bench.async_sgd.comparison import ControlComparison, compare
@@ -60,6 +61,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_link(command)
     command.set_defaults(rate="20mbit", queue="60kb", ecn="15kb")
     command.add_argument(
+        "--acks-first",
+        action="store_true",
+        help="acknowledgements overtake data in the bottleneck's queue, as in a switch with a class of their own",
+    )
+    command.add_argument(
         "--ecn-by",
         default=VIRTUAL_QUEUE,
         choices=MARKERS,
@@ -113,7 +119,7 @@ def sweep_of(options: argparse.Namespace) -> AsyncSweep:
         work=work_of(options),
         workers=parse_workers(options.workers),
         variants=parse_variants(options.controls),
-        link=link_of(options),
+        link=replace(link_of(options), acks_first=options.acks_first),
         updates=options.updates,
         repeat=options.repeat,
         shares=shares_of(options),

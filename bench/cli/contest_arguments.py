@@ -80,7 +80,9 @@ def add_runs(command: argparse.ArgumentParser, iterations: int, repeat: int) -> 
 def add_link(command: argparse.ArgumentParser) -> None:
     """Add the arguments that describe the bottleneck."""
     command.add_argument("--rate", default="300mbit", help="rate of the bottleneck (default %(default)s)")
-    command.add_argument("--queue", default="300kb", help="queue limit of the bottleneck (default %(default)s)")
+    command.add_argument(
+        "--queue", default="300kb", help="queue limit of the bottleneck (default %(default)s)"
+    )
     command.add_argument(
         "--ecn", default="40kb", help="queue above which packets are marked, or `none` (default %(default)s)"
     )

@@ -22,6 +22,7 @@ class Link:
         queue_bytes: size of the drop-tail queue, Ethernet headers included.
         ecn_threshold_bytes: queue above which ECN-capable packets are marked; None: never.
         mtu: largest IP packet, in bytes.
+        acks_first: whether acknowledgements without data overtake data in the queue.
 
     Raises:
         UsageError: a value is outside its range, which the message names.
@@ -31,6 +32,7 @@ class Link:
     queue_bytes: int
     ecn_threshold_bytes: int | None = None
     mtu: int = 1500
+    acks_first: bool = False
 
     def __post_init__(self) -> None:
         _check_range("link.rate_bps", self.rate_bps, MIN_RATE_BPS, MAX_RATE_BPS, "bit/s")

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from scapy.layers.inet import ICMP, IP
+from scapy.layers.inet import ICMP, IP, TCP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
@@ -201,10 +201,13 @@ class TestConnections:
 
 
 class TestRate:
-    @pytest.mark.parametrize("threshold_bytes", [None, 40_000])
-    def test_a_bulk_transfer_fills_the_link_and_no_more(self, threshold_bytes):
+    @pytest.mark.parametrize(
+        ("threshold_bytes", "acks_first"), [(None, False), (40_000, False), (None, True)]
+    )
+    def test_a_bulk_transfer_fills_the_link_and_no_more(self, threshold_bytes, acks_first):
         rate_bps = parse_rate_bps("100mbit")
-        with Lab(dumbbell(1, 2, Link(rate_bps, 150_000, threshold_bytes))) as lab:
+        link = Link(rate_bps, 150_000, threshold_bytes, acks_first=acks_first)
+        with Lab(dumbbell(1, 2, link)) as lab:
             lab.start_measuring()
             size = 15_000_000
             took = transfer(lab, "j0r0", "j0r1", size)
@@ -216,7 +219,6 @@ class TestRate:
         assert fullest * 8 >= 0.95 * 0.05 * rate_bps
         # They hold what the rate allows in 50 ms, and the shaper's burst, because what is carried is counted; on a busy
         # machine it may be counted late, so that a single bin has more.
-        link = lab.topology.trunks[0].link
         assert fullest <= link.rate_bytes_per_s * 0.05 * 1.1 + link.burst_bytes
 
     def test_the_queue_holds_what_it_should_and_counts_what_it_drops(self):
@@ -249,6 +251,22 @@ class TestRate:
             assert set(kinds) == {"htb", "bfifo", "clsact"}
             assert kinds["bfifo"]["limit"] == 400_000
             assert can_connect(lab, "j0r0", "j0r1")
+
+
+class TestOrder:
+    @pytest.mark.parametrize("acks_first", [False, True])
+    def test_a_segment_without_data_overtakes_others_only_where_asked_for(self, acks_first):
+        waiting = 30
+        with Lab(dumbbell(1, 2, Link(SLOW_BPS, 200_000, acks_first=acks_first))) as lab:
+            source, target = lab.topology.hosts_of(0)[:2]
+            start = Ether(src=source.mac, dst=target.mac) / IP(src=source.address, dst=target.address)
+            empty, full = (bytes(start / TCP(flags="A") / Raw(bytes(size))) for size in (0, 900))
+            before = [frame(lab, NOT_ECT, number) for number in range(waiting)]
+            arrived = exchange(lab, [*before, full, empty], waiting + 2)
+        sizes = [len(each) for each in arrived]
+        assert sizes[-1 if acks_first else -2] == len(full)
+        # A slow machine lets some of them through before the last ones are sent.
+        assert sizes.index(len(empty)) < waiting if acks_first else sizes[-1] == len(empty)
 
 
 class TestMarks:

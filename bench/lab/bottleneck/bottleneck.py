@@ -26,7 +26,7 @@ _ALL_BINS_BYTES = MAX_JOBS * BINS * BIN_BYTES
 
 _SOURCE = Path(__file__).with_name("virtual_queue.bpf.c")
 _ONLY = struct.pack("=I", 0)
-_CONFIG = struct.Struct("=5Q")
+_CONFIG = struct.Struct("=6Q")
 _COUNTERS = struct.Struct("=4Q")
 _INGRESS, _EGRESS = 0xFFFF_FFF2, 0xFFFF_FFF3  # TC_H_MIN_INGRESS and _EGRESS of clsact
 
@@ -134,7 +134,10 @@ def configuration(link: Link, epoch_ns: int, kernel_marks: bool) -> bytes:
     threshold_bytes = 0 if kernel_marks else link.ecn_threshold_bytes or 0
     room_nanobytes = (link.queue_bytes + link.burst_bytes) * NANO
     drain_ns = -(-room_nanobytes // link.rate_bytes_per_s)
-    return _CONFIG.pack(link.rate_bytes_per_s, room_nanobytes, threshold_bytes * NANO, drain_ns, epoch_ns)
+    ack_class = shaper.ACK_CLASS if link.acks_first else 0
+    return _CONFIG.pack(
+        link.rate_bytes_per_s, room_nanobytes, threshold_bytes * NANO, drain_ns, epoch_ns, ack_class
+    )
 
 
 def _load() -> BpfObject:

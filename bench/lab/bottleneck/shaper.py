@@ -12,6 +12,10 @@ from bench.lab.link import Link
 # A faster TBF needs a 64-bit attribute that pyroute2 does not write.
 TBF_MAX_BYTES_PER_S = 2**32 - 1
 _ROOT, _ONLY_CLASS, _LEAF = 0x10000, 0x10001, 0x20000
+# A packet whose priority is the number of a class goes there: the classifier at the entry says so.
+ACK_CLASS, _DATA_CLASS, _ACK_LEAF = 0x10002, 0x10003, 0x30000
+# Acknowledgements are served first as far as this rate goes, which is all of it; data have what is left.
+_DATA_SHARE = 1000
 # A quantum has no effect with a single class; setting it avoids the kernel's warning about its default.
 _HTB_QUANTUM_BYTES = 60000
 _NEVER_US = 10_000_000
@@ -33,7 +37,9 @@ def install(route: Any, index: int, link: Link, kernel_marks: bool) -> None:
 
     With ``kernel_marks``, the queue is an ``fq_codel`` that marks by its ``ce_threshold``.
     """
-    if link.rate_bytes_per_s <= TBF_MAX_BYTES_PER_S:
+    if link.acks_first:
+        parent = _install_acks_first(route, index, link)
+    elif link.rate_bytes_per_s <= TBF_MAX_BYTES_PER_S:
         parent = _install_tbf(route, index, link)
     else:
         parent = _install_htb(route, index, link)
@@ -68,19 +74,30 @@ def _install_tbf(route: Any, index: int, link: Link) -> int:
 
 def _install_htb(route: Any, index: int, link: Link) -> int:
     route.tc("add", "htb", index=index, handle=_ROOT, default=_ONLY_CLASS & 0xFFFF)
-    route.tc(
-        "add-class",
-        "htb",
-        index=index,
-        handle=_ONLY_CLASS,
-        parent=_ROOT,
-        rate=link.rate_bytes_per_s,
-        burst=link.burst_bytes,
-        cburst=link.burst_bytes,
-        quantum=_HTB_QUANTUM_BYTES,
-    )
+    _add_class(route, index, link, _ONLY_CLASS, _ROOT)
     route.tc("add", "bfifo", index=index, handle=_LEAF, parent=_ONLY_CLASS, limit=link.queue_bytes)
     return _ONLY_CLASS
+
+
+def _install_acks_first(route: Any, index: int, link: Link) -> int:
+    route.tc("add", "htb", index=index, handle=_ROOT, default=_DATA_CLASS & 0xFFFF)
+    _add_class(route, index, link, _ONLY_CLASS, _ROOT)
+    _add_class(route, index, link, ACK_CLASS, _ONLY_CLASS, prio=0)
+    share = max(1, link.rate_bytes_per_s // _DATA_SHARE)
+    _add_class(route, index, link, _DATA_CLASS, _ONLY_CLASS, prio=1, rate=share, ceil=link.rate_bytes_per_s)
+    for leaf, parent in ((_LEAF, _DATA_CLASS), (_ACK_LEAF, ACK_CLASS)):
+        route.tc("add", "bfifo", index=index, handle=leaf, parent=parent, limit=link.queue_bytes)
+    return _DATA_CLASS
+
+
+def _add_class(route: Any, index: int, link: Link, handle: int, parent: int, **options: int) -> None:
+    settings = {
+        "rate": link.rate_bytes_per_s,
+        "burst": link.burst_bytes,
+        "cburst": link.burst_bytes,
+        "quantum": _HTB_QUANTUM_BYTES,
+    }
+    route.tc("add-class", "htb", index=index, handle=handle, parent=parent, **(settings | options))
 
 
 def _install_fq_codel(route: Any, index: int, parent: int, link: Link) -> None:

@@ -3,7 +3,8 @@
  *
  * at_entry runs at the clsact egress of the sending end, before the shaper's queue. It models that queue as a virtual
  * one that drains at exactly the link's rate: q = max(0, q - elapsed * rate) + length. Whatever is ECN-capable and
- * finds q above the threshold is marked, so that marks need nothing of the kernel but this classifier.
+ * finds q above the threshold is marked, so that marks need nothing of the kernel but this classifier. Where
+ * acknowledgements overtake data, it puts them into their class of the shaper.
  *
  * at_exit runs at the clsact ingress of the receiving end, behind the shaper. What it counts has been carried: dropped
  * packets are not in it, and no bin holds more than the link can carry.
@@ -11,7 +12,9 @@
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/ip.h>
+#include <linux/in.h>
 #include <linux/pkt_cls.h>
+#include <linux/tcp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
@@ -30,6 +33,7 @@ struct config {
 	__u64 threshold_nanobytes; /* 0: mark nothing */
 	__u64 drain_ns;            /* how long a full queue takes to drain */
 	__u64 epoch_ns;            /* start of the first bin, CLOCK_MONOTONIC; 0: count nothing */
+	__u64 ack_class;           /* the shaper's class for segments without data; 0: they wait as data do */
 };
 
 /* In 1e-9 bytes, so that elapsed nanoseconds times bytes per second is exact and no rounding adds up over packets. */
@@ -92,6 +96,18 @@ static struct iphdr *ipv4_header(struct __sk_buff *skb)
 	return header;
 }
 
+/* Whether this is a TCP segment without data, which in an open connection only acknowledges. */
+static int without_data(struct __sk_buff *skb, struct iphdr *header)
+{
+	void *end = (void *)(long)skb->data_end;
+	struct tcphdr *segment = (void *)(header + 1);
+
+	/* With IP options the segment is elsewhere: nobody here sends any. */
+	if (header->ihl != 5 || header->protocol != IPPROTO_TCP || (void *)(segment + 1) > end)
+		return 0;
+	return bpf_ntohs(header->tot_len) == sizeof(*header) + segment->doff * 4;
+}
+
 /* The queue after this packet, in 1e-9 bytes. */
 static __u64 queue_packet(const struct config *link, __u32 length)
 {
@@ -127,7 +143,11 @@ int at_entry(struct __sk_buff *skb)
 	struct iphdr *header = ipv4_header(skb);
 	__u8 ecn = header ? header->tos & ECN_MASK : NOT_ECT;
 
-	if (!link || !sum || !link->threshold_nanobytes)
+	if (!link || !sum)
+		return TC_ACT_OK;
+	if (link->ack_class && header && without_data(skb, header))
+		skb->priority = link->ack_class;
+	if (!link->threshold_nanobytes)
 		return TC_ACT_OK;
 	if (queue_packet(link, skb->len) <= link->threshold_nanobytes || ecn == NOT_ECT || ecn == CE)
 		return TC_ACT_OK;
