@@ -228,11 +228,7 @@ def template_of(options: argparse.Namespace) -> Contest:
         ranks=options.ranks,
         ecn_by=options.ecn_by,
         # A profile that was measured across a change would describe neither side of it.
-        # Only Cassini works with profiles, and it runs in the lab alone.
-        measured_profiles=options.profiles == "measured"
-        and isolated
-        and change is None
-        and not options.hosts,
+        measured_profiles=options.profiles == "measured" and isolated and change is None,
         change=change,
     )
 

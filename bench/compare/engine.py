@@ -7,7 +7,6 @@ isolated run of each job is one of the approaches, and the yardstick of the othe
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -54,12 +53,12 @@ def run_contests(
         NotAvailableError: not root, or the kernel lacks something.
         RankError: a rank failed; the lab is removed, and every host clean, by the time this is raised.
     """
-    policies = [approach.policy for contest in contests for approach in contest.approaches]
+    approaches = [approach for contest in contests for approach in contest.approaches]
     done: list[Measured] = []
-    with (source or LabSource()).opened(policies) as provide:
+    with (source or LabSource()).opened(approaches) as provide:
         for contest in contests:
-            with provide(contest) as hosts, tempfile.TemporaryDirectory("-compare") as directory:
-                arena = _Arena(contest, hosts, Path(directory))
+            with provide(contest) as hosts:
+                arena = _Arena(contest, hosts)
                 turns = Turns(contest.approaches, contest.repeat, retry_busy, hosts.load_meter)
                 kept = _appended(keep, done)
                 measured = replace(contest.measured(), hosts=hosts.facts)
@@ -94,7 +93,6 @@ class _Arena:
 
     contest: Contest
     hosts: HostProvider
-    directory: Path
     losses: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def run(self, approach: Approach, repeat: int, progress: Progress) -> ApproachRun:
@@ -179,7 +177,9 @@ class _Arena:
             for host in self.hosts.hosts_of(index)
         ]
         network = dumbbell_network(hosts, contest.link.rate_bps)
-        with coordinated(approach, network, contest.link.rate_bps) as coordination:
+        with coordinated(
+            approach, network, contest.link.rate_bps, directory=self.hosts.directory
+        ) as coordination:
             for index, (name, _) in enumerate(contest.jobs if coordination.coordinators else ()):
                 slots = tuple(host.name for host in self.hosts.hosts_of(index))
                 iterations = contest.iterations_of(index)
@@ -188,7 +188,7 @@ class _Arena:
 
     def _profile(self, repeat: int, job: str) -> Path:
         """The file to which a job that runs alone writes its demand profile."""
-        return self.directory / f"{repeat}-{job}.json"
+        return self.hosts.directory / f"{repeat}-{job}.json"
 
     def _measured_demands(self, repeat: int) -> dict[str, Demand]:
         """The demands measured in the isolated runs of the repeat."""

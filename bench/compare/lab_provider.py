@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
+from bench.compare.approaches.approach import Approach
 from bench.compare.approaches.policy import Policy
 from bench.compare.contest import Contest
 from bench.compare.launch import loaded_controls, run_group
@@ -22,7 +25,8 @@ class LabHosts:
 
     facts: tuple[HostFacts, ...] = ()
 
-    def __init__(self, contest: Contest, lab: Lab, controls: Controls) -> None:
+    def __init__(self, contest: Contest, lab: Lab, controls: Controls, directory: Path) -> None:
+        self.directory = directory
         self._contest, self._lab, self._controls = contest, lab, controls
 
     def hosts_of(self, index: int) -> tuple[ProvidedHost, ...]:
@@ -60,19 +64,22 @@ class LabSource:
     """Provides a lab for each contest."""
 
     @contextmanager
-    def opened(self, policies: Sequence[Policy]) -> Iterator[Provide]:
-        """Load the congestion controls that the policies need.
+    def opened(self, approaches: Sequence[Approach]) -> Iterator[Provide]:
+        """Load the congestion controls that the approaches need.
 
         Raises:
             NotAvailableError: not root, or the kernel lacks something.
         """
         namespaces.require_privileges()
-        with loaded_controls(policies) as controls:
+        with loaded_controls([approach.policy for approach in approaches]) as controls:
 
             @contextmanager
             def provide(contest: Contest) -> Iterator[HostProvider]:
                 topology = dumbbell(len(contest.jobs), contest.ranks, contest.link)
-                with Lab(topology, ecn_by=contest.ecn_by) as lab:
-                    yield LabHosts(contest, lab, controls)
+                with (
+                    Lab(topology, ecn_by=contest.ecn_by) as lab,
+                    tempfile.TemporaryDirectory("-compare") as directory,
+                ):
+                    yield LabHosts(contest, lab, controls, Path(directory))
 
             yield provide

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
+from bench.compare.approaches.approach import Approach
 from bench.compare.approaches.policy import Policy
 from bench.compare.contest import Contest
 from bench.compare.results.hosts import HostFacts, HostUse
@@ -15,7 +17,11 @@ from bench.lab.bottleneck.link_use import LinkUse
 from bench.workloads.job import JobResult
 
 Environment = Callable[[str, int], tuple[tuple[str, str], ...]]
-"""Returns further environment variables of a rank, given the job's name and the rank."""
+"""Returns further environment variables of a rank, given the job's name and the rank.
+
+A path in the provider's directory, or ``unix:`` and such a path, becomes the one that means the same on the host of
+a rank: a file that the rank writes there comes back when the jobs have ended, and a socket is forwarded.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,8 +48,12 @@ class HostProvider(Protocol):
     def facts(self) -> tuple[HostFacts, ...]:
         """The facts of real hosts; empty in a lab, whose conditions are in the contest."""
 
+    @property
+    def directory(self) -> Path:
+        """A directory of this machine for the coordinators' sockets and for files that ranks write."""
+
     def hosts_of(self, index: int) -> tuple[ProvidedHost, ...]:
-        """The host of each rank of a job, in order."""
+        """The host of each rank of a job, in order; ranks that share one have names of their own there."""
 
     def load_meter(self) -> LoadMeter:
         """Start to measure the load of other programs."""
@@ -78,8 +88,8 @@ Provide = Callable[[Contest], AbstractContextManager[HostProvider]]
 class ProviderSource(Protocol):
     """A kind of hosts."""
 
-    def opened(self, policies: Sequence[Policy]) -> AbstractContextManager[Provide]:
-        """Prepare the hosts for these policies; everything is undone at the end of the context.
+    def opened(self, approaches: Sequence[Approach]) -> AbstractContextManager[Provide]:
+        """Prepare the hosts for these approaches; everything is undone at the end of the context.
 
         Raises:
             MltcpError: they cannot be had.

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -25,6 +27,7 @@ from bench.hosts.interface import HostCounters, host_facts, read_counters
 from bench.hosts.messages import (
     CODEC,
     CheckControls,
+    CheckSockets,
     Clock,
     FindPort,
     Hello,
@@ -42,11 +45,13 @@ from bench.hosts.messages import (
     StartMeasuring,
     StartProgram,
     StopMeasuring,
+    TakeFile,
     Tell,
 )
+from bench.hosts.shared_directory import socket_name
 from bench.lab.processors import OtherPrograms, busy_s
 from bench.workloads.launch.launched_rank import store_directory
-from mltcp.core.errors import MltcpError
+from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.signals import exit_on_sigterm
 from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.jobs import remove_stale
@@ -88,6 +93,12 @@ class Agent:
         options = self._options
         facts = host_facts(options.name, options.address, options.interface, tuple(options.gpus.split()))
         self.send(Hello(version("mltcp"), CODEC.schema, facts))
+
+    def take_sockets(self) -> None:
+        """Move the forwarded sockets into this agent's directory, where they are its user's alone, and end with it."""
+        for path in self._options.socket:
+            with suppress(FileNotFoundError):
+                shutil.move(path, self._directory / socket_name(path))
 
     def serve(self) -> None:
         """Carry out what the launcher asks for, until it is gone; everything is undone by then."""
@@ -176,6 +187,11 @@ class Agent:
                     return int(server.getsockname()[1])
             case CheckControls():
                 check_controls(body.names)
+            case CheckSockets():
+                self._check_sockets()
+            case TakeFile():
+                file = self._directory / Path(body.name).name
+                return file.read_text() if file.exists() else None
             case LaunchRank():
                 self._ranks[body.rank] = HostedRank(body, self._directory, self.send)
             case StartProgram():
@@ -193,6 +209,14 @@ class Agent:
             case _:
                 raise MltcpError(f"unknown request {type(body).__name__}")
         return None
+
+    def _check_sockets(self) -> None:
+        for path in self._options.socket:
+            if not (self._directory / socket_name(path)).is_socket():
+                raise UsageError(
+                    f"sshd: expected it to listen at {path} for a socket that is forwarded, got none: "
+                    "AllowStreamLocalForwarding or DisableForwarding of sshd, or an option for ssh, forbids it"
+                )
 
     def _start_measuring(self, peers: tuple[str, ...]) -> None:
         self._stop_meter()
@@ -275,6 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with store_directory() as directory:
         agent = Agent(options, incoming, outgoing, directory)
         try:
+            agent.take_sockets()
             agent.greet()
         except MltcpError as error:
             agent.send(Refusal(str(error)))
@@ -290,6 +315,7 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("session", "name", "address", "interface"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--gpus", default="", help="CUDA identifiers, separated by spaces")
+    parser.add_argument("--socket", type=Path, action="append", default=[], help="a socket that is forwarded")
     return parser
 
 

@@ -8,15 +8,17 @@ import secrets
 import select
 import shlex
 import subprocess
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from bench.compare.results.hosts import HostFacts
@@ -41,11 +43,14 @@ from bench.hosts.messages import (
     shifted,
 )
 from bench.hosts.remote_rank import RemoteRank
+from bench.hosts.shared_directory import SharedDirectory
 from mltcp.core.errors import MltcpError
 
 CONNECT_S = 10
 _HELLO_S, _ANSWER_S, _END_S, _PING_S = 60.0, 120.0, 15.0, 2.0
 _SSH_FAILED = 255
+# What a rank of this project goes on without, such as the gate, is for the user to know.
+_OUR_WARNING = "mltcp: "
 _SSH_SAYS = ("Timeout, server", "Connection ", "client_loop:", "Read from remote host", "ssh")
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes")
 _SSH_DEFAULTS = (
@@ -64,14 +69,24 @@ class AgentConnection:
         host: of the hosts file.
         session: of the launcher, the same for all of its agents.
         ssh_options: for the ssh client.
+        forwarded: Unix sockets: the path on the host, and the one here to which connections go.
     """
 
-    def __init__(self, host: RemoteHost, session: str, ssh_options: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        host: RemoteHost,
+        session: str,
+        ssh_options: Sequence[str] = (),
+        forwarded: Mapping[Path, Path] | None = None,
+    ) -> None:
         self.host, self._session, self._ssh_options = host, session, tuple(ssh_options)
+        self._forwarded = dict(forwarded or {})
         self.offset = ClockOffset(0.0, 0.0, 0.0)
         # Of an option that is given twice, ssh takes the first.
         client = (*_SSH, *ssh_options, *_SSH_DEFAULTS)
-        self._arguments = (*client, "--", host.destination, _remote_command(host, session))
+        forwards = (option for there, here in self._forwarded.items() for option in ("-R", f"{there}:{here}"))
+        command = _remote_command(host, session, self._forwarded)
+        self._arguments = (*client, *forwards, "--", host.destination, command)
         self._numbers = itertools.count(1)
         self._ranks: dict[int, RemoteRank] = {}
         self._answers: dict[int, Future[Any]] = {}
@@ -145,7 +160,7 @@ class AgentConnection:
         died = self._lost is not None and self._greeted
         self.close()
         if died:
-            successor = AgentConnection(self.host, self._session, self._ssh_options)
+            successor = AgentConnection(self.host, self._session, self._ssh_options, self._forwarded)
             with suppress(MltcpError, FutureTimeoutError):
                 successor.start()
                 successor._hello.result(_HELLO_S)
@@ -290,30 +305,45 @@ class AgentConnection:
     def _read_errors(self) -> None:
         assert self._ssh.stderr is not None
         for line in self._ssh.stderr:
-            self._errors.append(line.decode(errors="replace").strip())
+            text = line.decode(errors="replace").strip()
+            self._errors.append(text)
+            if text.startswith(_OUR_WARNING):
+                print(f"host {self.host.name}: {text.removeprefix(_OUR_WARNING)}", file=sys.stderr)
 
 
-def _remote_command(host: RemoteHost, session: str) -> str:
+def _remote_command(host: RemoteHost, session: str, sockets: Iterable[Path]) -> str:
     return shlex.join(
         [
             *(host.python, "-m", "bench.hosts.agent", "--session", session, "--name", host.name),
             *("--address", host.address, "--interface", host.interface, "--gpus", " ".join(host.gpus)),
+            *(part for path in sockets for part in ("--socket", str(path))),
         ]
     )
 
 
 @contextmanager
-def connected(hosts: HostsFile) -> Iterator[dict[str, tuple[AgentConnection, HostFacts]]]:
+def connected(
+    hosts: HostsFile, shared: SharedDirectory | None = None
+) -> Iterator[dict[str, tuple[AgentConnection, HostFacts]]]:
     """The agents of all hosts, by name; at the end each has undone everything that it did.
 
     A host whose agent was lost is visited once more, so that a new agent removes what the lost one has left.
+
+    Args:
+        hosts: the hosts.
+        shared: a directory whose sockets are forwarded to all of them.
 
     Raises:
         HostError: a host cannot be used.
     """
     session = secrets.token_hex(4)
     with ExitStack() as stack:
-        connections = [AgentConnection(host, session, hosts.ssh_options) for host in hosts.hosts]
+        connections = [
+            AgentConnection(
+                host, session, hosts.ssh_options, None if shared is None else shared.forwarded(host)
+            )
+            for host in hosts.hosts
+        ]
         for each in connections:
             each.start()
             stack.callback(each.finish)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.hosts.messages import LaunchRank, ProgramWrote, RankEnded, RankSaid, StartProgram
+from bench.hosts.shared_directory import on_host
 from bench.workloads.job import JobSpec
 from bench.workloads.launch.launched_rank import (
     LaunchedRank,
@@ -49,7 +50,7 @@ class HostedRank:
         self._stack = ExitStack()
         with ExitStack() as undo:
             undo.push(self._stack)
-            place = self._place()
+            place = self._place(directory)
             store = directory / f"rank-{request.rank}"
             main: Callable[..., None]
             arguments: tuple[Any, ...]
@@ -95,15 +96,16 @@ class HostedRank:
         with self._stack:
             kill_ranks([self._launched])
 
-    def _place(self) -> RankPlace:
+    def _place(self, directory: Path) -> RankPlace:
         """The place with the congestion control: of a cgroup as root, else set by the rank on its own sockets."""
         request = self.request
         check_controls([request.control])
+        place = replace(request.place, environment=on_host(request.place.environment, directory))
         if os.geteuid() == 0:
             joined = self._stack.enter_context(attached(request.law, request.control, Controls()))
-            return replace(request.place, cgroup=joined.cgroup)
+            return replace(place, cgroup=joined.cgroup)
         daemon = SOCKET if request.control in MLTCP_CONTROLS else None
-        return replace(request.place, control=request.control, daemon=daemon)
+        return replace(place, control=request.control, daemon=daemon)
 
 
 def check_controls(names: list[str] | tuple[str, ...]) -> None:

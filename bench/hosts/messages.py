@@ -82,6 +82,18 @@ class CheckControls:
 
 
 @dataclass(frozen=True)
+class CheckSockets:
+    """A request to fail unless sshd forwards the sockets that the agent was told of."""
+
+
+@dataclass(frozen=True)
+class TakeFile:
+    """A request for the text of a file that a rank has written, by its name; None if there is none."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class LaunchRank:
     """A request to start a rank.
 
@@ -220,6 +232,8 @@ CODEC = Codec(
             Clock,
             FindPort,
             CheckControls,
+            CheckSockets,
+            TakeFile,
             LaunchRank,
             StartProgram,
         ),

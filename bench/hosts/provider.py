@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
+from bench.compare.approaches.approach import Approach
 from bench.compare.approaches.policy import Policy
 from bench.compare.contest import Contest
+from bench.compare.coordination.coordination import sockets_of
 from bench.compare.launch import check_control, job_spec, socket_pace
 from bench.compare.provider import Environment, GroupOutcome, HostProvider, Provide, ProvidedHost
 from bench.compare.results.hosts import HostFacts, HostUse
@@ -17,6 +21,7 @@ from bench.hosts.link_use import SideMeasurement, link_use
 from bench.hosts.messages import Measurement, StartMeasuring, StopMeasuring
 from bench.hosts.placement import sides, two_sided
 from bench.hosts.session import Session
+from bench.hosts.shared_directory import SharedDirectory
 from bench.lab.bottleneck.link_use import LinkUse
 from bench.workloads.job import JobSpec
 from bench.workloads.launch.launch import PlacedJob, launched
@@ -27,7 +32,8 @@ from mltcp.core.errors import UsageError
 class RemoteHosts:
     """The hosts of a contest, reached by ssh."""
 
-    def __init__(self, contest: Contest, hosts: HostsFile, session: Session) -> None:
+    def __init__(self, contest: Contest, hosts: HostsFile, session: Session, directory: Path) -> None:
+        self.directory = directory
         self._contest, self._session = contest, session
         self._placed = two_sided(hosts.hosts, len(contest.jobs), contest.ranks)
         self._left, self._right = sides(hosts.hosts)
@@ -39,10 +45,14 @@ class RemoteHosts:
         return self._session.facts
 
     def hosts_of(self, index: int) -> tuple[ProvidedHost, ...]:
-        """The host of each rank of a job, in order."""
-        return tuple(
-            ProvidedHost(host.name, "left" if host in self._left else "right") for host in self._placed[index]
-        )
+        """The host of each rank of a job, in order; one with several slots is told apart by their numbers."""
+        before = [host for job in self._placed[:index] for host in job]
+        found = []
+        for host in self._placed[index]:
+            name = host.name if host.slots == 1 else f"{host.name}.{before.count(host)}"
+            found.append(ProvidedHost(name, "left" if host in self._left else "right"))
+            before.append(host)
+        return tuple(found)
 
     def load_meter(self) -> HighestLoad:
         """Start to measure the load of other programs, of which the busiest host counts."""
@@ -76,6 +86,9 @@ class RemoteHosts:
             duration_ns = time.monotonic_ns() - epoch_ns
         for result in results:
             check_control(result, policy)
+        for job in jobs:
+            for host, place in zip(self._placed[job.spec.index], job.places, strict=True):
+                session.take_files(host, place.environment)
         loads = session.loads()
         self._loads += loads.values()
         uses = tuple(_host_use(name, each, loads[name]) for name, each in found.items())
@@ -145,29 +158,30 @@ class RemoteSource:
         for contest in contests:
             two_sided(self._hosts.hosts, len(contest.jobs), contest.ranks)
             for approach in contest.approaches:
-                if approach.cassini or approach.gate is not None:
-                    raise UsageError(
-                        f"--policies: expected congestion controls with --hosts, got {approach.name!r}, whose "
-                        "service or gate runs in the lab only"
-                    )
                 _check_pacing(approach.policy)
 
     @contextmanager
-    def opened(self, policies: Sequence[Policy]) -> Iterator[Provide]:
-        """Start the agents of all hosts, which must have the congestion controls of the policies.
+    def opened(self, approaches: Sequence[Approach]) -> Iterator[Provide]:
+        """Start the agents of all hosts, which must have the congestion controls of the approaches.
+
+        The gate and the placement service run here; sshd forwards their sockets to all hosts.
 
         Raises:
-            HostError: a host cannot be used, or lacks a congestion control.
+            HostError: a host cannot be used, lacks a congestion control, or its sshd forwards no socket.
         """
-        with connected(self._hosts) as agents:
-            session = Session(agents)
-            session.check_controls(list(dict.fromkeys(policy.control for policy in policies)))
+        sockets = dict.fromkeys(name for approach in approaches for name in sockets_of(approach))
+        with tempfile.TemporaryDirectory(prefix="mltcp-hosts-") as directory:
+            shared = SharedDirectory(Path(directory), tuple(sockets))
+            with connected(self._hosts, shared) as agents:
+                session = Session(agents, shared)
+                session.check_controls(list(dict.fromkeys(each.policy.control for each in approaches)))
+                session.check_sockets()
 
-            @contextmanager
-            def provide(contest: Contest) -> Iterator[HostProvider]:
-                yield RemoteHosts(contest, self._hosts, session)
+                @contextmanager
+                def provide(contest: Contest) -> Iterator[HostProvider]:
+                    yield RemoteHosts(contest, self._hosts, session, shared.here)
 
-            yield provide
+                yield provide
 
 
 def _check_pacing(policy: Policy) -> None:

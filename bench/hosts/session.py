@@ -16,14 +16,17 @@ from bench.hosts.connection import AgentConnection, HostError
 from bench.hosts.hosts_file import RemoteHost
 from bench.hosts.messages import (
     CheckControls,
+    CheckSockets,
     FindPort,
     LaunchRank,
     ReadClock,
     ReadLoad,
     StartLoad,
     StartProgram,
+    TakeFile,
 )
 from bench.hosts.remote_rank import RemoteRank
+from bench.hosts.shared_directory import SharedDirectory
 from bench.workloads.job import JobSpec, RankError
 from bench.workloads.launch.launched_rank import LaunchedRank, RankLauncher
 from bench.workloads.ranks.place import RankPlace
@@ -34,9 +37,19 @@ _LIFE_SIGN_S = 10.0
 
 
 class Session:
-    """The agents of hosts; made of what `connected` yields."""
+    """The agents of hosts; made of what `connected` yields.
 
-    def __init__(self, agents: Mapping[str, tuple[AgentConnection, HostFacts]]) -> None:
+    Args:
+        agents: the agents, with the facts of their hosts.
+        shared: the directory whose sockets are forwarded to them.
+    """
+
+    def __init__(
+        self,
+        agents: Mapping[str, tuple[AgentConnection, HostFacts]],
+        shared: SharedDirectory | None = None,
+    ) -> None:
+        self._shared = shared
         self._agents = {name: agent for name, (agent, _) in agents.items()}
         self.facts = tuple(facts for _, facts in agents.values())
         self._ranks = itertools.count()
@@ -71,6 +84,19 @@ class Session:
     def check_controls(self, names: Sequence[str]) -> None:
         """Raise HostError, which names the host, unless every host has these congestion controls."""
         self.on_all(CheckControls(tuple(names)))
+
+    def check_sockets(self) -> None:
+        """Raise HostError, which names the host, unless sshd forwards the shared sockets there."""
+        self.on_all(CheckSockets())
+
+    def take_files(self, host: RemoteHost, variables: Iterable[tuple[str, str]]) -> None:
+        """Bring the files that these variables of a rank on the host name into the shared directory."""
+        if self._shared is None:
+            return
+        for name in self._shared.files(variables):
+            text = self.agent(host).request(TakeFile(name))
+            if text is not None:
+                (self._shared.here / name).write_text(text)
 
     def compare_clocks(self) -> None:
         """Measure all clock offsets anew, since clocks of different machines drift apart."""
@@ -122,6 +148,8 @@ class Session:
             again = hosts[job][:number].count(host)
             entry = law(f"{job_name}@{host.name}" + (f".{again}" if again else ""))
             work, place = _work_and_place(arguments)
+            if self._shared is not None:
+                place = replace(place, environment=self._shared.variables(place.environment))
             request = LaunchRank(next(self._ranks), job, job_name, number, work, place, control, entry)
             return LaunchedRank(job, job_name, number, *_twice(self._launched(host, request)))
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -80,9 +81,10 @@ def running(hosts):
     return process
 
 
-def test_jobs_on_hosts_whose_clocks_differ_by_hours_have_the_figures_of_the_link(hosts):
+def test_jobs_on_hosts_whose_clocks_differ_have_the_figures_of_the_link(hosts):
     ahead = hosts.python(_IN_TIME_NAMESPACE.format(5000), "ahead")
-    behind = hosts.python(_IN_TIME_NAMESPACE.format(-3600), "behind")
+    # The clock of a namespace can't be before zero, and a machine may have started only minutes ago.
+    behind = hosts.python(_IN_TIME_NAMESPACE.format(-min(3600, int(time.monotonic() / 2))), "behind")
     hosts.write(b={"python": ahead}, d={"python": behind})
     with loaded_controls([parse_policy("mltcp_cubic", "cubic")]):
         hosts.lab.start_measuring()
@@ -108,6 +110,34 @@ def test_jobs_on_hosts_whose_clocks_differ_by_hours_have_the_figures_of_the_link
     assert sent["a"] == pytest.approx(sum(forth[0]), rel=0.1)
     assert sent["b"] == pytest.approx(sum(forth[1]), rel=0.1)
     assert sum(each["ce_packets"] for each in counted) == pytest.approx(use.marks, rel=0.1, abs=5)
+    assert not left(hosts)
+
+
+def test_cassini_and_the_gate_reach_the_ranks_through_ssh(hosts):
+    done = hosts.run(
+        *("compare", "--jobs", "vgg16,vgg16", "--policies", "isolated,cassini,srsf-1", "--control", "cubic"),
+        *("--iterations", "12", "--repeat", "1", "--json"),
+    )
+    assert done.returncode == 0, done.stderr
+    (measured,) = json.loads(done.stdout)["sets"]
+    assert done.stderr == "", "a rank goes on without what it does not reach, and says so"
+    runs = {run["approach"]: run for run in measured["runs"]}
+    assert {shift["job"] for shift in runs["cassini"]["shifts"]} == {"vgg16-1", "vgg16-2"}
+    assert len(runs["cassini"]["decisions_s"]) == 2
+    assert all(len(job["iteration_s"]) == 12 for run in runs.values() for job in run["jobs"])
+    assert not left(hosts)
+    assert not [*Path("/tmp").glob("mltcp-*.placement"), *Path("/tmp").glob("mltcp-*.gate")]
+
+
+def test_a_host_to_which_no_socket_is_forwarded_is_named(hosts):
+    hosts.write()
+    document = json.loads(hosts.file.read_text())
+    document["ssh_options"] += ["-o", "ClearAllForwardings=yes"]
+    hosts.file.write_text(json.dumps(document))
+    done = hosts.run("compare", "--jobs", "vgg16,vgg16", "--policies", "cassini", "--iterations", "8")
+    assert done.returncode == 1
+    assert "mltcp-bench: host a: sshd: expected it to listen at /tmp/mltcp-" in done.stderr
+    assert done.stderr.count("\n") == 1
     assert not left(hosts)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
@@ -21,6 +20,7 @@ from placement.gate.jobs import GateJob, GateLinks, job_document
 from placement.model.contention import Contention
 
 VARIABLE, BYTES_VARIABLE = "MLTCP_GATE", "MLTCP_GATE_BYTES"
+SOCKET = "gate"
 _ANSWER_S = 10.0
 _CHUNK = 65536
 
@@ -39,7 +39,9 @@ class Gated(Coordinator):
 
 
 @contextmanager
-def gated(policy: str, rate_bps: int, speeds: Mapping[str, Fraction] | None = None) -> Iterator[Gated]:
+def gated(
+    policy: str, rate_bps: int, directory: Path, speeds: Mapping[str, Fraction] | None = None
+) -> Iterator[Gated]:
     """Run a gate with this policy, for as long as the block lasts.
 
     Its contention model is that of the lab: the time of a byte is that at `rate_bps`, and transfers that share a link
@@ -48,17 +50,18 @@ def gated(policy: str, rate_bps: int, speeds: Mapping[str, Fraction] | None = No
     Args:
         policy: srsf-N, ada-srsf or ada-srsf-k.
         rate_bps: the rate of a link of speed 1.
+        directory: where its socket is.
         speeds: of links that have another speed.
 
     Raises:
         MltcpError: the gate did not start.
     """
     contention = Contention(Fraction(0), Fraction(8 * HEADER_OVERHEAD * 1e9 / rate_bps), Fraction(0))
-    with tempfile.TemporaryDirectory(prefix="mltcp-gate-") as directory:
-        path = Path(directory) / "gate"
-        served_links = GateLinks(speeds=dict(speeds or {}))
-        with server_process("the gate", _serve, path, policy, contention, served_links):
-            yield Gated(path)
+    path = directory / SOCKET
+    path.unlink(missing_ok=True)  # of a run before
+    served_links = GateLinks(speeds=dict(speeds or {}))
+    with server_process("the gate", _serve, path, policy, contention, served_links):
+        yield Gated(path)
 
 
 def _serve(connection: Connection, path: Path, policy: str, contention: Contention, links: GateLinks) -> None:

@@ -26,6 +26,7 @@ from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import profile_message
 
 VARIABLE = "MLTCP_PLACEMENT"
+SOCKET = "placement"
 POLICY = "first-fit+cassini"
 _STOP_S = 10.0
 _UNLIMITED_BPS = 10**12
@@ -119,14 +120,16 @@ class Served(Coordinator):
 
 
 @contextmanager
-def served(network: Network) -> Iterator[Served]:
-    """Run a placement service for as long as the block lasts.
+def served(network: Network, directory: Path) -> Iterator[Served]:
+    """Run a placement service for as long as the block lasts; its socket is in the directory.
 
     Raises:
         MltcpError: it did not start, or refused the network.
     """
-    with tempfile.TemporaryDirectory(prefix="mltcp-placement-") as directory:
-        socket, state = Path(directory) / "socket", Path(directory) / "state"
+    socket = directory / SOCKET
+    socket.unlink(missing_ok=True)  # of a run before
+    with tempfile.TemporaryDirectory(prefix="mltcp-placement-") as private:
+        state = Path(private) / "state"
         with (
             server_process("the placement service", _serve, socket, state, stop_s=_STOP_S),
             Client(f"unix:{socket}", token="") as client,

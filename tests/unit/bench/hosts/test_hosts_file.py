@@ -70,10 +70,6 @@ def test_a_mistake_is_named_with_its_place(tmp_path, document, message):
     [
         (["contend", "--policies", "cubic"], "hosts: slots: expected 2 on the first half"),
         (["contend", "--jobs", "vgg16", "--policies", "dcqcn"], "--policies: expected dcqcn@by=socket"),
-        (
-            ["compare", "--jobs", "vgg16", "--policies", "fair,cassini"],
-            "--policies: expected congestion controls",
-        ),
         (["compare", "--trace", "poisson"], "--hosts: expected with --set or --jobs"),
         (["contention", "--jobs", "1..4"], "hosts: slots: expected 4 on the first half"),
         (["allreduce", "--ranks", "9"], "--ranks: expected 1 to 2, the slots of the hosts, got 9"),
