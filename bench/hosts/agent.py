@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -48,7 +47,7 @@ from bench.hosts.messages import (
     TakeFile,
     Tell,
 )
-from bench.hosts.shared_directory import socket_name
+from bench.hosts.shared_directory import WHERE_SSHD_LISTENS, socket_name
 from bench.lab.processors import OtherPrograms, busy_s
 from bench.workloads.launch.launched_rank import store_directory
 from mltcp.core.errors import MltcpError, UsageError
@@ -98,7 +97,7 @@ class Agent:
         """Move the forwarded sockets into this agent's directory, where they are its user's alone, and end with it."""
         for path in self._options.socket:
             with suppress(FileNotFoundError):
-                shutil.move(path, self._directory / socket_name(path))
+                path.rename(self._directory / socket_name(path))
 
     def serve(self) -> None:
         """Carry out what the launcher asks for, until it is gone; everything is undone by then."""
@@ -296,7 +295,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.dup2(2, 1)
     if os.geteuid() == 0:
         remove_stale(Controls())  # left by an agent that was killed
-    with store_directory() as directory:
+    # A socket can be moved only within a file system, which $TMPDIR may leave.
+    with store_directory(WHERE_SSHD_LISTENS) as directory:
         agent = Agent(options, incoming, outgoing, directory)
         try:
             agent.take_sockets()

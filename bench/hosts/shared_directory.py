@@ -14,8 +14,10 @@ Variables = tuple[tuple[str, str], ...]
 AGENTS_DIRECTORY = "\0directory"
 """Stands for the directory of a host's agent in the value of a variable, where no other value can have it."""
 
+WHERE_SSHD_LISTENS = Path("/tmp")
+"""The directory of a host in which it has the sockets that are forwarded."""
+
 _UNIX = "unix:"
-_WHERE_SSHD_LISTENS = Path("/tmp")
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class SharedDirectory:
     def forwarded(self, host: RemoteHost) -> dict[Path, Path]:
         """The sockets: the path at which sshd listens on a host, and the one here."""
         start = f"mltcp-{self._token}-{host.name}"
-        return {_WHERE_SSHD_LISTENS / f"{start}.{name}": self.here / name for name in self.sockets}
+        return {WHERE_SSHD_LISTENS / f"{start}.{name}": self.here / name for name in self.sockets}
 
     def variables(self, variables: Iterable[tuple[str, str]]) -> Variables:
         """Environment variables for an agent: paths here become those in its directory."""

@@ -27,6 +27,7 @@ SHORT = ["--compute", "0.05", "--repeat", "1"]
 LONG = ["contend", *SHORT, "--policies", "cubic", "--iterations", "5000"]
 _START_S = 180.0
 _IN_TIME_NAMESPACE = f'export PYTHONPATH={ROOT}\nexec unshare --time --monotonic {{}} {sys.executable} "$@"'
+_WITH_OTHER_TMPDIR = f'export PYTHONPATH={ROOT} TMPDIR=/dev/shm\nexec {sys.executable} "$@"'
 _OTHER_VERSION = json.dumps(
     {
         "$": "Hello",
@@ -114,6 +115,7 @@ def test_jobs_on_hosts_whose_clocks_differ_have_the_figures_of_the_link(hosts):
 
 
 def test_cassini_and_the_gate_reach_the_ranks_through_ssh(hosts):
+    hosts.write(b={"python": hosts.python(_WITH_OTHER_TMPDIR, "other_tmpdir")})
     done = hosts.run(
         *("compare", "--jobs", "vgg16,vgg16", "--policies", "isolated,cassini,srsf-1", "--control", "cubic"),
         *("--iterations", "12", "--repeat", "1", "--json"),

@@ -107,9 +107,9 @@ class RankLauncher(Protocol):
 
 
 @contextmanager
-def store_directory() -> Iterator[Path]:
-    """A temporary directory for the files at which the ranks of jobs meet."""
-    directory = Path(tempfile.mkdtemp(prefix="mltcp-"))
+def store_directory(parent: Path | None = None) -> Iterator[Path]:
+    """A temporary directory for the files at which the ranks of jobs meet; None: where such directories usually are."""
+    directory = Path(tempfile.mkdtemp(prefix="mltcp-", dir=parent))
     try:
         yield directory
     finally:
