@@ -15,12 +15,13 @@ from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
 from mltcp.core.quantities import parse_number
+from placement.model.throughput.table import COMBINATIONS
 
 if TYPE_CHECKING:
     from bench.compare.contention_jobs.comparison import ContentionComparison
 
 POLICIES = "srsf-first-full,srsf-packed-full"
-ROUND_S = 10.0
+ROUND_S = 15.0
 _COLUMNS = frozenset({"job_id", "arrival_s", "model", "gpus"})
 _RACKS, _SLOTS = 4, 4
 _IGNORED = (*IGNORED_BY_JOBS, "speed", "servers")
@@ -36,6 +37,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="of the lab's models, as a run with -o writes it (default: measured first)",
     )
     jobs.add_argument("--round", metavar="S", help=f"the length of a round (default {ROUND_S:g})")
+    jobs.add_argument(
+        "--combination",
+        choices=COMBINATIONS,
+        help="of a job's ratios beside several neighbours, as policies and the simulator see them (default sum)",
+    )
     jobs.add_argument("--shadow", default="", metavar="NAME", help="ask this policy about every decision too")
 
 
@@ -77,7 +83,9 @@ def execute(options: argparse.Namespace) -> int:
     shape = TwoTier(
         racks=options.racks or _RACKS, servers=1, slots=options.slots or _SLOTS, oversubscription=Fraction(1)
     )
-    plan = ContentionPlan(trace, policies, shape, round_s, restart_s, options.shadow)
+    plan = ContentionPlan(
+        trace, policies, shape, round_s, restart_s, options.shadow, options.combination or "sum"
+    )
     if shape.racks < 4 or shape.slots < 2:
         raise UsageError(f"--racks, --slots: expected 4 and 2 or more, got {shape.racks} and {shape.slots}")
     namespaces.require_privileges()

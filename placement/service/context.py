@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from placement.cassini.drift import THRESHOLD
+from placement.model.throughput.table import Combination
 from placement.service.contention.contention_state import ContentionState
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.state.clock import Clock
@@ -38,6 +39,7 @@ class ServiceRules:
         keep_ended_s, keep_ended: how long jobs that are over are kept, and how many of them.
         patience_s: when a job has waited for longer than this, no job without a deadline is placed before it.
         table: the name of the table of contention ratios; empty: jobs have no models.
+        combination: of the ratios of that table beside several neighbours.
         round_s: a scheduler of whole jobs decides at multiples of this time; 0: when something happens.
         fallback: the rule that decides where the policy fails; empty: none.
         decision_limit_s: the time that the policy has for a decision, if there is such a rule, and a shadow.
@@ -53,6 +55,7 @@ class ServiceRules:
     keep_ended_s: float = KEEP_ENDED_S
     keep_ended: int = KEEP_ENDED
     table: str = ""
+    combination: Combination = "minimum"
     round_s: float = 0.0
     fallback: str = ""
     decision_limit_s: float = DECISION_LIMIT_S

@@ -132,7 +132,9 @@ async def running_service(
     try:
         rules = configuration.rules
         start_ns = round(rules.restart_cost_s * 1e9)
-        contention = ContentionState(table_named(rules.table), store, start_ns) if rules.table else None
+        contention = None
+        if rules.table:
+            contention = ContentionState(table_named(rules.table), store, start_ns, rules.combination)
         context = ServiceContext(
             *(recovered(store), store, Clock(), rules, saved_decisions(store)),
             contention=contention,

@@ -16,7 +16,7 @@ from bench.lab.servers import LabNetwork, engine_hosts
 from bench.lab.two_tier import TwoTier, rack_name, server_name, two_tier
 from placement.engines.local import LocalEngine
 from placement.model.cluster import Cluster
-from placement.model.throughput.table import SensitivityTable, TableModel
+from placement.model.throughput.table import Combination, SensitivityTable, TableModel
 from placement.model.throughput.table_files import write_table
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
@@ -47,6 +47,7 @@ class ContentionPlan:
         round_s: the length of a round.
         restart_s: the cost of a start, for prediction and policies; None: as measured, or 0 with a given table.
         shadow: asked about every decision; empty: none.
+        combination: of the ratios of a job beside several neighbours, for prediction and policies.
     """
 
     trace: ContentionTrace
@@ -55,6 +56,7 @@ class ContentionPlan:
     round_s: float
     restart_s: float | None = None
     shadow: str = ""
+    combination: Combination = "sum"
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,7 @@ def compare_contention(
                 grace_s=_GRACE_S,
                 restart_cost_s=start_s,
                 table=str(files),
+                combination=plan.combination,
                 round_s=plan.round_s,
                 shadow=plan.shadow,
             )
@@ -204,7 +207,9 @@ def predict(plan: ContentionPlan, table: SensitivityTable, policy: str, start_s:
     """
     plan.trace.check_rows(table)
     round_ns, start_ns = round(plan.round_s * _NS_PER_S), round(start_s * _NS_PER_S)
-    settings = RoundsSettings(TableModel(table), plan.shape.racks, plan.shape.slots, round_ns, start_ns)
+    settings = RoundsSettings(
+        TableModel(table, plan.combination), plan.shape.racks, plan.shape.slots, round_ns, start_ns
+    )
     cluster = settings.cluster()
     executor = _RecordingExecutor(cluster, settings.model, round_ns, start_ns)
     jobs = [RoundJob(job, settings.model) for job in plan.trace.jobs]

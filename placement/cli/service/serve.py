@@ -14,6 +14,7 @@ from mltcp.core.errors import UsageError
 from mltcp.core.quantities import parse_number, parse_rate_bps
 from placement.cassini.drift import THRESHOLD
 from placement.cli.service.listening import print_listening
+from placement.model.throughput.table import COMBINATIONS
 
 if TYPE_CHECKING:
     from placement.engines.engine import Engine
@@ -79,6 +80,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default="",
         metavar="DIR",
         help="of throughputs and contention ratios; jobs name their models. published: the shipped one",
+    )
+    rules.add_argument(
+        "--combination",
+        choices=COMBINATIONS,
+        help="of a job's ratios beside several neighbours in that table (default minimum)",
     )
     rules.add_argument(
         "--round",
@@ -281,10 +287,13 @@ def _with_decisions(rules: ServiceRules, options: argparse.Namespace) -> Service
             raise UsageError(
                 f"--decision-limit: expected --fallback or --shadow with it, got {limit_s:g} s alone"
             )
+    if options.combination is not None and not options.table:
+        raise UsageError(f"--combination: expected --table with it, got {options.combination} alone")
     round_s = rounds_of(options.policy) if options.round is None else _seconds(options.round, "--round")
     return replace(
         rules,
         table=options.table,
+        combination=options.combination or "minimum",
         round_s=round_s,
         fallback=options.fallback,
         decision_limit_s=limit_s,

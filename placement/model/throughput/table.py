@@ -3,8 +3,10 @@
 A layout is (model, GPUs, nodes), with the same number of GPUs on each of its nodes. A job that shares nodes with others
 has its isolated throughput times a ratio r: the least of its ratios beside these others, however many nodes it shares
 with them, but not below 0.35; the inverse of r is the contention sensitivity of the paper (Ryu and Eo, ICPADS 2023,
-Equation 1). That the least of several ratios counts is a guess which nobody has measured; their product is the other
-combination here.
+Equation 1). That the least of several ratios counts is the guess of the paper's public code. Their product is another
+combination here, and the sum of slowdowns the third: beside neighbours that stretch its iteration by a share each, the
+job's is stretched by all of them, 1/r = 1 + the sum of (1/r_i - 1), which is exact for jobs that divide a link equally.
+In the lab the sum is within 4 % of real jobs (docs/reproduction-rl.md).
 
 The tables that are shipped come from the paper's public code (gajagajago/deepshare, Apache-2.0), which measured six
 models on 4 nodes of 8 GPUs with 10 Gb/s Ethernet, as comma-separated values.
@@ -27,10 +29,10 @@ from placement.model.throughput.throughput import GpusByNode, Neighbour, Workloa
 FLOOR = 0.35
 """No ratio of a job is below this."""
 
-Combination = Literal["minimum", "product"]
+Combination = Literal["minimum", "product", "sum"]
 """How the ratios of a job beside several neighbours combine."""
 
-COMBINATIONS: tuple[Combination, ...] = ("minimum", "product")
+COMBINATIONS: tuple[Combination, ...] = ("minimum", "product", "sum")
 
 PUBLISHED = Path(__file__).parent / "tables"
 """The folder of the tables that are shipped."""
@@ -222,8 +224,17 @@ class TableModel:
         """The ratio of a job that has these beside its neighbours."""
         raw = 1.0
         for each in ratios:
-            raw = min(raw, each) if self.combination == "minimum" else raw * each
+            raw = self._beside_one_more(raw, each)
         return max(raw, FLOOR)
+
+    def _beside_one_more(self, raw: float, ratio: float) -> float:
+        match self.combination:
+            case "minimum":
+                return min(raw, ratio)
+            case "product":
+                return raw * ratio
+            case "sum":
+                return 1 / (1 / raw + (1 / ratio - 1))
 
 
 def layout_of(workload: Workload, allocation: GpusByNode) -> Layout:

@@ -7,7 +7,13 @@ from fractions import Fraction
 from pathlib import Path
 
 from mltcp.core.errors import UsageError, shown
-from placement.model.throughput.table import Layout, SensitivityTable, published_table, read_table
+from placement.model.throughput.table import (
+    Combination,
+    Layout,
+    SensitivityTable,
+    published_table,
+    read_table,
+)
 from placement.model.throughput.table_times import TableTimes
 from placement.policies.schedulers.contention.checkpoint import digest_of_table
 from placement.service.contention.ratio_table import RatioTable
@@ -42,15 +48,23 @@ class ContentionState:
         base: the given table.
         store: keeps the measured ratios; it has not been started yet.
         start_ns: the time after a start for which a job makes no progress.
+        combination: of the ratios beside several neighbours.
     """
 
-    def __init__(self, base: SensitivityTable, store: Store, start_ns: int = 0) -> None:
+    def __init__(
+        self,
+        base: SensitivityTable,
+        store: Store,
+        start_ns: int = 0,
+        combination: Combination = "minimum",
+    ) -> None:
         self._start_ns = start_ns
         digest = digest_of_table(base)
         self.table = RatioTable(
             base,
             saved_ratios(store, digest),
             lambda pair, cell: save_ratio(store, digest, pair, cell),
+            combination,
         )
         self.monitor = ThroughputMonitor(self.table)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from placement.model.throughput.table import FLOOR, Layout, SensitivityTable, TableModel
+from placement.model.throughput.table import FLOOR, Combination, Layout, SensitivityTable, TableModel
 from placement.service.state.ratio_cell import RatioCell
 
 LEAST, MOST = 0.1, 1.25
@@ -42,12 +42,14 @@ class RatioTable:
         base: the given table.
         cells: the measured ratios.
         keep: called with each cell that has changed.
+        combination: of the ratios beside several neighbours.
         counts: of measurements.
     """
 
     base: SensitivityTable
     cells: dict[Pair, RatioCell]
     keep: Callable[[Pair, RatioCell], None]
+    combination: Combination = "minimum"
     counts: RatioCounts = field(default_factory=RatioCounts)
     _model: TableModel | None = None
 
@@ -55,7 +57,7 @@ class RatioTable:
     def model(self) -> TableModel:
         """The throughput model of the table in use; the same object until a ratio changes."""
         if self._model is None:
-            self._model = TableModel(self.table())
+            self._model = TableModel(self.table(), self.combination)
         return self._model
 
     def table(self) -> SensitivityTable:

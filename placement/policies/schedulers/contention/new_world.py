@@ -6,15 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placement.model.throughput.table import Combination
+from placement.model.throughput.table import COMBINATIONS, Combination
 from placement.policies.schedulers.contention.rule import Rule
 from placement.policies.schedulers.contention.tables import Tables
 from placement.policies.schedulers.contention.world import (
     CHOICE,
     CORE,
     JOB,
-    MINIMUM,
-    PRODUCT,
     SLOT,
     World,
 )
@@ -56,7 +54,7 @@ def new_world(
     ):
         core[name] = getattr(rule, name)
     core["round_s"], core["restart_s"], core["news"] = round_s, restart_s, True
-    core["combination"] = PRODUCT if combination == "product" else MINIMUM
+    core["combination"] = COMBINATIONS.index(combination)
     free = np.array(sizes, np.int64)
     room = [
         sum(1 << node for node, size in enumerate(sizes) if size >= gpus) for gpus in range(max(sizes) + 1)

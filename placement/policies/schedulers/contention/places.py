@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from placement.model.compiled import compiled, compiled_with_arrays
 from placement.model.throughput.table import FLOOR
-from placement.policies.schedulers.contention.world import MINIMUM, RUNS, WAITS, World
+from placement.policies.schedulers.contention.world import MINIMUM, PRODUCT, RUNS, WAITS, World
 
 
 @compiled
@@ -12,7 +12,9 @@ def combined(world: World, raw: float, ratio: float) -> float:
     """The combination of a job's ratios with one more."""
     if world.core[0].combination == MINIMUM:
         return min(raw, ratio)
-    return raw * ratio
+    if world.core[0].combination == PRODUCT:
+        return raw * ratio
+    return 1 / (1 / raw + (1 / ratio - 1))
 
 
 @compiled

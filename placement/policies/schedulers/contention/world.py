@@ -29,8 +29,8 @@ FIRST, PACKED, TABLE, MOST_NODES = range(4)
 NO_STOPS, STOPS_BY_RATIO, ALL_COMPETE = range(3)
 """Which running jobs are stopped before a decision: none, those with a small ratio, or all."""
 
-MINIMUM, PRODUCT = range(2)
-"""How the ratios beside several neighbours combine."""
+MINIMUM, PRODUCT, SUM = range(3)
+"""How the ratios beside several neighbours combine, in the order of `COMBINATIONS`."""
 
 MOST_NODES_IN_ALL = 62
 """A set of nodes is the bits of a 64-bit number."""

@@ -65,11 +65,16 @@ class PlainRun:
         return math.sqrt(3600 / max(self.remaining_s(job), 60))
 
     def speed(self, job, others):
-        raw = 1.0
-        for other in others:
-            if other is not job and set(job.nodes) & set(other.nodes):
-                ratio = self.table.ratio(job.layout(), other.layout())
-                raw = min(raw, ratio) if self.combination == "minimum" else raw * ratio
+        ratios = [
+            self.table.ratio(job.layout(), other.layout())
+            for other in others
+            if other is not job and set(job.nodes) & set(other.nodes)
+        ]
+        raw = {
+            "minimum": min(ratios, default=1.0),
+            "product": math.prod(ratios),
+            "sum": 1 / (1 + sum(1 / ratio - 1 for ratio in ratios)),
+        }[self.combination]
         job_ratio = max(raw, 0.35)
         return job_ratio, self.table.throughput(job.layout()) / self.best(job) * job_ratio
 

@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
-from placement.model.throughput.table import Layout, SensitivityTable, TableModel, published_table
+from placement.model.throughput.table import (
+    COMBINATIONS,
+    Layout,
+    SensitivityTable,
+    TableModel,
+    published_table,
+)
 from placement.policies.schedulers.contention.rule import Rule, find_rule
 from placement.policies.schedulers.contention.world import REOPT
 from placement.policies.schedulers.registry import named_scheduler
@@ -58,7 +64,7 @@ def traces(draw, most=14):
 setups = st.builds(
     lambda cost, combination: RoundsSettings(TableModel(TABLE, combination), restart_ns=cost * S),
     st.sampled_from((0, 30, 300, 700)),
-    st.sampled_from(("minimum", "product")),
+    st.sampled_from(COMBINATIONS),
 )
 
 
