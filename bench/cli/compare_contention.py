@@ -111,7 +111,7 @@ def _print(results: list[ContentionComparison]) -> None:
             f"{result.policy}: {found['same_starts']} of {found['predicted_starts']} starts as simulated"
             f"{', in the same order' if found['same_order'] else ', in another order'}; completion time "
             f"{found['median_jct_ratio']:.3f} of the simulated one in the median, off by "
-            f"{found['median_jct_difference']:.1%}; {found['stops']} stops, "
+            f"{found['median_jct_difference']:.1%}; a start costs {result.start_s:.1f} s; {found['stops']} stops, "
             f"{len(found['faults'])} faults in the samples"
         )
         for fault in found["faults"]:

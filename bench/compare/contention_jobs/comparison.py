@@ -81,12 +81,14 @@ class ContentionComparison:
         trace: that was run.
         live: the run on the service.
         predicted: by the simulator, with the same table.
+        start_s: the cost of a start there.
     """
 
     policy: str
     trace: ContentionTrace
     live: ServiceRun
     predicted: Prediction
+    start_s: float
 
     @property
     def jct_ratios(self) -> dict[str, float]:
@@ -114,6 +116,7 @@ class ContentionComparison:
         ratios = self.jct_ratios
         return {
             "policy": self.policy,
+            "start_s": self.start_s,
             "starts": len(self.live.starts),
             "predicted_starts": len(self.predicted.starts),
             "same_starts": self.same_starts,
@@ -180,9 +183,8 @@ def compare_contention(
                     directory / policy,
                     lambda job, policy=policy: step(f"{policy}, job {job}"),  # type: ignore[misc]
                 )
-            found.append(
-                ContentionComparison(policy, plan.trace, live, predict(plan, table, policy, start_s))
-            )
+            predicted = predict(plan, table, policy, start_s)
+            found.append(ContentionComparison(policy, plan.trace, live, predicted, start_s))
     return found, table
 
 

@@ -44,7 +44,7 @@ def test_starts_are_compared_by_job_number_and_servers_and_times_by_completion(t
     predicted = predict(plan, nominal_table(), "greedy", 0.0)
     moved = (predicted.starts[0], JobStart("b", 0, ("r0s0", "r3s0"), 2))
     live = ServiceRun(moved, {"a": 22.0, "b": 31.0}, 0, (), {})
-    found = ContentionComparison("greedy", plan.trace, live, predicted)
+    found = ContentionComparison("greedy", plan.trace, live, predicted, 2.5)
     assert predicted.end_s == pytest.approx({"a": 20.0, "b": 30.0})
     assert (found.same_starts, found.same_order) == (1, True)
     assert found.jct_ratios == pytest.approx({"a": 1.1, "b": 1.05})
