@@ -71,7 +71,16 @@ LAYERS = {
         *("lab_provider", "engine", "snapshot", "trace", "jobs", "contention_jobs", "report", "holding"),
     ),
     "bench.hosts": (
-        *("hosts_file", "codec", "messages", "interface", "flow_meter", "hosted", "agent"),
+        *(
+            "hosts_file",
+            "shared_directory",
+            "codec",
+            "messages",
+            "interface",
+            "flow_meter",
+            "hosted",
+            "agent",
+        ),
         *("clock", "remote_rank", "connection", "placement", "link_use", "session", "provider"),
     ),
     "bench.lab": ("link", "topology", "network", "bottleneck"),

@@ -6,12 +6,14 @@ import struct
 import subprocess
 import sys
 from array import array
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.lab import ownership
+from bench.lab.bottleneck import shaper
 from bench.lab.bottleneck.bottleneck import configuration
 from bench.lab.bottleneck.link_use import DirectionUse, LinkUse
 from bench.lab.lab import Lab
@@ -139,21 +141,26 @@ class TestTopology:
 
 class TestClassifierConfiguration:
     def test_states_queues_in_billionths_of_a_byte(self):
-        rate, room, threshold, drain_ns, epoch_ns = struct.unpack(
-            "=5Q", configuration(LINK, 7, kernel_marks=False)
+        rate, room, threshold, drain_ns, epoch_ns, ack_class = struct.unpack(
+            "=6Q", configuration(LINK, 7, kernel_marks=False)
         )
         assert (rate, threshold, epoch_ns) == (25_000_000, 30_000 * 10**9, 7)
         assert room == (100_000 + 12_500) * 10**9
         assert drain_ns == 4_500_000
+        assert ack_class == 0
+
+    def test_names_the_class_of_acknowledgements_where_they_overtake_data(self):
+        first = configuration(replace(LINK, acks_first=True), 0, kernel_marks=False)
+        assert struct.unpack("=6Q", first)[5] == shaper.ACK_CLASS
 
     def test_has_no_threshold_where_something_else_marks_or_nothing_does(self):
-        assert struct.unpack("=5Q", configuration(LINK, 0, kernel_marks=True))[2] == 0
-        assert struct.unpack("=5Q", configuration(Link(10**8, 10**5), 0, kernel_marks=False))[2] == 0
+        assert struct.unpack("=6Q", configuration(LINK, 0, kernel_marks=True))[2] == 0
+        assert struct.unpack("=6Q", configuration(Link(10**8, 10**5), 0, kernel_marks=False))[2] == 0
 
     @given(st.integers(100_000, 100 * 10**9), st.integers(1514, 2**30))
     def test_never_overflows_in_the_kernel(self, rate_bps, queue_bytes):
-        rate, room, _, drain_ns, _ = struct.unpack(
-            "=5Q", configuration(Link(rate_bps, queue_bytes), 0, False)
+        rate, room, _, drain_ns, *_ = struct.unpack(
+            "=6Q", configuration(Link(rate_bps, queue_bytes), 0, False)
         )
         assert drain_ns * rate >= room, "a pause of drain_ns empties the queue"
         assert (drain_ns - 1) * rate < 2**64, "the longest product the classifier makes"
