@@ -81,7 +81,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="DIR",
         help="directory for pictures, report.html and result.json, which is rewritten after every run",
     )
-    refusable = (*compare_jobs.IGNORED_BY_JOBS, "speed", "servers", "table", "round", "shadow")
+    refusable = (*compare_jobs.IGNORED_BY_WHOLE_JOBS, "speed", "servers")
     defaults = {name: command.get_default(name) for name in refusable}
     command.set_defaults(execute=execute, defaults=defaults)
 

@@ -40,6 +40,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     jobs.add_argument(
         "--combination",
         choices=COMBINATIONS,
+        default="sum",
         help="of a job's ratios beside several neighbours, as policies and the simulator see them (default sum)",
     )
     jobs.add_argument("--shadow", default="", metavar="NAME", help="ask this policy about every decision too")
@@ -83,9 +84,7 @@ def execute(options: argparse.Namespace) -> int:
     shape = TwoTier(
         racks=options.racks or _RACKS, servers=1, slots=options.slots or _SLOTS, oversubscription=Fraction(1)
     )
-    plan = ContentionPlan(
-        trace, policies, shape, round_s, restart_s, options.shadow, options.combination or "sum"
-    )
+    plan = ContentionPlan(trace, policies, shape, round_s, restart_s, options.shadow, options.combination)
     if shape.racks < 4 or shape.slots < 2:
         raise UsageError(f"--racks, --slots: expected 4 and 2 or more, got {shape.racks} and {shape.slots}")
     namespaces.require_privileges()

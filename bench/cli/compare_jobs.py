@@ -25,6 +25,9 @@ IGNORED_BY_JOBS = (
 )
 """The arguments that make no difference to jobs that are trained live, whatever their columns."""
 
+IGNORED_BY_WHOLE_JOBS = (*IGNORED_BY_JOBS, "table", "combination", "round", "shadow")
+"""Those, and the arguments of jobs with models and GPUs."""
+
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments that only such traces have."""
@@ -76,7 +79,7 @@ def execute(options: argparse.Namespace) -> int:
     from placement.traces.deadlines.drs import WORKLOADS, DrsMix
     from placement.traces.deadlines.read import read
 
-    refuse_ignored(options, (*IGNORED_BY_JOBS, "table", "round", "shadow"), "whole jobs")
+    refuse_ignored(options, IGNORED_BY_WHOLE_JOBS, "whole jobs")
     policies = parse_names(options.policies, lambda name: str(NAMES.parse(name)))
     trace = read(Path(options.trace), WORKLOADS, DrsMix())
     if options.first is not None:

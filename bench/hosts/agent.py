@@ -189,8 +189,7 @@ class Agent:
             case CheckSockets():
                 self._check_sockets()
             case TakeFile():
-                file = self._directory / Path(body.name).name
-                return file.read_text() if file.exists() else None
+                return self._take_file(self._directory / Path(body.name).name)
             case LaunchRank():
                 self._ranks[body.rank] = HostedRank(body, self._directory, self.send)
             case StartProgram():
@@ -208,6 +207,14 @@ class Agent:
             case _:
                 raise MltcpError(f"unknown request {type(body).__name__}")
         return None
+
+    def _take_file(self, file: Path) -> str | None:
+        """The text of a file, which is gone then: a later run that leaves none must not be given it."""
+        if not file.exists():
+            return None
+        text = file.read_text()
+        file.unlink()
+        return text
 
     def _check_sockets(self) -> None:
         for path in self._options.socket:

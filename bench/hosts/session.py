@@ -94,9 +94,10 @@ class Session:
         if self._shared is None:
             return
         for name in self._shared.files(variables):
-            text = self.agent(host).request(TakeFile(name))
+            text, file = self.agent(host).request(TakeFile(name)), self._shared.here / name
+            file.unlink(missing_ok=True)  # of a contest before
             if text is not None:
-                (self._shared.here / name).write_text(text)
+                file.write_text(text)
 
     def compare_clocks(self) -> None:
         """Measure all clock offsets anew, since clocks of different machines drift apart."""

@@ -14,8 +14,9 @@ TBF_MAX_BYTES_PER_S = 2**32 - 1
 _ROOT, _ONLY_CLASS, _LEAF = 0x10000, 0x10001, 0x20000
 # A packet whose priority is the number of a class goes there: the classifier at the entry says so.
 ACK_CLASS, _DATA_CLASS, _ACK_LEAF = 0x10002, 0x10003, 0x30000
-# Acknowledgements are served first as far as this rate goes, which is all of it; data have what is left.
-_DATA_SHARE = 1000
+# Acknowledgements are served first up to the whole rate: one part in so many is all that data are sure of, and they
+# borrow what is left.
+_PARTS_FOR_DATA = 1000
 # A quantum has no effect with a single class; setting it avoids the kernel's warning about its default.
 _HTB_QUANTUM_BYTES = 60000
 _NEVER_US = 10_000_000
@@ -83,7 +84,7 @@ def _install_acks_first(route: Any, index: int, link: Link) -> int:
     route.tc("add", "htb", index=index, handle=_ROOT, default=_DATA_CLASS & 0xFFFF)
     _add_class(route, index, link, _ONLY_CLASS, _ROOT)
     _add_class(route, index, link, ACK_CLASS, _ONLY_CLASS, prio=0)
-    share = max(1, link.rate_bytes_per_s // _DATA_SHARE)
+    share = max(1, link.rate_bytes_per_s // _PARTS_FOR_DATA)
     _add_class(route, index, link, _DATA_CLASS, _ONLY_CLASS, prio=1, rate=share, ceil=link.rate_bytes_per_s)
     for leaf, parent in ((_LEAF, _DATA_CLASS), (_ACK_LEAF, ACK_CLASS)):
         route.tc("add", "bfifo", index=index, handle=leaf, parent=parent, limit=link.queue_bytes)

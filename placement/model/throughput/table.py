@@ -222,19 +222,15 @@ class TableModel:
 
     def combined(self, ratios: Iterable[float]) -> float:
         """The ratio of a job that has these beside its neighbours."""
-        raw = 1.0
-        for each in ratios:
-            raw = self._beside_one_more(raw, each)
-        return max(raw, FLOOR)
-
-    def _beside_one_more(self, raw: float, ratio: float) -> float:
         match self.combination:
             case "minimum":
-                return min(raw, ratio)
+                raw = min(ratios, default=1.0)
             case "product":
-                return raw * ratio
+                raw = math.prod(ratios, start=1.0)
             case "sum":
-                return 1 / (1 / raw + (1 / ratio - 1))
+                # Rounded once, so that no neighbour can raise it, not even by its last bit.
+                raw = 1 / (1 + math.fsum(1 / each - 1 for each in ratios))
+        return max(raw, FLOOR)
 
 
 def layout_of(workload: Workload, allocation: GpusByNode) -> Layout:

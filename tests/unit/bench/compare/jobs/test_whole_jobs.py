@@ -170,7 +170,10 @@ def test_a_table_of_whole_jobs_is_told_from_the_other_traces(tmp_path):
 
 @pytest.mark.parametrize(
     "argument",
-    ["--change=0:3:2", "--repeat=3", "--control=reno", "--retry-busy=1", "--rate=100mbit", "--round=5"],
+    [
+        *("--change=0:3:2", "--repeat=3", "--control=reno", "--retry-busy=1", "--rate=100mbit", "--round=5"),
+        "--combination=product",
+    ],
 )
 def test_arguments_that_would_make_no_difference_are_refused(tmp_path, capsys, argument):
     table = tmp_path / "jobs.csv"
