@@ -173,10 +173,15 @@ def paced(link: MultiqueueLink, flows: int, rate_bps: float, seconds: float) -> 
 def _paced(rate_bps: float, seconds: float) -> PacedRate:
     with _installed(MqHtbQdisc) as qdisc:
         qdisc.add_class(JOB, rate_bps)
-        _control(qdisc, _WARM_UP_S)
-        began_s, before = time.monotonic(), qdisc.sent_bytes(JOB)
-        _control(qdisc, seconds)
-        after, elapsed_s = qdisc.sent_bytes(JOB), time.monotonic() - began_s
+        return rate_of(qdisc, rate_bps, _WARM_UP_S, seconds)
+
+
+def rate_of(qdisc: MqHtbQdisc, rate_bps: float, warm_up_s: float, seconds: float) -> PacedRate:
+    """The rate of the job on a qdisc that is rebalanced as by the daemon, after a time that does not count."""
+    _control(qdisc, warm_up_s)
+    began_s, before = time.monotonic(), qdisc.sent_bytes(JOB)
+    _control(qdisc, seconds)
+    after, elapsed_s = qdisc.sent_bytes(JOB), time.monotonic() - began_s
     sent = [after[queue] - before[queue] for queue in after]
     return PacedRate(8 * sum(sent) / elapsed_s / rate_bps, sum(1 for each in sent if each > 0.01 * sum(sent)))
 

@@ -3,20 +3,22 @@
 import json
 import os
 import random
+import socket
+import struct
 import subprocess
 import sys
 from contextlib import contextmanager
 
 import pytest
 
-from bench.cost.multiqueue import INTERFACE, JOB, flows_of_a_job, multiqueue_link, paced
+from bench.cost.multiqueue import INTERFACE, JOB, flows_of_a_job, multiqueue_link, paced, rate_of
 from bench.lab.network import namespaces
 from mltcp.core.errors import NotAvailableError
 from mltcp.daemon.client.client import Client, Registration
 from mltcp.daemon.journal.journal import Journal
 from mltcp.daemon.journal.restore import restore
-from mltcp.pacing.device_features import TC_OFFLOAD, device_features
-from mltcp.pacing.tc.htb_qdisc import HtbQdisc
+from mltcp.pacing.device_features import TC_OFFLOAD, ask_ethtool, device_features
+from mltcp.pacing.tc.htb_qdisc import PACED, HtbQdisc
 from mltcp.pacing.tc.mq_htb_qdisc import MqHtbQdisc
 from mltcp.pacing.tc.pacing_choice import choose_pacing
 from tests.eventually import eventually as until
@@ -54,12 +56,82 @@ def installed(journal, interface=INTERFACE, replace=True):
 # -- rates -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("queues", "flows"), [(4, 1), (4, 16), (8, 3)])
-def test_a_job_has_its_rate_over_however_many_queues_its_flows_are(queues, flows):
+@pytest.mark.parametrize(("queues", "flows", "rate_bps"), [(4, 1, 100e6), (4, 16, 100e6), (8, 16, 40e6)])
+def test_a_job_has_its_rate_over_however_many_queues_its_flows_are(queues, flows, rate_bps):
     with multiqueue_link(queues) as link:
-        found = paced(link, flows, rate_bps=100e6, seconds=1.5)
+        found = paced(link, flows, rate_bps, seconds=1.5)
     assert 0.9 < found.of_rate < 1.03
     assert (found.queues_used > 1) == (flows > 1)
+
+
+def set_queues(namespace, transmit):
+    """As `ethtool -L INTERFACE tx N` does (struct ethtool_channels of linux/ethtool.h)."""
+
+    def act():
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+            asked = struct.pack("=I", 0x3C)  # ETHTOOL_GCHANNELS
+            found = struct.unpack("=9I", ask_ethtool(control, INTERFACE, asked, 32))
+            wanted = (0x3D, *found[1:6], transmit, *found[7:])  # ETHTOOL_SCHANNELS
+            ask_ethtool(control, INTERFACE, struct.pack("=9I", *wanted), 0)
+
+    namespaces.inside(namespace, act)
+
+
+def test_flows_that_move_to_other_queues_take_the_rate_of_their_job_along(tmp_path):
+    with multiqueue_link(8) as link:
+        set_queues(link.here, 4)
+
+        def act():
+            with Journal.locked(tmp_path / "journal") as journal, installed(journal) as qdisc:
+                qdisc.install()
+                qdisc.add_class(JOB, 100e6)
+                found = []
+                with flows_of_a_job(link, 16):
+                    for queues in (4, 8, 1):
+                        set_queues(link.here, queues)
+                        assert qdisc.state() == PACED
+                        rate = rate_of(qdisc, 100e6, warm_up_s=0.6, seconds=1.0)
+                        found.append((queues, rate.of_rate, rate.queues_used))
+                restore(journal)
+                return found, shown(INTERFACE)
+
+        found, after = namespaces.inside(link.here, act)
+    assert [(queues, used) for queues, _, used in found if queues < 8] == [(4, 4), (1, 1)]
+    assert found[1][2] > 4
+    assert all(0.9 < of_rate < 1.05 for _, of_rate, _ in found), found
+    assert "6d6c" not in after
+
+
+def test_the_daemon_paces_in_queues_that_an_interface_has_got_since(tmp_path):
+    configuration = f'interfaces = ["{INTERFACE}"]\n[pacing]\nline_rate = "1gbit"\n'
+    with multiqueue_link(4) as link:
+        set_queues(link.here, 2)
+        before = tc(link.here, "-d", "qdisc", "show")
+        with daemon_in(link.here, configuration) as daemon, Client(daemon.socket) as client:
+            job = client.register(Registration("bert", control="reno")).number
+            set_queues(link.here, 4)
+            until(lambda: "jobs are paced in 4 transmit queues now" in daemon.log)
+            classes = tc(link.here, "class", "show", "dev", INTERFACE)
+            assert all(f"class htb {0x6D6C + queue:x}:{job:x} " in classes for queue in range(1, 5))
+            assert client.status().changes_noticed == 0
+            set_queues(link.here, 2)
+            assert daemon.stop() == 0
+        assert tc(link.here, "-d", "qdisc", "show") == before
+
+
+def test_a_chosen_qdisc_of_a_queue_that_is_not_in_use_now_is_back(link, tmp_path):
+    def act():
+        tc_here(f"qdisc add dev {INTERFACE} parent 1:4 handle 8: pfifo limit 77")
+        before = shown(INTERFACE)
+        with Journal.locked(tmp_path / "journal") as journal, installed(journal) as qdisc:
+            qdisc.install()
+            set_queues(link.here, 2)
+            restore(journal)
+        set_queues(link.here, 4)
+        return before, shown(INTERFACE)
+
+    before, after = namespaces.inside(link.here, act)
+    assert sorted(after.splitlines()) == sorted(before.splitlines())
 
 
 def test_other_packets_and_those_of_other_jobs_are_not_in_its_classes(link, tmp_path):

@@ -12,16 +12,18 @@ was removed alone, and drops its packets.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from mltcp.core.errors import MltcpError, NotAvailableError
-from mltcp.pacing.tc.htb_qdisc import FIRST_JOB, OTHERS, TOP, HtbQdisc
+from mltcp.pacing.tc.htb_qdisc import FIRST_JOB, OTHERS, PACED, TOP, HtbQdisc
 from mltcp.pacing.tc.qdiscs import (
     HANDLE,
     ROOT,
     SAVEABLE,
+    AttachedQdisc,
     ClassUse,
     RootQdisc,
     SavedQdisc,
@@ -29,10 +31,13 @@ from mltcp.pacing.tc.qdiscs import (
     has_filters,
     qdiscs_of,
 )
-from mltcp.pacing.tc.rate_split import QueueUse, RateSplit
+from mltcp.pacing.tc.queue_use import QueueUseMeter
+from mltcp.pacing.tc.rate_split import RateSplit
+
+_log = logging.getLogger("mltcp.daemon")
 
 REBALANCE_S = 0.02
-"""The shortest period over which the use of queues is measured."""
+"""The shortest time between two samples of the use of queues."""
 
 MOST_QUEUES = 1024
 _ONE = 0x10000
@@ -54,6 +59,7 @@ class MqHtbQdisc(HtbQdisc):
         self._queues: list[int] = []
         self._rates_bps: dict[int, float] = {}
         self._splits: dict[int, RateSplit] = {}
+        self._meters: dict[int, QueueUseMeter] = {}
         self._applied_bps: dict[int, float] = {}
         self._use: dict[int, ClassUse] = {}
         self._allowed_bytes: dict[int, float] = {}
@@ -107,17 +113,12 @@ class MqHtbQdisc(HtbQdisc):
 
     def _put_trees(self, route: Any, index: int) -> None:
         """Add an HTB qdisc to each queue that has the kernel's default; others have chosen what else is there."""
-        queues = {}
-        for each in qdiscs_of(index):
-            if each.parent & 0xFFFF0000 == HANDLE and each.parent != ROOT:
-                queues[each.parent & 0xFFFF] = each
-        for queue in sorted(queues):
-            if queues[queue].is_default:
-                if queue > MOST_QUEUES:
-                    raise NotAvailableError(f"{self.interface}: expected at most {MOST_QUEUES} queues")
-                route.tc(
-                    "replace", "htb", index=index, parent=HANDLE | queue, handle=_tree(queue), default=OTHERS
-                )
+        for queue in sorted(each.parent & 0xFFFF for each in qdiscs_of(index) if _lacks_tree(each)):
+            if queue > MOST_QUEUES:
+                raise NotAvailableError(f"{self.interface}: expected at most {MOST_QUEUES} queues")
+            route.tc(
+                "replace", "htb", index=index, parent=HANDLE | queue, handle=_tree(queue), default=OTHERS
+            )
         self._queues = self._queues_with_trees(index)
 
     def _queues_with_trees(self, index: int) -> list[int]:
@@ -139,11 +140,24 @@ class MqHtbQdisc(HtbQdisc):
         raise NotAvailableError(f"{self.interface}: packets cannot be classified by mark: {error}")
 
     def state(self) -> str:
-        """As that of one HTB qdisc; a queue whose HTB qdisc another program has replaced is left to it."""
+        """As that of one HTB qdisc.
+
+        A queue whose HTB qdisc another program has replaced is left to it; one that the interface has had since
+        (``ethtool -L``) gets an HTB qdisc with the classes of all jobs.
+        """
         found = super().state()
-        if self._index is not None:
-            self._queues = self._queues_with_trees(self._index)
+        if found == PACED and (index := self._index) is not None:
+            if any(_lacks_tree(each) for each in qdiscs_of(index)):
+                self._follow_queues(index)
+            self._queues = self._queues_with_trees(index)
         return found
+
+    def _follow_queues(self, index: int) -> None:
+        self._complete()
+        for minor in sorted(self._rates_bps.keys() - self.left_alone):
+            self._splits[minor].follow(self._queues)
+            super().add_class(minor, self._rates_bps[minor])
+        _log.info("%s: jobs are paced in %d transmit queues now", self.interface, len(self._queues))
 
     # -- jobs' classes -----------------------------------------------------------------------------------------------
 
@@ -163,6 +177,7 @@ class MqHtbQdisc(HtbQdisc):
 
     def _forget(self, minor: int) -> None:
         """Forget what is known of a job's classes, which may be other ones from now on."""
+        self._meters.pop(minor, None)
         for kept in (self._applied_bps, self._use, self._allowed_bytes):
             for handle in [each for each in kept if each & 0xFFFF == minor]:
                 del kept[handle]
@@ -234,23 +249,29 @@ class MqHtbQdisc(HtbQdisc):
             self._allowed_bytes[minor] = self._allowed_bytes.get(minor, 0.0) + rate_bps / 8 * elapsed_s
 
     def _observe(self, minor: int, before: Mapping[int, ClassUse]) -> bool:
-        """Adapt a job's shares; whether it has sent anything."""
+        """Adapt a job's shares if a period of its measurement ends; whether it does."""
         allowed = self._allowed_bytes.get(minor, 0.0)
         if minor < FIRST_JOB or allowed <= 0:
             return False
-        use = {}
+        sent, backlog = {}, {}
         for queue in self._queues:
             handle = _tree(queue) | minor
             now, then = self._use.get(handle), before.get(handle)
             if now is not None and then is not None:
-                use[queue] = QueueUse((now.sent_bytes - then.sent_bytes) / allowed, now.backlog_bytes)
-        if not any(each.used or each.backlog_bytes for each in use.values()):
+                sent[queue], backlog[queue] = max(0, now.sent_bytes - then.sent_bytes), now.backlog_bytes
+        use = self._meters.setdefault(minor, QueueUseMeter()).add(allowed, sent, backlog)
+        if use is None:
             return False
         split = self._splits[minor]
         if set(split.shares) != set(self._queues):
-            split = self._splits[minor] = RateSplit(self._queues)
+            split.follow(self._queues)
         split.observe(use)
         return True
+
+
+def _lacks_tree(each: AttachedQdisc) -> bool:
+    """Whether it is the kernel's default for a queue of our mq."""
+    return each.is_default and each.parent != ROOT and each.parent & 0xFFFF0000 == HANDLE
 
 
 def _tree(queue: int) -> int:

@@ -57,7 +57,8 @@ class QdiscChange:
         attached = {each.parent: each for each in qdiscs.qdiscs_of(self.index)}
         for queue, saved in self.children:
             now = attached.get(root.handle | queue)
-            if now is not None and now.is_default:
+            # The kernel does not list the default of a queue that is not in use now (ethtool -L).
+            if now is None or now.is_default:
                 qdiscs.restore_qdisc(self.index, saved, root.handle | queue)
 
     def _now(self) -> qdiscs.RootQdisc | None:

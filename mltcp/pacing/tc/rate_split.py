@@ -13,7 +13,8 @@ queues together are those of the job's rate.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from mltcp.pacing.tc.queue_use import QueueUse
 
 IDLE = 0.001
 """A queue that has sent less than this share of the job's rate, and holds nothing back, is idle."""
@@ -25,21 +26,13 @@ _GAIN = 0.5
 _LEAST_BACKLOG_BYTES = 1500
 
 
-@dataclass(frozen=True)
-class QueueUse:
-    """The part of the job's rate that a queue has used in a period, and the bytes that it holds back at its end."""
-
-    used: float
-    backlog_bytes: int
-
-
 class RateSplit:
     """The shares of one job's rate, by queue.
 
     Until its first packets each queue has the whole rate: nothing is known, and the interface bounds them together.
     Later the shares of queues in use add up to 1; an idle one keeps a floor, so that a flow that moves there is not
-    starved until the next period. The job exceeds its rate by at most the floors of the queues that its flows have
-    moved to, and for one period.
+    starved until the period ends (queue_use.py). The job exceeds its rate by at most the floors of the queues that its
+    flows have moved to, and for one period.
     """
 
     def __init__(self, queues: Iterable[int]) -> None:
@@ -61,6 +54,14 @@ class RateSplit:
         """The queues that were in use when any was last; all of them before."""
         return self._active or set(self._shares)
 
+    def follow(self, queues: Iterable[int]) -> None:
+        """Divide over these queues from now on; a new one begins as idle, or with the whole rate as the others."""
+        before = self._shares
+        self._shares = dict.fromkeys(queues, 1.0)
+        new = self.floor if self._active else 1.0
+        self._shares = {queue: before.get(queue, new) for queue in self._shares}
+        self._active &= self._shares.keys()
+
     def observe(self, use: Mapping[int, QueueUse]) -> None:
         """Adapt the shares to a period; one without traffic, such as the pause of an iteration, changes nothing."""
         active = {
@@ -69,7 +70,9 @@ class RateSplit:
         if not active:
             return
         limited = {queue for queue in active if self._is_limited(queue, use[queue])}
-        if limited and sum(use[queue].used for queue in active) > _LESS_THAN_ITS_RATE:
+        used = sum(use[queue].used for queue in active)
+        # At a low rate a period may be shorter than one packet takes: all is held back, and nothing is sent.
+        if limited and (used > _LESS_THAN_ITS_RATE or used == 0):
             self._divide(use, active, limited)
         else:
             self._keep_proportions(use, active)

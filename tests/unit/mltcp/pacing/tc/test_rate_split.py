@@ -2,7 +2,8 @@
 
 import pytest
 
-from mltcp.pacing.tc.rate_split import QueueUse, RateSplit
+from mltcp.pacing.tc.queue_use import QueueUse
+from mltcp.pacing.tc.rate_split import RateSplit
 
 QUEUES = range(1, 5)
 
@@ -88,3 +89,29 @@ def test_a_single_queue_has_the_whole_rate_always():
     settle(split, greedy(q1=2))
     settle(split, {})
     assert split.shares == {1: 1.0}
+
+
+def test_where_all_is_held_back_and_nothing_was_sent_the_rate_goes_to_what_is_held_back():
+    split = RateSplit(QUEUES)
+    settle(split, greedy(q1=1))
+    for _ in range(30):
+        split.observe({2: QueueUse(0.0, 300_000), 4: QueueUse(0.0, 100_000)})
+    assert {queue: split.shares[queue] for queue in (2, 4)} == pytest.approx({2: 0.75, 4: 0.25}, abs=0.01)
+    assert split.active == {2, 4}
+
+
+def test_of_other_queues_known_ones_keep_their_shares_and_new_ones_begin_idle():
+    split = RateSplit(QUEUES)
+    settle(split, greedy(q1=1, q2=1))
+    split.follow(range(1, 9))
+    assert split.floor == 1 / 16
+    assert [split.shares[queue] for queue in (1, 2, 3, 8)] == pytest.approx([0.5, 0.5, 1 / 8, 1 / 16])
+    sent = settle(split, greedy(q1=1, q8=1), periods=10)
+    assert max(sent) <= 1.0 + split.floor
+    assert sent[-1] == pytest.approx(1.0, abs=0.01)
+
+
+def test_of_other_queues_all_have_the_whole_rate_until_the_first_packets():
+    split = RateSplit(QUEUES)
+    split.follow(range(3, 7))
+    assert split.shares == dict.fromkeys(range(3, 7), 1.0)
