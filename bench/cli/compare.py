@@ -28,7 +28,11 @@ from bench.compare.results.journal import keep_in, read_result
 from bench.compare.results.results import CompareResult, compare_result
 from bench.compare.results.runs import Change
 from bench.compare.snapshot import DemandingJob, Snapshot, contest_of
+from bench.compare.trace.lab_hosts import LabTraceSource
 from bench.compare.trace.trace import TracePlan
+from bench.compare.trace.trace_hosts import TraceSource
+from bench.hosts.hosts_file import load_hosts_file
+from bench.hosts.trace_hosts import RemoteTraceSource
 from bench.lab.link import Link
 from bench.lab.two_tier import TwoTier
 from bench.workloads.phases import parse_change
@@ -51,6 +55,7 @@ examples:
   mltcp-bench compare --trace docs/traces/live-contention.csv --policies greedy,srsf-first-full -o live
   mltcp-bench compare --set snapshot1 -o report              pictures, report.html and result.json in that directory
   mltcp-bench compare --set snapshot1 --hosts hosts.json --policies isolated,fair,mltcp_cubic -o report   by ssh
+  mltcp-bench compare --trace poisson --hosts hosts.json --rate 10gbit --policies isolated,themis,themis+cassini
   mltcp-bench compare --from report/result.json -o again     the pictures and the report of an earlier run
 
 A --trace that is a table with the columns job_id, arrival_s, workload and alpha or deadline_s (as those of
@@ -173,8 +178,8 @@ def _add_cluster(command: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the comparison and print its result; returns the exit status."""
-    if options.hosts is not None and (options.trace is not None or options.document is not None):
-        raise UsageError("--hosts: expected with --set or --jobs, got it with --trace or --from")
+    if options.hosts is not None:
+        _check_hosts(options)
     if compare_contention.is_contention(options.trace):
         if options.policies == _POLICIES:
             options.policies = compare_contention.POLICIES
@@ -190,6 +195,20 @@ def execute(options: argparse.Namespace) -> int:
     else:
         print_report(result, COMPARE, files=written)
     return 0
+
+
+def _check_hosts(options: argparse.Namespace) -> None:
+    """Raise UsageError for arguments that describe a lab, or that need one."""
+    if options.document is not None:
+        raise UsageError("--hosts: expected without --from, which runs nothing")
+    if compare_contention.is_contention(options.trace) or compare_jobs.is_whole_jobs(options.trace):
+        raise UsageError(
+            "--hosts: expected a trace of a set's jobs, such as --trace poisson: whole jobs, which stop and go on "
+            f"elsewhere, run in the lab or under mltcp-placement serve, got --trace {options.trace}"
+        )
+    for name in ("racks", "servers", "slots"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name}: expected without --hosts, whose file tells the hosts and switches")
 
 
 def _run(options: argparse.Namespace) -> CompareResult:
@@ -237,11 +256,11 @@ def _run_trace(options: argparse.Namespace) -> CompareResult:
     from bench.compare.trace import trace as compare_trace
     from placement.traces import sets
 
-    plan = trace_plan_of(options)
+    plan, source = trace_plan_of(options), trace_source_of(options)
     trace = compare_trace.first_jobs(sets.load(options.trace), options.first or _FIRST)
     keep = keep_in(options.output)
     with progress(compare_trace.total_iterations(trace, plan), plan.repeat) as step:
-        return compare_result([compare_trace.compare_trace(trace, plan, step, keep)])
+        return compare_result([compare_trace.compare_trace(trace, plan, source, step, keep)])
 
 
 def trace_plan_of(options: argparse.Namespace) -> TracePlan:
@@ -257,18 +276,28 @@ def trace_plan_of(options: argparse.Namespace) -> TracePlan:
         raise UsageError("--change: expected with --set or --jobs, got it with --trace")
     return TracePlan(
         approaches=parse_approaches(options.policies, options.control),
-        shape=TwoTier(
-            racks=_given(options.racks, _RACKS),
-            servers=_given(options.servers, _SERVERS),
-            slots=_given(options.slots, _SLOTS),
-        ),
         iterations=options.iterations,
         repeat=options.repeat,
         placement=options.placement,
         seed=options.seed,
-        ecn_by=options.ecn_by,
         retry_busy=retry_busy_of(options),
     )
+
+
+def trace_source_of(options: argparse.Namespace) -> TraceSource:
+    """The servers that the arguments ask for: a two-tier lab, or real hosts.
+
+    Raises:
+        UsageError: the hosts file is malformed, or a value is out of range.
+    """
+    if options.hosts is not None:
+        return RemoteTraceSource(load_hosts_file(options.hosts), link_of(options).rate_bps)
+    shape = TwoTier(
+        racks=_given(options.racks, _RACKS),
+        servers=_given(options.servers, _SERVERS),
+        slots=_given(options.slots, _SLOTS),
+    )
+    return LabTraceSource(shape, options.ecn_by)
 
 
 def _given(value: int | None, default: int) -> int:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 from typing import Any
 
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.json_files import read_json
+from mltcp.core.quantities import parse_rate_bps
 
 _REQUIRED = ("name", "address", "interface")
-_OPTIONAL = ("slots", "gpus", "python", "ssh")
+_OPTIONAL = ("slots", "gpus", "python", "ssh", "switch")
+SWITCH, CORE = "switch", "core"
+"""The switch of hosts that name none, and the one above all others where there are several."""
+
 _MOST_SLOTS = 1024
 # With a job's name it must fit a job's name in the kernel's map, of 31 characters.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")
@@ -32,6 +36,7 @@ class RemoteHost:
         gpus: CUDA identifiers of its GPUs, one per slot; empty for a host without GPUs.
         python: the interpreter there, in whose environment this package is installed.
         ssh: the destination for ssh; the address by default.
+        switch: the name of the switch that it is connected to; empty: all such hosts are on one.
     """
 
     name: str
@@ -41,6 +46,7 @@ class RemoteHost:
     gpus: tuple[str, ...] = ()
     python: str = "python3"
     ssh: str = ""
+    switch: str = ""
 
     @property
     def destination(self) -> str:
@@ -50,10 +56,17 @@ class RemoteHost:
 
 @dataclass(frozen=True)
 class HostsFile:
-    """The hosts, in order, and the options with which ssh is called for all of them."""
+    """What a hosts file says.
+
+    Attributes:
+        hosts: in order.
+        ssh_options: with which ssh is called for all of them.
+        uplinks_bps: if there are several switches, the rate of the link of each to the core.
+    """
 
     hosts: tuple[RemoteHost, ...]
     ssh_options: tuple[str, ...] = ()
+    uplinks_bps: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def slots(self) -> int:
@@ -62,7 +75,7 @@ class HostsFile:
 
 
 def load_hosts_file(path: Path) -> HostsFile:
-    """Read ``{"hosts": [{"name", "address", "interface", ...}], "ssh_options": [...]}``.
+    """Read ``{"hosts": [{"name", "address", "interface", ...}], "ssh_options": [...], "uplinks": {...}}``.
 
     Raises:
         UsageError: the file cannot be read or is malformed; the message names the file, the field and the value.
@@ -77,16 +90,37 @@ def load_hosts_file(path: Path) -> HostsFile:
 def _hosts_file(document: Any) -> HostsFile:
     if not isinstance(document, Mapping) or not isinstance(document.get("hosts"), list):
         raise UsageError(f'expected {{"hosts": [...]}}, got {shown(document)}')
-    _check_fields(document, ("hosts",), ("ssh_options",), "")
+    _check_fields(document, ("hosts",), ("ssh_options", "uplinks"), "")
     hosts = tuple(_host(each, f"hosts[{at}]") for at, each in enumerate(document["hosts"]))
     if len(hosts) < 2:
         raise UsageError(f"hosts: expected 2 or more, got {len(hosts)}")
-    for field in ("name", "address"):
-        values = [getattr(host, field) for host in hosts]
+    for name in ("name", "address"):
+        values = [getattr(host, name) for host in hosts]
         for value in values:
             if values.count(value) > 1:
-                raise UsageError(f"hosts: {field}: expected distinct ones, got {value!r} more than once")
-    return HostsFile(hosts, _texts(document.get("ssh_options", []), "ssh_options"))
+                raise UsageError(f"hosts: {name}: expected distinct ones, got {value!r} more than once")
+    options = _texts(document.get("ssh_options", []), "ssh_options")
+    return HostsFile(hosts, options, _uplinks(document.get("uplinks", {}), hosts))
+
+
+def _uplinks(document: Any, hosts: Sequence[RemoteHost]) -> Mapping[str, int]:
+    """The rate of each switch's uplink, which all switches have if there are several."""
+    if not isinstance(document, Mapping):
+        raise UsageError(f'uplinks: expected an object, such as {{"rack1": "40gbit"}}, got {shown(document)}')
+    switches = dict.fromkeys(host.switch or SWITCH for host in hosts)
+    if CORE in switches:
+        raise UsageError(f"hosts: switch: expected any other name than {CORE!r}, which is above all switches")
+    for name in document:
+        if name not in switches:
+            raise UsageError(f"uplinks: expected {', '.join(switches)}, got {shown(name)}")
+    needed = switches if len(switches) > 1 else ()
+    for name in needed:
+        if name not in document:
+            raise UsageError(f"uplinks.{name}: expected the rate of its uplink, got none")
+    return {
+        name: parse_rate_bps(_text(document[name], f"uplinks.{name}"), field=f"uplinks.{name}", lowest=1)
+        for name in needed
+    }
 
 
 def _host(document: Any, where: str) -> RemoteHost:
@@ -109,6 +143,9 @@ def _host(document: Any, where: str) -> RemoteHost:
         gpus=gpus,
         python=_text(document.get("python", "python3"), f"{where}.python"),
         ssh=_text(document.get("ssh", document["address"]), f"{where}.ssh"),
+        switch=_matching(document["switch"], _NAME, "1 to 15 letters, digits or ._-", f"{where}.switch")
+        if "switch" in document
+        else "",
     )
 
 

@@ -91,7 +91,7 @@ class RemoteHosts:
                 session.take_files(host, place.environment)
         loads = session.loads()
         self._loads += loads.values()
-        uses = tuple(_host_use(name, each, loads[name]) for name, each in found.items())
+        uses = tuple(host_use(name, each, loads[name]) for name, each in found.items())
         return GroupOutcome(results, self._link_use(found, group, epoch_ns, duration_ns), uses)
 
     def _job(self, policy: Policy, index: int, environment: Environment) -> PlacedJob:
@@ -158,33 +158,43 @@ class RemoteSource:
         for contest in contests:
             two_sided(self._hosts.hosts, len(contest.jobs), contest.ranks)
             for approach in contest.approaches:
-                _check_pacing(approach.policy)
+                check_pacing(approach.policy)
 
     @contextmanager
     def opened(self, approaches: Sequence[Approach]) -> Iterator[Provide]:
-        """Start the agents of all hosts, which must have the congestion controls of the approaches.
+        """Start the agents of all hosts; see `connected_session`."""
+        with connected_session(self._hosts, approaches) as (session, shared):
 
-        The gate and the placement service run here; sshd forwards their sockets to all hosts.
+            @contextmanager
+            def provide(contest: Contest) -> Iterator[HostProvider]:
+                yield RemoteHosts(contest, self._hosts, session, shared.here)
 
-        Raises:
-            HostError: a host cannot be used, lacks a congestion control, or its sshd forwards no socket.
-        """
-        sockets = dict.fromkeys(name for approach in approaches for name in sockets_of(approach))
-        with tempfile.TemporaryDirectory(prefix="mltcp-hosts-") as directory:
-            shared = SharedDirectory(Path(directory), tuple(sockets))
-            with connected(self._hosts, shared) as agents:
-                session = Session(agents, shared)
-                session.check_controls(list(dict.fromkeys(each.policy.control for each in approaches)))
-                session.check_sockets()
-
-                @contextmanager
-                def provide(contest: Contest) -> Iterator[HostProvider]:
-                    yield RemoteHosts(contest, self._hosts, session, shared.here)
-
-                yield provide
+            yield provide
 
 
-def _check_pacing(policy: Policy) -> None:
+@contextmanager
+def connected_session(
+    hosts: HostsFile, approaches: Sequence[Approach]
+) -> Iterator[tuple[Session, SharedDirectory]]:
+    """The agents of all hosts, which must have the congestion controls of the approaches; they end with the context.
+
+    The gate and the placement service run here, in the directory; sshd forwards their sockets to all hosts.
+
+    Raises:
+        HostError: a host cannot be used, lacks a congestion control, or its sshd forwards no socket.
+    """
+    sockets = dict.fromkeys(name for approach in approaches for name in sockets_of(approach))
+    with tempfile.TemporaryDirectory(prefix="mltcp-hosts-") as directory:
+        shared = SharedDirectory(Path(directory), tuple(sockets))
+        with connected(hosts, shared) as agents:
+            session = Session(agents, shared)
+            session.check_controls(list(dict.fromkeys(each.policy.control for each in approaches)))
+            session.check_sockets()
+            yield session, shared
+
+
+def check_pacing(policy: Policy) -> None:
+    """Raise UsageError for a policy that a daemon paces."""
     if policy.pacing is not None and not policy.pacing.by_socket:
         raise UsageError(
             f"--policies: expected {policy.name}@by=socket with --hosts, got {policy.name!r}, whose daemon runs "
@@ -192,7 +202,8 @@ def _check_pacing(policy: Policy) -> None:
         )
 
 
-def _host_use(name: str, found: Measurement, other_load: float) -> HostUse:
+def host_use(name: str, found: Measurement, other_load: float) -> HostUse:
+    """The counters of a host, from what its agent has measured."""
     return HostUse(
         name,
         found.sent_bytes,

@@ -113,16 +113,27 @@ class Session:
         return self.on_all(ReadLoad())
 
     def place(
-        self, hosts: Sequence[RemoteHost], environment: Callable[[int], tuple[tuple[str, str], ...]]
+        self,
+        hosts: Sequence[RemoteHost],
+        environment: Callable[[int], tuple[tuple[str, str], ...]],
+        slots: Sequence[int] | None = None,
     ) -> tuple[RankPlace, ...]:
-        """The places of a job's ranks, which meet at a store of rank 0; `environment` is that of a rank."""
+        """The places of a job's ranks, which meet at a store of rank 0.
+
+        Args:
+            hosts: of the ranks.
+            environment: of a rank.
+            slots: of the ranks on their hosts, which have GPUs by slot; None: the first ones of each host.
+        """
         port = self.agent(hosts[0]).request(FindPort())
+        if slots is None:
+            slots = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
         return tuple(
             RankPlace(
                 None,
                 host.interface,
                 host.address,
-                environment=(*_gpu_variables(host, hosts[:rank].count(host)), *environment(rank)),
+                environment=(*_gpu_variables(host, slots[rank]), *environment(rank)),
                 meeting=(hosts[0].address, port),
             )
             for rank, host in enumerate(hosts)
@@ -130,14 +141,14 @@ class Session:
 
     def launcher(
         self,
-        hosts: Sequence[Sequence[RemoteHost]],
+        hosts: Sequence[Sequence[RemoteHost]] | Mapping[int, Sequence[RemoteHost]],
         control: str,
         law: Callable[[str], KernelJob],
     ) -> RankLauncher:
         """A launcher of ranks on these hosts, by the number of the job and of the rank.
 
         Args:
-            hosts: of each rank of each job.
+            hosts: of each rank of each job, by the number of the job.
             control: the congestion control of all connections.
             law: the entry in the kernel's map, for the name of a job on a host.
         """

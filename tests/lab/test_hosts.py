@@ -63,10 +63,10 @@ def left(hosts):
     return [pid for name in NAMES for pid in processes_in(hosts.namespace(name))] + cgroups
 
 
-def running(hosts):
+def running(hosts, arguments=LONG):
     """A long command under way: its agents and ranks are on all hosts, and have connections to each other."""
     process = subprocess.Popen(
-        hosts.command(*LONG),
+        hosts.command(*arguments),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -129,6 +129,62 @@ def test_cassini_and_the_gate_reach_the_ranks_through_ssh(hosts):
     assert all(len(job["iteration_s"]) == 12 for run in runs.values() for job in run["jobs"])
     assert not left(hosts)
     assert not [*Path("/tmp").glob("mltcp-*.placement"), *Path("/tmp").glob("mltcp-*.gate")]
+
+
+def trace_file(directory, *jobs):
+    """A trace of jobs by their workers, each later than the one before, at line rate for 3 ms of 10."""
+    phases = [{"duration_s": 0.07, "bandwidth_bps": 0}, {"duration_s": 0.03, "bandwidth_bps": 50e9}]
+    named = [
+        {"name": f"j{number}", "workers": workers, "iterations": 100, "arrival_s": number, "phases": phases}
+        for number, workers in enumerate(jobs)
+    ]
+    path = directory / "trace.json"
+    path.write_text(json.dumps({"name": "trace", "source": "", "capacity_gbps": 50, "jobs": named}))
+    return str(path)
+
+
+def on_two_switches(hosts):
+    """Have the hosts file say that a and c are on one switch, b and d on another."""
+    hosts.write(
+        **{name: {"switch": switch} for name, switch in zip(NAMES, ("x", "y", "x", "y"), strict=True)}
+    )
+    document = json.loads(hosts.file.read_text())
+    hosts.file.write_text(json.dumps(document | {"uplinks": {"x": "300mbit", "y": "150mbit"}}))
+
+
+def test_a_trace_is_placed_on_hosts_and_runs_to_its_end(hosts, tmp_path):
+    on_two_switches(hosts)
+    policies = "isolated,fair,themis+cassini,lwf-1+srsf-1"
+    trace = trace_file(tmp_path, 2, 2)
+    done = hosts.run(
+        *("compare", "--trace", trace, "--policies", policies),
+        *("--iterations", "6", "--repeat", "1", "--json"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    (measured,) = json.loads(done.stdout)["sets"]
+    assert measured["setting"]["uplink_y_bps"] == 150_000_000
+    assert [host["name"] for host in measured["hosts"]] == list(NAMES)
+    runs = {run["approach"]: run for run in measured["runs"]}
+    for run in runs.values():
+        assert all(len(job["iteration_s"]) == 6 for job in run["jobs"])
+        assert sum(each["sent_bytes"] for each in run["hosts"]) > 1_000_000
+    # First-fit fills switches, and both jobs find one of their own.
+    assert [job["servers"] for job in runs["fair"]["jobs"]] == [["a", "c"], ["b", "d"]]
+    assert {shift["job"] for shift in runs["themis+cassini"]["shifts"]} <= {"j0", "j1"}
+    assert not left(hosts)
+
+
+def test_a_host_that_is_lost_during_a_trace_is_named(hosts, tmp_path):
+    on_two_switches(hosts)
+    arguments = ("--policies", "fair", "--iterations", "5000", "--repeat", "1")
+    process = running(hosts, ["compare", "--trace", trace_file(tmp_path, 4), *arguments])
+    os.kill(hosts.agents()["d"], signal.SIGKILL)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert error.startswith("mltcp-bench: host d: its agent has ended")
+    assert error.count("\n") == 1
+    assert not left(hosts)
 
 
 def test_a_host_to_which_no_socket_is_forwarded_is_named(hosts):

@@ -19,9 +19,9 @@ from pathlib import Path
 from bench.compare.coordination.coordinator import Coordinator, PlacedDemand
 from bench.compare.coordination.server_process import server_process
 from bench.compare.results.runs import Shift
-from bench.lab.two_tier import CORE, TwoTier, rack_name, server_name
 from mltcp.core.errors import MltcpError
 from placement.client.client import Client
+from placement.model.cluster import Cluster
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import profile_message
 
@@ -62,17 +62,25 @@ def dumbbell_network(hosts: Sequence[tuple[str, str]], rate_bps: int) -> Network
     return Network(tuple(hosts), (("left", "right", rate_bps),))
 
 
-def two_tier_network(shape: TwoTier) -> Network:
-    """The network of a two-tier lab: servers are switches below the racks, and their uplinks are the NICs."""
-    slots: list[tuple[str, str]] = []
-    uplinks: list[tuple[str, str, int]] = []
-    for rack in range(shape.racks):
-        for server in range(shape.servers):
-            name = server_name(rack, server)
-            uplinks.append((name, rack_name(rack), shape.nic.rate_bps))
-            slots += [(slot_name(name, slot), name) for slot in range(shape.slots)]
-        uplinks.append((rack_name(rack), CORE, shape.uplink.rate_bps))
-    return Network(tuple(slots), tuple(uplinks))
+def cluster_network(cluster: Cluster, rate_bps: int) -> Network:
+    """The network of a cluster whose GPUs are slots: servers are switches, and their uplinks are the NICs.
+
+    Args:
+        cluster: the servers and switches.
+        rate_bps: of a link of speed 1.
+    """
+    slots = [
+        (slot_name(server.name, slot), server.name)
+        for server in cluster.servers
+        for slot in range(len(server.gpus))
+    ]
+    nics = [(each.name, each.switch, int(each.nic_speed * rate_bps)) for each in cluster.servers]
+    uplinks = [
+        (each.name, each.above, int(each.uplink_speed * rate_bps))
+        for each in cluster.switches
+        if each.above is not None
+    ]
+    return Network(tuple(slots), (*nics, *uplinks))
 
 
 def slot_name(server: str, slot: int) -> str:

@@ -1,4 +1,4 @@
-"""The executor that runs the jobs of a trace as real processes, on the servers of the two-tier lab."""
+"""The executor that runs the jobs of a trace as real processes, on the servers of a lab or on real hosts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from itertools import count
 
 from bench.compare.approaches.approach import Approach
 from bench.compare.coordination.coordination import Coordination, coordinated
-from bench.compare.coordination.service import two_tier_network
+from bench.compare.coordination.service import cluster_network
 from bench.compare.launch import check_control
 from bench.compare.results.runs import JobRun, Shift
 from bench.compare.trace.live_launch import LiveLauncher, LiveSettings
-from bench.lab.two_tier import two_tier_cluster
 from bench.workloads.job import JobResult
 from bench.workloads.launch.open_run import Event, Iterated, OpenRun, open_run
 from placement.policies.schedulers.scheduling_policy import Decision
@@ -30,7 +29,7 @@ class LiveJob:
 
     Attributes:
         start: the GPUs, and the work that was left.
-        number: of the job in the lab.
+        number: of the job among those that run.
         iterations_done: since this start.
         iteration_s: the duration of each iteration, over all starts.
         began_s: when each of them began, from the beginning of the run.
@@ -62,10 +61,12 @@ def live_executor(
         MltcpError: the gate or the placement service did not start.
     """
     with ExitStack() as stack:
-        shape = settings.shape
-        speeds = {link.name: link.speed for link in two_tier_cluster(shape).links}
-        network = two_tier_network(shape)
-        coordination = stack.enter_context(coordinated(approach, network, shape.nic.rate_bps, speeds))
+        hosts = settings.hosts
+        speeds = {link.name: link.speed for link in hosts.cluster.links}
+        network = cluster_network(hosts.cluster, hosts.rate_bps)
+        coordination = stack.enter_context(
+            coordinated(approach, network, hosts.rate_bps, speeds, hosts.directory)
+        )
         ranks = stack.enter_context(open_run())
         executor = LiveExecutor(settings, approach, coordination, ranks, on_iteration)
         stack.callback(executor.close)

@@ -14,8 +14,10 @@ from bench.workloads.launch.launch import PlacedJob, job_result, let_exit
 from bench.workloads.launch.launched_rank import (
     LaunchedRank,
     RankFailure,
+    RankLauncher,
     blamed,
     kill_ranks,
+    launch_rank,
     received,
     store_directory,
     tell,
@@ -83,8 +85,8 @@ class OpenRun:
         """The jobs that run."""
         return tuple(self._members)
 
-    def start(self, job: int, placed: PlacedJob) -> None:
-        """Start the processes of a job; it begins to iterate when all are ready.
+    def start(self, job: int, placed: PlacedJob, launcher: RankLauncher = launch_rank) -> None:
+        """Start the processes of a job, on this machine by default; it begins to iterate when all are ready.
 
         Raises:
             ValueError: a job of that number runs.
@@ -95,7 +97,7 @@ class OpenRun:
         store = self._directory / f"store-{self._launched}"
         self._launched += 1
         member = self._members[job] = _Member(placed.spec, [])
-        member.ranks.extend(placed.launch(job, store))
+        member.ranks.extend(placed.launch(job, store, launcher))
 
     def stop(self, job: int) -> None:
         """Kill the processes of a job."""

@@ -33,7 +33,10 @@ def test_defaults(tmp_path):
         ("{", "expected a JSON document"),
         ([], 'expected {"hosts": [...]}, got []'),
         ({"hosts": [A]}, "hosts: expected 2 or more, got 1"),
-        ({"hosts": [A, B], "ssh_option": []}, "top level: expected hosts, ssh_options, got 'ssh_option'"),
+        (
+            {"hosts": [A, B], "ssh_option": []},
+            "top level: expected hosts, ssh_options, uplinks, got 'ssh_option'",
+        ),
         ({"hosts": [A, B], "ssh_options": "-v"}, "ssh_options: expected a list of texts, got '-v'"),
         ({"hosts": [A, 5]}, "hosts[1]: expected an object, got 5"),
         ({"hosts": [A, B | {"slot": 1}]}, "hosts[1]: expected name, address, interface, slots, gpus"),
@@ -55,6 +58,15 @@ def test_defaults(tmp_path):
             "hosts[1].ssh: expected a text that does not begin",
         ),
         ({"hosts": [A, B | {"python": "a\nb"}]}, "hosts[1].python: expected a text"),
+        ({"hosts": [A, B | {"switch": "-r1"}]}, "hosts[1].switch: expected 1 to 15 letters"),
+        ({"hosts": [A, B | {"switch": "core"}]}, "hosts: switch: expected any other name than 'core'"),
+        ({"hosts": [A, B | {"switch": "r1"}]}, "uplinks.switch: expected the rate of its uplink, got none"),
+        ({"hosts": [A, B], "uplinks": {"r1": "1gbit"}}, "uplinks: expected switch, got 'r1'"),
+        ({"hosts": [A, B], "uplinks": []}, "uplinks: expected an object"),
+        (
+            {"hosts": [A, B | {"switch": "r1"}], "uplinks": {"switch": "1gbit", "r1": "fast"}},
+            "uplinks.r1: expected a number with unit",
+        ),
     ],
 )
 def test_a_mistake_is_named_with_its_place(tmp_path, document, message):
@@ -70,7 +82,9 @@ def test_a_mistake_is_named_with_its_place(tmp_path, document, message):
     [
         (["contend", "--policies", "cubic"], "hosts: slots: expected 2 on the first half"),
         (["contend", "--jobs", "vgg16", "--policies", "dcqcn"], "--policies: expected dcqcn@by=socket"),
-        (["compare", "--trace", "poisson"], "--hosts: expected with --set or --jobs"),
+        (["compare", "--trace", "poisson"], "poisson: job1-XLM: expected at most 2 workers, got 7"),
+        (["compare", "--trace", "poisson", "--racks", "2"], "--racks: expected without --hosts"),
+        (["compare", "--from", "result.json"], "--hosts: expected without --from"),
         (["contention", "--jobs", "1..4"], "hosts: slots: expected 4 on the first half"),
         (["allreduce", "--ranks", "9"], "--ranks: expected 1 to 2, the slots of the hosts, got 9"),
     ],

@@ -119,7 +119,7 @@ def executor_of(monkeypatch):
     monkeypatch.setattr(live, "LiveLauncher", Launcher)
 
     def made(name="fair", control=CONTROL):
-        settings = LiveSettings(None, SHAPE, None, 10**9, TraceScale(ITERATION_S / 0.1, 0.1))
+        settings = LiveSettings(None, 10**9, TraceScale(ITERATION_S / 0.1, 0.1))
         coordination = SimpleNamespace(decisions_s=(0.5,), shifts=())
         ranks = ScriptedRanks(clock, control)
         approach = parse_approach(name, CONTROL)

@@ -3,6 +3,7 @@
 import pytest
 
 from bench.compare.approaches.approach import parse_approaches
+from bench.compare.trace.lab_hosts import LabTraceSource
 from bench.compare.trace.trace import TracePlan, compare_trace, first_jobs, total_iterations
 from bench.lab.two_tier import TwoTier
 from mltcp.core.demand import Demand, Phase
@@ -16,31 +17,36 @@ def trace_of(*workers, iterations=100):
     return JobSet("trace", "", 50.0, tuple(jobs))
 
 
-def plan_of(policies="isolated,fair", shape=None):
-    return TracePlan(
-        parse_approaches(policies, "reno"), shape or TwoTier(racks=2, servers=2, slots=1), 20, repeat=3
-    )
+SMALL = TwoTier(racks=2, servers=2, slots=1)
+
+
+def plan_of(policies="isolated,fair"):
+    return TracePlan(parse_approaches(policies, "reno"), 20, repeat=3)
 
 
 @pytest.mark.parametrize(
-    ("trace", "plan", "message"),
+    ("trace", "plan", "shape", "message"),
     [
-        (trace_of(1, 5), plan_of(), "trace: j1: expected at most 4 workers, got 5"),
+        (trace_of(1, 5), plan_of(), SMALL, "trace: j1: expected at most 4 workers, got 5"),
         (
             trace_of(1),
             plan_of("fair,mltcp_dcqcn"),
+            SMALL,
             "--policies: expected mltcp_dcqcn@by=socket, since no daemon .* got mltcp_dcqcn",
         ),
         (
             trace_of(*[1] * 300),
-            plan_of(shape=TwoTier(racks=8, servers=8, slots=8)),
+            plan_of(),
+            TwoTier(racks=8, servers=8, slots=8),
             "trace: jobs: expected at most .* got 300",
         ),
     ],
 )
-def test_what_the_lab_cannot_run_is_refused(trace, plan, message):
+def test_what_the_lab_cannot_run_is_refused(trace, plan, shape, message):
     with pytest.raises(UsageError, match=message):
-        compare_trace(trace, plan, lambda approach, repeat: None, lambda measured: None)
+        compare_trace(
+            trace, plan, LabTraceSource(shape), lambda approach, repeat: None, lambda measured: None
+        )
 
 
 def test_the_number_of_iterations_of_a_comparison():
