@@ -9,7 +9,7 @@ from itertools import groupby
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.warm.client import WarmServer
+from bench.warm.client import WarmServer
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would every program they test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

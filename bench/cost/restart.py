@@ -29,6 +29,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.cost.benchmark import Row
+from bench.warm.trainings import forked_trainings
 from bench.workloads.elastic.engine_job import EngineEvents, EngineTraining, Event
 from bench.workloads.elastic.training_job import JobOptions, read_losses
 from collectives.elastic.checkpoints.checkpoint_directory import progress_of
@@ -74,6 +75,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-kills", action="store_true", help="stop every run at a step boundary")
     parser.add_argument("--lab", action="store_true", help="hosts are network namespaces (needs root)")
+    parser.add_argument(
+        "--forked",
+        action="store_true",
+        help="processes are forked with torch imported, as whole jobs in the lab are",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of places and kills (default 0)")
 
 
@@ -81,6 +87,8 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
     """Run the restarts; a row for each way to end a run, and one about the samples."""
     counts = _rank_counts(options)
     with tempfile.TemporaryDirectory(prefix="mltcp-restart-") as directory, ExitStack() as stack:
+        if options.forked:
+            stack.enter_context(forked_trainings())
         engine = stack.enter_context(_engine(options.lab, Path(directory) / "logs"))
         training = EngineTraining(
             EngineEvents(engine), "restart", _job_options(options, Path(directory) / "job")

@@ -63,7 +63,7 @@ LAYERS = {
     ),
     "placement.service": ("protocol", "state", "contention", "context", "deciding", "decisions", "agents"),
     "bench": (
-        *("lab", "workloads", "compare", "hosts", "async_sgd", "async_jobs", "sensitivity"),
+        *("warm", "lab", "workloads", "compare", "hosts", "async_sgd", "async_jobs", "sensitivity"),
         *("allreduce", "bulk", "contention", "perf", "cost", "soak", "slurm", "cli"),
     ),
     "bench.compare": (

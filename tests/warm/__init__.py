@@ -1,1 +1,1 @@
-"""Interpreters that are forked with their modules imported, where a test would start a new one."""
+"""Marks of tests that start interpreters with their modules imported (bench/warm)."""

@@ -2,9 +2,10 @@
 
 import pytest
 
-_OPTIMIZERS = "torch._dynamo"  # which the first one of a process imports
+from bench.warm.trainings import OPTIMIZERS, TORCHRUN, TRAININGS
+
 _RANKS = (
-    _OPTIMIZERS,
+    OPTIMIZERS,
     "bench.workloads.kinds.phased_replay",
     "bench.workloads.kinds.replay",
     "bench.workloads.kinds.training",
@@ -12,15 +13,14 @@ _RANKS = (
     "bench.workloads.parameter_server.malleable.preload",
     "collectives.group.group_factory",
 )
-_TORCHRUN = ("torch.distributed.run", "placement.engines.node", "placement.engines.rank")
 
-torchruns = pytest.mark.warm(*_TORCHRUN)
+torchruns = pytest.mark.warm(*TORCHRUN)
 """Jobs under torchrun."""
 
-trainings = pytest.mark.warm(*_TORCHRUN, _OPTIMIZERS, "bench.workloads.elastic.training_job")
+trainings = pytest.mark.warm(*TRAININGS)
 """Trainings under torchrun."""
 
-replays = pytest.mark.warm(*_TORCHRUN, "bench.workloads.replay")
+replays = pytest.mark.warm(*TORCHRUN, "bench.workloads.replay")
 """Replays of jobs under torchrun, or started by hand."""
 
 

@@ -14,6 +14,7 @@ from bench.compare.contention_jobs.measure import measure
 from bench.lab.lab import Lab
 from bench.lab.servers import LabNetwork, engine_hosts
 from bench.lab.two_tier import TwoTier, rack_name, server_name, two_tier
+from bench.warm.trainings import forked_trainings
 from placement.engines.local import LocalEngine
 from placement.model.cluster import Cluster
 from placement.model.throughput.table import Combination, SensitivityTable, TableModel
@@ -154,6 +155,7 @@ def compare_contention(
     with (
         tempfile.TemporaryDirectory(prefix="mltcp-contention-") as name,
         Lab(two_tier(plan.shape)) as lab,
+        forked_trainings(),
     ):
         directory = Path(name)
         if table is None:

@@ -14,6 +14,7 @@ from bench.compare.jobs.lab_trace import LabScale
 from bench.lab.lab import Lab
 from bench.lab.servers import LabNetwork, engine_hosts
 from bench.lab.two_tier import two_tier, two_tier_cluster
+from bench.warm.trainings import forked_trainings
 from placement.engines.local import LocalEngine
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
@@ -84,6 +85,7 @@ def run_live(
     with (
         tempfile.TemporaryDirectory(prefix="mltcp-jobs-") as directory,
         Lab(two_tier(scale.shape)) as lab,
+        forked_trainings(),
         LocalEngine(engine_hosts(lab), Path(directory) / "logs", network=LabNetwork(lab)) as engine,
     ):
         executor = ElasticExecutor(engine, cluster, Path(directory) / "jobs", on_end=on_end)

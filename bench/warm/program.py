@@ -4,6 +4,8 @@ Signals, standard streams, ``sys.argv``, the command line in /proc, ``__main__``
 are as after an ``execve`` of the interpreter. Modules that the forking process has imported stay imported.
 """
 
+from __future__ import annotations
+
 import atexit
 import builtins
 import ctypes
@@ -22,8 +24,10 @@ import threading
 import traceback
 import types
 import weakref
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NoReturn, TextIO
 
 _READ_AT_IMPORT = (
     "PYTHON",
@@ -40,7 +44,7 @@ _READ_AT_IMPORT = (
 _NETWORK = "--net="
 _PR_SET_MM, _PR_SET_MM_ARG_END = 35, 9
 _READ_AT_THE_START = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
-_replaced_streams: list[tuple] = []
+_replaced_streams: list[tuple[TextIO | None, ...]] = []
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Program:
     network: str | None = None
 
     @classmethod
-    def of(cls, command):
+    def of(cls, command: Sequence[str | bytes]) -> Program | None:
         """The program of a command line; None if it is not one that can be forked."""
         words, network = [os.fsdecode(word) for word in command], None
         if len(words) > 2 and words[0] == "nsenter" and words[1].startswith(_NETWORK):
@@ -67,7 +71,7 @@ class Program:
         return cls(words[1], words[2], tuple(words[3:]), network)
 
 
-def read_at_import(environment):
+def read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
     """Those variables of an environment by which modules that are imported in it may differ."""
     return {
         name: value
@@ -80,7 +84,7 @@ _command_line: list[tuple[int, int]] = []
 """Where this process and those that it forks have theirs in memory; first and last address."""
 
 
-def _show(words):
+def _show(words: Sequence[str]) -> None:
     """Have ``/proc/PID/cmdline`` show these words, by which programs look for others."""
     if not _command_line:
         with open("/proc/self/stat") as file:
@@ -93,7 +97,7 @@ def _show(words):
     ctypes.CDLL(None).prctl(_PR_SET_MM, _PR_SET_MM_ARG_END, ctypes.c_ulong(first + len(text)), 0, 0)
 
 
-def become(program, environment):
+def become(program: Program, environment: Mapping[str, str]) -> NoReturn:
     """Run a program in this process, whose descriptors and directory are the program's already; does not return."""
     status = 1
     try:
@@ -103,7 +107,7 @@ def become(program, environment):
         _end(status)
 
 
-def _begin(environment):
+def _begin(environment: Mapping[str, str]) -> None:
     for number in signal.valid_signals():
         with suppress(OSError, ValueError, TypeError):
             if signal.getsignal(number) not in (signal.SIG_IGN, signal.SIG_DFL):
@@ -120,28 +124,28 @@ def _begin(environment):
     _open_streams("PYTHONUNBUFFERED" in environment)
 
 
-def forget_the_parent():
+def forget_the_parent() -> None:
     """Drop what the forking program would do at its exit, and keep the collector from what it left."""
-    weakref.finalize._registry.clear()
-    weakref.finalize._registered_with_atexit = False
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
     atexit._clear()
     atexit.register(logging.shutdown)
-    multiprocessing.util._finalizer_registry.clear()
-    multiprocessing.process._children.clear()
-    atexit.register(multiprocessing.util._exit_function)
+    multiprocessing.util._finalizer_registry.clear()  # type: ignore[attr-defined]
+    multiprocessing.process._children.clear()  # type: ignore[attr-defined]
+    atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
     gc.collect(0)
     gc.freeze()
 
 
-def _open_streams(unbuffered):
+def _open_streams(unbuffered: bool) -> None:
     old = sys.stdin, sys.stdout, sys.stderr
     # They are kept: closed, they would close the descriptors of the new ones.
     _replaced_streams.append(old)
     sys.stdin, sys.stdout, sys.stderr = (_stream(number, each, unbuffered) for number, each in enumerate(old))
-    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
 
 
-def _stream(number, old, unbuffered):
+def _stream(number: int, old: TextIO | None, unbuffered: bool) -> io.TextIOWrapper | None:
     """A standard stream with the encoding of an old one; None if its descriptor is closed, as an interpreter has it."""
     try:
         raw = io.FileIO(number, "r" if number == 0 else "w", closefd=False)
@@ -157,11 +161,11 @@ def _stream(number, old, unbuffered):
         line_buffering=number == 2 or raw.isatty(),
         write_through=unbuffered,
     )
-    stream.mode = "w" if number else "r"
+    stream.mode = "w" if number else "r"  # type: ignore[misc]
     return stream
 
 
-def _status_of(program):
+def _status_of(program: Program) -> int:
     """Run it; the exit status that the interpreter would end with."""
     try:
         _run(program)
@@ -181,12 +185,12 @@ def _status_of(program):
     return 0
 
 
-def _run(program):
+def _run(program: Program) -> None:
     sys.orig_argv = [sys.executable, program.kind, program.text, *program.arguments]
     sys.path[0] = "" if program.kind == "-c" else os.getcwd()
     _show(sys.orig_argv)
     main = sys.modules["__main__"] = types.ModuleType("__main__")
-    main.__builtins__ = builtins
+    main.__builtins__ = builtins  # type: ignore[attr-defined]
     if program.kind == "-c":
         sys.argv = ["-c", *program.arguments]
         exec(compile(program.text, "<string>", "exec"), main.__dict__)
@@ -194,14 +198,14 @@ def _run(program):
     # Imported already, it would be run beside its copy, with a warning.
     sys.modules.pop(program.text, None)
     sys.argv = ["-m", *program.arguments]
-    runpy._run_module_as_main(program.text)
+    runpy._run_module_as_main(program.text)  # type: ignore[attr-defined]
 
 
-def _end(status):
+def _end(status: int) -> NoReturn:
     """End as an interpreter ends, without tearing down what was forked."""
     try:
         with suppress(BaseException):
-            threading._shutdown()
+            threading._shutdown()  # type: ignore[attr-defined]
         with suppress(BaseException):
             atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):

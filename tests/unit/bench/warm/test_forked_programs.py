@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from tests.warm.client import WarmServer
+from bench.warm.client import WarmServer
 
 TELL = textwrap.dedent(
     """
@@ -34,7 +34,7 @@ TELL = textwrap.dedent(
     }), flush=True)
     """
 )
-IS_FORKED = "import sys; print('collections.abc' in sys.modules and 'tests.warm.forking' in sys.modules)"
+IS_FORKED = "import sys; print('collections.abc' in sys.modules and 'bench.warm.forking' in sys.modules)"
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,11 @@
 """The process that is forked: it imports what it is told to, and forks programs for the process that started it.
 
-Run as ``python -m tests.warm.server DESCRIPTOR ROOM``: one end of a pair of sockets, and an argument over which the
+Run as ``python -m bench.warm.server DESCRIPTOR ROOM``: one end of a pair of sockets, and an argument over which the
 command lines of programs are written. It has one thread. A program becomes a child of the process that asked for it,
 which must be a subreaper when it asks.
 """
+
+from __future__ import annotations
 
 import gc
 import importlib
@@ -12,11 +14,13 @@ import pickle
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
-from tests.warm.forking import Start, begin
-from tests.warm.program import forget_the_parent
+from bench.warm.forking import Start, begin
+from bench.warm.program import forget_the_parent
 
 MOST_BYTES = 1 << 20
 _MOST_DESCRIPTORS = 64
@@ -43,7 +47,7 @@ class Request:
     directory: str
 
 
-def serve(connection):
+def serve(connection: socket.socket) -> None:
     """Fork what is asked for until the other end is closed."""
     while True:
         data, descriptors, _, _ = socket.recv_fds(connection, MOST_BYTES, _MOST_DESCRIPTORS)
@@ -57,7 +61,7 @@ def serve(connection):
         connection.send(str(pid).encode())
 
 
-def _import(modules):
+def _import(modules: Sequence[str]) -> None:
     if set(modules) - set(sys.modules):
         for name in modules:
             importlib.import_module(name)
@@ -67,7 +71,7 @@ def _import(modules):
         forget_the_parent()
 
 
-def _fork(request, descriptors):
+def _fork(request: Request, descriptors: Sequence[int]) -> int:
     """Fork the program as an orphan, which the kernel gives to the subreaper; its pid."""
     told, tell = os.pipe()
     orphaned, let_go = os.pipe()
@@ -91,7 +95,7 @@ def _fork(request, descriptors):
     return pid
 
 
-def _become(request, descriptors):
+def _become(request: Request, descriptors: Sequence[int]) -> NoReturn:
     os.setpriority(os.PRIO_PROCESS, 0, request.priority)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         with suppress(OSError):  # two of the C library's own
@@ -101,19 +105,19 @@ def _become(request, descriptors):
     begin(replace(request.start, streams=_in_place(descriptors, request.start.kept)))
 
 
-def _in_place(descriptors, kept):
+def _in_place(descriptors: Sequence[int], kept: Sequence[int]) -> tuple[int, int, int]:
     """Give the descriptors that are kept their numbers; returns the standard streams."""
     first_free = max([2, *kept, *descriptors]) + 1
-    copies = []
+    copies: list[int] = []
     for each in descriptors:
         copies.append(os.dup2(each, first_free + len(copies), inheritable=False))
     for number, copy in zip(kept, copies[3:], strict=True):
         os.dup2(copy, number, inheritable=True)
-    return tuple(copies[:3])
+    return copies[0], copies[1], copies[2]
 
 
 if __name__ == "__main__":
-    # A terminal's Ctrl-C is for the tests, which end this process.
+    # A terminal's Ctrl-C is for the process that started this one, and ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as end:
         serve(end)

@@ -1,4 +1,6 @@
-"""The side of the tests: a server to fork from, and the starts of programs that go through it."""
+"""The side of the process that starts programs: a server to fork from, and the starts that go through it."""
+
+from __future__ import annotations
 
 import ctypes
 import os
@@ -9,12 +11,14 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from tests.warm import server
-from tests.warm.forking import execute, start_of, use
-from tests.warm.program import read_at_import
+from bench.warm import server
+from bench.warm.forking import Start, execute, start_of, use
+from bench.warm.program import read_at_import
 
 _SUBREAPER = 36
 _ROOM = " " * 4096
@@ -26,7 +30,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 class WarmServer:
     """A process that imports modules once, and from which programs are forked as children of this process."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._environment = dict(os.environ)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._connection, self._lock = ours, threading.Lock()
@@ -42,16 +46,16 @@ class WarmServer:
             )
         self._place = _place("self")
 
-    def close(self):
+    def close(self) -> None:
         """End the server; its programs go on."""
         self._connection.close()
         self._process.wait()
 
     @contextmanager
-    def forks(self, modules):
+    def forks(self, modules: Iterable[str]) -> Iterator[None]:
         """Within, interpreters that this process starts are forked from the server, with these modules imported."""
 
-        def fork_exec(*arguments):
+        def fork_exec(*arguments: Any) -> int:
             start = start_of(arguments)
             with self._lock:
                 if start is None or not self._can(start):
@@ -64,7 +68,7 @@ class WarmServer:
         finally:
             use(before)
 
-    def _can(self, start):
+    def _can(self, start: Start) -> bool:
         return (
             start.close_others
             and start.prepare is None
@@ -72,7 +76,7 @@ class WarmServer:
             and _place("thread-self") == self._place
         )
 
-    def _fork(self, start, modules):
+    def _fork(self, start: Start, modules: tuple[str, ...]) -> int:
         streams = [number if each < 0 else each for number, each in enumerate(start.streams)]
         ignored = {each for each in signal.valid_signals() if signal.getsignal(each) is signal.SIG_IGN}
         request = server.Request(
@@ -90,14 +94,14 @@ class WarmServer:
         if not answer:
             raise RuntimeError(f"the server of forked interpreters ended: {self._process.wait()}")
         pid = int(answer)
-        # Orphans of other tests' programs: nobody else would wait for them.
+        # Orphans of programs that have ended: nobody else would wait for them.
         for stray in _children() - before - {pid}:
             threading.Thread(target=_reap, args=(stray,), daemon=True).start()
         return pid
 
 
 @contextmanager
-def _adopting():
+def _adopting() -> Iterator[None]:
     """Be the parent of processes whose own parent ends meanwhile."""
     prctl = ctypes.CDLL(None).prctl
     prctl(_SUBREAPER, 1)
@@ -107,18 +111,18 @@ def _adopting():
         prctl(_SUBREAPER, 0)
 
 
-def _children():
+def _children() -> set[int]:
     return {
         int(pid) for each in Path("/proc/self/task").glob("*/children") for pid in each.read_text().split()
     }
 
 
-def _reap(pid):
+def _reap(pid: int) -> None:
     with suppress(ChildProcessError):
         os.waitpid(pid, 0)
 
 
-def _place(process):
+def _place(process: str) -> tuple[Any, ...]:
     """Where a process is: its namespaces, control groups and limits."""
     spaces = Path("/proc", process, "ns")
     limits = [

@@ -5,6 +5,8 @@ other program is executed as ever. Processes that were forked do the same in the
 a program in their own place they become it.
 """
 
+from __future__ import annotations
+
 import _posixsubprocess
 import ctypes
 import fcntl
@@ -12,13 +14,15 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
-from tests.warm.program import Program, become, forget_the_parent, read_at_import
+from bench.warm.program import Program, become, forget_the_parent, read_at_import
 
-execute = _posixsubprocess.fork_exec
+ForkExec = Callable[..., int]
+
+execute: ForkExec = _posixsubprocess.fork_exec
 _execvp = os.execvp
 
 _SERVES_A_STORE = "torch.distributed.run"
@@ -50,7 +54,7 @@ class Start:
     prepare: Callable[[], Any] | None
 
 
-def start_of(arguments):
+def start_of(arguments: Sequence[Any]) -> Start | None:
     """The start that the arguments of ``fork_exec`` describe; None if only an execution can do it."""
     if len(arguments) != 23:  # of a Python that is not known here
         return None
@@ -73,18 +77,18 @@ def start_of(arguments):
     )
 
 
-def _decoded(variables):
+def _decoded(variables: Iterable[bytes]) -> dict[str, str]:
     return dict(os.fsdecode(each).split("=", 1) for each in variables)
 
 
-def use(fork_exec):
+def use(fork_exec: ForkExec) -> ForkExec:
     """Have ``subprocess`` and ``multiprocessing`` start programs with this function; returns that before it."""
     before = _posixsubprocess.fork_exec
-    _posixsubprocess.fork_exec = subprocess._fork_exec = fork_exec
+    _posixsubprocess.fork_exec = subprocess._fork_exec = fork_exec  # type: ignore[attr-defined]
     return before
 
 
-def fork_or_execute(*arguments):
+def fork_or_execute(*arguments: Any) -> int:
     """Like ``fork_exec``, by a fork of this process if that is as good."""
     start = start_of(arguments)
     if start is None or not _may_fork() or read_at_import(start.environment) != read_at_import(os.environ):
@@ -99,12 +103,12 @@ def fork_or_execute(*arguments):
     return pid
 
 
-def _may_fork():
+def _may_fork() -> bool:
     threads = len(os.listdir("/proc/self/task"))
     return threads == 1 or (threading.active_count() == 1 and sys.orig_argv[1:3] == ["-m", _SERVES_A_STORE])
 
 
-def _become_or_execute(file, command):
+def _become_or_execute(file: Any, command: Any) -> NoReturn:
     """Like ``os.execvp``, in place if that is as good."""
     program = Program.of(command)
     if program is None or program.network or len(os.listdir("/proc/self/task")) > 1:
@@ -114,7 +118,7 @@ def _become_or_execute(file, command):
     become(program, dict(os.environ))
 
 
-def begin(start):
+def begin(start: Start) -> NoReturn:
     """Arrange descriptors, session and directory of this process, and run the program; does not return."""
     if start.directory is not None:
         os.chdir(start.directory)
@@ -133,16 +137,16 @@ def begin(start):
     if start.program.network is not None:
         _enter(start.program.network)
     use(fork_or_execute)
-    os.execvp = _become_or_execute
+    os.execvp = _become_or_execute  # type: ignore[assignment]
     become(start.program, start.environment)
 
 
-def _close(descriptors):
+def _close(descriptors: Iterable[int]) -> None:
     for each in list(descriptors):
         os.close(each)
 
 
-def _enter(network):
+def _enter(network: str) -> None:
     """Do as ``nsenter --net=...``."""
     with open(network) as file:
         if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0):
@@ -150,7 +154,7 @@ def _enter(network):
             os._exit(1)
 
 
-def _arrange(streams):
+def _arrange(streams: tuple[int, int, int]) -> None:
     """Make the descriptors 0, 1 and 2 those of `streams`."""
     # Copies above 2 first, of which none is overwritten before it is used.
     copies = [each if each < 0 else _above_two(each) for each in streams]
@@ -160,16 +164,16 @@ def _arrange(streams):
             os.close(each)
 
 
-def _above_two(number):
+def _above_two(number: int) -> int:
     return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
-def _open_descriptors():
+def _open_descriptors() -> list[int]:
     numbers = map(int, os.listdir("/proc/self/fd"))
     return [number for number in numbers if _is_open(number)]
 
 
-def _is_open(number):
+def _is_open(number: int) -> bool:
     try:
         os.get_inheritable(number)
     except OSError:  # that of the listing
