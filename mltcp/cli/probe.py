@@ -11,7 +11,7 @@ from pathlib import Path
 from mltcp.core.errors import UsageError
 from mltcp.ebpf.probe import Finding, can_run, kernel_fit, probe
 from mltcp.pacing.device_features import TC_OFFLOAD, device_features
-from mltcp.pacing.tc.pacing_choice import choose_pacing
+from mltcp.pacing.pacing_choice import choose_pacing
 
 _EXAMPLES = """\
 examples:

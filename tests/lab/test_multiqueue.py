@@ -18,9 +18,9 @@ from mltcp.daemon.client.client import Client, Registration
 from mltcp.daemon.journal.journal import Journal
 from mltcp.daemon.journal.restore import restore
 from mltcp.pacing.device_features import TC_OFFLOAD, ask_ethtool, device_features
+from mltcp.pacing.pacing_choice import choose_pacing
 from mltcp.pacing.tc.htb_qdisc import PACED, HtbQdisc
 from mltcp.pacing.tc.mq_htb_qdisc import MqHtbQdisc
-from mltcp.pacing.tc.pacing_choice import choose_pacing
 from tests.eventually import eventually as until
 from tests.lab.daemons import daemon_in, tc
 from tests.lab.test_restore import _killed_after, ip, shown

@@ -228,7 +228,7 @@ class _RecordingExecutor(RoundsExecutor):
     """Records the starts, the first of a job included in what starts cost."""
 
     def __init__(self, cluster: Cluster, model: TableModel, round_ns: int, start_ns: int) -> None:
-        super().__init__(cluster, model, round_ns, start_ns, first_ns=start_ns)
+        super().__init__(cluster, model, round_ns, start_ns, first_ns=start_ns, early_relief=True)
         self.starts: list[JobStart] = []
         self._servers, self._length_ns = cluster, round_ns
 

@@ -9,7 +9,7 @@ from itertools import combinations_with_replacement
 from pathlib import Path
 from statistics import median
 
-from bench.compare.contention_jobs.lab_models import all_layouts, options_of
+from bench.compare.contention_jobs.lab_models import BATCH, all_layouts, options_of
 from bench.workloads.elastic.engine_job import EngineEvents, EngineTraining
 from mltcp.core.errors import MltcpError
 from placement.engines.engine import HostShare
@@ -34,7 +34,7 @@ class LabMeasurement:
 
     Attributes:
         table: throughputs and ratios, at most 1.
-        start_s: the median time from the start of a job to its first step.
+        start_s: the median time from the start of a job to the beginning of its first step.
     """
 
     table: SensitivityTable
@@ -82,7 +82,7 @@ class _Points:
     """Runs jobs side by side on the first hosts, and watches their steps.
 
     Attributes:
-        starts_s: of each job, the time to its first step.
+        starts_s: of each job, the time to the beginning of its first step.
     """
 
     def __init__(self, engine: LocalEngine, hosts: Sequence[str], directory: Path) -> None:
@@ -93,30 +93,38 @@ class _Points:
 
     def rates(self, layouts: Sequence[Layout]) -> list[float]:
         """The throughput of each layout, in samples/s, while all of them run."""
-        jobs = []
-        begin_s = time.monotonic()
+        jobs, begun_s = [], []
         for side, layout in enumerate(layouts):
             self._number += 1
             options = options_of(layout.model, SAMPLES, self._directory / f"m{self._number}", _EPOCHS)
             jobs.append(EngineTraining(self._events, f"m{self._number}", options))
+            begun_s.append(time.monotonic())
             jobs[-1].start([HostShare(host, (side,)) for host in self._hosts[: layout.nodes]])
-        for job in jobs:
-            _await_step(job, begin_s + _LONGEST_S)
-            self.starts_s.append(time.monotonic() - begin_s)
+        first_s = _first_steps(jobs)
         time.sleep(_SETTLE_S)
         rates = _watched(jobs)
         for job in jobs:
             job.ask_to_stop(_GRACE_S)
         for job in jobs:
             job.end()
+        for layout, begin_s, end_s, rate in zip(layouts, begun_s, first_s, rates, strict=True):
+            # The step itself is progress, which the simulator counts.
+            self.starts_s.append(max(0.0, end_s - begin_s - BATCH * layout.gpus / rate))
         return rates
 
 
-def _await_step(job: EngineTraining, until_s: float) -> None:
-    while not job.samples_done():
+def _first_steps(jobs: Sequence[EngineTraining]) -> list[float]:
+    """When each job has made its first step, CLOCK_MONOTONIC. Raises MltcpError if one takes too long."""
+    until_s = time.monotonic() + _LONGEST_S
+    found: dict[int, float] = {}
+    while len(found) < len(jobs):
         if time.monotonic() > until_s:
             raise MltcpError(f"expected a step within {_LONGEST_S:g} s, got none")
+        for number, job in enumerate(jobs):
+            if number not in found and job.samples_done():
+                found[number] = time.monotonic()
         time.sleep(_POLL_S)
+    return [found[number] for number in range(len(jobs))]
 
 
 def _watched(jobs: Sequence[EngineTraining]) -> list[float]:

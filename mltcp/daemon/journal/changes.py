@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mltcp.ebpf.congestion_controls import Controls, is_alive
+from mltcp.pacing.edt.edt_change import EdtChange
 from mltcp.pacing.tc.qdisc_change import QdiscChange, UndoOutcome
 from mltcp.pacing.tc.qdiscs import SavedQdisc
 
@@ -43,9 +44,9 @@ class ControlChange:
         return UndoOutcome(True, "unloaded")
 
 
-Change = QdiscChange | ControlChange
+Change = QdiscChange | EdtChange | ControlChange
 
-_KINDS: dict[str, type[QdiscChange] | type[ControlChange]] = {"qdisc": QdiscChange, "control": ControlChange}
+_KINDS: dict[str, type[Change]] = {"qdisc": QdiscChange, "edt": EdtChange, "control": ControlChange}
 
 
 def document_of(change: Change) -> dict[str, Any]:

@@ -29,9 +29,13 @@ UNKNOWN = "unknown"
 
 
 class PacedQdisc(Protocol):
-    """The qdisc on an interface: HtbQdisc (htb_qdisc.py), or MqHtbQdisc (mq_htb_qdisc.py) with several queues."""
+    """What paces an interface: HtbQdisc (htb_qdisc.py), MqHtbQdisc (mq_htb_qdisc.py), or EdtPacing (edt_pacing.py)."""
 
     interface: str
+    what: str
+    """It in words."""
+    uses_priority: bool
+    """Whether packets' priorities select classes; fq would take them for its own bands."""
     left_alone: set[int]
     """The minor numbers of the classes that another program has changed or removed."""
 
@@ -120,6 +124,11 @@ class Pacer:
         """The largest number of a job whose class a killed daemon left."""
         for number in left:
             self._retiring[number] = time.monotonic() + 5 * DRAIN_S
+
+    @property
+    def uses_priority(self) -> bool:
+        """Whether packets' priorities select classes on some interface."""
+        return any(qdisc.uses_priority for qdisc in self._qdiscs.values())
 
     # -- jobs --------------------------------------------------------------------------------------------------------
 
@@ -241,10 +250,10 @@ class Pacer:
         self._states[qdisc.interface] = now
         if now == ABSENT:
             if before == PACED:
-                _log.warning("%s: the interface or its HTB qdisc is gone: jobs are unpaced", qdisc.interface)
+                _log.warning("%s: the interface or %s is gone: jobs are unpaced", qdisc.interface, qdisc.what)
             self._try_to_install(qdisc, quiet=before == ABSENT)
         elif now == LEFT_ALONE and before != now:
-            what = f"our HTB qdisc was removed or replaced by {by}, and jobs are not paced there"
+            what = f"{qdisc.what} was removed or replaced by {by}, and jobs are not paced there"
             self._changes.notice(f"{qdisc.interface}: {what}: it is left alone")
         elif before == UNKNOWN and now == PACED:
             self._fill(qdisc)
@@ -259,8 +268,9 @@ class Pacer:
             return
         self._states[qdisc.interface] = qdisc.state()
         _log.info(
-            "%s: installed the HTB qdisc, with classes of %d jobs, because the interface is there again",
+            "%s: installed %s, with classes of %d jobs, because the interface is there again",
             qdisc.interface,
+            qdisc.what,
             len(self._controller.jobs),
         )
 

@@ -59,7 +59,7 @@ class TcMechanism:
         return FlowSettings(
             flow.position,
             "" if job.control == NO_CONTROL else job.control,
-            priority=HANDLE | job.number,
+            priority=self._priority(job),
             mark=self.mark(job),
         )
 
@@ -70,7 +70,10 @@ class TcMechanism:
     def socket_settings(self, job: Job) -> SocketSettings:
         """The job's class, and the congestion control if the job asks for one."""
         control = "" if job.control == NO_CONTROL else job.control
-        return SocketSettings(0, control, HANDLE | job.number, self.mark(job))
+        return SocketSettings(0, control, self._priority(job), self.mark(job))
+
+    def _priority(self, job: Job) -> int:
+        return HANDLE | job.number if self._pacer.uses_priority else 0
 
     def mark(self, job: Job) -> int:
         """The mark that selects the job's class, beside the priority; 0: none."""

@@ -40,9 +40,9 @@ from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS, Controls, require_roo
 from mltcp.ebpf.jobs import remove_stale
 from mltcp.pacing.controller import PacingController
 from mltcp.pacing.mark_users import MarkSpace, mark_users
+from mltcp.pacing.pacing_choice import choose_pacing
 from mltcp.pacing.sock_diag import SockDiag
 from mltcp.pacing.tc.events import TcEvents
-from mltcp.pacing.tc.pacing_choice import choose_pacing
 
 _log = logging.getLogger("mltcp.daemon")
 

@@ -83,6 +83,8 @@ class HtbQdisc:
         left_alone: the minor numbers of classes that another program has changed or removed, which are not changed.
     """
 
+    what = "our HTB qdisc"
+    uses_priority = True
     root_kind = "htb"
 
     def __init__(

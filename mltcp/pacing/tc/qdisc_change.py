@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from mltcp.pacing.tc import qdiscs
 
@@ -86,13 +86,13 @@ class LoggedChange(Protocol):
 
     @property
     def change(self) -> object:
-        """The change itself; other kinds than QdiscChange may be in the log."""
+        """The change itself: a QdiscChange, an EdtChange, or one of another kind."""
 
 
 class ChangeLog(Protocol):
     """A durable log of changes to the host: :class:`mltcp.daemon.journal.journal.Journal`."""
 
-    def record(self, change: QdiscChange) -> int:
+    def record(self, change: Any) -> int:
         """Write a change that is about to be made; returns its number.
 
         Raises:

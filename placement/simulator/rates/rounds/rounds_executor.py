@@ -1,13 +1,13 @@
 """The executor in rounds: all that happens, happens at the beginning of a round, but ends are exact.
 
 The throughput of a job is constant during a round. A job that ends keeps its GPUs, and slows its neighbours down, until
-the round's end. Progress is counted in floating point, in the same steps as in the compiled loop, so that both take the
-same decisions.
+the round's end; with `early_relief` they have their speed back at once, as real ones do. Progress is counted in
+floating point, in the same steps as in the compiled loop, so that both take the same decisions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -62,6 +62,7 @@ class RoundsExecutor:
         round_ns: the length of a round.
         restart_ns: the cost c of every start of a job but its first.
         first_ns: the cost of its first start.
+        early_relief: whether a job that ends slows its neighbours down no longer, and not until the round's end.
 
     Raises:
         UsageError: the round is shorter than 1 ns, or the cost is negative.
@@ -74,6 +75,7 @@ class RoundsExecutor:
         round_ns: int,
         restart_ns: int = 0,
         first_ns: int = 0,
+        early_relief: bool = False,
     ) -> None:
         if round_ns < 1:
             raise UsageError(f"round_ns: expected 1 or more, got {round_ns}")
@@ -83,6 +85,7 @@ class RoundsExecutor:
         self.sensitivities: dict[str, tuple[int, float]] = {}
         self._cluster, self._model = cluster, model
         self._round_ns, self._restart_ns, self._first_ns = round_ns, restart_ns, first_ns
+        self._early_relief = early_relief
         self._running: dict[str, _InRounds] = {}
 
     @property
@@ -133,36 +136,60 @@ class RoundsExecutor:
 
     def _run_round(self) -> list[JobEnd]:
         begin_ns, round_s = self.now_ns, self._round_ns / _NS_PER_S
-        for name, job in self._running.items():
-            self._set_rate(name, job)
-        ends, given = [], 0
-        for name, job in self._running.items():
-            held_up = min(job.hold_s, round_s)
-            job.hold_s -= held_up
-            useful = round_s - held_up
+        self._set_rates(self._running)
+        given = 0
+        for job in self._running.values():
             job.rounds += 1
             job.sensitivity += 1 / job.ratio
             given += len(job.start.gpus)
+        ended_s = self._relieved(round_s) if self._early_relief else self._constant(self._running, round_s)
+        for name in ended_s:
+            self._free(name)
+        self.rounds_by_gpus[given] += 1
+        return [JobEnd(name, begin_ns + at_s * _NS_PER_S) for name, at_s in ended_s.items()]
+
+    def _constant(self, jobs: Mapping[str, _InRounds], until_s: float) -> dict[str, float]:
+        """Run jobs at their present rates for a time; when in it those that ended did."""
+        ended_s = {}
+        for name, job in jobs.items():
+            held_up = min(job.hold_s, until_s)
+            job.hold_s -= held_up
+            useful = until_s - held_up
             if job.left <= job.rate * useful * _SLACK and useful > 0:
-                ends.append(JobEnd(name, begin_ns + (held_up + job.left / job.rate) * _NS_PER_S))
+                ended_s[name] = held_up + job.left / job.rate
             else:
                 job.left -= job.rate * useful
-        for end in ends:
-            self._free(end.job)
-        self.rounds_by_gpus[given] += 1
-        return ends
+        return ended_s
+
+    def _relieved(self, round_s: float) -> dict[str, float]:
+        """As `_constant` for a round, but with new rates whenever a job ends."""
+        present, at_s, ended_s = dict(self._running), 0.0, {}
+        while present and at_s < round_s:
+            first_s = min(job.hold_s + job.left / job.rate for job in present.values())
+            step_s = min(first_s, round_s - at_s)
+            ended = self._constant(present, step_s)
+            at_s += step_s
+            for name in ended:
+                ended_s[name] = at_s
+                del present[name]
+            self._set_rates(present)
+        return ended_s
 
     def _free(self, name: str) -> None:
         job = self._running.pop(name)
         rounds, total = self.sensitivities.get(name, (0, 0.0))
         self.sensitivities[name] = rounds + job.rounds, total + job.sensitivity
 
-    def _set_rate(self, name: str, job: _InRounds) -> None:
+    def _set_rates(self, jobs: Mapping[str, _InRounds]) -> None:
+        for name, job in jobs.items():
+            self._set_rate(name, job, jobs)
+
+    def _set_rate(self, name: str, job: _InRounds, jobs: Mapping[str, _InRounds]) -> None:
         workload, neighbours = job.start.job.workload, []
         if self._model.uses_neighbours:
             neighbours = [
                 Neighbour(other.start.job.workload, other.allocation)
-                for key, other in self._running.items()
+                for key, other in jobs.items()
                 if key != name
             ]
         rate = self._model.samples_per_ns(workload, job.allocation, neighbours)

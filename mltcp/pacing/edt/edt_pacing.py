@@ -1,0 +1,162 @@
+"""Pacing of jobs on an interface whose transmit queues have fq: no qdisc is replaced, and any number of queues is one.
+
+The program (departure.bpf.c) gives each packet of a job its departure time, and fq, which holds packets back until
+theirs, is the kernel's. A job's rate is one number, in whatever queues its flows are; so nothing has to be divided and
+moved, and no lock is shared but the counter of the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.pacing.edt import egress_filter
+from mltcp.pacing.edt.departure_program import DepartureProgram
+from mltcp.pacing.edt.edt_change import EdtChange
+from mltcp.pacing.tc.htb_qdisc import (
+    ABSENT,
+    FIRST_JOB,
+    LEFT_ALONE,
+    MARK_MASK,
+    PACED,
+    UNKNOWN_LINE_RATE_BPS,
+    interface_rate_bps,
+)
+from mltcp.pacing.tc.qdisc_change import ChangeLog
+from mltcp.pacing.tc.qdiscs import ROOT, RootQdisc, qdiscs_of, root_of
+
+FQ = "fq"
+
+
+class EdtPacing:
+    """Departure times on an interface of this network namespace, as `PacedQdisc`.
+
+    Args:
+        interface: its name.
+        line_rate_bps: of the interface; None: as the interface reports it.
+        journal: the log in which changes are recorded before they are made.
+        mark: of jobs' packets, with a job's number in the lower half.
+
+    Attributes:
+        left_alone: empty: the rates of jobs are in a map of our own.
+
+    Raises:
+        NotAvailableError: the kernel refuses the program.
+    """
+
+    what = "our filter for departure times"
+    uses_priority = False
+
+    def __init__(self, interface: str, line_rate_bps: int | None, journal: ChangeLog, mark: int) -> None:
+        self.interface = interface
+        self.left_alone: set[int] = set()
+        self._asked_rate_bps, self._line_rate_bps = line_rate_bps, line_rate_bps
+        self._journal = journal
+        self._program = DepartureProgram(mark, MARK_MASK)
+        self._index: int | None = None
+
+    @property
+    def index(self) -> int | None:
+        """The number of the interface that it was installed on."""
+        return self._index
+
+    @property
+    def line_rate_bps(self) -> int:
+        """The given line rate, or the one that the interface reported at the last :meth:`state`."""
+        return self._line_rate_bps or self._find_line_rate_bps()
+
+    def _find_line_rate_bps(self) -> int:
+        reported_bps = self._asked_rate_bps or interface_rate_bps(self.interface)
+        return reported_bps or self._line_rate_bps or UNKNOWN_LINE_RATE_BPS
+
+    def install(self) -> None:
+        """Run the program on the interface's packets, in place of one that a killed daemon left.
+
+        Raises:
+            NotAvailableError: there is no such interface, or a queue has no fq.
+        """
+        root = root_of(self.interface)
+        if root is None:
+            raise NotAvailableError(f"there is no interface {self.interface}")
+        if not has_fq(root):
+            raise NotAvailableError(f"{self.interface}: expected fq in every transmit queue, found {root}")
+        self._line_rate_bps = self._find_line_rate_bps()
+        if not self._is_in_journal(root.index):
+            # Before it is made, in words that are right whether or not it comes to be.
+            adds = not egress_filter.has_clsact(root.index)
+            self._journal.record(EdtChange(self.interface, root.index, adds))
+        egress_filter.add_clsact(root.index)
+        egress_filter.attach(root.index, self._program.descriptor)
+        self._index = root.index
+
+    def _is_in_journal(self, index: int) -> bool:
+        return any(
+            isinstance(entry.change, EdtChange)
+            and (entry.change.interface, entry.change.index) == (self.interface, index)
+            for entry in self._journal.pending()
+        )
+
+    def add_class(self, minor: int, rate_bps: float) -> None:
+        """Give a job a rate."""
+        self._program.set_rate(minor, rate_bps)
+
+    def remove_class(self, minor: int) -> None:
+        """Leave a job's packets as they are."""
+        self._program.remove(minor)
+
+    def change_rates(self, rates: Mapping[int, float]) -> None:
+        """Change the rates of jobs."""
+        for minor, rate_bps in rates.items():
+            self._program.set_rate(minor, rate_bps)
+
+    def rebalance(self) -> None:
+        """Nothing: a job has one rate in all queues."""
+
+    def sent_bytes(self, minor: int) -> int:
+        """The bytes that a job has sent since it got a rate."""
+        return self._program.sent_bytes(minor)
+
+    def owns(self, handle: int) -> bool:
+        """Whether a handle is that of our filter."""
+        return handle == egress_filter.HANDLE
+
+    def classes(self) -> set[int]:
+        """The jobs that have a rate."""
+        return {job for job in self._program.jobs() if job >= FIRST_JOB}
+
+    def state(self) -> str:
+        """``paced``; ``absent``: no such interface, or another one; ``left alone``: the filter or fq is gone."""
+        root = root_of(self.interface)
+        if root is None or root.index != self._index:
+            return ABSENT
+        if not has_fq(root) or not egress_filter.is_attached(root.index):
+            return LEFT_ALONE
+        self._line_rate_bps = self._find_line_rate_bps()
+        return PACED
+
+    def remove(self) -> None:
+        """Remove the filter."""
+        for entry in self._journal.pending():
+            if isinstance(entry.change, EdtChange) and entry.change.interface == self.interface:
+                self._journal.undone(entry.number, entry.change.undo().why)
+
+    def close(self) -> None:
+        """Close the program, which the interface keeps as long as it has the filter."""
+        self._program.close()
+
+
+def has_fq(root: RootQdisc) -> bool:
+    """Whether every transmit queue of an interface has fq, be it chosen or the kernel's default."""
+    if root.kind == FQ:
+        return True
+    queues = [each.kind for each in qdiscs_of(root.index) if each.parent != ROOT]
+    return root.kind == "mq" and bool(queues) and set(queues) == {FQ}
+
+
+def departures_available(mark: int) -> str:
+    """Empty if this kernel takes the program; else why not."""
+    try:
+        DepartureProgram(mark, MARK_MASK).close()
+    except MltcpError as error:
+        return str(error).splitlines()[0]
+    return ""
