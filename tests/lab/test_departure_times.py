@@ -1,0 +1,296 @@
+"""Departure times: what the program sets, what is left of its filter, and the rates of jobs where the kernel has fq."""
+
+import ctypes
+import os
+import socket
+import struct
+import subprocess
+import time
+
+import pytest
+
+from bench.cost.multiqueue import INTERFACE, JOB, flows_of_a_job, multiqueue_link
+from bench.lab.network import namespaces
+from bench.lab.network.single_link import namespace_with_link
+from mltcp.core.errors import NotAvailableError
+from mltcp.daemon.client.client import Client, Registration
+from mltcp.daemon.journal.journal import Journal
+from mltcp.daemon.journal.restore import restore
+from mltcp.ebpf.libbpf import library
+from mltcp.pacing.edt import egress_filter
+from mltcp.pacing.edt.departure_program import CREDIT_NS, DepartureProgram
+from mltcp.pacing.edt.edt_change import EdtChange
+from mltcp.pacing.edt.edt_pacing import EdtPacing
+from mltcp.pacing.pacing_choice import choose_pacing
+from mltcp.pacing.tc.htb_qdisc import LEFT_ALONE, MARK_MASK, PACED
+from mltcp.pacing.tc.qdiscs import HANDLE
+from tests.eventually import eventually as until
+from tests.lab.daemons import daemon_in, tc
+from tests.lab.test_restore import tc as tc_here
+
+pytestmark = pytest.mark.lab
+
+LINE_BPS = 1_000_000_000
+PACKET = bytes(1000)
+WIRE_BYTES = 2000
+_SK_BUFF = 192
+_MARK_AT, _TSTAMP_AT, _WIRE_LEN_AT = 8, 152, 160
+
+
+class _Run(ctypes.Structure):
+    """``struct bpf_test_run_opts`` of libbpf."""
+
+    _fields_ = (
+        *(("sz", ctypes.c_size_t), ("data_in", ctypes.c_char_p), ("data_out", ctypes.c_void_p)),
+        *(("data_size_in", ctypes.c_uint32), ("data_size_out", ctypes.c_uint32)),
+        *(("ctx_in", ctypes.c_void_p), ("ctx_out", ctypes.c_void_p)),
+        *(("ctx_size_in", ctypes.c_uint32), ("ctx_size_out", ctypes.c_uint32)),
+        *(("retval", ctypes.c_uint32), ("repeat", ctypes.c_int), ("duration", ctypes.c_uint32)),
+        *(("flags", ctypes.c_uint32), ("cpu", ctypes.c_uint32), ("batch_size", ctypes.c_uint32)),
+    )
+
+
+def departure(program, mark, tstamp=0):
+    """The time that a packet with a mark is given, and what the program says of it."""
+    given = bytearray(_SK_BUFF)
+    struct.pack_into("=I", given, _MARK_AT, mark)
+    struct.pack_into("=Q", given, _TSTAMP_AT, tstamp)
+    struct.pack_into("=I", given, _WIRE_LEN_AT, WIRE_BYTES)
+    before, after = (ctypes.create_string_buffer(bytes(given), _SK_BUFF) for _ in range(2))
+    run = _Run(
+        sz=ctypes.sizeof(_Run),
+        data_in=PACKET,
+        data_size_in=len(PACKET),
+        ctx_in=ctypes.addressof(before),
+        ctx_out=ctypes.addressof(after),
+        ctx_size_in=_SK_BUFF,
+        ctx_size_out=_SK_BUFF,
+    )
+    assert library().bpf_prog_test_run_opts(program.descriptor, ctypes.byref(run)) == 0, ctypes.get_errno()
+    return struct.unpack_from("=Q", after.raw, _TSTAMP_AT)[0], ctypes.c_int32(run.retval).value
+
+
+@pytest.fixture
+def program():
+    made = DepartureProgram(HANDLE, MARK_MASK)
+    yield made
+    made.close()
+
+
+def spacing(program, mark, count=6):
+    times = [departure(program, mark)[0] for _ in range(count)]
+    return [after - before for before, after in zip(times, times[1:], strict=False)]
+
+
+# -- the program -------------------------------------------------------------------------------------------------------
+
+
+def test_packets_of_a_job_leave_at_its_rate_whatever_else_is_sent(program):
+    program.set_rate(JOB, 8e6)
+    began_ns = time.monotonic_ns()
+    first, decision = departure(program, HANDLE | JOB)
+    assert (first, decision) == (0, -1)  # at once, and other filters go on
+    second, _ = departure(program, HANDLE | JOB)
+    # A megabyte a second: 2 ms a packet, less what a silent job may catch up.
+    assert began_ns < second + CREDIT_NS - 2_000_000 < time.monotonic_ns()
+    assert spacing(program, HANDLE | JOB) == [2_000_000] * 5
+    assert [departure(program, mark)[0] for mark in (0, JOB, HANDLE | JOB + 1, 0x8000)] == [0] * 4
+    program.set_rate(JOB, 4e6)
+    assert spacing(program, HANDLE | JOB)[1:] == [4_000_000] * 4
+    assert program.sent_bytes(JOB) == 14 * WIRE_BYTES
+    assert program.jobs() == {JOB}
+    program.remove(JOB)
+    program.remove(JOB)
+    assert departure(program, HANDLE | JOB)[0] == 0
+    assert (program.jobs(), program.sent_bytes(JOB)) == (set(), 0)
+
+
+def test_two_jobs_do_not_wait_for_each_other(program):
+    for job, rate_bps in ((JOB, 8e6), (JOB + 1, 16e6)):
+        program.set_rate(job, rate_bps)
+        departure(program, HANDLE | job)
+    pairs = [(departure(program, HANDLE | JOB)[0], departure(program, HANDLE | JOB + 1)[0]) for _ in range(4)]
+    assert [b[0] - a[0] for a, b in zip(pairs, pairs[1:], strict=False)] == [2_000_000] * 3
+    assert [b[1] - a[1] for a, b in zip(pairs, pairs[1:], strict=False)] == [1_000_000] * 3
+
+
+def test_a_later_departure_that_tcp_has_set_is_kept(program):
+    program.set_rate(JOB, 8e6)
+    departure(program, HANDLE | JOB)
+    late_ns = time.monotonic_ns() + 10**10
+    assert departure(program, HANDLE | JOB, late_ns)[0] == late_ns
+
+
+# -- the filter --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def namespace():
+    with namespace_with_link() as name:
+        yield name
+
+
+def index_here():
+    return socket.if_nametoindex("eth0")
+
+
+@pytest.mark.parametrize("others", [[], ["qdisc add dev eth0 clsact"]])
+def test_the_filter_is_removed_and_clsact_as_it_was(namespace, program, others):
+    def act():
+        for command in others:
+            tc_here(command)
+        before, index = tc_here("qdisc show dev eth0"), index_here()
+        change = EdtChange("eth0", index, not egress_filter.has_clsact(index))
+        assert egress_filter.add_clsact(index) == (not others)
+        for _ in range(2):  # the second time in place of the first
+            egress_filter.attach(index, program.descriptor)
+        shown = tc_here("filter show dev eth0 egress")
+        assert egress_filter.is_attached(index)
+        outcomes = [change.undo(), change.undo()]
+        assert not egress_filter.is_attached(index)
+        return shown, outcomes, before, tc_here("qdisc show dev eth0")
+
+    shown, outcomes, before, after = namespaces.inside(namespace, act)
+    assert shown.count("mltcp_departure") == 1
+    assert [(each.undone, each.why) for each in outcomes] == [
+        (True, "removed"),
+        (True, "it was removed already"),
+    ]
+    assert after == before
+
+
+def test_clsact_stays_where_somebody_has_a_filter_since(namespace, program):
+    def act():
+        index = index_here()
+        change = EdtChange("eth0", index, egress_filter.add_clsact(index))
+        egress_filter.attach(index, program.descriptor)
+        tc_here("filter add dev eth0 ingress u32 match u32 0 0")
+        change.undo()
+        return tc_here("qdisc show dev eth0"), tc_here("filter show dev eth0 egress")
+
+    qdiscs, filters = namespaces.inside(namespace, act)
+    assert "clsact" in qdiscs
+    assert "mltcp" not in filters
+
+
+def test_an_interface_without_fq_is_refused_and_left_as_it_was(namespace, tmp_path):
+    def act():
+        before = tc_here("qdisc show dev eth0")
+        with Journal.locked(tmp_path / "journal") as journal:
+            pacing = EdtPacing("eth0", LINE_BPS, journal, HANDLE)
+            with pytest.raises(NotAvailableError, match="eth0: expected fq in every transmit queue, found "):
+                pacing.install()
+            pacing.close()
+            return before, tc_here("qdisc show dev eth0"), journal.pending(), choose_pacing("eth0").root_kind
+
+    before, after, pending, kind = namespaces.inside(namespace, act)
+    assert (after, pending, kind) == (before, [], "htb")
+
+
+# -- with fq -----------------------------------------------------------------------------------------------------------
+
+
+def _has_fq():
+    def act():
+        done = subprocess.run(
+            ["tc", "qdisc", "add", "dev", "lo", "root", "fq"], capture_output=True, check=False
+        )
+        return done.returncode == 0
+
+    if os.geteuid():
+        return False
+    with namespace_with_link() as name:
+        return namespaces.inside(name, act)
+
+
+@pytest.fixture(scope="module")
+def fq():
+    try:
+        namespaces.require_privileges()
+    except NotAvailableError as error:
+        pytest.skip(str(error))
+    if not _has_fq():
+        pytest.skip("this kernel has no fq (CONFIG_NET_SCH_FQ): script/kernels tries others")
+
+
+def put_fq(link, queues):
+    for queue in range(1, queues + 1):
+        tc(link.here, *f"qdisc add dev {INTERFACE} parent 1:{queue} fq".split())
+
+
+def received_bytes(link):
+    def read():
+        with open("/proc/thread-self/net/dev") as file:
+            (line,) = (line for line in file if line.strip().startswith(f"{INTERFACE}:"))
+        return int(line.split(":")[1].split()[0])
+
+    return namespaces.inside(link.there, read)
+
+
+@pytest.mark.parametrize(("queues", "flows", "rate_bps"), [(4, 1, 100e6), (4, 16, 100e6), (8, 16, 40e6)])
+def test_a_job_has_its_rate_in_whatever_queues(fq, tmp_path, queues, flows, rate_bps):
+    with multiqueue_link(queues) as link:
+        put_fq(link, queues)
+
+        def act():
+            with Journal.locked(tmp_path / "journal") as journal:
+                pacing = EdtPacing(INTERFACE, LINE_BPS, journal, HANDLE)
+                pacing.install()
+                assert pacing.state() == PACED
+                pacing.add_class(JOB, rate_bps)
+                with flows_of_a_job(link, flows):
+                    until(lambda: pacing.sent_bytes(JOB) > rate_bps / 8 / 2)
+                    began_s, before = time.monotonic(), received_bytes(link)
+                    until(lambda: time.monotonic() > began_s + 2)
+                    rate = (received_bytes(link) - before) * 8 / (time.monotonic() - began_s)
+                restore(journal)
+                pacing.close()
+                return rate
+
+        rate = namespaces.inside(link.here, act)
+        assert 0.9 < rate / rate_bps < 1.05
+
+
+def test_the_daemon_paces_with_the_fq_that_is_there_and_leaves_it(fq):
+    configuration = f'interfaces = ["{INTERFACE}"]\n[pacing]\nline_rate = "1gbit"\n'
+    with multiqueue_link(4) as link:
+        put_fq(link, 4)
+        before = tc(link.here, "qdisc", "show")
+        with daemon_in(link.here, configuration) as daemon, Client(daemon.socket) as client:
+            client.register(Registration("bert", control="reno"))
+            told = "departure times for fq, because each of its 4 transmit queues has fq"
+            assert told in daemon.log
+            assert "mltcp_departure" in tc(link.here, "filter", "show", "dev", INTERFACE, "egress")
+            assert client.status().changes_noticed == 0
+            tc(link.here, "filter", "del", "dev", INTERFACE, "egress")
+            until(lambda: client.status().changes_noticed == 1)
+            assert "our filter for departure times was removed or replaced" in daemon.log
+            assert daemon.stop() == 0
+        assert tc(link.here, "qdisc", "show") == before
+
+
+def test_a_filter_that_a_killed_daemon_left_is_taken_over_or_undone(fq, tmp_path):
+    with multiqueue_link(4) as link:
+        put_fq(link, 4)
+
+        def act():
+            before = tc_here("qdisc show")
+            with Journal.locked(tmp_path / "journal") as journal:
+                left = EdtPacing(INTERFACE, LINE_BPS, journal, HANDLE)
+                left.install()
+                left.close()
+            with Journal.locked(tmp_path / "journal") as journal:
+                pacing = choose_pacing(INTERFACE).qdisc(LINE_BPS, journal, False)
+                pacing.install()
+                entries = len(journal.pending())
+                tc_here(f"qdisc del dev {INTERFACE} clsact")
+                state = pacing.state()
+                pacing.close()
+            with Journal.locked(tmp_path / "journal") as journal:
+                other = choose_pacing(INTERFACE, mark=0)
+                other.qdisc(LINE_BPS, journal, False, mark=0).close()
+                return before, tc_here("qdisc show"), entries, state, journal.pending(), other.root_kind
+
+        before, after, entries, state, pending, kind = namespaces.inside(link.here, act)
+    assert (entries, state, pending, kind) == (1, LEFT_ALONE, [], "htb")
+    assert after == before
