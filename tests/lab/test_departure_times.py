@@ -6,6 +6,7 @@ import socket
 import struct
 import subprocess
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -79,7 +80,7 @@ def program():
 
 def spacing(program, mark, count=6):
     times = [departure(program, mark)[0] for _ in range(count)]
-    return [after - before for before, after in zip(times, times[1:], strict=False)]
+    return [after - before for before, after in pairwise(times)]
 
 
 # -- the program -------------------------------------------------------------------------------------------------------
@@ -110,8 +111,8 @@ def test_two_jobs_do_not_wait_for_each_other(program):
         program.set_rate(job, rate_bps)
         departure(program, HANDLE | job)
     pairs = [(departure(program, HANDLE | JOB)[0], departure(program, HANDLE | JOB + 1)[0]) for _ in range(4)]
-    assert [b[0] - a[0] for a, b in zip(pairs, pairs[1:], strict=False)] == [2_000_000] * 3
-    assert [b[1] - a[1] for a, b in zip(pairs, pairs[1:], strict=False)] == [1_000_000] * 3
+    assert [b[0] - a[0] for a, b in pairwise(pairs)] == [2_000_000] * 3
+    assert [b[1] - a[1] for a, b in pairwise(pairs)] == [1_000_000] * 3
 
 
 def test_a_later_departure_that_tcp_has_set_is_kept(program):
