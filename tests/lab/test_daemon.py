@@ -225,11 +225,11 @@ def test_an_interface_that_goes_and_comes_back_is_paced_again(namespace):
     with daemon_in(namespace, PACED) as daemon, Client(daemon.socket) as client:
         number = client.register(Registration("bert")).number
         namespaces.netlink(namespace, lambda route: route.link("del", ifname="eth0"))
-        until(lambda: "eth0: the interface or its HTB qdisc is gone: jobs are unpaced" in daemon.log)
+        until(lambda: "eth0: the interface or our HTB qdisc is gone: jobs are unpaced" in daemon.log)
         namespaces.netlink(
             namespace, lambda route: route.link("add", ifname="eth0", kind="veth", peer={"ifname": "eth1"})
         )
-        until(lambda: "installed the HTB qdisc, with classes of 1 jobs" in daemon.log)
+        until(lambda: "installed our HTB qdisc, with classes of 1 jobs" in daemon.log)
         assert f"class htb 6d6c:{number:x} " in tc(namespace, "class", "show", "dev", "eth0")
         assert daemon.stop() == 0
 

@@ -13,15 +13,8 @@ from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.pacing.edt import egress_filter
 from mltcp.pacing.edt.departure_program import DepartureProgram
 from mltcp.pacing.edt.edt_change import EdtChange
-from mltcp.pacing.tc.htb_qdisc import (
-    ABSENT,
-    FIRST_JOB,
-    LEFT_ALONE,
-    MARK_MASK,
-    PACED,
-    UNKNOWN_LINE_RATE_BPS,
-    interface_rate_bps,
-)
+from mltcp.pacing.line_rate import LineRate
+from mltcp.pacing.tc.htb_qdisc import ABSENT, FIRST_JOB, LEFT_ALONE, MARK_MASK, PACED
 from mltcp.pacing.tc.qdisc_change import ChangeLog
 from mltcp.pacing.tc.qdiscs import ROOT, RootQdisc, qdiscs_of, root_of
 
@@ -50,7 +43,7 @@ class EdtPacing:
     def __init__(self, interface: str, line_rate_bps: int | None, journal: ChangeLog, mark: int) -> None:
         self.interface = interface
         self.left_alone: set[int] = set()
-        self._asked_rate_bps, self._line_rate_bps = line_rate_bps, line_rate_bps
+        self._line_rate = LineRate(interface, line_rate_bps)
         self._journal = journal
         self._program = DepartureProgram(mark, MARK_MASK)
         self._index: int | None = None
@@ -63,11 +56,7 @@ class EdtPacing:
     @property
     def line_rate_bps(self) -> int:
         """The given line rate, or the one that the interface reported at the last :meth:`state`."""
-        return self._line_rate_bps or self._find_line_rate_bps()
-
-    def _find_line_rate_bps(self) -> int:
-        reported_bps = self._asked_rate_bps or interface_rate_bps(self.interface)
-        return reported_bps or self._line_rate_bps or UNKNOWN_LINE_RATE_BPS
+        return self._line_rate.bps
 
     def install(self) -> None:
         """Run the program on the interface's packets, in place of one that a killed daemon left.
@@ -80,7 +69,7 @@ class EdtPacing:
             raise NotAvailableError(f"there is no interface {self.interface}")
         if not has_fq(root):
             raise NotAvailableError(f"{self.interface}: expected fq in every transmit queue, found {root}")
-        self._line_rate_bps = self._find_line_rate_bps()
+        self._line_rate.refresh()
         if not self._is_in_journal(root.index):
             # Before it is made, in words that are right whether or not it comes to be.
             adds = not egress_filter.has_clsact(root.index)
@@ -131,7 +120,7 @@ class EdtPacing:
             return ABSENT
         if not has_fq(root) or not egress_filter.is_attached(root.index):
             return LEFT_ALONE
-        self._line_rate_bps = self._find_line_rate_bps()
+        self._line_rate.refresh()
         return PACED
 
     def remove(self) -> None:

@@ -15,13 +15,13 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.pacing.line_rate import LineRate
 from mltcp.pacing.tc.messages import QUANTUM_BYTES, TcSocket, burst_bytes
 from mltcp.pacing.tc.qdisc_change import ChangeLog, QdiscChange
 from mltcp.pacing.tc.qdiscs import HANDLE, RootQdisc, SavedQdisc, class_handles, root_of
@@ -32,9 +32,6 @@ _log = logging.getLogger("mltcp.daemon")
 
 TOP, OTHERS = 1, 2
 FIRST_JOB = 16
-UNKNOWN_LINE_RATE_BPS = 100_000_000_000
-"""The rate of an interface that does not report one. If it is too high, marks correct it; if too low, nothing would."""
-
 OTHERS_SHARE = 0.1
 OTHERS_QUEUE_PACKETS = 1000
 """The shortest queue of other traffic; the interface's own length, which may be 0, is used if it is longer."""
@@ -96,13 +93,12 @@ class HtbQdisc:
         mark: int = HANDLE,
     ) -> None:
         self.interface = interface
-        self._asked_rate_bps = line_rate_bps
+        self._line_rate = LineRate(interface, line_rate_bps)
         self._journal = journal
         self._replace = replace
         self._mark = mark
         self.left_alone: set[int] = set()
         self._index: int | None = None
-        self._line_rate_bps: int | None = None
         self._tc = TcSocket()
 
     @property
@@ -113,12 +109,7 @@ class HtbQdisc:
     @property
     def line_rate_bps(self) -> int:
         """The given line rate, or the one that the interface reported at the last :meth:`state`."""
-        # Not read here: it takes long with some network cards, and is needed for every job in every interval.
-        return self._line_rate_bps or self._find_line_rate_bps()
-
-    def _find_line_rate_bps(self) -> int:
-        reported_bps = self._asked_rate_bps or interface_rate_bps(self.interface)
-        return reported_bps or self._line_rate_bps or UNKNOWN_LINE_RATE_BPS
+        return self._line_rate.bps
 
     # -- the qdisc ---------------------------------------------------------------------------------------------------
 
@@ -129,7 +120,7 @@ class HtbQdisc:
             NotAvailableError: there is no such interface, or its root qdisc may not be replaced.
         """
         root = self._root()
-        self._line_rate_bps = self._find_line_rate_bps()
+        self._line_rate.refresh()
         if root.is_ours and self._in_journal(root.index):
             if root.kind == self.root_kind:
                 self._index = root.index
@@ -242,12 +233,14 @@ class HtbQdisc:
 
     def _follow_line_rate(self, index: int) -> None:
         """Apply another line rate that the interface reports, such as after a link was negotiated again."""
-        now_bps = self._find_line_rate_bps()
-        if now_bps == self._line_rate_bps:
+        if not self._line_rate.refresh():
             return
-        self._line_rate_bps = now_bps
         with_route(lambda route: self._put_own_classes(route, index))
-        _log.info("%s: line rate %.0f Mbit/s, because its link reports it now", self.interface, now_bps / 1e6)
+        _log.info(
+            "%s: line rate %.0f Mbit/s, because its link reports it now",
+            self.interface,
+            self.line_rate_bps / 1e6,
+        )
 
     def remove(self) -> None:
         """Restore the former root qdisc, unless somebody else has replaced ours."""
@@ -338,15 +331,6 @@ class HtbQdisc:
         if self._index is None:
             raise MltcpError(f"{self.interface}: the HTB qdisc is not installed")
         return self._index
-
-
-def interface_rate_bps(interface: str) -> int | None:
-    """The line rate that an interface reports; None if it reports none."""
-    try:
-        megabits = int(Path(f"/sys/class/net/{interface}/speed").read_text())
-    except (OSError, ValueError):
-        return None
-    return megabits * 1_000_000 if megabits > 0 else None
 
 
 def put_class(route: Any, index: int, handle: int, parent: int, rate_bps: float, ceiling_bps: float) -> None:
