@@ -154,7 +154,7 @@ def on_two_switches(hosts):
 
 def test_a_trace_is_placed_on_hosts_and_runs_to_its_end(hosts, tmp_path):
     on_two_switches(hosts)
-    policies = "isolated,fair,themis+cassini,lwf-1+srsf-1"
+    policies = "fair,themis+cassini,lwf-1+srsf-1"
     trace = trace_file(tmp_path, 2, 2)
     done = hosts.run(
         *("compare", "--trace", trace, "--policies", policies),
