@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -91,8 +91,9 @@ class RemoteHosts:
                 session.take_files(host, place.environment)
         loads = session.loads()
         self._loads += loads.values()
-        uses = tuple(host_use(name, each, loads[name]) for name, each in found.items())
-        return GroupOutcome(results, self._link_use(found, group, epoch_ns, duration_ns), uses)
+        return GroupOutcome(
+            results, self._link_use(found, group, epoch_ns, duration_ns), host_uses(found, loads)
+        )
 
     def _job(self, policy: Policy, index: int, environment: Environment) -> PlacedJob:
         contest = self._contest
@@ -202,14 +203,17 @@ def check_pacing(policy: Policy) -> None:
         )
 
 
-def host_use(name: str, found: Measurement, other_load: float) -> HostUse:
-    """The counters of a host, from what its agent has measured."""
-    return HostUse(
-        name,
-        found.sent_bytes,
-        found.received_bytes,
-        found.drops,
-        found.ce_packets,
-        found.retransmits,
-        other_load,
+def host_uses(found: Mapping[str, Measurement], other_loads: Mapping[str, float]) -> tuple[HostUse, ...]:
+    """The counters of all hosts, from what their agents have measured, by name."""
+    return tuple(
+        HostUse(
+            name,
+            each.sent_bytes,
+            each.received_bytes,
+            each.drops,
+            each.ce_packets,
+            each.retransmits,
+            other_loads[name],
+        )
+        for name, each in found.items()
     )

@@ -14,7 +14,7 @@ from bench.compare.trace.trace_hosts import StartedJob, TraceHosts, TraceUse, se
 from bench.hosts.cluster import cluster_of
 from bench.hosts.hosts_file import HostsFile
 from bench.hosts.messages import StartMeasuring, StopMeasuring
-from bench.hosts.provider import HighestLoad, check_pacing, connected_session, host_use
+from bench.hosts.provider import HighestLoad, check_pacing, connected_session, host_uses
 from bench.hosts.session import Session
 from bench.workloads.launch.launched_rank import RankLauncher
 from bench.workloads.ranks.place import RankPlace
@@ -52,7 +52,7 @@ class RemoteTraceHosts:
         """The counters since `begin`."""
         found, loads = self._session.on_all(StopMeasuring()), self._session.loads()
         self._loads += loads.values()
-        uses = tuple(host_use(name, each, loads[name]) for name, each in found.items())
+        uses = host_uses(found, loads)
         return TraceUse(sum(each.drops for each in uses), uses)
 
     def place(self, job: StartedJob, resources: ExitStack) -> tuple[tuple[RankPlace, ...], RankLauncher]:

@@ -39,6 +39,21 @@ def route_socket(groups: int = 0) -> socket.socket:
     return made
 
 
+def ask(kind: int, flags: int, body: bytes) -> tuple[int, list[bytes]]:
+    """Send one request of rtnetlink(7); returns the number of the error, or 0, and the bodies of the replies."""
+    found: list[bytes] = []
+    with route_socket() as route:
+        route.send(message(kind, flags, body))
+        while True:
+            buffer = route.recv(MOST_BYTES)
+            for answer, _, start, end in messages(buffer):
+                if answer == ERROR:
+                    return error_in(buffer, start), found
+                if answer == DONE:
+                    return 0, found
+                found.append(buffer[start:end])
+
+
 def message(kind: int, flags: int, body: bytes, number: int = 0) -> bytes:
     """A request; its replies carry the same number."""
     return HEADER.pack(HEADER.size + len(body), kind, REQUEST | flags, number, 0) + body

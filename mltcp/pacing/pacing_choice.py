@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mltcp.pacing.edt.edt_change import EdtChange
-from mltcp.pacing.edt.edt_pacing import FQ, EdtPacing, departures_available, has_fq
+from mltcp.pacing.edt.edt_pacing import FQ, EdtPacing, departures_available, has_fq, undo_departure_times
 from mltcp.pacing.tc.htb_qdisc import HtbQdisc
 from mltcp.pacing.tc.mq_htb_qdisc import MqHtbQdisc
 from mltcp.pacing.tc.qdisc_change import ChangeLog
@@ -46,15 +45,10 @@ class PacingChoice:
         """
         if self.root_kind == FQ:
             return EdtPacing(self.interface, line_rate_bps, journal, mark)
-        self._undo_departure_times(journal)
+        # A killed daemon may have left them; they would go on to pace by the rates of then.
+        undo_departure_times(self.interface, journal)
         kind = MqHtbQdisc if self.root_kind == "mq" else HtbQdisc
         return kind(self.interface, line_rate_bps, journal, replace, mark)
-
-    def _undo_departure_times(self, journal: ChangeLog) -> None:
-        """Remove the filter of a killed daemon, which would go on to pace by the rates of then."""
-        for entry in journal.pending():
-            if isinstance(entry.change, EdtChange) and entry.change.interface == self.interface:
-                journal.undone(entry.number, entry.change.undo().why)
 
 
 def choose_pacing(interface: str, mark: int = HANDLE) -> PacingChoice:

@@ -89,12 +89,7 @@ class TraceHosts(Protocol):
 
 
 class TraceSource(Protocol):
-    """A kind of servers for traces.
-
-    Attributes:
-        cluster: as of the servers that it opens.
-        setting: what a document tells of them.
-    """
+    """A kind of servers for traces."""
 
     @property
     def cluster(self) -> Cluster:

@@ -125,13 +125,18 @@ class EdtPacing:
 
     def remove(self) -> None:
         """Remove the filter."""
-        for entry in self._journal.pending():
-            if isinstance(entry.change, EdtChange) and entry.change.interface == self.interface:
-                self._journal.undone(entry.number, entry.change.undo().why)
+        undo_departure_times(self.interface, self._journal)
 
     def close(self) -> None:
         """Close the program, which the interface keeps as long as it has the filter."""
         self._program.close()
+
+
+def undo_departure_times(interface: str, journal: ChangeLog) -> None:
+    """Remove our filter from an interface, if the journal says that it is there."""
+    for entry in journal.pending():
+        if isinstance(entry.change, EdtChange) and entry.change.interface == interface:
+            journal.undone(entry.number, entry.change.undo().why)
 
 
 def has_fq(root: RootQdisc) -> bool:

@@ -41,7 +41,7 @@ def add_clsact(index: int) -> bool:
     """
     body = _TC.pack(socket.AF_UNSPEC, index, _CLSACT_HANDLE, CLSACT, 0)
     body += netlink.attribute(_KIND, b"clsact\0")
-    number = _asked(_NEW_QDISC, netlink.ACK | netlink.CREATE | netlink.EXCLUSIVE, body)[0]
+    number = netlink.ask(_NEW_QDISC, netlink.ACK | netlink.CREATE | netlink.EXCLUSIVE, body)[0]
     if number == errno.EEXIST:
         return False
     if number == errno.ENOENT:
@@ -53,7 +53,7 @@ def add_clsact(index: int) -> bool:
 def has_clsact(index: int) -> bool:
     """Whether an interface has clsact."""
     request = _TC.pack(socket.AF_UNSPEC, index, 0, 0, 0)
-    _, answers = _asked(_GET_QDISC, netlink.DUMP, request)
+    _, answers = netlink.ask(_GET_QDISC, netlink.DUMP, request)
     return any(_TC.unpack_from(body)[1] == index and _TC.unpack_from(body)[3] == CLSACT for body in answers)
 
 
@@ -62,7 +62,7 @@ def remove_clsact_if_empty(index: int) -> None:
     if not has_clsact(index) or any(_filters(index, parent) for parent in (EGRESS, _INGRESS)):
         return
     body = _TC.pack(socket.AF_UNSPEC, index, _CLSACT_HANDLE, CLSACT, 0)
-    number, _ = _asked(_DELETE_QDISC, netlink.ACK, body)
+    number, _ = netlink.ask(_DELETE_QDISC, netlink.ACK, body)
     if number not in (errno.ENOENT, errno.EINVAL, errno.ENODEV):
         _check(number)
 
@@ -77,7 +77,7 @@ def attach(index: int, program: int) -> None:
     options += netlink.attribute(_FLAGS, _U32.pack(_DIRECT_ACTION))
     body = _filter(index) + netlink.attribute(_KIND, b"bpf\0")
     body += netlink.attribute(_OPTIONS | netlink.NESTED, options)
-    number, _ = _asked(_NEW_FILTER, netlink.ACK | netlink.CREATE | netlink.REPLACE, body)
+    number, _ = netlink.ask(_NEW_FILTER, netlink.ACK | netlink.CREATE | netlink.REPLACE, body)
     _check(number)
 
 
@@ -89,7 +89,7 @@ def is_attached(index: int) -> bool:
 def detach(index: int) -> bool:
     """Remove our filter; whether it was there."""
     body = _filter(index) + netlink.attribute(_KIND, b"bpf\0")
-    number, _ = _asked(_DELETE_FILTER, netlink.ACK, body)
+    number, _ = netlink.ask(_DELETE_FILTER, netlink.ACK, body)
     if number in (errno.ENOENT, errno.EINVAL, errno.ENODEV):
         return False
     _check(number)
@@ -104,23 +104,8 @@ def _filter(index: int) -> bytes:
 def _filters(index: int, parent: int) -> set[int]:
     """The handles of the filters there; of some kinds 0 for the priority itself."""
     request = _TC.pack(socket.AF_UNSPEC, index, 0, parent, 0)
-    number, answers = _asked(_GET_FILTER, netlink.DUMP, request)
+    number, answers = netlink.ask(_GET_FILTER, netlink.DUMP, request)
     return set() if number else {_TC.unpack_from(body)[2] for body in answers}
-
-
-def _asked(kind: int, flags: int, body: bytes) -> tuple[int, list[bytes]]:
-    """Send one request; returns the number of the error, or 0, and the bodies of the replies."""
-    found: list[bytes] = []
-    with netlink.route_socket() as route:
-        route.send(netlink.message(kind, flags, body))
-        while True:
-            buffer = route.recv(netlink.MOST_BYTES)
-            for answer, _, start, end in netlink.messages(buffer):
-                if answer == netlink.ERROR:
-                    return netlink.error_in(buffer, start), found
-                if answer == netlink.DONE:
-                    return 0, found
-                found.append(buffer[start:end])
 
 
 def _check(number: int) -> None:

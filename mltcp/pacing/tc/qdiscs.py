@@ -186,18 +186,9 @@ def _asked(kind: int, flags: int, body: bytes) -> list[bytes]:
     Raises:
         MltcpError: the kernel refuses it.
     """
-    with netlink.route_socket() as route:
-        route.send(netlink.message(kind, flags, body))
-        found: list[bytes] = []
-        while True:
-            buffer = route.recv(netlink.MOST_BYTES)
-            for answer, _, start, end in netlink.messages(buffer):
-                if answer == netlink.ERROR:
-                    _check(netlink.error_in(buffer, start))
-                    return found
-                if answer == netlink.DONE:
-                    return found
-                found.append(buffer[start:end])
+    number, found = netlink.ask(kind, flags, body)
+    _check(number)
+    return found
 
 
 def _check(number: int) -> None:
