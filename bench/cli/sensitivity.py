@@ -44,7 +44,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument("--models", default="", metavar="M,...", help="some of the table (default all)")
     command.add_argument("--gpus", default="", metavar="N,...", help="sizes of jobs (default all)")
     command.add_argument(
-        "--seconds", type=float, default=15.0, help="of each measurement (default %(default)s)"
+        "--seconds", type=float, default=15.0, help="of each measurement, at least (default %(default)s)"
+    )
+    command.add_argument(
+        "--iterations",
+        type=int,
+        default=10,
+        metavar="N",
+        help="longer where that is needed for so many of a job, or of both of a pair (default %(default)s)",
     )
     command.add_argument(
         "--warm-up", type=float, default=3.0, metavar="S", help="before it (default %(default)s)"
@@ -90,7 +97,7 @@ def execute(options: argparse.Namespace) -> int:
 
 def plan_of(options: argparse.Namespace) -> SensitivityPlan:
     """The measurement that the arguments describe. Raises UsageError: one is out of range or unknown."""
-    check_counts(options, "repeat")
+    check_counts(options, "repeat", "iterations")
     table = published_table()
     models = [name for name in options.models.split(",") if name]
     return SensitivityPlan(
@@ -99,6 +106,7 @@ def plan_of(options: argparse.Namespace) -> SensitivityPlan:
         tuple(parse_names(options.policies, lambda name: parse_policy(name, "cubic"))),
         link_of(options),
         options.seconds,
+        options.iterations,
         options.warm_up,
         options.repeat,
         options.seed,

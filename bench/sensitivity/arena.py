@@ -105,11 +105,12 @@ class Arena:
             MltcpError: a job has made no iteration within the time.
         """
         plan, others = self._plan, OtherPrograms()
+        seconds = plan.seconds_of(point)
         positions = [
             self._positions[point.control, side, layout.nodes] for side, layout in enumerate(point.layouts)
         ]
         begin_s = time.monotonic() + START_DELAY_S
-        until_s = begin_s + plan.warm_up_s + plan.seconds
+        until_s = begin_s + plan.warm_up_s + seconds
         for side, (layout, position) in enumerate(zip(point.layouts, positions, strict=True)):
             work = work_of(layout, plan.table, plan.link.rate_bps)
             start_s = begin_s + side * plan.phase_s(point)
@@ -121,7 +122,7 @@ class Arena:
         counted = [_counted(times[position], begin_s + plan.warm_up_s, until_s) for position in positions]
         for layout, found in zip(point.layouts, counted, strict=True):
             if not found:
-                raise MltcpError(f"{layout}: no iteration within {plan.seconds:g} s; give it more --seconds")
+                raise MltcpError(f"{layout}: no iteration within {seconds:g} s; give it more --seconds")
         return SensitivityRun(
             plan.key(point),
             point.control,

@@ -11,6 +11,7 @@ from itertools import combinations_with_replacement
 
 from bench.compare.approaches.policy import Policy
 from bench.lab.link import Link
+from bench.sensitivity.traffic import expected_s
 from mltcp.core.errors import UsageError
 from placement.model.throughput.table import Layout, SensitivityTable
 
@@ -47,7 +48,9 @@ class SensitivityPlan:
         table: the published throughputs, from which the computing times come.
         policies: congestion controls, each of which has a table of its own.
         link: of each host, both ways.
-        seconds: for which iterations count.
+        seconds: for which iterations count, at least.
+        iterations: of a layout alone that fit into the time of its measurement at the rate of the link; of a pair,
+            one of each: two jobs that only send make so many each.
         warm_up_s: before.
         repeat: of pairs; layouts alone are measured three times as often.
         seed: of the order and of the phases.
@@ -61,6 +64,7 @@ class SensitivityPlan:
     policies: tuple[Policy, ...]
     link: Link
     seconds: float = 15.0
+    iterations: int = 10
     warm_up_s: float = 3.0
     repeat: int = 1
     seed: int = 0
@@ -69,8 +73,9 @@ class SensitivityPlan:
         for name, least in (("seconds", 0.1), ("warm_up_s", 0.0)):
             if not least <= getattr(self, name) <= 3600:
                 raise UsageError(f"--{name}: expected {least:g} to 3600, got {getattr(self, name)}")
-        if self.repeat < 1:
-            raise UsageError(f"--repeat: expected 1 or more, got {self.repeat}")
+        for name in ("iterations", "repeat"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name}: expected 1 or more, got {getattr(self, name)}")
         if not self.layouts:
             raise UsageError("--models, --gpus: expected some that have rows, got none")
         for layout in self.layouts:
@@ -106,6 +111,11 @@ class SensitivityPlan:
         for policy in self.policies:
             yield Point(policy.name, layouts, repeat, block)
 
+    def seconds_of(self, point: Point) -> float:
+        """How long iterations count: slow jobs are measured for longer, that their medians are as good."""
+        alone_s = sum(expected_s(layout, self.table, self.link.rate_bps) for layout in point.layouts)
+        return max(self.seconds, self.iterations * alone_s)
+
     def phase_s(self, point: Point) -> float:
         """When the second job of a pair starts after the first: within one iteration, equal under all controls."""
         names = "/".join(map(str, point.layouts))
@@ -116,7 +126,7 @@ class SensitivityPlan:
         conditions = {
             "point": [point.control, point.layouts, point.repeat, point.block],
             "link": asdict(self.link),
-            "times": [self.seconds, self.warm_up_s, self.seed],
+            "times": [self.seconds, self.iterations, self.warm_up_s, self.seed],
         }
         return hashlib.sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()[:_KEY_DIGITS]
 

@@ -70,6 +70,12 @@ def work_of(layout: Layout, table: SensitivityTable, rate_bps: int) -> PatternWo
     return PatternWork(traffic.pattern, alone_s / (1 + traffic.ratio), max(4, round(size)), layers)
 
 
+def expected_s(layout: Layout, table: SensitivityTable, rate_bps: int) -> float:
+    """The least time of an iteration alone: computing, and then sending at the rate of the link."""
+    work = work_of(layout, table, rate_bps)
+    return work.compute_s + work.sent_bytes(layout.nodes) * 8 / rate_bps
+
+
 def samples_of(layout: Layout, table: SensitivityTable) -> float:
     """The samples of an iteration: the published throughput at the iteration time that is taken above."""
     first = Layout(layout.model, *_FIRST)

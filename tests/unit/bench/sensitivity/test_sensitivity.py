@@ -83,6 +83,17 @@ def test_the_same_seed_has_the_same_order_and_phases_under_all_controls():
     assert plan().phase_s(pair) == plan().phase_s(replace(pair, control="reno"))
 
 
+def test_slow_pairs_are_measured_for_as_many_iterations_as_fast_ones():
+    points = {point.layouts: point for point in plan().points()}
+    # At 100 Mbit/s it sends for 0.43 s, and computes for 0.024 s.
+    slow = plan(seconds=3.0, iterations=10).seconds_of(points[LARGE, LARGE])
+    assert slow == pytest.approx(
+        10 * 2 * (2672.40e6 * ITERATION_S / 100 * 8 / RATE_BPS + ITERATION_S / 8.32), rel=1e-5
+    )
+    assert plan(seconds=3.0).seconds_of(points[SMALL, SMALL]) == 3.0
+    assert plan(iterations=20).key(points[SMALL, SMALL]) != plan().key(points[SMALL, SMALL])
+
+
 def runs():
     """One layout that another one slows down by half, and that is not slowed down itself."""
 
@@ -145,6 +156,7 @@ def test_a_run_is_read_from_its_line():
         (("--gpus", "3"), "--gpus: expected some of 2, 4, 8, got 3"),
         (("--gpus", "two"), "--gpus: expected whole numbers such as 2,4, got 'two'"),
         (("--seconds", "0"), "--seconds: expected 0.1 to 3600, got 0"),
+        (("--iterations", "0"), "--iterations: expected 1 or more, got 0"),
         (("--repeat", "0"), "--repeat: expected 1 or more, got 0"),
         (("--policies", "nosuch"), "policy: expected"),
         (("--rate", "fast"), "--rate"),
