@@ -112,7 +112,7 @@ class SensitivityPlan:
             yield Point(policy.name, layouts, repeat, block)
 
     def seconds_of(self, point: Point) -> float:
-        """How long iterations count: slow jobs are measured for longer, that their medians are as good."""
+        """How long iterations count: slow jobs are measured for longer, that their means are as good."""
         alone_s = sum(expected_s(layout, self.table, self.link.rate_bps) for layout in point.layouts)
         return max(self.seconds, self.iterations * alone_s)
 

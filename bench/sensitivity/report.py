@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.lab.processors import BUSY
+from bench.sensitivity.relief import Relief, reliefs
 from bench.sensitivity.result import DRIFT, MeasuredTable
 from placement.model.throughput.table import SensitivityTable
 
@@ -43,6 +44,8 @@ def print_report(tables: Sequence[MeasuredTable], published: SensitivityTable, f
                 f"{table.disturbed} of {len(table.other_loads)} runs",
                 soft_wrap=True,
             )
+    for relief in reliefs(tables, published):
+        console.print(_in_words(relief), soft_wrap=True)
     for path in files:
         console.print(f"wrote {path}", soft_wrap=True)
 
@@ -72,8 +75,19 @@ def document(
             }
             for table in tables
         ],
+        "reliefs": [{**asdict(relief), "which": relief.which.value} for relief in reliefs(tables, published)],
         "files": list(files),
     }
+
+
+def _in_words(relief: Relief) -> str:
+    said = (
+        f"{relief.control}, {relief.pairs} {relief.which.value}: contention takes {relief.loss:.1%} of the throughput, "
+        f"under {relief.base} {relief.base_loss:.1%}"
+    )
+    if relief.taken_away is None:
+        return said
+    return f"{said}: {relief.taken_away:.0%} of it taken away ({relief.low:.0%} to {relief.high:.0%})"
 
 
 def rank_correlation(table: MeasuredTable, published: SensitivityTable) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class Cell:
 
     Attributes:
         layout, other: both.
-        ratio: median isolated over median shared iteration time; not clipped.
+        ratio: of throughputs, and so mean isolated over mean shared iteration time; not clipped.
         low, high: of its 95 % bootstrap interval.
         repeats: the ratio of each repeat.
     """
@@ -59,7 +59,7 @@ class MeasuredTable:
 
     Attributes:
         control: the name of the policy.
-        isolated_s: the median iteration time of each layout alone.
+        isolated_s: the mean iteration time of each layout alone.
         cells: of all ordered pairs.
         drift: the largest deviation of a reference from the median of all.
         other_loads: of each run, the share of the processors that other programs used.
@@ -103,7 +103,7 @@ def table_of(control: str, runs: Sequence[SensitivityRun], seed: int = 0) -> Mea
             for side, times in enumerate(run.iterations_s):
                 pair = run.layouts[side], run.layouts[1 - side]
                 shared.setdefault(pair, {}).setdefault(run.repeat, []).extend(times)
-    isolated = {layout: median(times) for layout, times in alone.items()}
+    isolated = {layout: fmean(times) for layout, times in alone.items()}
     cells = tuple(
         _cell(*pair, alone[pair[0]], times, chance)
         for pair, times in sorted(shared.items())
@@ -122,15 +122,14 @@ def _cell(
     chance: np.random.Generator,
 ) -> Cell:
     together = [time for times in shared.values() for time in times]
-    drawn = _drawn_medians(alone, chance) / _drawn_medians(together, chance)
+    drawn = _drawn_means(alone, chance) / _drawn_means(together, chance)
     low, high = np.quantile(drawn, (0.025, 0.975))
-    repeats = tuple(median(alone) / median(times) for times in shared.values())
-    return Cell(layout, other, median(alone) / median(together), float(low), float(high), repeats)
+    repeats = tuple(fmean(alone) / fmean(times) for times in shared.values())
+    return Cell(layout, other, fmean(alone) / fmean(together), float(low), float(high), repeats)
 
 
-def _drawn_medians(times: Sequence[float], chance: np.random.Generator) -> np.ndarray:
-    drawn = chance.choice(np.asarray(times), size=(_RESAMPLES, len(times)))
-    return np.asarray(np.median(drawn, axis=1))
+def _drawn_means(times: Sequence[float], chance: np.random.Generator) -> np.ndarray:
+    return np.asarray(chance.choice(np.asarray(times), size=(_RESAMPLES, len(times))).mean(axis=1))
 
 
 def write_table(

@@ -55,11 +55,8 @@ def work_of(layout: Layout, table: SensitivityTable, rate_bps: int) -> PatternWo
     Raises:
         UsageError: the model is none of Table I, or the table has no such layout.
     """
-    traffic = TRAFFIC.get(layout.model)
-    if traffic is None:
-        raise UsageError(f"model: expected one of {', '.join(TRAFFIC)}, got {layout.model!r}")
+    traffic = _traffic(layout)
     first = Layout(layout.model, *_FIRST)
-    alone_s = ITERATION_S * layout.gpus / first.gpus * table.throughput(first) / table.throughput(layout)
     scale = rate_bps / PAPER_RATE_BPS
     sent = traffic.mb_per_s * 1e6 * ITERATION_S * scale
     layers = 1 if traffic.pattern is Pattern.ALL_REDUCE else _LAYERS
@@ -67,7 +64,14 @@ def work_of(layout: Layout, table: SensitivityTable, rate_bps: int) -> PatternWo
     size = sent / of_a_byte
     if traffic.pattern is Pattern.ALL_TO_ALL:
         size *= layout.gpus / layout.nodes
-    return PatternWork(traffic.pattern, alone_s / (1 + traffic.ratio), max(4, round(size)), layers)
+    return PatternWork(traffic.pattern, computing_s(layout, table), max(4, round(size)), layers)
+
+
+def computing_s(layout: Layout, table: SensitivityTable) -> float:
+    """The time for which a layout computes in an iteration. Raises UsageError as `work_of`."""
+    traffic, first = _traffic(layout), Layout(layout.model, *_FIRST)
+    alone_s = ITERATION_S * layout.gpus / first.gpus * table.throughput(first) / table.throughput(layout)
+    return alone_s / (1 + traffic.ratio)
 
 
 def expected_s(layout: Layout, table: SensitivityTable, rate_bps: int) -> float:
@@ -80,3 +84,10 @@ def samples_of(layout: Layout, table: SensitivityTable) -> float:
     """The samples of an iteration: the published throughput at the iteration time that is taken above."""
     first = Layout(layout.model, *_FIRST)
     return ITERATION_S * layout.gpus / first.gpus * table.throughput(first)
+
+
+def _traffic(layout: Layout) -> ModelTraffic:
+    found = TRAFFIC.get(layout.model)
+    if found is None:
+        raise UsageError(f"model: expected one of {', '.join(TRAFFIC)}, got {layout.model!r}")
+    return found

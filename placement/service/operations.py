@@ -27,17 +27,17 @@ from placement.service.context import ServiceContext
 from placement.service.decisions.explanation import explain_stopping, explain_unplaced
 from placement.service.decisions.job_scheduling import JobScheduling
 from placement.service.decisions.placer import Placer, policy_named
-from placement.service.decisions.policy import ServicePolicy, check_whole_job, service_policy
+from placement.service.decisions.policy import ServicePolicy, service_policy
 from placement.service.decisions.whole_jobs import decider_of, shadow_of, status_of_decisions, warm_up_request
 from placement.service.embedded_gate import EmbeddedGate
 from placement.service.engine_jobs import EngineJobs, JobReactions
 from placement.service.engine_runner import EngineRunner
+from placement.service.job_registration import JobRegistration, check_not_held, check_policy
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.checks import check_deadline, check_due, check_job, demand_of, profile_message
+from placement.service.protocol.checks import demand_of, profile_message
 from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
-from placement.service.state.capacity import check_possible
-from placement.service.state.job_record import JobRecord, deadline_of, wrong_state
-from placement.service.state.persistence import save_link, save_new_job, save_server, save_server_state
+from placement.service.state.job_record import JobRecord, wrong_state
+from placement.service.state.persistence import save_link, save_server, save_server_state
 from placement.service.state.registry import OutOfUse
 
 FORGET_EVERY_S = 600.0
@@ -76,8 +76,9 @@ class ServiceOperations:
                 *(self._host_out, self._host_back, self._held),
             )
             self._engine_jobs = EngineJobs(context, engine, reactions)
-        self._policy = service_policy(context.rules.policy)
-        self._scheduling = self._scheduling_of(self._policy)
+        policy = service_policy(context.rules.policy)
+        self._jobs = JobRegistration(context, policy)
+        self._scheduling = self._scheduling_of(policy)
 
     def start(self) -> None:
         """Start placing waiting jobs, and start the lease of jobs whose agents were attached before a restart."""
@@ -224,18 +225,18 @@ class ServiceOperations:
 
     async def register_job(self, spec: pb.Job, owner: str = "") -> pb.JobStatus:
         """Register a job without queueing it; a new one belongs to `owner`. Raises `RequestError`."""
-        _check_not_held(spec)
-        if self._known(spec) is None:
-            self._add(spec, pb.REGISTERED, owner)
+        check_not_held(spec)
+        if self._jobs.known(spec) is None:
+            self._jobs.add(spec, pb.REGISTERED, owner)
         await self.context.store.committed()
         return self.status(spec.id)
 
     async def submit(self, spec: pb.Job, owner: str = "") -> pb.JobStatus:
         """Register and queue a job; durable when this returns. A new one belongs to `owner`. Raises `RequestError`."""
-        _check_not_held(spec)
-        known = self._known(spec)
+        check_not_held(spec)
+        known = self._jobs.known(spec)
         if known is None:
-            self._add(spec, pb.QUEUED, owner)
+            self._jobs.add(spec, pb.QUEUED, owner)
             self._job_queued(spec.id)
         elif known.state == pb.REGISTERED:
             queued = replace(known, state=pb.QUEUED)
@@ -256,7 +257,7 @@ class ServiceOperations:
                 "which decides for all jobs",
             )
         if asked:
-            _check_policy(policy_named(asked), job.spec, "policy")
+            check_policy(policy_named(asked), job.spec, "policy")
         if job.placed and asked in ("", job.policy):
             return self.status(job_id)
         if job.placed or job.over:
@@ -460,8 +461,8 @@ class ServiceOperations:
             held=held.reference,
         )
         try:
-            if self._known(spec) is None:
-                self._add(spec, pb.QUEUED, held.owner)
+            if self._jobs.known(spec) is None:
+                self._jobs.add(spec, pb.QUEUED, held.owner)
                 self._job_queued(spec.id)
                 await self.context.store.committed()
         except RequestError as error:
@@ -520,51 +521,6 @@ class ServiceOperations:
         if self._scheduling is not None:
             self._scheduling.changed(f"{job_id} was queued")
 
-    # ---------------------------------------------------------------------------------------------------- registration
-
-    def _known(self, spec: pb.Job) -> JobRecord | None:
-        """The registered job of this id, if any; raises `RequestError` if its specification differs."""
-        known = self._registry.jobs.get(spec.id)
-        if known is not None and known.spec != spec:
-            different = next(
-                name
-                for name in spec.DESCRIPTOR.fields_by_name
-                if getattr(spec, name) != getattr(known.spec, name)
-            )
-            raise RequestError(
-                ErrorCode.EXISTS,
-                f"job.{different}",
-                f"expected the value of job {spec.id!r} as registered before, got another",
-            )
-        return known
-
-    def _add(self, spec: pb.Job, state: int, owner: str) -> None:
-        now_ns = self.context.clock.now_ns()
-        check_job(spec)
-        check_deadline(spec, now_ns)
-        if spec.policy:
-            _check_policy(policy_named(spec.policy, "job.policy"), spec, "job.policy")
-        check_whole_job(self._policy, spec)
-        _check_model(self.context, spec)
-        for place, server in enumerate(spec.servers):
-            self._registry.server_number(server, f"job.servers[{place}]")
-        demand = demand_of(spec.profile, "job.profile") if spec.HasField("profile") else None
-        deadline_ns = deadline_of(spec, demand, now_ns)
-        check_due(spec, deadline_ns)
-        job = JobRecord(
-            self._registry.next_job_number,
-            spec,
-            demand,
-            state,
-            spec.policy,
-            submitted_ns=now_ns,
-            deadline_ns=deadline_ns,
-            owner=owner,
-        )
-        check_possible(self._registry, job)
-        self._registry.add_job(job)
-        save_new_job(self.context.store, job)
-
     def _demand(self, job_id: str, field: str) -> Demand:
         job = self._registry.job(job_id, field)
         if job.demand is None:
@@ -575,30 +531,6 @@ class ServiceOperations:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _check_model(context: ServiceContext, spec: pb.Job) -> None:
-    """Raise `RequestError` if a job names a model without need, or none that the service's table has."""
-    if context.contention is not None:
-        context.contention.check_job(spec)
-    elif spec.model or spec.iteration_samples:
-        field, value = ("model", spec.model) if spec.model else ("iteration_samples", spec.iteration_samples)
-        raise invalid(
-            f"job.{field}", f"expected none, since the service has no table of models (--table), got {value}"
-        )
-
-
-def _check_not_held(spec: pb.Job) -> None:
-    # Whoever could name a Slurm job here would have the service release it, whoever it belongs to.
-    if spec.held:
-        raise invalid("job.held", f"expected none, which only the service sets, got {spec.held!r}")
-
-
-def _check_policy(asked: ServicePolicy, spec: pb.Job, field: str) -> None:
-    """Raise `RequestError` if the policy is a scheduler that ignores a constraint of the job."""
-    if asked.scheduler is not None and (spec.servers or spec.shares_gpus):
-        what = "servers" if spec.servers else "shares_gpus"
-        raise invalid(field, f"expected a policy that supports job.{what}, got {asked.name!r}")
 
 
 def _check_recovered(jobs: Iterable[JobRecord], policy: str) -> None:
