@@ -31,12 +31,14 @@ class Point:
         layouts: one, or two that share nodes.
         repeat: from 0.
         block: of pairs, from 0, of which this is the reference; None: it is no reference.
+        attempt: 1 if it is measured again, because the machine had drifted.
     """
 
     control: str
     layouts: tuple[Layout, ...]
     repeat: int
     block: int | None = None
+    attempt: int = 0
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,9 @@ class SensitivityPlan:
 
     def key(self, point: Point) -> str:
         """The identity of a measurement: equal only if all that determines it is."""
+        again = [point.attempt] if point.attempt else []
         conditions = {
-            "point": [point.control, point.layouts, point.repeat, point.block],
+            "point": [point.control, point.layouts, point.repeat, point.block, *again],
             "link": asdict(self.link),
             "times": [self.seconds, self.iterations, self.warm_up_s, self.seed],
         }

@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.lab.processors import BUSY
+from bench.sensitivity.drift import DRIFT
 from bench.sensitivity.relief import Relief, reliefs
-from bench.sensitivity.result import DRIFT, MeasuredTable
+from bench.sensitivity.result import MeasuredTable
 from placement.model.throughput.table import SensitivityTable
 
 SCHEMA = 1
@@ -36,7 +37,12 @@ def print_report(tables: Sequence[MeasuredTable], published: SensitivityTable, f
         )
         if table.drift > DRIFT:
             console.print(
-                f"{table.control}: more than {DRIFT:.0%}: the machine was not quiet", soft_wrap=True
+                f"{table.control}: more than {DRIFT:.0%}, twice: the machine was not quiet", soft_wrap=True
+            )
+        for layout, variation in table.unsteady.items():
+            console.print(
+                f"{table.control}: {layout} alone varied by {variation:.1%} when it was measured again",
+                soft_wrap=True,
             )
         if table.disturbed:
             console.print(
@@ -62,6 +68,9 @@ def document(
                 "half_interval": table.half_interval,
                 "repeatable": table.within(REPEATABLE),
                 "drift": table.drift,
+                "unsteady": [
+                    {**layout._asdict(), "variation": each} for layout, each in table.unsteady.items()
+                ],
                 "runs": len(table.other_loads),
                 "disturbed": table.disturbed,
                 "rank_correlation": rank_correlation(table, published),

@@ -13,6 +13,7 @@ from statistics import fmean, median
 import numpy as np
 
 from bench.lab.processors import BUSY
+from bench.sensitivity.drift import UNSTEADY, variation
 from bench.sensitivity.run import SensitivityRun
 from bench.sensitivity.traffic import samples_of
 from mltcp.core.atomic_files import write_atomically
@@ -27,9 +28,6 @@ from placement.model.throughput.table import (
 
 MEASURED = "measured_ratios.csv"
 """The ratios as they are, above 1 too, with their intervals."""
-
-DRIFT = 0.03
-"""A reference that differs by more from the median of all is told."""
 
 _RESAMPLES = 1000
 
@@ -61,6 +59,7 @@ class MeasuredTable:
         control: the name of the policy.
         isolated_s: the mean iteration time of each layout alone.
         cells: of all ordered pairs.
+        unsteady: layouts whose measurements alone vary by more than `drift.UNSTEADY`, with their variation.
         drift: the largest deviation of a reference from the median of all.
         other_loads: of each run, the share of the processors that other programs used.
     """
@@ -68,6 +67,7 @@ class MeasuredTable:
     control: str
     isolated_s: Mapping[Layout, float]
     cells: tuple[Cell, ...]
+    unsteady: Mapping[Layout, float]
     drift: float
     other_loads: tuple[float, ...]
 
@@ -92,6 +92,7 @@ def table_of(control: str, runs: Sequence[SensitivityRun], seed: int = 0) -> Mea
     chance = np.random.default_rng(seed)
     ours = [run for run in runs if run.control == control]
     alone: dict[Layout, list[float]] = {}
+    means: dict[Layout, list[float]] = {}
     shared: dict[tuple[Layout, Layout], dict[int, list[float]]] = {}
     references: list[float] = []
     for run in ours:
@@ -99,6 +100,7 @@ def table_of(control: str, runs: Sequence[SensitivityRun], seed: int = 0) -> Mea
             references.append(median(run.iterations_s[0]))
         elif len(run.layouts) == 1:
             alone.setdefault(run.layouts[0], []).extend(run.iterations_s[0])
+            means.setdefault(run.layouts[0], []).append(fmean(run.iterations_s[0]))
         else:
             for side, times in enumerate(run.iterations_s):
                 pair = run.layouts[side], run.layouts[1 - side]
@@ -111,7 +113,9 @@ def table_of(control: str, runs: Sequence[SensitivityRun], seed: int = 0) -> Mea
     )
     usual = median(references) if references else 1.0
     drift = max((abs(each / usual - 1) for each in references), default=0.0)
-    return MeasuredTable(control, isolated, cells, drift, tuple(run.other_load for run in ours))
+    varying = {layout: variation(each) for layout, each in means.items()}
+    unsteady = {layout: each for layout, each in varying.items() if each > UNSTEADY}
+    return MeasuredTable(control, isolated, cells, unsteady, drift, tuple(run.other_load for run in ours))
 
 
 def _cell(

@@ -10,6 +10,7 @@ import pytest
 from bench.cli import main as cli
 from bench.compare.approaches.policy import parse_policy
 from bench.lab.link import Link
+from bench.sensitivity.drift import second_attempts
 from bench.sensitivity.plan import REFERENCE_EVERY, SensitivityPlan, layouts_of
 from bench.sensitivity.relief import Pairs, reliefs
 from bench.sensitivity.result import Cell, MeasuredTable, table_of, write_table
@@ -95,6 +96,51 @@ def test_slow_pairs_are_measured_for_as_many_iterations_as_fast_ones():
     assert plan(iterations=20).key(points[SMALL, SMALL]) != plan().key(points[SMALL, SMALL])
 
 
+def test_a_layout_whose_measurements_alone_differ_is_measured_again_with_all_of_them():
+    small = plan(layouts=(SMALL, LARGE))
+    points = list(small.points())
+    found = {
+        small.key(point): SensitivityRun(
+            *(small.key(point), point.control, point.layouts, point.repeat, point.block is not None),
+            ((0.1 + 0.01 * (point.control == "reno") * point.repeat * (point.layouts == (LARGE,)),),) * 2,
+            0.0,
+        )
+        for point in points
+    }
+    again = second_attempts(small, points, found)
+    assert sorted((point.control, point.layouts, point.repeat) for point in again) == [
+        ("reno", (LARGE,), repeat) for repeat in range(3)
+    ]
+
+
+def test_a_block_whose_reference_drifted_is_measured_once_more_under_its_control_only():
+    small = plan(layouts=layouts_of(TABLE, ("GraphSage", "DLRM")))
+    points = list(small.points())
+    assert len({point.block for point in points if point.block is not None}) == 3
+
+    def run_of(point):
+        slow = point.control == "reno" and point.block == 1
+        times = ((0.104 if slow else 0.1,),) * len(point.layouts)
+        return SensitivityRun(
+            small.key(point), point.control, point.layouts, 0, point.block is not None, times, 0.0
+        )
+
+    found = {small.key(point): run_of(point) for point in points}
+    again = second_attempts(small, points, found)
+    inside = [point for point in points if point.control == "reno" and len(point.layouts) == 2][20:40]
+    assert [point for point in again if point.block is None] == inside
+    assert [point for point in again if point.block is not None] == [
+        point for point in points if (point.control, point.block) == ("reno", 1)
+    ]
+    assert not {small.key(point) for point in again.values()} & set(found)
+    assert (
+        second_attempts(
+            small, points, found | {key: replace(run, iterations_s=((0.1,),)) for key, run in found.items()}
+        )
+        == {}
+    )
+
+
 def runs():
     """One layout that another one slows down by half, and that is not slowed down itself."""
 
@@ -127,6 +173,7 @@ def test_ratios_are_of_throughputs_and_so_of_mean_times():
     assert cells[LARGE, SMALL].ratio == pytest.approx(1.0)
     assert cells[LARGE, LARGE].ratio == pytest.approx(0.5)
     assert table.drift == pytest.approx(0.04)
+    assert table.unsteady == {}
     assert (table.disturbed, len(table.other_loads)) == (2, 9)
     assert table.within(0.05) == 0.5
 
@@ -140,7 +187,7 @@ def test_what_a_control_takes_away_is_a_share_of_the_loss_of_all_pairs_and_of_th
                 ((SMALL, LARGE), (LARGE, SMALL), (SMALL, SMALL), (LARGE, LARGE)), ratios, strict=True
             )
         ]
-        return MeasuredTable(control, {SMALL: 0.131, LARGE: 0.45}, tuple(cells), 0.0, ())
+        return MeasuredTable(control, {SMALL: 0.131, LARGE: 0.45}, tuple(cells), {}, 0.0, ())
 
     base, better = measured("cubic", 0.8, 0.9, 1.0, 0.4), measured("mltcp_cubic", 1.0, 0.9, 1.0, 0.4)
     everything, equal, fitting, others = reliefs([base, better], TABLE)
