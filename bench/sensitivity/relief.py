@@ -22,7 +22,7 @@ _RESAMPLES = 2000
 class Pairs(Enum):
     """Which pairs are compared. Two layouts fit if they communicate for at most the whole time together."""
 
-    ALL = "all pairs"
+    ALL = "pairs"
     FIT_EQUAL = "pairs that fit, of equally long iterations"
     FIT = "other pairs that fit"
     UNFIT = "pairs that do not fit"

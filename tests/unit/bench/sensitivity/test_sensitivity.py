@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from datetime import date
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -210,6 +211,14 @@ def test_the_table_is_read_as_the_published_one_is(tmp_path):
     assert found.ratio(SMALL, LARGE) == pytest.approx(0.11 / 0.225, abs=1e-4)
     assert found.throughput(LARGE) == pytest.approx(samples_of(LARGE, TABLE) / 0.4, rel=1e-5)
     assert (tmp_path / "measured_ratios.csv").read_text().splitlines()[1].endswith(",a test,2026-01-02")
+
+
+@pytest.mark.parametrize("control", ["cubic", "mltcp_cubic"])
+def test_the_tables_that_were_measured_are_whole(control):
+    found = read_table(Path(__file__).parents[4] / "docs" / "tables" / control)
+    ratios = [found.ratio(one, other) for one in layouts_of(found) for other in layouts_of(found)]
+    assert len(ratios) == 900
+    assert 0.2 < min(ratios) < max(ratios) <= 1
 
 
 def test_a_run_is_read_from_its_line():
