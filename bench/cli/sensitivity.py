@@ -8,7 +8,7 @@ import re
 from datetime import date
 from pathlib import Path
 
-from bench.cli.contest_arguments import add_link, check_counts, link_of
+from bench.cli.contest_arguments import add_link, link_of
 from bench.compare.approaches.policy import parse_policy
 from bench.sensitivity.measure import measured
 from bench.sensitivity.plan import Point, SensitivityPlan, layouts_of
@@ -97,7 +97,6 @@ def execute(options: argparse.Namespace) -> int:
 
 def plan_of(options: argparse.Namespace) -> SensitivityPlan:
     """The measurement that the arguments describe. Raises UsageError: one is out of range or unknown."""
-    check_counts(options, "repeat", "iterations")
     table = published_table()
     models = [name for name in options.models.split(",") if name]
     return SensitivityPlan(

@@ -30,6 +30,12 @@ def second_attempts(plan: SensitivityPlan, points: Sequence[Point], runs: Runs) 
     return {point: replace(point, attempt=1) for point in points if point in again}
 
 
+def drifts(references: Sequence[SensitivityRun]) -> list[float]:
+    """How far the iteration of each measurement of the reference is from the median of all, as a share."""
+    times = [median(run.iterations_s[0]) for run in references]
+    return [abs(time / median(times) - 1) for time in times]
+
+
 def variation(means: Sequence[float]) -> float:
     """The coefficient of variation of the measurements of a layout alone, by the mean of each."""
     return pstdev(means) / fmean(means)
@@ -49,19 +55,21 @@ def _unsteady(plan: SensitivityPlan, points: Sequence[Point], runs: Runs) -> set
 
 
 def _in_void_blocks(plan: SensitivityPlan, points: Sequence[Point], runs: Runs) -> set[Point]:
-    times = {
-        point: median(runs[plan.key(point)].iterations_s[0]) for point in points if point.block is not None
-    }
-    usual = {
-        control: median(time for point, time in times.items() if point.control == control)
-        for control in {point.control for point in times}
+    references: dict[str, list[Point]] = {}
+    for point in points:
+        if point.block is not None:
+            references.setdefault(point.control, []).append(point)
+    drifted = {
+        point
+        for each in references.values()
+        for point, drift in zip(each, drifts([runs[plan.key(point)] for point in each]), strict=True)
+        if drift > DRIFT
     }
     reference: dict[str, Point] = {}
     found = set()
     for point in points:
         if point.block is not None:
             reference[point.control] = point
-        block = reference.get(point.control)
-        if block is not None and abs(times[block] / usual[point.control] - 1) > DRIFT:
+        if reference.get(point.control) in drifted:
             found.add(point)
     return found

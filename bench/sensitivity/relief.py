@@ -17,6 +17,7 @@ EQUAL = 1.05
 """Iterations alone of which the longer one takes at most so many times as long as the shorter one are equally long."""
 
 _RESAMPLES = 2000
+_Pair = tuple[Layout, Layout]
 
 
 class Pairs(Enum):
@@ -54,12 +55,23 @@ class Relief:
 
 def reliefs(tables: Sequence[MeasuredTable], published: SensitivityTable, seed: int = 0) -> list[Relief]:
     """Each control against the first one, over each kind of pairs that there are."""
-    return [
-        relief
-        for table in tables[1:]
-        for which in Pairs
-        if (relief := _relief(tables[0], table, published, which, seed)) is not None
-    ]
+    if not tables:
+        return []
+    base, *others = tables
+    base_losses = _losses(base.cells)
+    kinds = {pair: _kind_of(pair, base, published) for pair in base_losses}
+    found = []
+    for table in others:
+        losses = _losses(table.cells)
+        for which in Pairs:
+            both = [
+                (losses[pair], base_losses[pair])
+                for pair, kind in kinds.items()
+                if pair in losses and which in (Pairs.ALL, kind)
+            ]
+            if both:
+                found.append(_relief(table.control, base.control, which, np.array(both), seed))
+    return found
 
 
 def communicating_share(layout: Layout, table: MeasuredTable, published: SensitivityTable) -> float:
@@ -67,47 +79,29 @@ def communicating_share(layout: Layout, table: MeasuredTable, published: Sensiti
     return 1 - computing_s(layout, published) / table.isolated_s[layout]
 
 
-def _relief(
-    base: MeasuredTable, table: MeasuredTable, published: SensitivityTable, which: Pairs, seed: int
-) -> Relief | None:
-    ours, theirs = _losses(table.cells), _losses(base.cells)
-    pairs = [
-        pair
-        for pair in theirs
-        if pair in ours and which in (Pairs.ALL, _kind_of(_both(pair), base, published))
-    ]
-    if not pairs:
-        return None
-    losses = np.array([(fmean(ours[pair]), fmean(theirs[pair])) for pair in pairs])
+def _relief(control: str, base: str, which: Pairs, losses: np.ndarray, seed: int) -> Relief:
+    """The comparison over pairs, of which each has a row: its loss under the control, and under the base."""
     loss, base_loss = losses.mean(axis=0).tolist()
-    taken_away, low, high = _taken_away(losses, seed) if base_loss else (None, None, None)
-    return Relief(table.control, base.control, which, len(pairs), loss, base_loss, taken_away, low, high)
-
-
-def _taken_away(losses: np.ndarray, seed: int) -> tuple[float, float, float]:
-    """The share of the second column's mean by which that of the first is less, and its interval."""
+    if not base_loss:
+        return Relief(control, base, which, len(losses), loss, base_loss, None, None, None)
     chance = np.random.default_rng(seed)
     drawn = losses[chance.integers(len(losses), size=(_RESAMPLES, len(losses)))].mean(axis=1)
     shares = 1 - drawn[:, 0] / np.where(drawn[:, 1], drawn[:, 1], np.nan)
     low, high = np.nanquantile(shares, (0.025, 0.975)).tolist()
-    mean, base_mean = losses.mean(axis=0).tolist()
-    return 1 - mean / base_mean, low, high
+    return Relief(control, base, which, len(losses), loss, base_loss, 1 - loss / base_loss, low, high)
 
 
-def _kind_of(both: tuple[Layout, ...], base: MeasuredTable, published: SensitivityTable) -> Pairs:
-    if sum(communicating_share(each, base, published) for each in both) > 1:
+def _kind_of(pair: _Pair, base: MeasuredTable, published: SensitivityTable) -> Pairs:
+    if sum(communicating_share(each, base, published) for each in pair) > 1:
         return Pairs.UNFIT
-    times = [base.isolated_s[each] for each in both]
+    times = [base.isolated_s[each] for each in pair]
     return Pairs.FIT_EQUAL if max(times) <= EQUAL * min(times) else Pairs.FIT
 
 
-def _losses(cells: Iterable[Cell]) -> dict[frozenset[Layout], list[float]]:
-    """What both layouts of each pair lose."""
-    found: dict[frozenset[Layout], list[float]] = {}
+def _losses(cells: Iterable[Cell]) -> dict[_Pair, float]:
+    """The mean loss of the two layouts of each pair."""
+    found: dict[_Pair, list[float]] = {}
     for cell in cells:
-        found.setdefault(frozenset((cell.layout, cell.other)), []).append(1 - cell.ratio)
-    return found
-
-
-def _both(pair: frozenset[Layout]) -> tuple[Layout, ...]:
-    return tuple(pair) * (2 if len(pair) == 1 else 1)
+        pair = min(cell.layout, cell.other), max(cell.layout, cell.other)
+        found.setdefault(pair, []).append(1 - cell.ratio)
+    return {pair: fmean(losses) for pair, losses in found.items()}

@@ -7,13 +7,14 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from itertools import chain
 from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
 
 from bench.lab.processors import BUSY
-from bench.sensitivity.drift import UNSTEADY, variation
+from bench.sensitivity.drift import UNSTEADY, drifts, variation
 from bench.sensitivity.run import SensitivityRun
 from bench.sensitivity.traffic import samples_of
 from mltcp.core.atomic_files import write_atomically
@@ -91,29 +92,27 @@ def table_of(control: str, runs: Sequence[SensitivityRun], seed: int = 0) -> Mea
     """The table of a control from all of its runs."""
     chance = np.random.default_rng(seed)
     ours = [run for run in runs if run.control == control]
-    alone: dict[Layout, list[float]] = {}
-    means: dict[Layout, list[float]] = {}
+    runs_alone: dict[Layout, list[tuple[float, ...]]] = {}
     shared: dict[tuple[Layout, Layout], dict[int, list[float]]] = {}
-    references: list[float] = []
+    references: list[SensitivityRun] = []
     for run in ours:
         if run.is_reference:
-            references.append(median(run.iterations_s[0]))
+            references.append(run)
         elif len(run.layouts) == 1:
-            alone.setdefault(run.layouts[0], []).extend(run.iterations_s[0])
-            means.setdefault(run.layouts[0], []).append(fmean(run.iterations_s[0]))
+            runs_alone.setdefault(run.layouts[0], []).append(run.iterations_s[0])
         else:
             for side, times in enumerate(run.iterations_s):
                 pair = run.layouts[side], run.layouts[1 - side]
                 shared.setdefault(pair, {}).setdefault(run.repeat, []).extend(times)
+    alone = {layout: list(chain.from_iterable(each)) for layout, each in runs_alone.items()}
     isolated = {layout: fmean(times) for layout, times in alone.items()}
     cells = tuple(
         _cell(*pair, alone[pair[0]], times, chance)
         for pair, times in sorted(shared.items())
         if pair[0] in alone
     )
-    usual = median(references) if references else 1.0
-    drift = max((abs(each / usual - 1) for each in references), default=0.0)
-    varying = {layout: variation(each) for layout, each in means.items()}
+    drift = max(drifts(references), default=0.0)
+    varying = {layout: variation(list(map(fmean, each))) for layout, each in runs_alone.items()}
     unsteady = {layout: each for layout, each in varying.items() if each > UNSTEADY}
     return MeasuredTable(control, isolated, cells, unsteady, drift, tuple(run.other_load for run in ours))
 

@@ -69,9 +69,8 @@ def work_of(layout: Layout, table: SensitivityTable, rate_bps: int) -> PatternWo
 
 def computing_s(layout: Layout, table: SensitivityTable) -> float:
     """The time for which a layout computes in an iteration. Raises UsageError as `work_of`."""
-    traffic, first = _traffic(layout), Layout(layout.model, *_FIRST)
-    alone_s = ITERATION_S * layout.gpus / first.gpus * table.throughput(first) / table.throughput(layout)
-    return alone_s / (1 + traffic.ratio)
+    ratio = _traffic(layout).ratio
+    return samples_of(layout, table) / table.throughput(layout) / (1 + ratio)
 
 
 def expected_s(layout: Layout, table: SensitivityTable, rate_bps: int) -> float:
