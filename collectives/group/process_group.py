@@ -116,7 +116,7 @@ class MltcpProcessGroup(HooksOfBoth):
         return self._inner in dist.distributed_c10d._world.pg_names
 
     def _attach(self, name: str) -> None:
-        self._label = GroupLabel(name, self._inner.rank(), self._inner.size())
+        self._label = GroupLabel(name, self._inner.rank(), self._inner.size(), self._recorder.failed)
         self._recorder.attach(self._label, acked_bytes_of(self._mesh, self._nccl_connections))
 
     def _take_over_backends(self) -> None:
@@ -482,7 +482,7 @@ class MltcpProcessGroup(HooksOfBoth):
         options = kwargs["opts"] if "opts" in kwargs else args[-1] if args else None
         root = root_of(options, kwargs) if rooted else 0
         nbytes = size_bytes(args[payload] if len(args) > payload else by_keyword(kwargs, payload))
-        operation = InFlightOperation(name, self._label, nbytes, root, self._recorder.failed)
+        operation = InFlightOperation(name, self._label, nbytes, root)
         if self._admission is not None and not self._capturing():
             self._admission.admit(operation)
         self._recorder.submit(operation)
@@ -514,7 +514,7 @@ class MltcpProcessGroup(HooksOfBoth):
         self, name: str, method: Callable[..., Work | None], tensors: list[Tensor], *args: int
     ) -> Any:
         """Record a send or receive, and pass it on to the inner group's method."""
-        operation = InFlightOperation(name, self._label, size_bytes(tensors), 0, self._recorder.failed)
+        operation = InFlightOperation(name, self._label, size_bytes(tensors))
         self._recorder.submit(operation)
         opening = self._nccl and self._may_connect(name, 0, args[0])
         work = method(tensors, *args)

@@ -11,21 +11,29 @@ from collectives.recording.completion import AnyWork
 from collectives.recording.records import Operation
 
 
+def _do_nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupLabel:
     """The name, rank and size of a process group; operations hold this, not the group and its connections.
 
-    ``numbers`` yields the numbers of the group's collective operations, where admission control is configured.
+    ``numbers`` yields the numbers of the group's collective operations, where admission control is configured, and
+    ``on_failure`` is called when one of its operations has failed.
     """
 
     name: str
     rank: int
     size: int
+    on_failure: Callable[[], object] = field(default=_do_nothing, repr=False)
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1), repr=False)
 
 
 class InFlightOperation:
     """An operation that is being admitted, runs, or has completed.
+
+    Each call of an operation makes one, so that only what differs between operations is set then.
 
     Attributes:
         name: torch's name of the operation.
@@ -41,38 +49,26 @@ class InFlightOperation:
         completed_ns: when it completed; None before that, and if it failed.
     """
 
-    __slots__ = (
-        "_on_failure", "bytes", "completed_ns", "group", "held_ns", "name", "number", "return_pass", "root",
-        "submitted_ns", "work",
-    )  # fmt: skip
+    number: int | None = None
+    held_ns = 0
+    return_pass: Callable[[InFlightOperation], None] | None = None
+    work: AnyWork | None = None
+    submitted_ns = 0
+    completed_ns: int | None = None
 
-    def __init__(
-        self,
-        name: str,
-        group: GroupLabel,
-        nbytes: int,
-        root: int = 0,
-        on_failure: Callable[[], object] | None = None,
-    ) -> None:
+    def __init__(self, name: str, group: GroupLabel, nbytes: int, root: int = 0) -> None:
         self.name = name
         self.group = group
         self.bytes = nbytes
         self.root = root
-        self.number: int | None = None
-        self.held_ns = 0
-        self.return_pass: Callable[[InFlightOperation], None] | None = None
-        self.work: AnyWork | None = None
-        self.submitted_ns = 0
-        self.completed_ns: int | None = None
-        self._on_failure = on_failure
 
     def complete(self, now_ns: int | None) -> None:
         """Note the time of completion, None for a failure, and return the gate pass."""
         self.completed_ns = now_ns
         if self.return_pass is not None:
             self.return_pass(self)
-        if now_ns is None and self._on_failure is not None:
-            self._on_failure()
+        if now_ns is None:
+            self.group.on_failure()
 
     def release(self) -> None:
         """Return the gate pass: the operation ended, or its completion cannot be observed."""

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic_ns
+from time import monotonic_ns, thread_time_ns
 
 from collectives.core.notices import warn_once
 from collectives.recording.completion import AnyWork, CompletionThread
@@ -30,6 +30,8 @@ LARGEST_ITERATION = 100_000
 
 _DRAIN_S = 1.0
 _FIRST_SEARCH = 6
+_LARGEST_SEARCH_SHARE = 0.02
+_LONGEST_SEARCH_PAUSE_NS = 500_000_000
 
 AckedBytes = Callable[[], int | None]
 """Returns the bytes acknowledged on a group's sockets since they were opened, if that is known."""
@@ -94,6 +96,7 @@ class Recorder:
         self._searching = False
         self._followed = 0
         self._search_every, self._unsearched = _FIRST_SEARCH, 0
+        self._next_search_ns = 0
 
     # -- groups --------------------------------------------------------------------------------------------------------
 
@@ -146,8 +149,7 @@ class Recorder:
         if not detector.following:
             self._unsearched += 1
             if self._unsearched >= self._search_every and not self._searching:
-                self._searching = True
-                self.completion.run(self._search)
+                self._search_soon()
             return
         count = self._before_open + len(self._open)
         if self._followed < count:
@@ -167,8 +169,15 @@ class Recorder:
                 self._cut(boundaries, since_ns)
             self._tell_start()
 
+    def _search_soon(self) -> None:
+        """Have the completion thread search, unless that would take too large a share of a busy loop's time."""
+        if monotonic_ns() >= self._next_search_ns:
+            self._searching = True
+            self.completion.run(self._search)
+
     def _search(self) -> None:
         """Look for a pattern in the operations since the last boundary; runs on the completion thread."""
+        began_ns = thread_time_ns()
         with self._lock:
             history = self._history()
             if self._detector.needs_operations and not self._detector.following:
@@ -184,6 +193,9 @@ class Recorder:
                 # The interval grows by half each time, so that a job without a pattern costs few searches.
                 self._search_every += max(1, self._search_every // 2)
             self._unsearched = 0
+            took_ns = thread_time_ns() - began_ns
+            pause_ns = min(int(took_ns / _LARGEST_SEARCH_SHARE), _LONGEST_SEARCH_PAUSE_NS)
+            self._next_search_ns = monotonic_ns() + pause_ns
             self._searching = False
 
     def _catch_up(self, operations: int) -> None:

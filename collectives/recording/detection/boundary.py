@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 Signature = tuple[str, int]
 """Name and bytes of an operation."""
@@ -16,9 +17,8 @@ class Boundary:
     at_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class PastOperation:
-    """A past operation.
+class PastOperation(NamedTuple):
+    """A past operation; a tuple, because a search makes thousands of them.
 
     Attributes:
         signature: its name and bytes.

@@ -317,6 +317,27 @@ def test_an_operation_held_back_while_its_pattern_is_found_is_not_missed():
     assert recorder.detection().operations == 3
 
 
+def test_a_loop_without_a_pattern_is_searched_for_a_small_share_of_its_time(monkeypatch):
+    searches = []
+    search = IterationDetector.search
+
+    def measured(detector, history):
+        began_ns, began_cpu_ns = time.monotonic_ns(), time.thread_time_ns()
+        found = search(detector, history)
+        searches.append((began_ns, time.monotonic_ns(), time.thread_time_ns() - began_cpu_ns))
+        return found
+
+    monkeypatch.setattr(IterationDetector, "search", measured)
+    recorder, group = Recorder(), GroupLabel("group", 0, 2)
+    while len(searches) < 5:
+        operation = InFlightOperation("all_reduce", group, 8)
+        recorder.submit(operation)
+        operation.complete(time.monotonic_ns())
+        time.sleep(0)
+    for (_, ended_ns, cpu_ns), (began_ns, _, _) in pairwise(searches):
+        assert began_ns - ended_ns >= min(20 * cpu_ns, 250_000_000)
+
+
 def test_marks_overrule_everything():
     detector = IterationDetector()
     detector.step(D, 1, 1)
