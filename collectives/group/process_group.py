@@ -7,10 +7,10 @@ callers in C++, which bypass the methods of a Python subclass of ProcessGroup.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
+from time import monotonic_ns
 from typing import Any, overload
 
 import torch
@@ -37,7 +37,7 @@ from collectives.group.all_to_all_lists import all_to_all_of_lists
 from collectives.group.connections import acked_bytes_of, gloo_mesh, is_nccl, nccl_connections
 from collectives.group.integer_average import divide, is_integer_average, sum_options
 from collectives.group.operation_hooks import HooksOfBoth
-from collectives.group.payload import by_keyword, on_cuda, root_of, size_bytes
+from collectives.group.payload import awaited_bytes, by_keyword, on_cuda, root_of, size_bytes
 from collectives.group.point_to_point import PointToPointWork
 from collectives.group.torch_version import GLOO_SENDS_LISTS_TO_ALL, method, version
 from collectives.group.untraced import untraced
@@ -101,7 +101,6 @@ class MltcpProcessGroup(HooksOfBoth):
         self._nccl = False
         self._coalesced: list[InFlightOperation] | None = None
         self._coalesced_kinds: list[tuple[Any, ...]] = []
-        self._special = False
         self._take_over_backends()
         # Under its own name the group does what programs expect that do not know the name, as torch does it for Gloo's;
         # torch names a group that has no name yet right after this.
@@ -130,7 +129,8 @@ class MltcpProcessGroup(HooksOfBoth):
             kind = ProcessGroup.BackendType.NCCL if nccl else ProcessGroup.BackendType.GLOO
             self._register_backend(device, kind, backend)
             if nccl:
-                self._nccl, self._special, default = True, True, kind
+                self._nccl, default = True, kind
+        self._treat_specially(self._nccl)
         self._set_default_backend(default)
 
     # -- the group itself ----------------------------------------------------------------------------------------------
@@ -238,6 +238,10 @@ class MltcpProcessGroup(HooksOfBoth):
     @untraced
     def allreduce(self, *args: Any, **kwargs: Any) -> Work:
         """Reduce a tensor over all ranks, in place on each."""
+        if self._plain and not (self._recorder.attends or kwargs):
+            nbytes = awaited_bytes(args)
+            if nbytes is not None:
+                return self._awaited("all_reduce", self._inner.allreduce, args, kwargs, nbytes)
         if self._stands_in and self._coalesced is None and is_integer_average(args):
             return self._average_integers(*args)
         return self._collective("all_reduce", self._inner.allreduce, args, kwargs)
@@ -482,6 +486,9 @@ class MltcpProcessGroup(HooksOfBoth):
         options = kwargs["opts"] if "opts" in kwargs else args[-1] if args else None
         root = root_of(options, kwargs) if rooted else 0
         nbytes = size_bytes(args[payload] if len(args) > payload else by_keyword(kwargs, payload))
+        awaited = not getattr(options, "asyncOp", True)
+        if awaited and self._plain and not self._recorder.attends:
+            return self._awaited(name, method, args, kwargs, nbytes, root)
         operation = InFlightOperation(name, self._label, nbytes, root)
         if self._admission is not None and not self._capturing():
             self._admission.admit(operation)
@@ -496,18 +503,40 @@ class MltcpProcessGroup(HooksOfBoth):
             self._follow_specially(operation, work, args)
             if opening:
                 self._look_for_connections()
-        elif getattr(options, "asyncOp", True):
-            if operation.return_pass is not None:
-                operation.work = work
-            self._recorder.completion.watch(work, operation.complete)
-        else:
-            # The caller would wait at once: waiting here notes the exact time.
+        elif awaited:
+            # Waiting here instead of in the caller notes the exact time.
             try:
                 work.wait()
             except Exception:
                 operation.complete(None)
                 raise
-            operation.complete(time.monotonic_ns())
+            operation.complete(monotonic_ns())
+        else:
+            if operation.return_pass is not None:
+                operation.work = work
+            self._recorder.completion.watch(work, operation.complete)
+        return work
+
+    def _awaited(
+        self,
+        name: str,
+        method: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        nbytes: int,
+        root: int = 0,
+    ) -> Work:
+        """Pass on an operation whose caller waits for it, and record it when it has ended."""
+        submitted_ns, completed_ns = monotonic_ns(), None
+        work: Work = method(*args, **kwargs)
+        try:
+            work.wait()
+            completed_ns = monotonic_ns()
+        except Exception:
+            self._recorder.failed()
+            raise
+        finally:
+            self._recorder.add((name, self._label, nbytes, root, submitted_ns, completed_ns))
         return work
 
     def _point_to_point(
@@ -539,18 +568,24 @@ class MltcpProcessGroup(HooksOfBoth):
         else:
             self._recorder.watch(operation, work, by_polling=cuda)
 
+    def _treat_specially(self, special: bool) -> None:
+        """Whether operations are coalesced or may be NCCL's; those that nothing else is done for either are plain."""
+        self._special = special
+        self._plain = not special and self._admission is None
+
     def _capturing(self) -> bool:
         """Whether a CUDA stream is being captured: operations are then recorded for later, and must not be held."""
         return self._nccl and torch.cuda.is_current_stream_capturing()
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._inner._start_coalescing(device)
-        self._coalesced, self._special = [], True
+        self._coalesced = []
+        self._treat_specially(True)
 
     def _end_coalescing(self, device: torch.device) -> Work | None:  # type: ignore[override]
         coalesced, self._coalesced = self._coalesced or [], None
         kinds, self._coalesced_kinds = tuple(self._coalesced_kinds), []
-        self._special = self._nccl
+        self._treat_specially(self._nccl)
         opening = self._nccl and self._may_connect(*kinds)
         work = self._inner._end_coalescing(device)
         for operation in coalesced:

@@ -14,22 +14,31 @@ _log = logging.getLogger("mltcp")
 
 
 class HookList(Generic[Record]):
-    """The callbacks of one kind. Callers check `callbacks` first, and make no record if it is empty."""
+    """The callbacks of one kind. Callers check `callbacks` first, and make no record if it is empty.
 
-    def __init__(self, name: str) -> None:
+    `on_change` is called when a callback has been added or removed.
+    """
+
+    def __init__(self, name: str, on_change: Callable[[], object] | None = None) -> None:
         self._name = name
+        self._on_change = on_change
         self.callbacks: tuple[Callable[[Record], object], ...] = ()
         self._failed: set[int] = set()
 
     def add(self, callback: Callable[[Record], object]) -> Callable[[], None]:
         """Call `callback` with every record from now on; returns a function that removes it."""
-        self.callbacks = (*self.callbacks, callback)
+        self._set((*self.callbacks, callback))
 
         def remove() -> None:
-            self.callbacks = tuple(each for each in self.callbacks if each is not callback)
+            self._set(tuple(each for each in self.callbacks if each is not callback))
             self._failed.discard(id(callback))
 
         return remove
+
+    def _set(self, callbacks: tuple[Callable[[Record], object], ...]) -> None:
+        self.callbacks = callbacks
+        if self._on_change is not None:
+            self._on_change()
 
     def __call__(self, record: Record) -> None:
         """Call all callbacks."""

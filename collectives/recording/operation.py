@@ -1,4 +1,4 @@
-"""An operation of a process group between its call and its completion on this rank."""
+"""Operations of a process group, from their call to their completion on this rank."""
 
 from __future__ import annotations
 
@@ -77,9 +77,35 @@ class InFlightOperation:
 
     def record(self) -> Operation:
         """The operation as of now, frozen."""
-        group = self.group
-        sent = traffic.sent_bytes(self.name, self.bytes, group.rank, group.size, self.root)
-        return Operation(
-            self.name, group.name, self.bytes, sent, self.submitted_ns, self.completed_ns, group.size, self.number,
+        return _record(
+            self.name, self.group, self.bytes, self.root, self.submitted_ns, self.completed_ns, self.number,
             self.held_ns,
         )  # fmt: skip
+
+
+AwaitedOperation = tuple[str, GroupLabel, int, int, int, int | None]
+"""Name, group, bytes, root, submitted_ns and completed_ns of an operation whose caller has waited for it.
+
+A plain tuple, because making one takes its caller a quarter of the time that an object takes.
+"""
+
+
+def record_of(operation: InFlightOperation | AwaitedOperation) -> Operation:
+    """The operation as of now, frozen."""
+    if isinstance(operation, tuple):
+        return _record(*operation)
+    return operation.record()
+
+
+def _record(
+    name: str,
+    group: GroupLabel,
+    nbytes: int,
+    root: int,
+    submitted_ns: int,
+    completed_ns: int | None,
+    number: int | None = None,
+    held_ns: int = 0,
+) -> Operation:
+    sent = traffic.sent_bytes(name, nbytes, group.rank, group.size, root)
+    return Operation(name, group.name, nbytes, sent, submitted_ns, completed_ns, group.size, number, held_ns)

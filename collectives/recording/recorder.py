@@ -10,13 +10,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic_ns, thread_time_ns
+from typing import cast
 
 from collectives.core.notices import warn_once
 from collectives.recording.completion import AnyWork, CompletionThread
 from collectives.recording.detection.boundary import Boundary, PastOperation
 from collectives.recording.detection.detector import Detection, IterationDetector
 from collectives.recording.hooks import HookList
-from collectives.recording.operation import GroupLabel, InFlightOperation
+from collectives.recording.operation import AwaitedOperation, GroupLabel, InFlightOperation, record_of
 from collectives.recording.records import Iteration, IterationStart, Operation
 
 KEPT_ITERATIONS = 64
@@ -48,11 +49,11 @@ class _Finished:
     number: int
     started_ns: int
     ended_ns: int
-    operations: tuple[InFlightOperation, ...]
+    operations: tuple[InFlightOperation | AwaitedOperation, ...]
     acked_bytes: int | None
 
     def record(self) -> Iteration:
-        operations = tuple(operation.record() for operation in self.operations)
+        operations = tuple(map(record_of, self.operations))
         return Iteration(self.number, self.started_ns, self.ended_ns, operations, self.acked_bytes)
 
 
@@ -67,6 +68,9 @@ class Recorder:
         after_iteration: is called when an iteration has ended, on the thread that found its end; must be quick.
         after_last_group: is called when the last process group has been destroyed.
         save: is called when an operation has failed, and when the last group has been destroyed; must be quick.
+
+    Attributes:
+        attends: whether something may have to be done before an operation is passed on, so that it must be submitted.
     """
 
     def __init__(
@@ -76,7 +80,7 @@ class Recorder:
         save: Callable[[], object] = _do_nothing,
     ) -> None:
         self.on_iteration_start: HookList[IterationStart] = HookList("on_iteration_start")
-        self.on_operation: HookList[Operation] = HookList("on_operation")
+        self.on_operation: HookList[Operation] = HookList("on_operation", self._attend_or_not)
         self.on_iteration_end: HookList[Iteration] = HookList("on_iteration_end")
         self.completion = CompletionThread()
         self._after_iteration = after_iteration
@@ -85,8 +89,9 @@ class Recorder:
         self._groups: dict[GroupLabel, AckedBytes] = {}
         self._acked: dict[GroupLabel, int] = {}
         self._detector = IterationDetector()
+        self.attends = True
         self._lock = threading.RLock()
-        self._open: list[InFlightOperation] = []
+        self._open: list[InFlightOperation | AwaitedOperation] = []
         self._before_open = 0
         self._number = 0
         self._started_ns = monotonic_ns()
@@ -135,6 +140,16 @@ class Recorder:
         if len(self._open) > LARGEST_ITERATION:
             self._forget_excess(LARGEST_ITERATION // 2)
 
+    def add(self, operation: AwaitedOperation) -> None:
+        """Record an operation whose caller has waited for it; only while `attends` is not set."""
+        self._open.append(operation)
+        if len(self._open) > LARGEST_ITERATION:
+            self._forget_excess(LARGEST_ITERATION // 2)
+
+    def _attend_or_not(self) -> None:
+        """Note whether there is anything to do, so that it takes one look for each operation."""
+        self.attends = self._detector.needs_operations or bool(self.on_operation.callbacks)
+
     def watch(self, operation: InFlightOperation, work: AnyWork, by_polling: bool) -> None:
         """Note on the completion thread when the work completes."""
         self.completion.watch(work, operation.complete, by_polling)
@@ -179,8 +194,8 @@ class Recorder:
         """Look for a pattern in the operations since the last boundary; runs on the completion thread."""
         began_ns = thread_time_ns()
         with self._lock:
-            history = self._history()
             if self._detector.needs_operations and not self._detector.following:
+                history = self._history()
                 self._followed = history[-1].operations + 1 if history else 0
                 boundaries = self._detector.search(history)
                 self._cut(boundaries, monotonic_ns())
@@ -201,17 +216,22 @@ class Recorder:
     def _catch_up(self, operations: int) -> None:
         """Follow a pattern through the operations that were submitted while it was being found."""
         while self._detector.following and operations < self._before_open + len(self._open):
-            each = self._open[operations - self._before_open]
+            each = self._submitted[operations - self._before_open]
             boundaries = self._detector.follow((each.name, each.bytes), operations, each.submitted_ns)
             operations += 1
             self._cut(boundaries or (), monotonic_ns())
         self._followed = operations
 
+    @property
+    def _submitted(self) -> list[InFlightOperation]:
+        """The operations since the last boundary, while the detector needs them: none is added unsubmitted then."""
+        return cast("list[InFlightOperation]", self._open)
+
     def _history(self) -> list[PastOperation]:
         """The operations since the last boundary, in the form that the detector takes."""
         history = []
         since_ns = None
-        for place, each in enumerate(list(self._open)):
+        for place, each in enumerate(list(self._submitted)):
             idle_ns = 0 if since_ns is None else max(0, each.submitted_ns - since_ns)
             seen = PastOperation(
                 (each.name, each.bytes), self._before_open + place, idle_ns, each.submitted_ns - idle_ns
@@ -238,6 +258,7 @@ class Recorder:
                 if self._detector.needs_operations:
                     self._take_back()
                 boundaries = self._detector.step(optimizer, count, now_ns)
+                self._attend_or_not()
                 self._cut(boundaries, now_ns)
             if boundaries:
                 self._tell_start()
@@ -265,6 +286,7 @@ class Recorder:
             now_ns = monotonic_ns()
             count = self._before_open + len(self._open)
             self._detector.mark(count, now_ns)
+            self._attend_or_not()
             self._inside = True
             self._before_open = count
             self._open = []
@@ -325,7 +347,8 @@ class Recorder:
         with self._lock:
             now_ns = monotonic_ns()
             count = self._before_open + len(self._open)
-            self._cut(self._detector.finish(self._history(), count, now_ns), now_ns)
+            history = self._history() if self._detector.needs_operations else []
+            self._cut(self._detector.finish(history, count, now_ns), now_ns)
             # Groups may be made again, and the pattern that was found at the end may continue.
             self._followed = count
         self._save()

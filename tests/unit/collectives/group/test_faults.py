@@ -23,8 +23,11 @@ pytestmark = pytest.mark.slow
 BIG = 4_000_000
 
 
-def killed_in_an_all_reduce(rank, ranks):
+def killed_in_an_all_reduce(rank, ranks, marked):
     tensor = torch.ones(BIG)
+    if marked:
+        with collectives.iteration():
+            dist.all_reduce(tensor)
     for _ in range(3):
         dist.all_reduce(tensor)
     for _ in range(1000):
@@ -38,9 +41,11 @@ def killed_in_an_all_reduce(rank, ranks):
     return "no error"
 
 
-def test_the_others_get_the_inner_backends_error_when_a_rank_dies(tmp_path):
+@pytest.mark.parametrize("marked", [False, True], ids=["attended to", "not attended to"])
+def test_the_others_get_the_inner_backends_error_when_a_rank_dies(marked, tmp_path):
     file = tmp_path / "profile.json"
-    with started(killed_in_an_all_reduce, 3, environment={"MLTCP_PROFILE": str(file)}) as running:
+    environment = {"MLTCP_PROFILE": str(file)}
+    with started(killed_in_an_all_reduce, 3, "mltcp", environment, 60, marked) as running:
         outcome = running.results(allow_death=True)
     assert isinstance(outcome[1], Died)
     assert "gloo" in outcome[0] + outcome[2]

@@ -174,3 +174,28 @@ def test_the_record_of_an_operation_says_what_the_connections_carried(ranks):
             exactly = what.startswith("barrier")
             tolerance = 0 if exactly else max(0.02 * recorded, HEADERS_BYTES)
             assert abs(acked - recorded) <= tolerance, (what, recorded, acked)
+
+
+def of_one_iteration(rank, ranks):
+    """Records of all kinds of calls in an iteration, without their times, and whether their times are in order."""
+    with collectives.iteration():
+        for root in range(ranks):
+            for call in calls(rank, ranks, root).values():
+                call()
+    operations = collectives.iterations()[-1].operations
+    in_order = all(0 < each.submitted_ns <= each.completed_ns for each in operations if each.name != "send")
+    return [(each.name, each.bytes, each.sent_bytes, each.group) for each in operations], in_order
+
+
+def with_and_without_a_hook(rank, ranks):
+    alone = of_one_iteration(rank, ranks)
+    remove = collectives.on_operation(lambda operation: None)
+    hooked = of_one_iteration(rank, ranks)
+    remove()
+    return alone, hooked, of_one_iteration(rank, ranks)
+
+
+def test_records_are_the_same_whether_something_attends_to_operations_or_not():
+    for alone, hooked, again in run_ranks(with_and_without_a_hook, 2):
+        assert alone == hooked == again
+        assert alone[1]
