@@ -23,7 +23,10 @@ _PATTERN = 13
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep: sizes in bytes from first to last by a factor, on groups of these backends, in memory of the device."""
+    """A sweep: sizes in bytes from first to last by a factor, on groups of these backends, in memory of the device.
+
+    With `calls_per_step` an optimizer steps after so many calls, as in a training; its time is not counted.
+    """
 
     backends: tuple[str, ...]
     operations: tuple[str, ...]
@@ -33,6 +36,7 @@ class Sweep:
     dtype: str = "float"
     iterations: int | None = None
     device: str = "cpu"
+    calls_per_step: int | None = None
 
     def sizes(self) -> list[int]:
         """The sizes, each rounded down where a rank's share would not be whole."""
@@ -109,7 +113,7 @@ def _measure_size(
         # The order rotates, so that no backend always follows the same other one.
         for at in [(block + offset) % len(groups) for offset in range(len(groups))]:
             wrong[at] += work.check(groups[at], block)
-            elapsed_s, cpu_s = work.repeat(groups[at], rounds)
+            elapsed_s, cpu_s = work.repeat(groups[at], rounds, sweep.calls_per_step)
             times[at].append(elapsed_s / rounds * 1e6)
             cpu[at].append(cpu_s / rounds * 1e6)
     totals = torch.tensor(wrong, device=sweep.device)
@@ -141,6 +145,12 @@ def _measurement(
     )
 
 
+def _parts(whole: int, part: int) -> Iterator[int]:
+    """Parts of a number, all of the same size but the last."""
+    for done in range(0, whole, part):
+        yield min(part, whole - done)
+
+
 class _Work:
     """One operation at one size: its buffers, its call, and its expected result."""
 
@@ -157,6 +167,7 @@ class _Work:
         self.large = torch.zeros(self.count, dtype=dtype, device=device)
         self.large_out = torch.zeros(self.count, dtype=dtype, device=device)
         self.small = torch.zeros(self.share, dtype=dtype, device=device)
+        self._optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 
     def call(self, group: dist.ProcessGroup | None) -> None:
         """Call the operation once and wait for its end."""
@@ -171,17 +182,25 @@ class _Work:
         else:
             dist.all_to_all_single(self.large_out, self.large, group=group)
 
-    def repeat(self, group: dist.ProcessGroup | None, rounds: int) -> tuple[float, float]:
+    def repeat(
+        self, group: dist.ProcessGroup | None, rounds: int, calls_per_step: int | None = None
+    ) -> tuple[float, float]:
         """Call it repeatedly after a barrier; returns elapsed seconds and CPU seconds of the calling thread."""
         self.large.zero_()
         self.small.zero_()
         dist.barrier(group=group)
         self._synchronize()
-        start_s, start_cpu_s = time.perf_counter(), time.thread_time()
-        for _ in range(rounds):
-            self.call(group)
-        self._synchronize()
-        return time.perf_counter() - start_s, time.thread_time() - start_cpu_s
+        elapsed_s = cpu_s = 0.0
+        for calls in _parts(rounds, calls_per_step or rounds):
+            start_s, start_cpu_s = time.perf_counter(), time.thread_time()
+            for _ in range(calls):
+                self.call(group)
+            self._synchronize()
+            elapsed_s += time.perf_counter() - start_s
+            cpu_s += time.thread_time() - start_cpu_s
+            if calls_per_step is not None:
+                self._optimizer.step()
+        return elapsed_s, cpu_s
 
     def _synchronize(self) -> None:
         """Wait for the GPU, on which operations have only been queued when their calls return."""

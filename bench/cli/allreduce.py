@@ -29,7 +29,7 @@ examples:
   mltcp-bench allreduce                                        gloo and mltcp, 8 B to 128 MB, 2 ranks on this machine
   mltcp-bench allreduce --backends gloo,gloo,mltcp -b 1M       a second gloo group shows what difference is noise
   mltcp-bench allreduce --operations all -e 1M --ranks 4
-  mltcp-bench allreduce --ranks 1 -e 8 -n 3000                 no network: what a call costs the caller
+  mltcp-bench allreduce --ranks 1 -e 8 -n 3000 --calls-per-step 30   no network: what a call costs the caller
   mltcp-bench allreduce --hosts hosts.json                     over the slots of these hosts, by ssh (docs/hosts.md)
   mltcp-bench allreduce --hosts hosts.json --device cuda --backends nccl,mltcp
   torchrun --nnodes 2 ... -m bench.cli allreduce               over two hosts: each process is a rank
@@ -74,6 +74,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add(
         "-n", "--iterations", type=int, metavar="N", help="calls in a block (default: fewer for larger sizes)"
     )
+    add(
+        "--calls-per-step",
+        type=int,
+        metavar="N",
+        help="an optimizer steps after every N calls, as in a training; its time is not counted",
+    )
     add("--dtype", default="float", help="float, double, int32 or int64 (default float)")
     add("--interface", default="lo", metavar="IF", help="interface of the ranks started here (default lo)")
     add("--json", action="store_true", help="one JSON document instead of the table")
@@ -98,6 +104,8 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError(f"-f: expected more than 1 and at most 1024, got {options.factor:g}")
     if options.iterations is not None and options.iterations < 1:
         raise UsageError(f"-n: expected 1 or more, got {options.iterations}")
+    if options.calls_per_step is not None and options.calls_per_step < 1:
+        raise UsageError(f"--calls-per-step: expected 1 or more, got {options.calls_per_step}")
     _names(options.operations, "operation", _OPERATIONS)
     sweep_of(options)
 
@@ -120,8 +128,9 @@ def sweep_of(options: argparse.Namespace) -> Sweep:
     backends = _names(options.backends, "backend", usable)
     operations = _names(options.operations, "operation", _OPERATIONS)
     return Sweep(
-        backends, operations, first, last, options.factor, options.dtype, options.iterations, options.device
-    )
+        backends, operations, first, last, options.factor, options.dtype, options.iterations, options.device,
+        options.calls_per_step,
+    )  # fmt: skip
 
 
 def _check_device(device: str) -> None:
@@ -304,7 +313,9 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
 
 
 def _arguments(options: argparse.Namespace) -> list[str]:
-    named = ["backends", "operations", "first", "last", "factor", "iterations", "dtype", "device"]
-    given = {name: getattr(options, name) for name in named}
+    named = (
+        "backends", "operations", "first", "last", "factor", "iterations", "calls_per_step", "dtype", "device",
+    )  # fmt: skip
+    given = {name.replace("_", "-"): getattr(options, name) for name in named}
     arguments = [f"--{name}={value}" for name, value in given.items() if value is not None]
     return [*arguments, *(["--json"] if options.json else [])]

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import collectives
 from bench.allreduce.sweep import OPERATIONS, Sweep, _Work, busbw_factor
 from bench.cli.main import main
 from tests.unit.collectives.ranks import run_ranks
@@ -52,6 +53,7 @@ def test_a_backend_named_twice_is_two_groups():
         (["-b", "2M", "-e", "1M"], "-b 2M is more than -e 1M"),
         (["-f", "1"], "more than 1"),
         (["-n", "0"], "1 or more"),
+        (["--calls-per-step", "0"], "--calls-per-step: expected 1 or more"),
         (["--ranks", "0"], "1 or more"),
         (["--dtype", "half"], "float, double"),
     ],
@@ -77,7 +79,7 @@ def test_a_sweep_of_all_operations_on_both_backends():
 
 
 def test_the_table_ends_with_the_mean_and_ok():
-    done = run("--backends", "gloo,gloo", *SMALL)
+    done = run("--backends", "gloo,gloo", "--calls-per-step", "1", *SMALL)
     assert done.returncode == 0, done.stderr
     *_, first, second, verdict = done.stdout.strip().splitlines()
     assert first.startswith("# mean bus bandwidth, gloo: ")
@@ -101,6 +103,19 @@ def spoiled(rank, ranks):
 
 def test_wrong_data_is_counted():
     assert run_ranks(spoiled) == [2, 0]
+
+
+def stepping(rank, ranks):
+    """Iterations and operations of the job that the steps of three blocks make, the first with one call too few."""
+    work = _Work("all_reduce", 64, torch.float32, ranks, rank)
+    for rounds in (9, 10, 10):
+        work.repeat(dist.group.WORLD, rounds, calls_per_step=5)
+    return [len(each.operations) for each in collectives.iterations()]
+
+
+def test_an_optimizer_steps_after_so_many_calls():
+    # A barrier precedes each block, and a part of a block has its own step.
+    assert run_ranks(stepping) == [[6, 4, 6, 5, 6, 5]] * 2
 
 
 def ranks_of(parent):
