@@ -530,7 +530,8 @@ class MltcpProcessGroup(HooksOfBoth):
         submitted_ns, completed_ns = monotonic_ns(), None
         work: Work = method(*args, **kwargs)
         try:
-            work.wait()
+            if work is not None:
+                work.wait()
             completed_ns = monotonic_ns()
         except Exception:
             self._recorder.failed()
