@@ -96,13 +96,13 @@ def _measured(size_bytes: int, blocks: int) -> Blocks:
     tensor = torch.zeros(size_bytes // 4)
     recorder = job.current().recorder
     group: Any = dist.group.WORLD
-    admission = group._admission
+    admission = group.hold_back_by(None)
     without_us: list[float] = []
     with_us: list[float] = []
     waited_us: list[float] = []
     for block in range(2 * blocks):
         gated = block % 4 in (1, 2)
-        group._admission = admission if gated else None
+        group.hold_back_by(admission if gated else None)
         dist.barrier()
         times_us = []
         for _ in range(_OPERATIONS):
@@ -111,6 +111,6 @@ def _measured(size_bytes: int, blocks: int) -> Blocks:
             times_us.append((time.perf_counter_ns() - start_ns) / 1000)
         (with_us if gated else without_us).append(statistics.median(times_us))
         if gated:
-            held_ns = [each.held_ns for each in recorder._open if each.number is not None]
+            held_ns = [each.held_ns for each in recorder.since_last_iteration() if each.number is not None]
             waited_us.append(statistics.median(held_ns[-_OPERATIONS:]) / 1000)
     return without_us, with_us, waited_us

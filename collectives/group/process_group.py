@@ -216,6 +216,12 @@ class MltcpProcessGroup(HooksOfBoth):
         self._recorder.leave(self._label)
         super().abort()
 
+    def hold_back_by(self, admission: AdmissionControl | None) -> AdmissionControl | None:
+        """Have this admission control, or none, hold operations back from now on; returns the former one."""
+        former, self._admission = self._admission, admission
+        self._treat_specially(self._special)
+        return former
+
     def sockets(self) -> tuple[GroupSocket, ...]:
         """The group's TCP connections that have been found so far, Gloo's and NCCL's, each with its peer's rank."""
         gloo = () if self._mesh is None else self._mesh.sockets()

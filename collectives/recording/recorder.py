@@ -366,6 +366,12 @@ class Recorder:
             finished = tuple(self._finished)
         return tuple(each.record() for each in finished)
 
+    def since_last_iteration(self) -> tuple[Operation, ...]:
+        """The operations that belong to no finished iteration yet, as far as they are kept."""
+        with self._lock:
+            operations = tuple(self._open)
+        return tuple(map(record_of, operations))
+
     def last_iteration(self) -> Iteration | None:
         """The last finished iteration, if there is one."""
         with self._lock:

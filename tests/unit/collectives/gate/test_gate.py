@@ -263,6 +263,23 @@ def test_operations_do_the_same_and_all_of_them_are_said_to_be_done(address):
     assert gated == plain
 
 
+def with_and_without(rank, ranks):
+    """Whether the all-reduce of each of three iterations was numbered, the second one without admission control."""
+    group = dist.group.WORLD
+    admission = group.hold_back_by(None)
+    for control in (admission, None, admission):
+        group.hold_back_by(control)
+        with collectives.iteration():
+            dist.all_reduce(torch.ones(LARGE))
+    return [each.number is not None for it in collectives.iterations() for each in it.operations]
+
+
+def test_operations_are_held_back_while_there_is_an_admission_control(address):
+    with gate_process(address.path, "srsf-1"):
+        found = run_ranks(with_and_without, environment={"MLTCP_GATE": str(address)})
+    assert found == [[True, False, True]] * 2
+
+
 def train(rank, ranks, iterations):
     torch.manual_seed(0)
     net = nn.parallel.DistributedDataParallel(
