@@ -260,9 +260,9 @@ class TestOrder:
         with Lab(dumbbell(1, 2, Link(SLOW_BPS, 200_000, acks_first=acks_first))) as lab:
             source, target = lab.topology.hosts_of(0)[:2]
             start = Ether(src=source.mac, dst=target.mac) / IP(src=source.address, dst=target.address)
-            empty, full = (bytes(start / TCP(flags="A") / Raw(bytes(size))) for size in (0, 900))
-            before = [frame(lab, NOT_ECT, number) for number in range(waiting)]
-            arrived = exchange(lab, [*before, full, empty], waiting + 2)
+            # All of one flow: processors that receive different flows let them overtake each other.
+            empty, full, longer = (bytes(start / TCP(flags="A") / Raw(bytes(size))) for size in (0, 900, 946))
+            arrived = exchange(lab, [longer] * waiting + [full, empty], waiting + 2)
         sizes = [len(each) for each in arrived]
         assert sizes[-1 if acks_first else -2] == len(full)
         # A slow machine lets some of them through before the last ones are sent.
