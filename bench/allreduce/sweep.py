@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 import torch.distributed as dist
@@ -151,6 +152,12 @@ def _parts(whole: int, part: int) -> Iterator[int]:
         yield min(part, whole - done)
 
 
+@cache
+def _optimizer() -> torch.optim.Optimizer:
+    """One for all sizes, made when it is needed: a process's first one takes a second."""
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+
+
 class _Work:
     """One operation at one size: its buffers, its call, and its expected result."""
 
@@ -167,7 +174,6 @@ class _Work:
         self.large = torch.zeros(self.count, dtype=dtype, device=device)
         self.large_out = torch.zeros(self.count, dtype=dtype, device=device)
         self.small = torch.zeros(self.share, dtype=dtype, device=device)
-        self._optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 
     def call(self, group: dist.ProcessGroup | None) -> None:
         """Call the operation once and wait for its end."""
@@ -199,7 +205,7 @@ class _Work:
             elapsed_s += time.perf_counter() - start_s
             cpu_s += time.thread_time() - start_cpu_s
             if calls_per_step is not None:
-                self._optimizer.step()
+                _optimizer().step()
         return elapsed_s, cpu_s
 
     def _synchronize(self) -> None:

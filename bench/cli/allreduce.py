@@ -98,14 +98,12 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    if options.ranks is not None and options.ranks < 1:
-        raise UsageError(f"--ranks: expected 1 or more, got {options.ranks}")
+    counts = {"--ranks": options.ranks, "-n": options.iterations, "--calls-per-step": options.calls_per_step}
+    for argument, count in counts.items():
+        if count is not None and count < 1:
+            raise UsageError(f"{argument}: expected 1 or more, got {count}")
     if not 1 < options.factor <= 1024:
         raise UsageError(f"-f: expected more than 1 and at most 1024, got {options.factor:g}")
-    if options.iterations is not None and options.iterations < 1:
-        raise UsageError(f"-n: expected 1 or more, got {options.iterations}")
-    if options.calls_per_step is not None and options.calls_per_step < 1:
-        raise UsageError(f"--calls-per-step: expected 1 or more, got {options.calls_per_step}")
     _names(options.operations, "operation", _OPERATIONS)
     sweep_of(options)
 

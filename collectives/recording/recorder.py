@@ -135,13 +135,11 @@ class Recorder:
             operation.submitted_ns = monotonic_ns()
             self.on_operation(operation.record())
         operation.submitted_ns = monotonic_ns()
-        self._open.append(operation)
         self._last = operation
-        if len(self._open) > LARGEST_ITERATION:
-            self._forget_excess(LARGEST_ITERATION // 2)
+        self.add(operation)
 
-    def add(self, operation: AwaitedOperation) -> None:
-        """Record an operation whose caller has waited for it; only while `attends` is not set."""
+    def add(self, operation: InFlightOperation | AwaitedOperation) -> None:
+        """Record an operation that needs no preparation; from outside only while `attends` is not set."""
         self._open.append(operation)
         if len(self._open) > LARGEST_ITERATION:
             self._forget_excess(LARGEST_ITERATION // 2)
