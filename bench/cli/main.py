@@ -28,6 +28,7 @@ SUBCOMMANDS = tuple(
         ),
         ("bulk", "one long iperf3 flow, alone under several controls or beside jobs under several policies"),
         ("allreduce", "size sweep of collectives as in nccl-tests, for several torch backends in one run"),
+        ("alone", "a job alone on a link, under each congestion control and under its MLTCP control"),
         (
             "sensitivity",
             "measure how much jobs on shared hosts slow each other down, for the scheduling policies",

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from mltcp.core.errors import UsageError
 
 ETHERNET_HEADER_BYTES = 14
+_LARGEST_PACKET_BYTES = (
+    70_000  # of an offloaded packet: 64 KB, and the headers of its segments, which a qdisc counts
+)
 MIN_RATE_BPS, MAX_RATE_BPS = 100_000, 100 * 10**9
 MIN_MTU, MAX_MTU = 576, 9216
 MAX_QUEUE_BYTES = 2**30
@@ -23,6 +26,7 @@ class Link:
         ecn_threshold_bytes: queue above which ECN-capable packets are marked; None: never.
         mtu: largest IP packet, in bytes.
         acks_first: whether acknowledgements without data overtake data in the queue.
+        offloads: whether segmentation offloads stay on, so that packets of up to 64 KB are sent, queued and dropped.
 
     Raises:
         UsageError: a value is outside its range, which the message names.
@@ -33,6 +37,7 @@ class Link:
     ecn_threshold_bytes: int | None = None
     mtu: int = 1500
     acks_first: bool = False
+    offloads: bool = False
 
     def __post_init__(self) -> None:
         _check_range("link.rate_bps", self.rate_bps, MIN_RATE_BPS, MAX_RATE_BPS, "bit/s")
@@ -44,7 +49,7 @@ class Link:
     @property
     def frame_bytes(self) -> int:
         """The largest frame: a full packet with its Ethernet header."""
-        return self.mtu + ETHERNET_HEADER_BYTES
+        return (_LARGEST_PACKET_BYTES if self.offloads else self.mtu) + ETHERNET_HEADER_BYTES
 
     @property
     def rate_bytes_per_s(self) -> int:
@@ -53,8 +58,12 @@ class Link:
 
     @property
     def burst_bytes(self) -> int:
-        """The burst of the shaper: the bytes of half a millisecond, but at least two frames."""
-        return max(2 * self.frame_bytes, int(self.rate_bytes_per_s * _BURST_S))
+        """The burst of the shaper: the bytes of half a millisecond, but at least two frames (one with offloads).
+
+        With offloads two frames would be a millisecond at 1 Gbit/s, as much as the round trips of a data centre.
+        """
+        least = self.frame_bytes if self.offloads else 2 * self.frame_bytes
+        return max(least, int(self.rate_bytes_per_s * _BURST_S))
 
 
 def _check_range(field: str, value: int, lowest: int, highest: int, unit: str) -> None:

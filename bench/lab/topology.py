@@ -141,6 +141,11 @@ class Topology:
         return any(trunk.link.ecn_threshold_bytes is not None for trunk in self.trunks)
 
     @property
+    def offloads(self) -> bool:
+        """Whether interfaces keep their segmentation offloads: every trunk's link has them."""
+        return bool(self.trunks) and all(trunk.link.offloads for trunk in self.trunks)
+
+    @property
     def machines(self) -> tuple[LabHost | LabServer, ...]:
         """The hosts, and then the servers."""
         return (*self.hosts, *self.servers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from mltcp.core.errors import MltcpError
@@ -16,8 +17,11 @@ from mltcp.core.errors import MltcpError
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x00020000, 0x4000, 1 << 18
 
 
-def steer_by_flow() -> None:
+def steer_by_flow(processors: Collection[int] | None = None) -> None:
     """Turn RPS on for every interface of the calling thread's network namespace, in a mount namespace of its own.
+
+    Args:
+        processors: those that may handle packets; None: all.
 
     Raises:
         MltcpError: sysfs cannot be mounted.
@@ -33,5 +37,6 @@ def steer_by_flow() -> None:
             raise MltcpError(
                 f"sysfs cannot be mounted for the lab's interfaces: {os.strerror(ctypes.get_errno())}"
             )
+    allowed = range(os.cpu_count() or 1) if processors is None else processors
     for queue in Path("/sys/class/net").glob("*/queues/rx-*/rps_cpus"):
-        queue.write_text(f"{(1 << (os.cpu_count() or 1)) - 1:x}")
+        queue.write_text(f"{sum(1 << processor for processor in allowed):x}")

@@ -98,7 +98,8 @@ def _finish_switch(topology: Topology, switch: str, name_of: NameOf) -> None:
     def finish(route: Any) -> None:
         bridge = route.link_lookup(ifname=BRIDGE)[0]
         for port, machines in topology.ports_of(switch).items():
-            offloads.turn_off(port)
+            if not topology.offloads:
+                offloads.turn_off(port)
             index = route.link_lookup(ifname=port)[0]
             route.link("set", index=index, master=bridge, state="up")
             for machine in machines:
@@ -111,7 +112,8 @@ def _finish_machine(
     topology: Topology, machine: LabHost | LabServer, name_of: NameOf, rto_by_route: bool
 ) -> None:
     def finish(route: Any) -> None:
-        offloads.turn_off(INTERFACE)
+        if not topology.offloads:
+            offloads.turn_off(INTERFACE)
         index = route.link_lookup(ifname=INTERFACE)[0]
         route.link("set", index=_LOOPBACK, state="up")
         route.addr("add", index=index, address=machine.address, prefixlen=NETWORK.prefixlen)
