@@ -5,8 +5,8 @@ integer nanoseconds and bytes only, so that the tests can compare both exactly: 
 
 A new iteration begins when the job sends again after it had nothing in flight for more than `gap_ns`. (A caller that
 does not know what is in flight has acknowledgements only: one more than `gap_ns` after the previous one.) Values that
-the caller does not give are learned. The difficulty is the gap: a job also pauses while it starts up or writes a checkpoint
-(longer than it computes) and between the buckets of one iteration (shorter). The pauses of the compute phase
+the caller does not give are learned. The difficulty is the gap: a job also pauses while it starts up or writes a
+checkpoint (longer than it computes) and between the buckets of one iteration (shorter). The pauses of the compute phase
 differ from these in that they enclose the same number of bytes each time. So the tracker counts bytes between
 pauses on a ladder of pause lengths, each rung twice the one below, and learns from a rung as soon as two
 consecutive counts on it agree.
