@@ -33,8 +33,8 @@ const volatile char fallback[CONTROL_NAME_BYTES] SEC(".rodata.fallback") = "mltc
  * RFC 8257 falls back to Reno, and the kernel then takes ECT from the packets, which TCP_CONG_NEEDS_ECN has put there.
  * Otherwise switches would mark packets in place of dropping them, and nobody would hear of it. True if it was given away.
  *
- * A control that is set before the SYN is initialised before the negotiation: so this is called with the acknowledgement of
- * the SYN too.
+ * A control that is set before the SYN is initialised before the negotiation, and one that a program sets (attach.bpf.c) may
+ * not choose another one at once: so this is called with every acknowledgement and before the first packet too.
  */
 static __always_inline bool dctcp_falls_back(struct sock *sk, bool mltcp)
 {
@@ -209,21 +209,36 @@ void BPF_PROG(mltcp_dctcp_acked, struct sock *sk, const struct ack_sample *sampl
 SEC("struct_ops/dctcp_cwnd_event")
 void BPF_PROG(dctcp_cwnd_event, struct sock *sk, enum tcp_ca_event event)
 {
+#ifndef TX_START_HOOK
+	if (event == CA_EVENT(TX_START) && dctcp_falls_back(sk, false))
+		return;
+#endif
 	dctcp_event(sk, event);
 }
 
 SEC("struct_ops/mltcp_dctcp_event")
 void BPF_PROG(mltcp_dctcp_event, struct sock *sk, enum tcp_ca_event event)
 {
+#ifndef TX_START_HOOK
+	if (event == CA_EVENT(TX_START) && dctcp_falls_back(sk, true))
+		return;
+#endif
 	dctcp_event(sk, event);
 	mltcp_event(sk, event);
 }
 
 #ifdef TX_START_HOOK
+SEC("struct_ops/dctcp_start")
+void BPF_PROG(dctcp_start, struct sock *sk)
+{
+	dctcp_falls_back(sk, false);
+}
+
 SEC("struct_ops/mltcp_dctcp_start")
 void BPF_PROG(mltcp_dctcp_start, struct sock *sk)
 {
-	mltcp_tx_start(sk);
+	if (!dctcp_falls_back(sk, true))
+		mltcp_tx_start(sk);
 }
 #endif
 
@@ -276,6 +291,7 @@ struct tcp_congestion_ops bpf_dctcp = {
 	.init = (void *)dctcp_init,
 	.in_ack_event = (void *)dctcp_in_ack,
 	.cwnd_event = (void *)dctcp_cwnd_event,
+	ON_TX_START(dctcp_start)
 	.cong_avoid = (void *)dctcp_cong_avoid,
 	.set_state = (void *)dctcp_state,
 	.ssthresh = (void *)dctcp_ssthresh,
