@@ -126,6 +126,18 @@ class ScriptedPeer:
                 self.acknowledged = self.received = end
                 self._acknowledge("A")
 
+    def lose_tail(self, count: int, lost: int) -> None:
+        """As `receive_rest`, but the last `lost` segments arrive only when the sender's timeout has sent them again."""
+        self.receive_rest(count - lost * MSS)
+        while self.received < count:
+            packet = self._next_packet()
+            self.received = max(self.received, packet[TCP].seq - self._first + len(packet[TCP].payload))
+        while self.acknowledged < count:
+            packet = self._next_packet()
+            if packet[TCP].seq - self._first == self.acknowledged:
+                self.acknowledged += len(packet[TCP].payload)
+                self._acknowledge("A")
+
     def window(self) -> tuple[int, int]:
         """(cwnd, ssthresh) of the sender, in segments."""
         info = self.sender.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 104)
