@@ -66,7 +66,7 @@ struct flow {
 	__u32 start_rtt_us; /* the first round trip of an iteration without competition: a minimum that is slowly forgotten */
 	__u8 counted;    /* in the flows of its job */
 	__u8 sending;    /* has data in flight */
-	__u8 recognised; /* the iterations of its job are known, and F is in force */
+	__u8 recognised; /* the iterations of its job are known, and its law is in force */
 	__u8 looks;      /* the next round trip tells whether others fill the queue */
 	__u32 reserved;
 };
@@ -272,7 +272,7 @@ static __always_inline bool mltcp_in_flight(struct flow *flow, __u32 *sending, b
 static __always_inline __u64 mltcp_set_factor(struct flow *flow, const struct tracker *t, const struct law *law, __u64 scale)
 {
 	flow->ratio_q16 = mltcp_bytes_ratio(t->bytes, t->total_bytes);
-	flow->recognised = mltcp_is_recognised(t);
+	flow->recognised = law->shape != SHAPE_ONE && mltcp_is_recognised(t);
 	flow->factor_q16 = flow->recognised ? mltcp_factor(law, flow->ratio_q16, scale ? scale : Q16_ONE) : Q16_ONE;
 	return t->iteration;
 }

@@ -137,6 +137,50 @@ def predicted(start, f, total):
     return rounds
 
 
+@pytest.mark.parametrize("intercept", [1, 1.01])
+def test_the_start_acts_where_f_begins_at_one(controls, intercept):
+    control = controls.own["mltcp_reno"]
+    law = Aggressiveness(Shape.LINEAR, 1, intercept)
+    job = KernelJob("one", law, Action(Start.PROBE), Tracker.given_values(ITERATION, 4 * 10**8))
+    with attached(job, control, controls) as place:
+        cwnd, _ = in_job(place.cgroup, lambda: play_two_iterations(control, idle_s=0.8))
+    assert cwnd == 4
+
+
+def test_a_kept_window_is_that_of_the_last_idle_period(controls):
+    """A restart within an iteration, then a loss: at the next start the window of before both does not come back."""
+    control = controls.own["mltcp_reno"]
+    tracker = Tracker.given_values(3 * ITERATION, 3 * 10**8)
+    job = KernelJob("keeping", Aggressiveness(), Action(Start.KEEP), tracker)
+    with attached(job, control, controls) as place:
+        at_restart, before, after = in_job(place.cgroup, lambda: play_a_restart_and_a_loss(control))
+    assert at_restart > before
+    assert after <= before + 1
+
+
+def play_a_restart_and_a_loss(control):
+    """The window before an idle period within an iteration, after a later loss, and at the next iteration's start."""
+    peer = ScriptedPeer(control, False, RTO_MIN_MS)
+    try:
+        peer.write(ITERATION)
+        peer.receive_rest(ITERATION)
+        at_restart, _ = peer.window()
+        time.sleep(0.1)  # longer than the timeout, shorter than the gap
+        peer.write(ITERATION)
+        peer.lose_one()
+        peer.receive_rest(2 * ITERATION)
+        for _ in range(6):  # slow answers, after which the timeout is longer than the pause
+            peer.write(peer.window()[0] * MSS)
+            peer.play_round(after_s=0.25)
+        before, _ = peer.window()
+        time.sleep(0.6)
+        peer.write(ITERATION)
+        peer.receive_window()
+        return at_restart, before, peer.window()[0]
+    finally:
+        peer.close()
+
+
 def test_a_probing_iteration_starts_with_four_packets_and_slow_start(controls):
     control = controls.own["mltcp_reno"]
     # A gap that a busy machine does not leave between two acknowledgements.

@@ -33,9 +33,15 @@ def factor(law: Record, x: float, scale: float) -> float:
 
 
 @compiled
+def is_recognised(law: Record, job: Record) -> bool:
+    """Whether a law of MLTCP is in force: the job's iterations are recognised."""
+    return law.shape > 0 and job.iteration >= law.learning
+
+
+@compiled
 def current_factor(law: Record, job: Record) -> float:
     """F of a job now; 1 until its iterations are recognised."""
-    if job.iteration < law.learning:
+    if not is_recognised(law, job):
         return 1.0
     return factor(law, min(1.0, job.acked / job.total), job.scale)
 

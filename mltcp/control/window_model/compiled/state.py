@@ -62,6 +62,9 @@ FLOW = np.dtype(
         ("carry", "f8"),  # the fraction of the increase
         ("lost_carry", "f8"),  # the fraction of the decrease
         ("kept_cwnd", "i8"),
+        ("looks", "i8"),  # the next round trip tells whether others fill the queue
+        ("holds", "i8"),  # they do
+        ("start_rtt", "f8"),  # the first round trip of an iteration without others; 0: none has been seen
         ("epoch", "i8"),  # of CUBIC, in jiffies; NEVER: none
         ("last_max", "i8"),
         ("k", "f8"),  # seconds

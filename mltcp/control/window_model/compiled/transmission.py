@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from mltcp.control.window_model.compiled.compiler import compiled
-from mltcp.control.window_model.compiled.factor import current_factor
+from mltcp.control.window_model.compiled.factor import current_factor, is_recognised
 from mltcp.control.window_model.compiled.state import LOSS, MARK, Record
 from mltcp.control.window_model.compiled.windows import (
     DCTCP,
     grow,
     is_time_out,
+    look,
     observe_marks,
     reduce,
     restart,
@@ -42,6 +43,7 @@ def acknowledge(link: Record, law: Record, flow: Record, job: Record, part: floa
     job.last_acked = now
     flow.factor = current_factor(law, job)
     rtt = link.step + link.real_queue / link.capacity
+    look(law, flow, is_recognised(law, job), rtt, link.step)
     if law.base == DCTCP:
         flow.window_acked += acked
         observe_marks(flow, now, rtt)
@@ -85,7 +87,7 @@ def send(link: Record, law: Record, flow: Record, job: Record, now: float) -> No
         if idle > link.rto:
             restart(flow, idle, link.rto)
         flow.factor = current_factor(law, job)
-        transmission_starts(law, flow, job.first_sent < 0, idle, now)
+        transmission_starts(law, flow, job.first_sent < 0, is_recognised(law, job), idle, now)
     packets = min(flow.left, flow.cwnd - flow.in_flight)
     if packets <= 0:
         return

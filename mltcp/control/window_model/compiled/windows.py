@@ -102,7 +102,7 @@ def _scaled(law: Record, flow: Record, acked: int) -> int:
 def grow(law: Record, flow: Record, acked: int, now: float) -> None:
     """The increase of so many acknowledged packets, if the window is what limits the flow."""
     limited = flow.left > 0
-    if flow.cwnd >= flow.ssthresh:
+    if flow.cwnd >= flow.ssthresh or flow.holds:
         if limited:
             _avoid(law, flow, _scaled(law, flow, acked), now)
     elif limited or 2 * flow.in_flight > flow.cwnd:
@@ -175,21 +175,42 @@ def restart(flow: Record, idle: float, rto: float) -> None:
 
 
 @compiled
-def transmission_starts(law: Record, flow: Record, is_new_iteration: bool, idle: float, now: float) -> None:
+def transmission_starts(
+    law: Record, flow: Record, is_new_iteration: bool, is_recognised: bool, idle: float, now: float
+) -> None:
     """CA_EVENT_TX_START: shift CUBIC's epoch by the idle time, and set an iteration's first window (mltcp_event())."""
     if law.base == CUBIC and flow.epoch != NEVER and idle > 0:
         flow.epoch = min(int(now * HZ), flow.epoch + int(idle * HZ))
-    if not is_new_iteration or flow.factor == 1.0:
+    kept = flow.kept_cwnd
+    flow.kept_cwnd = 0
+    if not is_new_iteration:
+        return
+    flow.looks, flow.holds = 1, 0
+    if not is_recognised:
         return
     if law.start == START_PROBE:
         flow.cwnd = min(PROBE_CWND, flow.cwnd)
         flow.epoch = NEVER
+    elif law.start == START_KEEP:
+        flow.cwnd = max(flow.cwnd, kept)
+        flow.ssthresh = min(flow.ssthresh, flow.cwnd)
+
+
+@compiled
+def look(law: Record, flow: Record, is_recognised: bool, rtt: float, shortest: float) -> None:
+    """START_AVOID: whether others fill the queue, by an iteration's first round trip (mltcp_look())."""
+    clear = max(shortest, flow.start_rtt)
+    if rtt < 2 * clear:
+        flow.holds = 0
+    if not flow.looks:
+        return
+    flow.looks = 0
+    if is_recognised and law.start == START_AVOID and flow.start_rtt > 0:
+        flow.holds = int(rtt >= 2 * clear)
+    if flow.start_rtt == 0 or rtt < flow.start_rtt:
+        flow.start_rtt = rtt
     else:
-        if law.start == START_KEEP:
-            flow.cwnd = max(flow.cwnd, flow.kept_cwnd)
-        if law.start != START_KERNEL:
-            flow.ssthresh = min(flow.ssthresh, flow.cwnd)
-    flow.kept_cwnd = 0
+        flow.start_rtt += (rtt - flow.start_rtt) / 8
 
 
 @compiled

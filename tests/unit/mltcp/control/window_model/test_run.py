@@ -14,7 +14,14 @@ from mltcp.control.iteration_start import Start
 from mltcp.control.window_model.compiled import state
 from mltcp.control.window_model.compiled.factor import factor, rescale
 from mltcp.control.window_model.compiled.iterations import finish_pieces
-from mltcp.control.window_model.compiled.windows import CUBIC, grow, reduce, restart, transmission_starts
+from mltcp.control.window_model.compiled.windows import (
+    CUBIC,
+    grow,
+    look,
+    reduce,
+    restart,
+    transmission_starts,
+)
 from mltcp.control.window_model.law import Base, WindowLaw
 from mltcp.control.window_model.link import ModelLink
 from mltcp.control.window_model.run import RunSettings, isolated_s, simulate
@@ -68,11 +75,11 @@ def test_work_is_conserved(law):
 @every_base
 @pytest.mark.parametrize("start", [Start.KERNEL, Start.AVOID, Start.KEEP, Start.PROBE])
 def test_with_f_1_everything_is_the_base(base, start):
-    """Iteration by iteration, to the last bit: F = 1 by its shape, or by slope 0."""
+    """Iteration by iteration, to the last bit: F = 1 by its shape, or by slope 0, and then with the kernel's start."""
     jobs, run = [VGG, one_burst(0.1, 0.2)], RunSettings(iterations=12, seed=3)
     unmodified = simulate(LAB, jobs, WindowLaw.unmodified(base), run)
-    for f in (Aggressiveness(Shape.ONE), Aggressiveness(Shape.LINEAR, 0.0, 1.0)):
-        law = WindowLaw(base, f, start, decrease=1.0, increase=2.0)
+    for f, first in ((Aggressiveness(Shape.ONE), start), (Aggressiveness(Shape.LINEAR, 0, 1), Start.KERNEL)):
+        law = WindowLaw(base, f, first, decrease=1.0, increase=2.0)
         assert simulate(LAB, jobs, law, run) == unmodified
 
 
@@ -203,15 +210,32 @@ def test_cubic_remembers_its_largest_window():
 
 @pytest.mark.parametrize(
     ("start", "cwnd", "ssthresh"),
-    [(Start.KERNEL, 10, 30), (Start.AVOID, 10, 10), (Start.KEEP, 40, 30), (Start.PROBE, 4, 30)],
+    [(Start.KERNEL, 10, 30), (Start.AVOID, 10, 30), (Start.KEEP, 40, 30), (Start.PROBE, 4, 30)],
 )
 def test_the_first_window_of_an_iteration(start, cwnd, ssthresh):
     flow = record(state.FLOW, cwnd=40, ssthresh=20, factor=0.25, epoch=3)
     restart(flow, 0.2, 0.005)
     assert (flow["cwnd"], flow["ssthresh"]) == (10, 30)
-    transmission_starts(record(state.LAW, base=CUBIC, start=int(start)), flow, True, 0.2, 1.0)
+    transmission_starts(record(state.LAW, base=CUBIC, start=int(start)), flow, True, True, 0.2, 1.0)
     assert (flow["cwnd"], flow["ssthresh"]) == (cwnd, ssthresh)
     assert (flow["epoch"] == state.NEVER) == (start is Start.PROBE)
+
+
+def test_slow_start_waits_while_others_fill_the_queue():
+    """The first round trip of an iteration tells; a later one that is short ends the waiting."""
+    flow, law = record(state.FLOW, left=9.0, factor=0.5), record(state.LAW, start=int(Start.AVOID))
+    seen = []
+    for rtt in (0.012, 0.012, 0.030):
+        transmission_starts(law, flow, True, True, 0.2, 1.0)
+        look(law, flow, True, rtt, 0.010)
+        seen.append(int(flow["holds"]))
+    assert seen == [0, 0, 1]
+    flow["cwnd"], flow["ssthresh"] = 10, 40
+    grow(law, flow, 10, 1.0)
+    assert (flow["cwnd"], flow["ssthresh"]) == (10, 40)  # half a packet a round trip, by F
+    look(law, flow, True, 0.019, 0.010)
+    grow(law, flow, 10, 1.0)
+    assert (flow["cwnd"], flow["ssthresh"]) == (20, 40)
 
 
 @pytest.mark.parametrize(
