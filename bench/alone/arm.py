@@ -18,7 +18,7 @@ from bench.alone.relay import Delay, RelayStatistics
 from bench.alone.sender import SenderTask, SentIteration
 from bench.compare.approaches.policy import Policy
 from bench.lab.lab import Lab
-from bench.lab.processors import OtherPrograms
+from bench.lab.processors import BUSY, OtherPrograms
 from mltcp.core.errors import MltcpError
 from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.jobs import attached
@@ -97,7 +97,8 @@ class Arm:
         """Why this arm says nothing about the control; None: it does."""
         if self.relay is not None and self.relay.lags(cell.rtt_s):
             return "the relay lagged"
-        if self.busiest > _SATURATED:
+        # Other programs yield: with them a processor is always busy, and the job has its share all the same.
+        if self.busiest > _SATURATED and self.other_load <= BUSY:
             return "a processor was saturated"
         return None
 
@@ -174,8 +175,8 @@ class _Watch:
 @contextmanager
 def _receiver(cell: Cell, policy: Policy, lab: Lab, own: OwnControls) -> Iterator[None]:
     host = lab.topology.hosts_of(0)[1]
-    # A peer of the same job acknowledges by DCTCP's rule; other receivers by that of RFC 3168.
-    by_dctcp = policy.control in ("bpf_dctcp", "mltcp_dctcp") and cell.receiver_ecn == 1
+    # A peer that listens under DCTCP agrees to ECN, and tells of every mark; a server refuses it, since the SYN is ECT.
+    by_dctcp = policy.control in ("bpf_dctcp", "mltcp_dctcp") and cell.peer
     control = own.name("bpf_dctcp" if by_dctcp else "reno")
     command = [lab.namespace(RECEIVER), host.address, PORT, cell.flows, cell.share_bytes, control]
     with _python("bench.alone.receiver", [*map(str, command), str(processors()[1])]) as process:

@@ -15,12 +15,13 @@ from bench.alone.measure import AlonePlan
 from bench.alone.round import AloneRound, base_of
 from bench.compare.approaches.policy import Policy
 from bench.lab.processors import BUSY
+from mltcp.core.quantities import format_rate
 
 SCHEMA = 1
 WITHIN = 1.01
 """A control is as good as its base if it takes at most so much longer, in the median of the rounds."""
 
-_WIDTH = 150
+_WIDTH, _CELLS_WIDTH = 150, 190
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ def print_report(found: Sequence[Compared], rounds: Sequence[AloneRound]) -> Non
     delays = sorted({each.delay_by for each in rounds} - {"none"})
     if delays:
         console.print(
-            f"acknowledgements were delayed by {', '.join(delays)}{_accuracy(rounds)}", soft_wrap=True
+            f"acknowledgements were delayed by {', '.join(delays)}{_accuracy(found, rounds)}", soft_wrap=True
         )
     if not all(each.real_time for each in rounds):
         console.print("the relay ran without real-time priority: SCHED_FIFO was refused", soft_wrap=True)
@@ -164,11 +165,24 @@ def print_report(found: Sequence[Compared], rounds: Sequence[AloneRound]) -> Non
         )
 
 
-def _accuracy(rounds: Sequence[AloneRound]) -> str:
+def _accuracy(found: Sequence[Compared], rounds: Sequence[AloneRound]) -> str:
+    """How far the relay was from the round trips that were wanted, over all arms."""
+    wanted = {each.cell.name: each.cell.rtt_s * 1e6 for each in found}
     relays = [
-        arm.relay for each in rounds for arm in each.arms if arm.relay is not None and arm.relay.packets
+        (wanted[each.cell], arm.relay)
+        for each in rounds
+        for arm in each.arms
+        if arm.relay is not None and arm.relay.packets
     ]
-    return f"; the relay lost {sum(each.lost + each.dropped for each in relays)} packets" if relays else ""
+    if not relays:
+        return ""
+    off = max(abs(relay.median_us / rtt_us - 1) for rtt_us, relay in relays)
+    late_us = max(relay.p99_us - rtt_us for rtt_us, relay in relays)
+    lost = sum(relay.lost + relay.dropped for _, relay in relays)
+    return (
+        f": of the relay, the median is off by up to {off:.1%}, the 99th percentile late by up to {late_us:.0f} us, "
+        f"{lost} packets lost"
+    )
 
 
 def _number(value: float | None) -> str:
@@ -179,6 +193,28 @@ def _verdict(each: Compared) -> str:
     if each.met is None:
         return f"not valid: {each.fault}"
     return "met" if each.met else "NOT MET"
+
+
+def print_cells(cells: Sequence[Cell]) -> None:
+    """Print what each cell is."""
+    console = Console(highlight=False)
+    console.width = max(console.width, _CELLS_WIDTH)
+    table = Table(title="The cells of the table", title_justify="left")
+    for name in ("cell", "rate", "round trip", "window", "pause", "iteration", "flows", "packets", "besides"):
+        table.add_column(name, justify="left" if name in ("cell", "besides") else "right", no_wrap=True)
+    for cell in cells:
+        table.add_row(
+            cell.name,
+            format_rate(cell.rate_bps),
+            f"{cell.rtt_s * 1e3:g} ms" if cell.rtt_s else "the path's",
+            f"{cell.window_segments:.0f}",
+            f"{cell.pause_s:g} s",
+            f"{cell.iteration_bytes / 1e6:g} MB",
+            str(cell.flows),
+            "64 KB" if cell.offloads else "1500 B",
+            cell.besides,
+        )
+    console.print(table, soft_wrap=True)
 
 
 def document(found: Sequence[Compared], rounds: Sequence[AloneRound]) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from bench.alone.arm import RECEIVER, SENDER, SWITCH, Arm, DropCount, arm_from, processors, run_arm
-from bench.alone.cell import Cell
+from bench.alone.cell import SEGMENT_BYTES, Cell
 from bench.alone.own_controls import OwnControls
+from bench.alone.port import sender_port
 from bench.alone.relay import Delay, delayed
-from bench.alone.tail_loss import tail_loss
 from bench.compare.approaches.policy import Policy
 from bench.lab.lab import Lab
 from bench.lab.network import namespaces, steering, sysctls
@@ -95,7 +95,7 @@ def run_round(
     order = [*policies[turn:], *policies[:turn]]
     with Lab(_topology(cell), sysctls=_settings(cell)) as lab:
         _set_ends(cell, lab)
-        with _delayed(cell, lab) as delay, _tail_loss(cell, lab) as drops:
+        with _delayed(cell, lab) as delay, _sender_port(cell, lab) as drops:
             arms = []
             for policy in order:
                 step(f"{cell.name}: {policy.name}, round {number + 1}")
@@ -141,11 +141,18 @@ def _delayed(cell: Cell, lab: Lab) -> Iterator[Delay]:
 
 
 @contextmanager
-def _tail_loss(cell: Cell, lab: Lab) -> Iterator[DropCount]:
-    if not cell.tail_segments:
+def _sender_port(cell: Cell, lab: Lab) -> Iterator[DropCount]:
+    if cell.own_nic and not cell.tail_segments:
         yield lambda: 0
         return
-    # A packet touches the last bytes of the last segments only: one byte less than they have.
-    tail = (cell.tail_segments - 1) * 1448 + 1
-    with tail_loss(lab.namespace(SWITCH), SENDER, cell.share_bytes, tail, every=cell.tail_every) as loss:
-        yield lambda: loss.dropped
+    # A packet touches the last bytes of the last segments only: one byte of the first of them.
+    tail = (cell.tail_segments - 1) * SEGMENT_BYTES + 1 if cell.tail_segments else 0
+    with sender_port(
+        lab.namespace(SWITCH),
+        SENDER,
+        iteration_bytes=cell.share_bytes,
+        tail_bytes=tail,
+        every=cell.tail_every,
+        orphans_to=None if cell.own_nic else "trunk",
+    ) as port:
+        yield lambda: port.dropped
