@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from bench.lab.link import MAX_QUEUE_BYTES, Link
 from mltcp.core.errors import UsageError
 
+BASES = ("reno", "cubic", "bpf_dctcp")
+"""The controls that MLTCP's are made from; plain DCTCP is this project's, for the same code."""
+
 DEEP = 0.0
 """The queue of the sender's own NIC: TCP keeps it short (TCP small queues), and it never overflows."""
 
@@ -38,7 +41,7 @@ class Cell:
         slow_start_after_idle: the sender's setting.
         warm_up: iterations before those that count, in which the controls learn the job.
         iterations: that count.
-        bases: the base controls that it is run with by default.
+        bases: the base controls that it is run with unless controls are asked for.
     """
 
     name: str
@@ -58,7 +61,7 @@ class Cell:
     slow_start_after_idle: bool = True
     warm_up: int = 4
     iterations: int = 5
-    bases: tuple[str, ...] = ("reno", "cubic")
+    bases: tuple[str, ...] = BASES[:2]
 
     def __post_init__(self) -> None:
         for field, lowest, highest in (

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from bench.alone.cell import Cell
+from bench.alone.cell import BASES, Cell
 
 _GIGA, _MEGA = 10**9, 10**6
-_ALL = ("reno", "cubic", "bpf_dctcp")
 
 
 def default_cells() -> tuple[Cell, ...]:
@@ -15,7 +14,7 @@ def default_cells() -> tuple[Cell, ...]:
 
 def _without_losses() -> tuple[Cell, ...]:
     return (
-        Cell("1g-10ms", _GIGA, 0.01, 0.35, 25 * _MEGA),
+        Cell("1g-10ms", _GIGA, 0.01, 0.35, 25 * _MEGA, bases=BASES),
         Cell("1g-10ms-long", _GIGA, 0.01, 1.5, 25 * _MEGA, iterations=2),
         Cell("1g-10ms-4flows", _GIGA, 0.01, 0.35, 25 * _MEGA, flows=4),
         Cell("1g-10ms-long-4flows", _GIGA, 0.01, 1.5, 25 * _MEGA, flows=4, iterations=2),
@@ -29,7 +28,7 @@ def _without_losses() -> tuple[Cell, ...]:
         Cell("100m-5ms", _GIGA // 10, 0.005, 0.25, 2_500_000, offloads=False),
         Cell("100m-1ms", _GIGA // 10, 0.001, 0.2, 2 * _MEGA, offloads=False),
         Cell("2500m-5ms", 5 * _GIGA // 2, 0.005, 0.35, 50 * _MEGA),
-        Cell("3g-1ms", 3 * _GIGA, 0.001, 0.35, 75 * _MEGA),
+        Cell("3g-1ms", 3 * _GIGA, 0.001, 0.35, 75 * _MEGA, bases=BASES),
         Cell("5g-100us", 5 * _GIGA, 0.0, 0.2, 100 * _MEGA),
         Cell("10g-100us", 10 * _GIGA, 0.0, 0.2, 200 * _MEGA),
         Cell("10g-100us-4flows", 10 * _GIGA, 0.0, 0.2, 200 * _MEGA, flows=4),
@@ -51,7 +50,15 @@ def _with_losses() -> tuple[Cell, ...]:
 def _with_marks() -> tuple[Cell, ...]:
     return (
         Cell(
-            "1g-10ms-marks", _GIGA, 0.01, 0.25, 25 * _MEGA, queue_bdp=4.0, mark_bdp=0.3, peer=True, bases=_ALL
+            "1g-10ms-marks",
+            _GIGA,
+            0.01,
+            0.25,
+            25 * _MEGA,
+            queue_bdp=4.0,
+            mark_bdp=0.3,
+            peer=True,
+            bases=BASES,
         ),
         Cell(
             "1g-1ms-marks",
@@ -63,7 +70,7 @@ def _with_marks() -> tuple[Cell, ...]:
             queue_bdp=8.0,
             mark_bdp=0.5,
             peer=True,
-            bases=_ALL,
+            bases=BASES,
         ),
         Cell(
             "100m-1ms-marks-long",
@@ -87,6 +94,6 @@ def _with_marks() -> tuple[Cell, ...]:
             queue_bdp=2.0,
             mark_bdp=0.5,
             receiver_ecn=0,
-            bases=_ALL,
+            bases=BASES,
         ),
     )

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from bench.alone.arm import RECEIVER, SENDER, SWITCH, Arm, DropCount, arm_from, processors, run_arm
@@ -19,6 +19,8 @@ from bench.compare.approaches.policy import Policy
 from bench.lab.lab import Lab
 from bench.lab.network import namespaces, steering, sysctls
 from bench.lab.topology import Topology, dumbbell
+from mltcp.core.machine_code import digest_of
+from mltcp.ebpf.congestion_controls import SOURCES
 
 _KEY_DIGITS = 16
 _BUFFER_BYTES = 256 << 20
@@ -77,9 +79,26 @@ def base_of(policy: Policy) -> str:
 
 
 def round_key(cell: Cell, policies: Sequence[Policy], number: int) -> str:
-    """The identity of a round: equal only if all that determines it is."""
-    conditions = {"cell": asdict(cell), "policies": [policy.name for policy in policies], "round": number}
+    """The identity of a round: equal only if all that determines it is, the sources of the controls included."""
+    conditions = {
+        # What a cell is run with by default is not what it is.
+        "cell": {name: value for name, value in asdict(cell).items() if name not in ("name", "bases")},
+        "policies": [policy.name for policy in policies],
+        "round": number,
+        "sources": _digest_of_controls(),
+    }
     return hashlib.sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()[:_KEY_DIGITS]
+
+
+@cache
+def _digest_of_controls() -> str:
+    return digest_of(SOURCES, sorted([*SOURCES.glob("*.bpf.c"), *SOURCES.glob("*.bpf.h")]))
+
+
+def turns(policies: Sequence[Policy], number: int) -> list[Policy]:
+    """The order of a round: rotated from round to round, so that what drifts meets every control alike."""
+    turn = number % len(policies)
+    return [*policies[turn:], *policies[:turn]]
 
 
 def run_round(
@@ -91,13 +110,11 @@ def run_round(
         NotAvailableError: not root, or the kernel lacks something.
         MltcpError: an arm fails.
     """
-    turn = number % len(policies)
-    order = [*policies[turn:], *policies[:turn]]
     with Lab(_topology(cell), sysctls=_settings(cell)) as lab:
         _set_ends(cell, lab)
         with _delayed(cell, lab) as delay, _sender_port(cell, lab) as drops:
             arms = []
-            for policy in order:
+            for policy in turns(policies, number):
                 step(f"{cell.name}: {policy.name}, round {number + 1}")
                 arms.append(run_arm(cell, policy, lab, delay, own, drops))
     return AloneRound(

@@ -19,6 +19,9 @@ from pathlib import Path
 
 from bench.workloads.ranks.place import RankPlace
 
+_NO_INTERFACE = (
+    "none"  # only Gloo needs one; to import the lab for its name would take longer than an iteration
+)
 _FIRST_BYTES = 1 << 15
 """Sent before the window at the beginning of an iteration is read: the kernel reduces it when sending begins."""
 
@@ -33,8 +36,9 @@ class SenderTask:
     """What a sender does.
 
     Attributes:
-        namespace, address: its own.
-        cgroup: that its process joins first.
+        namespace: its own; None: the caller's.
+        address: its own.
+        cgroup: that its process joins first; None: none.
         processor: that it runs on.
         peer, port: of the receiver.
         flows: connections; `share` bytes of each an iteration.
@@ -42,9 +46,9 @@ class SenderTask:
         iterations: how many.
     """
 
-    namespace: str
+    namespace: str | None
     address: str
-    cgroup: str
+    cgroup: str | None
     processor: int
     peer: str
     port: int
@@ -80,7 +84,7 @@ class SentIteration:
 def main(arguments: Sequence[str]) -> int:
     """Send; returns the exit status."""
     task = SenderTask(**json.loads(arguments[0]))
-    RankPlace(task.namespace, "eth0", task.address, Path(task.cgroup)).enter()
+    RankPlace(task.namespace, _NO_INTERFACE, task.address, Path(task.cgroup) if task.cgroup else None).enter()
     os.sched_setaffinity(0, {task.processor})
     connections = [_connect(task) for _ in range(task.flows)]
     _Sender(task, connections).run()

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from bench.alone.cell import MAX_ITERATION_BYTES, Cell
+from bench.alone.cell import BASES, MAX_ITERATION_BYTES, Cell
 from bench.alone.default_cells import default_cells
 from bench.alone.measure import AlonePlan, measured
 from bench.alone.report import comparisons, document, print_cells, print_report
@@ -45,9 +45,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--cells", metavar="NAME,...", help="some of the table (default all); `list` shows them")
     add(
         "--controls",
-        default=_CONTROLS,
         metavar="NAME,...",
-        help="controls of MLTCP, such as mltcp_reno@start=keep (default %(default)s)",
+        help=f"in every cell, such as mltcp_reno@start=keep (default {_CONTROLS}, each where the cell is about it)",
     )
     add("--rounds", type=int, default=5, metavar="N", help="of each cell (default %(default)s)")
     add("--iterations", type=int, metavar="N", help="that count, after the warm-up (default: the cell's)")
@@ -102,10 +101,14 @@ def execute(options: argparse.Namespace) -> int:
 
 def plan_of(options: argparse.Namespace) -> AlonePlan:
     """The table that the arguments describe. Raises UsageError: one is out of range or unknown."""
-    controls = parse_names(options.controls, lambda name: parse_policy(name, "cubic"), "--controls")
+    controls = parse_names(
+        options.controls or _CONTROLS, lambda name: parse_policy(name, "cubic"), "--controls"
+    )
     if options.rate is not None and options.cells is not None:
         raise UsageError("--cells, --rate: expected one of them, got both")
     cells = _named(options.cells) if options.rate is None else (_own_cell(options),)
+    if options.controls is not None:
+        cells = tuple(replace(cell, bases=BASES) for cell in cells)
     if options.iterations is not None:
         cells = tuple(replace(cell, iterations=options.iterations) for cell in cells)
     return AlonePlan(cells, controls, options.rounds)
@@ -141,7 +144,7 @@ def _own_cell(options: argparse.Namespace) -> Cell:
         receiver_ecn=options.receiver_ecn,
         peer=options.peer,
         slow_start_after_idle=not options.no_slow_start_after_idle,
-        bases=("reno", "cubic", "bpf_dctcp"),
+        bases=BASES,
     )
 
 
