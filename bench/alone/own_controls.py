@@ -6,14 +6,14 @@ can unload the other's.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from bench.lab.network.namespaces import to_completion
-from mltcp.ebpf.congestion_controls import CONTROLS, Controls, is_alive
+from mltcp.core.owner import Owner
+from mltcp.ebpf.congestion_controls import CONTROLS, Controls
 from mltcp.ebpf.mounts import ensure_bpffs
 
 _FOLDER = "mltcp-alone-"
@@ -55,7 +55,7 @@ def own_controls(names: Collection[str]) -> Iterator[OwnControls]:
     pins = ensure_bpffs()
     _remove_left(pins)
     prefix = f"al{secrets.token_hex(2)}"
-    own = OwnControls(pins / f"{_FOLDER}{os.getpid()}-{prefix}", prefix)
+    own = OwnControls(pins / f"{_FOLDER}{Owner.current()}-{prefix}", prefix)
     try:
         own.load(names)
         yield own
@@ -65,6 +65,7 @@ def own_controls(names: Collection[str]) -> Iterator[OwnControls]:
 
 def _remove_left(pins: Path) -> None:
     for folder in pins.glob(f"{_FOLDER}*-*"):
-        pid, _, prefix = folder.name.removeprefix(_FOLDER).partition("-")
-        if pid.isdigit() and not is_alive(int(pid)):
+        text, _, prefix = folder.name.removeprefix(_FOLDER).rpartition("-")
+        owner = Owner.parse(text)
+        if owner is not None and not owner.is_alive():
             OwnControls(folder, prefix).unload()

@@ -2,7 +2,7 @@
 
 Each function exists twice: in floating point, for models, and in the unsigned fixed-point form (Q16: the value
 times 65536) of the eBPF congestion controls. The codes of `Shape` and the order of the operations in
-`Aggressiveness.fixed`, `ratio_q16` and `scale_acked` are the same in `mltcp/ebpf/mltcp.bpf.h`: change both
+`Aggressiveness.fixed`, `ratio_q16` and `scale_acked` are the same in `mltcp/ebpf/law.bpf.h`: change both
 together.
 
 Source: MLTCP, arXiv 2402.09589, the aggressiveness function and its requirements.

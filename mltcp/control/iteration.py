@@ -1,11 +1,12 @@
 """Recognises the iterations of a flow from its acknowledgements: their ends, their bytes, and bytes_ratio.
 
-This is the Python reference of the tracker in the eBPF congestion controls (`mltcp/ebpf/mltcp.bpf.h`). It uses
+This is the Python reference of the tracker in the eBPF congestion controls (`mltcp/ebpf/tracker.bpf.h`). It uses
 integer nanoseconds and bytes only, so that the tests can compare both exactly: change both together.
 
-An acknowledgement more than `gap_ns` after the previous one begins a new iteration. Values that the caller does
-not give are learned. The difficulty is the gap: a job also pauses while it starts up or writes a checkpoint
-(longer than it computes) and between the buckets of one iteration (shorter). The pauses of the compute phase
+A new iteration begins when the job sends again after it had nothing in flight for more than `gap_ns`. (A caller that
+does not know what is in flight has acknowledgements only: one more than `gap_ns` after the previous one.) Values that
+the caller does not give are learned. The difficulty is the gap: a job also pauses while it starts up or writes a
+checkpoint (longer than it computes) and between the buckets of one iteration (shorter). The pauses of the compute phase
 differ from these in that they enclose the same number of bytes each time. So the tracker counts bytes between
 pauses on a ladder of pause lengths, each rung twice the one below, and learns from a rung as soon as two
 consecutive counts on it agree.
@@ -154,18 +155,24 @@ class IterationTracker:
         """F in Q16 now; 1 (the base algorithm) while iterations are not recognised."""
         return aggressiveness.fixed(self.ratio_q16()) if self.recognised else ONE_Q16
 
-    def observe(self, now_ns: int, acked_bytes: int, begins: bool = False) -> IterationRecord | None:
+    def observe(
+        self, now_ns: int, acked_bytes: int, begins: bool = False, busy: bool = False
+    ) -> IterationRecord | None:
         """Count `acked_bytes` that were acknowledged at `now_ns` (above 0, any monotonic clock).
 
-        `begins`: a flow of the job that was silent for more than the gap sends again. Returns the record of the
-        previous iteration, if this acknowledgement begins a new one. A time before that of the last call counts as the
-        same time.
+        `begins`: a flow of the job that was silent for more than the gap sends again. `busy`: since the last call there
+        was data in flight all the time, so that a silence is of the network (a retransmission time-out, a long round
+        trip) and no pause of the job. Returns the record of the previous iteration, if this call begins a new one. A
+        time before that of the last call counts as the same time.
         """
         silence_ns = 0
         if self.last_ns == 0:
             self.start_ns = self.last_ns = self._mean_from_ns = self._stretch_ns = self._window_ns = now_ns
         elif now_ns > self.last_ns:
-            silence_ns = now_ns - self.last_ns
+            if busy:
+                self._stretch_ns += now_ns - self.last_ns  # nor is it a part of a stretch of small traffic
+            else:
+                silence_ns = now_ns - self.last_ns
             self._silence_ns = max(self._silence_ns, silence_ns)
             if now_ns - self._window_ns >= PAUSE_FLOOR_NS:
                 self._begin_window(now_ns)

@@ -10,13 +10,6 @@
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
-#define SOL_SOCKET 1
-#define SO_PRIORITY 12
-#define SO_MARK 36
-#define IPPROTO_TCP 6
-#define TCP_CONGESTION 13
-#define CONTROL_NAME_BYTES 16
-
 struct attachment {
 	__u32 job;
 	__u32 class; /* the HTB class of a paced job, which a priority selects; 0: none */
@@ -31,21 +24,21 @@ const volatile struct attachment attachment = {};
 static __always_inline bool take(struct bpf_sock_ops *context, bool connected)
 {
 	struct bpf_sock *sk = context->sk;
-	struct flow *flow;
+	struct tag *tag;
 
 	if (!sk)
 		return true;
 	/* Without controls of ours there is no storage that the programs share: the class of another job tells. */
 	if (attachment.class && sk->priority != attachment.class && sk->priority >> 16 == attachment.class >> 16)
 		return false;
-	flow = bpf_sk_storage_get(&mltcp_flows, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!flow)
+	tag = bpf_sk_storage_get(&mltcp_tags, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!tag)
 		return true;
-	if (flow->level > attachment.level)
+	if (tag->level > attachment.level)
 		return false;
-	flow->level = attachment.level;
+	tag->level = attachment.level;
 	if (connected && attachment.job)
-		flow->job = attachment.job;
+		tag->job = attachment.job;
 	return true;
 }
 

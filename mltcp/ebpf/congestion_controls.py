@@ -36,7 +36,7 @@ DEFAULT_CONTROL = "mltcp_cubic"
 
 ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 LOCK = Path("/run/mltcp-controls.lock")
-SHARED_MAPS = ("mltcp_jobs", "mltcp_counts", "mltcp_flows", "mltcp_records")
+SHARED_MAPS = ("mltcp_terms", "mltcp_jobs", "mltcp_tags", "mltcp_flows", "mltcp_alone", "mltcp_records")
 _REGISTERED = 1  # BPF_STRUCT_OPS_STATE_INUSE
 
 
@@ -78,11 +78,6 @@ def require_root(what: str) -> None:
         raise NotAvailableError(
             f"{what} needs root (CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN): run it with sudo"
         )
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process with this id exists."""
-    return Path(f"/proc/{pid}").exists()
 
 
 class Controls:
@@ -169,6 +164,9 @@ class Controls:
 
     def _opened(self, source: str) -> BpfObject:
         opened = BpfObject.open(control_object(source), self._rename)
+        if source == "dctcp":
+            fallback = self._rename.get("mltcp_reno", "mltcp_reno")
+            opened.set_initial(".rodata.fallback", fallback.encode().ljust(16, b"\0"))
         for shared in SHARED_MAPS:
             opened.pin_at_load(shared, self.root / shared)
         return opened
@@ -233,7 +231,7 @@ class Controls:
         """
         jobs = self.shared_map("mltcp_jobs")
         try:
-            return JobEntries(jobs, BpfMap.pinned(self.root / "mltcp_counts"))
+            return JobEntries(BpfMap.pinned(self.root / "mltcp_terms"), jobs)
         except FileNotFoundError:
             jobs.close()
             raise MltcpError(OTHER_VERSION) from None
@@ -245,8 +243,9 @@ class Controls:
 
     def flows(self) -> list[Flow]:
         """Every open TCP connection that one of our controls has seen, in all network namespaces."""
-        with self.shared_map("mltcp_flows") as flows, FlowWatch(flows) as watch:
-            return watch.flows()
+        with self.shared_map("mltcp_flows") as flows, self.shared_map("mltcp_tags") as tags:
+            with FlowWatch(flows, tags) as watch:
+                return watch.flows()
 
     # -- unload ------------------------------------------------------------------------------------------------------
 
@@ -273,7 +272,7 @@ class Controls:
     def _refuse_in_use(self, names: Sequence[str]) -> None:
         if not names:
             return
-        running = [job.name for job in self.jobs().values() if is_alive(job.owner)]
+        running = [job.name for job in self.jobs().values() if job.is_owned]
         if running:
             raise MltcpError(
                 f"job {running[0]} is running; end it, or use --force to let it run on without MLTCP"

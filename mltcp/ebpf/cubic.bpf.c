@@ -78,7 +78,10 @@ void BPF_PROG(cubic_event, struct sock *sk, enum tcp_ca_event event)
 SEC("struct_ops/cubic_cong_avoid")
 void BPF_PROG(cubic_cong_avoid, struct sock *sk, __u32 ack, __u32 acked)
 {
-	cubictcp_cong_avoid(sk, ack, in_slow_start(tcp_sk(sk)) ? acked : mltcp_scaled(sk, acked));
+	__u32 held = mltcp_hold(sk);
+
+	cubictcp_cong_avoid(sk, ack, mltcp_scaled(sk, acked));
+	mltcp_resume(sk, held);
 }
 
 SEC("struct_ops/cubic_state")

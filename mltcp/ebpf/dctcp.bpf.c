@@ -2,14 +2,14 @@
 /*
  * DCTCP (RFC 8257) and MLTCP-DCTCP. Few kernels have DCTCP built in, and its functions cannot be called from here if they
  * have not, so this file implements it: bpf_dctcp is the base, and mltcp_dctcp is the same with Reno's increase step
- * multiplied by F(bytes_ratio). Both have DCTCP's ECN-proportional decrease.
+ * multiplied by F(bytes_ratio). Both have DCTCP's ECN-proportional decrease. A connection whose peer has not negotiated ECN
+ * is given to Reno or MLTCP-Reno.
  */
 #include "mltcp.bpf.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
 extern void tcp_reno_cong_avoid(struct sock *sk, __u32 ack, __u32 acked) __ksym;
-extern __u32 tcp_reno_ssthresh(struct sock *sk) __ksym;
 
 #define ALPHA_ONE 1024U /* DCTCP.Alpha in units of 1/1024 */
 #define G_SHIFT 4       /* g = 1/16, RFC 8257 section 4.2 */
@@ -25,13 +25,34 @@ struct dctcp {
 	__u32 good_cwnd;
 };
 
+/* The control of connections of mltcp_dctcp without ECN: user space sets the name under which mltcp_reno is loaded. */
+const volatile char fallback[CONTROL_NAME_BYTES] SEC(".rodata.fallback") = "mltcp_reno";
+
 /*
- * Whether ECN was negotiated; without it, RFC 8257 falls back to Reno. Checked at every use: a control that is set before
- * the SYN is initialised before the negotiation.
+ * Give a connection for which ECN was not negotiated to MLTCP-Reno, if `mltcp` is set and it is loaded, otherwise to Reno:
+ * RFC 8257 falls back to Reno, and the kernel then takes ECT from the packets, which TCP_CONG_NEEDS_ECN has put there.
+ * Otherwise switches would mark packets in place of dropping them, and nobody would hear of it. True if it was given away.
+ *
+ * A control that is set before the SYN is initialised before the negotiation: so this is called with the acknowledgement of
+ * the SYN too.
  */
-static __always_inline bool has_ecn(const struct sock *sk)
+static __always_inline bool dctcp_falls_back(struct sock *sk, bool mltcp)
 {
-	return tcp_sk(sk)->ecn_flags & ECN_OK;
+	char reno[CONTROL_NAME_BYTES] = "reno";
+
+	if (tcp_sk(sk)->ecn_flags & ECN_OK)
+		return false;
+	if (!mltcp || bpf_setsockopt(sk, IPPROTO_TCP, TCP_CONGESTION, (void *)fallback, CONTROL_NAME_BYTES))
+		bpf_setsockopt(sk, IPPROTO_TCP, TCP_CONGESTION, reno, CONTROL_NAME_BYTES);
+	return true;
+}
+
+/* The same at initialisation, which is before the negotiation in these states. */
+static __always_inline bool dctcp_falls_back_at_init(struct sock *sk, bool mltcp)
+{
+	unsigned char state = sk->__sk_common.skc_state;
+
+	return state != TCP_SYN_SENT && state != TCP_CLOSE && state != TCP_LISTEN && dctcp_falls_back(sk, mltcp);
 }
 
 static __always_inline void open_window(const struct tcp_sock *tp, struct dctcp *ca)
@@ -121,8 +142,6 @@ static __always_inline void dctcp_loss(struct sock *sk)
 
 static __always_inline void dctcp_event(struct sock *sk, enum tcp_ca_event event)
 {
-	if (!has_ecn(sk))
-		return;
 	if (event == CA_EVENT(ECN_IS_CE) || event == CA_EVENT(ECN_NO_CE))
 		dctcp_echo(sk, event == CA_EVENT(ECN_IS_CE));
 	else if (event == CA_EVENT(LOSS))
@@ -137,8 +156,6 @@ static __always_inline __u32 dctcp_reduced(struct sock *sk)
 	__u32 reduced;
 
 	ca->cwnd_before_loss = tp->snd_cwnd;
-	if (!has_ecn(sk))
-		return tcp_reno_ssthresh(sk);
 	reduced = tp->snd_cwnd - (__u32)(((__u64)tp->snd_cwnd * ca->alpha) >> 11);
 	return reduced > 2 ? reduced : 2;
 }
@@ -146,12 +163,15 @@ static __always_inline __u32 dctcp_reduced(struct sock *sk)
 SEC("struct_ops/dctcp_init")
 void BPF_PROG(dctcp_init, struct sock *sk)
 {
-	dctcp_begin(sk);
+	if (!dctcp_falls_back_at_init(sk, false))
+		dctcp_begin(sk);
 }
 
 SEC("struct_ops/mltcp_dctcp_init")
 void BPF_PROG(mltcp_dctcp_init, struct sock *sk)
 {
+	if (dctcp_falls_back_at_init(sk, true))
+		return;
 	dctcp_begin(sk);
 	mltcp_init(sk);
 }
@@ -167,8 +187,17 @@ void BPF_PROG(dctcp_in_ack, struct sock *sk, __u32 flags)
 {
 	struct dctcp *ca = ca_priv(sk);
 
+	if (dctcp_falls_back(sk, false))
+		return;
 	repair_window(sk, &ca->good_cwnd);
 	dctcp_update_alpha(sk);
+}
+
+SEC("struct_ops/mltcp_dctcp_in_ack")
+void BPF_PROG(mltcp_dctcp_in_ack, struct sock *sk, __u32 flags)
+{
+	if (!dctcp_falls_back(sk, true))
+		dctcp_update_alpha(sk);
 }
 
 SEC("struct_ops/mltcp_dctcp_acked")
@@ -207,14 +236,17 @@ void BPF_PROG(dctcp_cong_avoid, struct sock *sk, __u32 ack, __u32 acked)
 SEC("struct_ops/mltcp_dctcp_avoid")
 void BPF_PROG(mltcp_dctcp_avoid, struct sock *sk, __u32 ack, __u32 acked)
 {
-	tcp_reno_cong_avoid(sk, ack, in_slow_start(tcp_sk(sk)) ? acked : mltcp_scaled(sk, acked));
+	__u32 held = mltcp_hold(sk);
+
+	tcp_reno_cong_avoid(sk, ack, mltcp_scaled(sk, acked));
+	mltcp_resume(sk, held);
 }
 
 SEC("struct_ops/dctcp_state")
 void BPF_PROG(dctcp_state, struct sock *sk, __u8 new_state)
 {
 	/* Entering recovery has reduced the window by alpha; a loss halves it, RFC 8257 section 3.5. */
-	if (new_state == TCP_CA_Recovery && has_ecn(sk))
+	if (new_state == TCP_CA_Recovery)
 		dctcp_loss(sk);
 }
 
@@ -256,7 +288,7 @@ SEC(".struct_ops")
 struct tcp_congestion_ops mltcp_dctcp = {
 	.init = (void *)mltcp_dctcp_init,
 	.release = (void *)mltcp_dctcp_release,
-	.in_ack_event = (void *)dctcp_in_ack,
+	.in_ack_event = (void *)mltcp_dctcp_in_ack,
 	.pkts_acked = (void *)mltcp_dctcp_acked,
 	.cwnd_event = (void *)mltcp_dctcp_event,
 	ON_TX_START(mltcp_dctcp_start)

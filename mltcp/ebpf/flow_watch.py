@@ -11,17 +11,18 @@ class FlowWatch:
     """The iterator over a map of flows, loaded until it is closed.
 
     Args:
-        flows: the map of flows of the loaded controls, which has to stay open.
+        flows, tags: the maps of the loaded controls; the first has to stay open.
 
     Raises:
         MltcpError: the kernel refuses the iterator.
     """
 
-    def __init__(self, flows: BpfMap) -> None:
+    def __init__(self, flows: BpfMap, tags: BpfMap) -> None:
         self._flows = flows
         self._program = BpfObject.open(build.compiled(build.HEADERS / "watch.bpf.c"))
         try:
             self._program.reuse("mltcp_flows", flows)
+            self._program.reuse("mltcp_tags", tags)
             self._program.load()
         except Exception:
             self._program.close()

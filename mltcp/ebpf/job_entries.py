@@ -1,4 +1,4 @@
-"""The entries of jobs in the maps of the loaded controls."""
+"""The entries of jobs in the maps of the loaded controls: their terms, and their states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ MOST_JOBS = 4096
 OTHER_VERSION = "the loaded controls are of another version of this program: mltcp unload, then mltcp load"
 
 _KEY = struct.Struct("=I")
-_COUNT = struct.Struct("=I")
 _ONLY_IF_NEW, _ONLY_IF_THERE = 1, 2
 _NUMBERS = (1 << 31) - 1
 
@@ -30,20 +29,20 @@ class TooManyJobsError(NotAvailableError):
 
 
 class JobEntries:
-    """The map of jobs, and that of the numbers of their flows, which only the kernel writes.
+    """The map of jobs' terms, which only user space writes, and that of their states, which only the kernel writes.
 
     Args:
-        jobs, counts: the maps; closed with this.
+        terms, jobs: the maps; closed with this.
 
     Raises:
         MltcpError: the loaded controls are of another version.
     """
 
-    def __init__(self, jobs: BpfMap, counts: BpfMap) -> None:
+    def __init__(self, terms: BpfMap, jobs: BpfMap) -> None:
+        self._terms = terms
         self._jobs = jobs
-        self._counts = counts
         self._clock_ms = 0
-        if jobs.value_size != KernelJob.SIZE:
+        if (terms.value_size, jobs.value_size) != KernelJob.SIZES:
             self.close()
             raise MltcpError(OTHER_VERSION)
 
@@ -57,8 +56,8 @@ class JobEntries:
 
     def close(self) -> None:
         """Close the maps; their entries stay."""
+        self._terms.close()
         self._jobs.close()
-        self._counts.close()
 
     def __iter__(self) -> Iterator[tuple[int, KernelJob]]:
         for key in self._jobs.all_keys():
@@ -72,13 +71,13 @@ class JobEntries:
 
     def get(self, number: int) -> KernelJob | None:
         """The job of this number now."""
-        value = self._jobs.lookup(_KEY.pack(number))
-        return None if value is None else KernelJob.unpack(value, self.flows(number))
+        terms, state = (each.lookup(_KEY.pack(number)) for each in (self._terms, self._jobs))
+        return None if terms is None or state is None else KernelJob.unpack(terms, state)
 
     def flows(self, number: int) -> int:
         """The number of open flows of a job."""
-        value = self._counts.lookup(_KEY.pack(number))
-        return 0 if value is None else int(_COUNT.unpack(value)[0])
+        job = self.get(number)
+        return 0 if job is None else job.flows
 
     def add(self, job: KernelJob) -> int:
         """Add a job; returns its number, which no flow of a former job has.
@@ -88,15 +87,14 @@ class JobEntries:
         Raises:
             TooManyJobsError: there is no space for another one.
         """
-        value = job.pack()
         self._clock_ms = max(self._clock_ms, time.time_ns() // 1_000_000)
         for _ in range(MOST_JOBS + 1):
             self._clock_ms += 1
             number = 1 + self._clock_ms % _NUMBERS
             key = _KEY.pack(number)
             try:
-                self._counts.update(key, _COUNT.pack(0), _ONLY_IF_NEW)
-                self._jobs.update(key, value, _ONLY_IF_NEW)
+                self._terms.update(key, job.pack_terms(), _ONLY_IF_NEW)
+                self._jobs.update(key, job.pack_state(number), _ONLY_IF_NEW)
             except BpfError as error:
                 if error.errno != errno.EEXIST:
                     break
@@ -105,16 +103,12 @@ class JobEntries:
         raise TooManyJobsError(f"this host already has {MOST_JOBS} jobs in the kernel, the limit")
 
     def change(self, number: int, **changes: Any) -> None:
-        """Change the fields of an entry that user space owns.
-
-        The kernel updates the others meanwhile: an iteration that it finishes between the reading and the writing is
-        lost, which costs the job one iteration with a wrong count.
-        """
+        """Change a job's terms: F, where it acts, the owner. F is in force when a flow next begins to send."""
         job = self.get(number)
         if job is not None:
-            self._jobs.update(_KEY.pack(number), replace(job, **changes).pack(), _ONLY_IF_THERE)
+            self._terms.update(_KEY.pack(number), replace(job, **changes).pack_terms(), _ONLY_IF_THERE)
 
     def remove(self, number: int) -> None:
         """Remove a job; flows that it still has go on, each on its own."""
+        self._terms.delete(_KEY.pack(number))
         self._jobs.delete(_KEY.pack(number))
-        self._counts.delete(_KEY.pack(number))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mltcp.core.errors import UsageError, shown
+from mltcp.core.owner import Owner
 from mltcp.ebpf import build
 from mltcp.ebpf.cgroups import (
     cgroup_of,
@@ -22,7 +23,7 @@ from mltcp.ebpf.cgroups import (
     remove_left_cgroups,
     remove_parent_cgroup,
 )
-from mltcp.ebpf.congestion_controls import CONTROLS, SOURCES, Controls, available, is_alive
+from mltcp.ebpf.congestion_controls import CONTROLS, SOURCES, Controls, available
 from mltcp.ebpf.layout import KernelJob
 from mltcp.ebpf.libbpf import BpfObject
 
@@ -114,7 +115,7 @@ def enter_job(job: KernelJob, controls: Controls) -> int:
         MltcpError: the loaded controls are of another version.
     """
     with controls.job_entries() as entries:
-        return entries.add(replace(job, owner=os.getpid()))
+        return entries.add(replace(job, owner=Owner.current()))
 
 
 def _leave_job(number: int, controls: Controls) -> None:
@@ -134,8 +135,8 @@ def attached_program(settings: SocketSettings, cgroup: Path, controls: Controls)
         values = _ATTACHMENT.pack(settings.number, *classes, level_of(cgroup), settings.control.encode())
         program.set_initial(".rodata", values)
         if controls.loaded():
-            with controls.shared_map("mltcp_flows") as flows:
-                program.reuse("mltcp_flows", flows)
+            with controls.shared_map("mltcp_tags") as tags:
+                program.reuse("mltcp_tags", tags)
         program.load()
         directory = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -154,7 +155,7 @@ def remove_stale(controls: Controls) -> None:
         return
     with controls.job_entries() as entries:
         for number, job in entries:
-            if not job.flows and not is_alive(job.owner):
+            if not job.flows and not job.is_owned:
                 entries.remove(number)
 
 

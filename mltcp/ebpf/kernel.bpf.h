@@ -27,6 +27,9 @@ enum tcp_ca_event { CA_EVENT_TX_START, CA_EVENT_CWND_RESTART, CA_EVENT_COMPLETE_
 
 enum { TCP_CONG_NEEDS_ECN = 0x2 };
 
+/* Of setsockopt(2). */
+enum { SOL_SOCKET = 1, SO_PRIORITY = 12, SO_MARK = 36, IPPROTO_TCP = 6, TCP_CONGESTION = 13, CONTROL_NAME_BYTES = 16 };
+
 /* tcp_sock.ecn_flags: RFC 3168 ECN was negotiated; the receiver must echo congestion. */
 enum { ECN_OK = 0x1, ECN_DEMAND_CWR = 0x4 };
 
@@ -87,6 +90,7 @@ struct tcp_sock {
 	__u32 delivered;
 	__u32 delivered_ce;
 	__u32 total_retrans;
+	__u32 packets_out;
 	__u64 bytes_acked;
 	__u64 tcp_mstamp; /* CLOCK_MONOTONIC in microseconds, at the current packet */
 	__u8 ecn_flags;

@@ -1,4 +1,4 @@
-"""Converts the C structures of ``mltcp.bpf.h`` and ``watch.bpf.c`` to Python dataclasses and back.
+"""Converts the C structures of ``mltcp.bpf.h``, its parts and ``watch.bpf.c`` to Python dataclasses and back.
 
 The sizes are compared with those of the kernel's maps when they are opened, to detect different versions.
 """
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.control.iteration_start import Start as Start
+from mltcp.core.owner import Owner
 
 Raw = bytes
 """An alias of `bytes`, because some structures have a field of that name."""
@@ -24,7 +25,8 @@ LARGEST_REFERENCE_S = 4000.0
 
 _LAW = struct.Struct("=8I")
 _TRACKER = struct.Struct("=8Q4I8Q336s")
-_JOB = struct.Struct(f"=II{_LAW.size}s{_TRACKER.size}s32sQQII")
+_TERMS = struct.Struct(f"={_LAW.size}s32s24s")
+_JOB = struct.Struct(f"=6IQ{_LAW.size}s{_TRACKER.size}s")
 _RECORD = struct.Struct("=II6Q")
 _FLOW_LINE = struct.Struct("=QIIHHHH16s16sIIIIIIQQQ16s")
 _MAPPED = bytes(10) + b"\xff\xff"
@@ -106,15 +108,16 @@ class Tracker:
 
 @dataclass(frozen=True)
 class KernelJob:
-    """A job's entry in the kernel's map: F and where it acts, the iteration tracker, and the number of flows.
+    """A job in the kernel: its terms, which user space writes, and its state, which the kernel writes.
 
     Attributes:
         name: of the job.
         aggressiveness: F.
         action: where and how F acts; None: as its shape does by default.
+        owner: the process that created the entry; None: it has ended, and the job's last flow ends the job.
         tracker: recognises iterations.
         flows: the number of open connections.
-        owner: the process that created the entry.
+        sending: how many of them have data in flight.
         sending_s: the time for which an iteration sends without competition, as observed; 0 before the first one.
         scale: the factor that follows from it; 0 before.
     """
@@ -124,21 +127,35 @@ class KernelJob:
     action: Action | None = None
     tracker: Tracker = Tracker()
     flows: int = 0
-    owner: int = 0
+    sending: int = 0
+    owner: Owner | None = None
     sending_s: float = 0.0
     scale: float = 0.0
 
-    SIZE = _JOB.size
+    SIZES = _TERMS.size, _JOB.size
 
     @property
     def acts(self) -> Action:
         """Where and how F acts."""
         return self.action or Action.of_shape(self.aggressiveness.shape)
 
-    def pack(self) -> Raw:
-        """The structure as bytes, as the map holds it, with a free lock."""
+    @property
+    def is_owned(self) -> bool:
+        """Whether the process that created the entry still runs."""
+        return self.owner is not None and self.owner.is_alive()
+
+    def pack_terms(self) -> Raw:
+        """The value of the job in the map of terms."""
+        owner = b"" if self.owner is None else self.owner.pack()
+        return _TERMS.pack(self._law(), self.name.encode()[:31], owner)
+
+    def pack_state(self, number: int) -> Raw:
+        """The value with which a job begins in the map of jobs: no flows, a free lock."""
+        return _JOB.pack(0, number, 0, 0, 0, 0, 0, self._law(), self.tracker.pack())
+
+    def _law(self) -> Raw:
         acts = self.acts
-        law = _LAW.pack(
+        return _LAW.pack(
             int(self.aggressiveness.shape),
             self.aggressiveness.slope_q16,
             self.aggressiveness.intercept_q16,
@@ -148,22 +165,21 @@ class KernelJob:
             round(acts.reference_s * 1e6),
             0,
         )
-        name = self.name.encode()[:31]
-        observed = round(self.sending_s * 1e9), round(self.scale * Q16_ONE), 0
-        return _JOB.pack(0, 0, law, self.tracker.pack(), name, self.owner, *observed)
 
     @classmethod
-    def unpack(cls, raw: Raw, flows: int = 0) -> KernelJob:
-        """Parse a value of the kernel's map; the number of flows is in another one."""
-        _, _, law, tracker, name, owner, sending_ns, scale, _ = _JOB.unpack(raw)
+    def unpack(cls, terms: Raw, state: Raw) -> KernelJob:
+        """Parse the values of a job in both maps."""
+        law, name, owner = _TERMS.unpack(terms)
         shape, slope, intercept, start, decrease, increase, reference_us, _ = _LAW.unpack(law)
+        _, _, flows, sending, scale, _, sending_ns, _, tracker = _JOB.unpack(state)
         return cls(
             name=name.rstrip(b"\0").decode(errors="replace"),
             aggressiveness=Aggressiveness(Shape(shape), slope / Q16_ONE, intercept / Q16_ONE),
             action=Action(Start(start), decrease / Q16_ONE, increase / Q16_ONE, reference_us / 1e6),
             tracker=Tracker(*_TRACKER.unpack(tracker)),
             flows=flows,
-            owner=owner,
+            sending=sending,
+            owner=Owner.unpack(owner),
             sending_s=sending_ns / 1e9,
             scale=scale / Q16_ONE,
         )

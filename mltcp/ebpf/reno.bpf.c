@@ -46,7 +46,10 @@ void BPF_PROG(reno_tx_start, struct sock *sk)
 SEC("struct_ops/reno_cong_avoid")
 void BPF_PROG(reno_cong_avoid, struct sock *sk, __u32 ack, __u32 acked)
 {
-	tcp_reno_cong_avoid(sk, ack, in_slow_start(tcp_sk(sk)) ? acked : mltcp_scaled(sk, acked));
+	__u32 held = mltcp_hold(sk);
+
+	tcp_reno_cong_avoid(sk, ack, mltcp_scaled(sk, acked));
+	mltcp_resume(sk, held);
 }
 
 SEC("struct_ops/reno_ssthresh")

@@ -69,14 +69,16 @@ int mltcp_watch(struct bpf_iter__bpf_sk_storage_map *context)
 	struct flow *flow = context->value;
 	struct flow_line line = {};
 	struct tcp_sock *tp;
+	struct tag *tag;
 
 	if (!sk || !flow)
 		return 0;
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!tp)
 		return 0;
+	tag = bpf_sk_storage_get(&mltcp_tags, sk, 0, 0);
 	line.cookie = bpf_get_socket_cookie(sk);
-	line.job = flow->job;
+	line.job = tag ? tag->job : 0;
 	line.state = sk->__sk_common.skc_state;
 	line.family = sk->__sk_common.skc_family;
 	line.local_port = sk->__sk_common.skc_num;

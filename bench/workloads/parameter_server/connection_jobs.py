@@ -31,7 +31,7 @@ def assign(jobs: ConnectionJobs) -> None:
         MltcpError: no control of this project is loaded, or the kernel refuses.
     """
     numbers = dict(jobs.numbers)
-    with Controls().shared_map("mltcp_flows") as flows:
+    with Controls().shared_map("mltcp_tags") as tags:
         for descriptor in tcp_sockets():
             if tcp_info(descriptor) is None:
                 continue
@@ -43,6 +43,6 @@ def assign(jobs: ConnectionJobs) -> None:
                 # Leaving the control takes the flow out of its present job's count.
                 set_congestion_control(descriptor, _PLAIN)
                 key = descriptor.to_bytes(_NUMBER_BYTES, "little")
-                value = flows.lookup(key) or bytes(flows.value_size)
-                flows.update(key, numbers[peer].to_bytes(_NUMBER_BYTES, "little") + value[_NUMBER_BYTES:])
+                value = tags.lookup(key) or bytes(tags.value_size)
+                tags.update(key, numbers[peer].to_bytes(_NUMBER_BYTES, "little") + value[_NUMBER_BYTES:])
                 set_congestion_control(descriptor, jobs.control)

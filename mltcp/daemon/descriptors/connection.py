@@ -34,8 +34,8 @@ _NEEDS_ECN = frozenset({"dctcp", "bpf_dctcp", "mltcp_dctcp"})
 _NEUTRAL = "reno"
 
 
-def found_flow(descriptor: int, position: int, flows: BpfMap | None) -> FoundFlow:
-    """The connection behind a descriptor; `flows` is the map of flows of the loaded controls, if there are any.
+def found_flow(descriptor: int, position: int, tags: BpfMap | None) -> FoundFlow:
+    """The connection behind a descriptor; `tags` is the map of sockets' jobs of the loaded controls, if there are any.
 
     Raises:
         UsageError: it is not an established TCP connection.
@@ -53,17 +53,17 @@ def found_flow(descriptor: int, position: int, flows: BpfMap | None) -> FoundFlo
     with _borrowed(descriptor) as flow:
         key = FlowKey(flow.family, local, remote, _number(flow, _SO_COOKIE))
         here = _netns_cookie(flow) in (None, _own_netns_cookie())
-    return FoundFlow(position, key, here, congestion_control(descriptor), _entry(descriptor, flows))
+    return FoundFlow(position, key, here, congestion_control(descriptor), _entry(descriptor, tags))
 
 
-def set_up(descriptor: int, settings: FlowSettings, flows: BpfMap | None) -> None:
+def set_up(descriptor: int, settings: FlowSettings, tags: BpfMap | None) -> None:
     """Make a connection a flow of its job.
 
     Raises:
         UsageError: the kernel refuses.
     """
-    if flows is not None and settings.entry != _entry(descriptor, flows):
-        _tag(descriptor, settings.entry, flows)
+    if tags is not None and settings.entry != _entry(descriptor, tags):
+        _tag(descriptor, settings.entry, tags)
     if settings.control:
         _set_control(descriptor, settings.control)
     with _borrowed(descriptor) as flow:
@@ -73,20 +73,20 @@ def set_up(descriptor: int, settings: FlowSettings, flows: BpfMap | None) -> Non
             flow.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, settings.mark)
 
 
-def _tag(descriptor: int, entry: int, flows: BpfMap) -> None:
+def _tag(descriptor: int, entry: int, tags: BpfMap) -> None:
     control = congestion_control(descriptor)
     if control in MLTCP_CONTROLS:
         # Leaving the control removes the flow from the count of its former job.
         set_congestion_control(descriptor, _NEUTRAL)
     key = _DESCRIPTOR.pack(descriptor)
-    value = flows.lookup(key) or bytes(flows.value_size)
-    flows.update(key, _KEY.pack(entry) + value[_KEY.size :])
+    value = tags.lookup(key) or bytes(tags.value_size)
+    tags.update(key, _KEY.pack(entry) + value[_KEY.size :])
     if control in MLTCP_CONTROLS:
         set_congestion_control(descriptor, control)
 
 
-def _entry(descriptor: int, flows: BpfMap | None) -> int:
-    value = None if flows is None else flows.lookup(_DESCRIPTOR.pack(descriptor))
+def _entry(descriptor: int, tags: BpfMap | None) -> int:
+    value = None if tags is None else tags.lookup(_DESCRIPTOR.pack(descriptor))
     return 0 if value is None else int(_KEY.unpack_from(value)[0])
 
 

@@ -41,12 +41,12 @@ class Worker:
 
     Args:
         daemon: the socket.
-        flows: the map of flows of the loaded controls, if there are any.
+        tags: the map of sockets' jobs of the loaded controls, if there are any.
     """
 
-    def __init__(self, daemon: socket.socket, flows: BpfMap | None) -> None:
+    def __init__(self, daemon: socket.socket, tags: BpfMap | None) -> None:
         self._daemon = daemon
-        self._flows = flows
+        self._tags = tags
         self._held: dict[int, list[int]] = {}
         self._kept: list[int] = []
 
@@ -76,7 +76,7 @@ class Worker:
         found, refused = [], []
         for position, descriptor in enumerate(descriptors):
             try:
-                found.append(asdict(found_flow(descriptor, position, self._flows)))
+                found.append(asdict(found_flow(descriptor, position, self._tags)))
             except (UsageError, OSError) as error:
                 refused.append(asdict(RefusedFlow(position, str(error))))
         self._answer(task, found=found, refused=refused, truncated=truncated)
@@ -86,7 +86,7 @@ class Worker:
         refused = []
         for each in wanted:
             try:
-                set_up(descriptors[each.position], each, self._flows)
+                set_up(descriptors[each.position], each, self._tags)
             except (UsageError, OSError) as error:
                 refused.append(asdict(RefusedFlow(each.position, str(error))))
         # Before the answer, after which the peer may rely on holding the only copies.

@@ -69,11 +69,11 @@ class DescriptorWorkers:
     """The processes of all users.
 
     Args:
-        flows_map: the descriptor of the map of flows of the loaded controls, if there are any.
+        tags_map: the descriptor of the map of sockets' jobs of the loaded controls, if there are any.
     """
 
-    def __init__(self, flows_map: int | None = None) -> None:
-        self._flows_map = _NO_MAP if flows_map is None else flows_map
+    def __init__(self, tags_map: int | None = None) -> None:
+        self._tags_map = _NO_MAP if tags_map is None else tags_map
         self._workers: dict[int, _Worker] = {}
         self._ended: list[_Worker] = []
 
@@ -121,12 +121,12 @@ class DescriptorWorkers:
     def _worker(self, peer: Peer) -> _Worker:
         worker = self._workers.get(peer.uid)
         if worker is None or worker.has_ended:
-            worker = self._workers[peer.uid] = _Worker(peer.user, self._flows_map)
+            worker = self._workers[peer.uid] = _Worker(peer.user, self._tags_map)
         return worker
 
 
 class _Worker:
-    def __init__(self, user: str, flows_map: int) -> None:
+    def __init__(self, user: str, tags_map: int) -> None:
         self._user = user
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -136,9 +136,9 @@ class _Worker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         with theirs:
-            passed = [theirs.fileno()] + ([flows_map] if flows_map != _NO_MAP else [])
+            passed = [theirs.fileno()] + ([tags_map] if tags_map != _NO_MAP else [])
             # -P: the daemon's working directory is no place for modules.
-            command = [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno()), str(flows_map)]
+            command = [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno()), str(tags_map)]
             self._process = subprocess.Popen(command, pass_fds=passed, stdin=subprocess.DEVNULL)
         self._socket = ours
         self._loop.add_reader(ours.fileno(), self._receive)

@@ -5,13 +5,13 @@ A change is not undone if somebody else has changed the same thing since; it is 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mltcp.ebpf.congestion_controls import Controls, is_alive
+from mltcp.core.owner import Owner
+from mltcp.ebpf.congestion_controls import Controls
 from mltcp.pacing.edt.edt_change import EdtChange
 from mltcp.pacing.tc.qdisc_change import QdiscChange, UndoOutcome
 from mltcp.pacing.tc.qdiscs import SavedQdisc
@@ -34,9 +34,7 @@ class ControlChange:
             controls.unload([self.name], force=True)  # removes the pin of a control that was never registered
             return UndoOutcome(True, "it is not loaded any more")
         foreign_jobs = [
-            job.name
-            for job in controls.jobs().values()
-            if job.owner and job.owner != os.getpid() and is_alive(job.owner)
+            job.name for job in controls.jobs().values() if job.owner != Owner.current() and job.is_owned
         ]
         if foreign_jobs:
             return UndoOutcome(False, f"job {foreign_jobs[0]}, which was started without the daemon, uses it")

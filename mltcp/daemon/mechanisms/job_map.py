@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Container
 
 from mltcp.control.aggressiveness import Aggressiveness
-from mltcp.ebpf.congestion_controls import Controls, is_alive
+from mltcp.core.owner import Owner
+from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.flow_watch import FlowWatch
 from mltcp.ebpf.jobs import remove_stale
 from mltcp.ebpf.layout import Flow, FlowCounts, KernelJob, Record, Tracker
@@ -26,8 +26,9 @@ class JobMap:
         remove_stale(controls)
         self._entries = controls.job_entries()
         self._flows = controls.shared_map("mltcp_flows")
-        self._watch = FlowWatch(self._flows)
-        self._ended = {number for number, job in self._entries if not is_alive(job.owner)}
+        self._tags = controls.shared_map("mltcp_tags")
+        self._watch = FlowWatch(self._flows, self._tags)
+        self._ended = {number for number, job in self._entries if not job.is_owned}
         with controls.shared_map("mltcp_records") as records:
             self._ring = RingBuffer(records, lambda raw: self._records.append(Record.unpack(raw)))
 
@@ -36,6 +37,7 @@ class JobMap:
         self._ring.close()
         self._watch.close()
         self._flows.close()
+        self._tags.close()
         self._entries.close()
 
     def takes(self, control: str) -> bool:
@@ -55,14 +57,14 @@ class JobMap:
             TooManyJobsError: there is no space for another one.
         """
         tracker = Tracker.given_values(total_bytes or None, gap_ns or None)
-        return self._entries.add(KernelJob(name, aggressiveness, tracker=tracker, owner=os.getpid()))
+        return self._entries.add(KernelJob(name, aggressiveness, tracker=tracker, owner=Owner.current()))
 
     def inherit(self, number: int, name: str) -> bool:
         """Take over the entry to which a former daemon has assigned a flow; False if it is not one of this name."""
         job = self.job(number) if number else None
-        if job is None or job.name != name or (job.owner and is_alive(job.owner)):
+        if job is None or job.name != name or job.is_owned:
             return False
-        self._entries.change(number, owner=os.getpid())
+        self._entries.change(number, owner=Owner.current())
         self._ended.discard(number)
         return True
 
@@ -71,14 +73,14 @@ class JobMap:
         return self._entries.get(number)
 
     def change(self, number: int, aggressiveness: Aggressiveness) -> None:
-        """Give a job another F, from the next acknowledgement on."""
+        """Give a job another F, from when a flow of it next begins to send."""
         self._entries.change(number, aggressiveness=aggressiveness, action=None)
 
     def leave(self, number: int) -> None:
         """Remove the entry of an ended job, with its last flow if it still has any."""
         if self._entries.flows(number):
             # No owner: if this daemon ends before, the next one removes it.
-            self._entries.change(number, owner=0)
+            self._entries.change(number, owner=None)
             self._ended.add(number)
         else:
             self._entries.remove(number)
@@ -107,9 +109,9 @@ class JobMap:
         return self._watch.flows()
 
     @property
-    def flows_descriptor(self) -> int:
-        """The descriptor of the map of flows, open as long as this is."""
-        return self._flows.fd
+    def tags_descriptor(self) -> int:
+        """The descriptor of the map of sockets' jobs, open as long as this is."""
+        return self._tags.fd
 
     # -- records -----------------------------------------------------------------------------------------------------
 

@@ -120,7 +120,7 @@ class _Daemon:
             changes,
         )
         handler = self._handler = RequestHandler(self._manager, self._status)
-        workers = DescriptorWorkers(None if job_map is None else job_map.flows_descriptor)
+        workers = DescriptorWorkers(None if job_map is None else job_map.tags_descriptor)
         self._server = DaemonServer(
             configuration.socket, configuration.group, handler, workers, configuration.limits
         )

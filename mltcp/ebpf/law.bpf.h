@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * F(bytes_ratio) of MLTCP, arXiv 2402.09589, in fixed point: the twin of mltcp/control/aggressiveness.py, with which the
+ * tests compare it. Change both together.
+ */
+#pragma once
+
+#define Q16_ONE 65536ULL
+
+/* The codes of mltcp.control.aggressiveness.Shape. */
+enum shape { SHAPE_ONE, SHAPE_LINEAR, SHAPE_QUADRATIC, SHAPE_RECIPROCAL, SHAPE_CONCAVE, SHAPE_FALLING_LINEAR,
+	     SHAPE_FALLING_QUADRATIC, SHAPE_REMAINING };
+
+/* The window of an iteration's first bytes; docs/ebpf.md has the measurements behind the default. */
+enum start { START_KERNEL, START_AVOID, START_KEEP, START_PROBE, START_LOOK };
+
+struct law {
+	__u32 shape;
+	__u32 slope_q16;
+	__u32 intercept_q16;
+	__u32 start;
+	__u32 decrease_q16; /* d of mltcp_decreased(), 0 to 1; 0: the base's decrease */
+	__u32 increase_q16; /* the largest F on the increase; 0: no limit */
+	__u32 reference_us; /* F is scaled by sqrt(reference / time to send an iteration); 0: not scaled */
+	__u32 reserved;
+};
+
+/* bytes_ratio = min(1, acked / total) in Q16; 0 while the total is unknown. */
+static __always_inline __u64 mltcp_bytes_ratio(__u64 acked, __u64 total)
+{
+	if (!total)
+		return 0;
+	if (acked >= total)
+		return Q16_ONE;
+	return (acked << 16) / total;
+}
+
+/*
+ * F(bytes_ratio) in Q16, with x = bytes_ratio in Q16. MLTCP, arXiv 2402.09589: F = slope * bytes_ratio + intercept; equation
+ * 1.2 of the thesis multiplies the increase step by it. The other shapes are those of mltcp/control/aggressiveness.py.
+ */
+static __always_inline __u64 mltcp_factor(const struct law *law, __u64 x, __u64 scale)
+{
+	__u64 s = law->slope_q16, i = law->intercept_q16, square = (x * x) >> 16, rest = Q16_ONE - x;
+
+	switch (law->shape) {
+	case SHAPE_LINEAR:
+		return ((s * x) >> 16) + i;
+	case SHAPE_QUADRATIC:
+		return ((s * square) >> 16) + i;
+	case SHAPE_RECIPROCAL: {
+		__u64 below = (s + i) - ((s * x) >> 16);
+
+		return below ? (i * (s + i)) / below : Q16_ONE;
+	}
+	case SHAPE_CONCAVE:
+		return ((s * (2 * x - square)) >> 16) + i;
+	case SHAPE_FALLING_LINEAR:
+		return (s + i) - ((s * x) >> 16);
+	case SHAPE_FALLING_QUADRATIC:
+		return (s + i) - ((s * square) >> 16);
+	case SHAPE_REMAINING: {
+		__u64 f = rest ? ((i * scale) << 16) / (rest * rest) : s + i;
+
+		return f < s + i ? f : s + i;
+	}
+	default:
+		return Q16_ONE;
+	}
+}
