@@ -21,7 +21,7 @@ SCHEMA = 1
 WITHIN = 1.01
 """A control is as good as its base if it takes at most so much longer, in the median of the rounds."""
 
-_WIDTH, _CELLS_WIDTH = 150, 190
+_WIDTH = 190
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Compared:
         control, base: the names of both.
         ratio, low, high: of the times to send an iteration, median, least and most of the valid rounds.
         seconds, base_seconds: medians of the rounds.
+        base_noise: the largest over the smallest time of the base in the rounds, less 1.
         marks, base_marks, retransmits, base_retransmits: an iteration.
         rounds, valid: their numbers.
         fault: why a round is not valid; None: all are.
@@ -50,6 +51,7 @@ class Compared:
     high: float | None
     seconds: float
     base_seconds: float
+    base_noise: float
     marks: float
     base_marks: float
     retransmits: float
@@ -88,6 +90,7 @@ def _compared(cell: Cell, policy: Policy, rounds: Sequence[AloneRound]) -> Compa
         for (ours, theirs), fault in zip(pairs, faults, strict=True)
         if fault is None
     )
+    bases = [theirs.seconds for _, theirs in pairs]
     detections = [ours.detection for ours, _ in pairs if ours.detection is not None]
     known = [each.recognised_after for each in detections]
     return Compared(
@@ -98,7 +101,8 @@ def _compared(cell: Cell, policy: Policy, rounds: Sequence[AloneRound]) -> Compa
         low=ratios[0] if ratios else None,
         high=ratios[-1] if ratios else None,
         seconds=median(ours.seconds for ours, _ in pairs),
-        base_seconds=median(theirs.seconds for _, theirs in pairs),
+        base_seconds=median(bases),
+        base_noise=max(bases) / min(bases) - 1,
         marks=median(ours.marks for ours, _ in pairs),
         base_marks=median(theirs.marks for _, theirs in pairs),
         retransmits=median(ours.retransmits for ours, _ in pairs),
@@ -122,30 +126,10 @@ def print_report(found: Sequence[Compared], rounds: Sequence[AloneRound]) -> Non
     console = Console(highlight=False)
     console.width = max(console.width, _WIDTH)  # also where the output is a file
     table = Table(title="A job alone: time to send an iteration, over that of the base", title_justify="left")
-    for name in (
-        "cell",
-        "control",
-        "ratio",
-        "least",
-        "most",
-        "base",
-        "retransmits",
-        "marks",
-        "iterations",
-        "",
-    ):
+    for name in _COLUMNS:
         table.add_column(name, justify="left" if name in ("cell", "control", "") else "right", no_wrap=True)
     for each in found:
-        table.add_row(
-            each.cell.name,
-            each.control,
-            *(_number(value) for value in (each.ratio, each.low, each.high)),
-            f"{each.base_seconds:.4f} s",
-            f"{each.retransmits:.3g} / {each.base_retransmits:.3g}",
-            f"{each.marks:.3g} / {each.base_marks:.3g}",
-            f"{each.counted} of {each.sent}",
-            _verdict(each),
-        )
+        table.add_row(*_row(each))
     console.print(table, soft_wrap=True)
     met = sum(each.met is True for each in found)
     console.print(f"{met} of {len(found)} within {WITHIN - 1:.0%} of the base", soft_wrap=True)
@@ -195,10 +179,33 @@ def _verdict(each: Compared) -> str:
     return "met" if each.met else "NOT MET"
 
 
+_COLUMNS = (
+    *("cell", "control", "ratio", "least", "most", "base", "noise"),
+    *("retransmits", "marks", "recognised", "iterations", "total", ""),
+)
+
+
+def _row(each: Compared) -> tuple[str, ...]:
+    known = "never" if each.recognised_after is None else str(each.recognised_after)
+    return (
+        each.cell.name,
+        each.control,
+        *(_number(value) for value in (each.ratio, each.low, each.high)),
+        f"{each.base_seconds:.4f} s",
+        f"{each.base_noise:.1%}",
+        f"{each.retransmits:.3g} / {each.base_retransmits:.3g}",
+        f"{each.marks:.3g} / {each.base_marks:.3g}",
+        known,
+        f"{each.counted} of {each.sent}",
+        f"{each.total_bytes / (each.cell.share_bytes * each.cell.flows):.3g}",
+        _verdict(each),
+    )
+
+
 def print_cells(cells: Sequence[Cell]) -> None:
     """Print what each cell is."""
     console = Console(highlight=False)
-    console.width = max(console.width, _CELLS_WIDTH)
+    console.width = max(console.width, _WIDTH)
     table = Table(title="The cells of the table", title_justify="left")
     for name in ("cell", "rate", "round trip", "window", "pause", "iteration", "flows", "packets", "besides"):
         table.add_column(name, justify="left" if name in ("cell", "besides") else "right", no_wrap=True)

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.workloads.ranks.place import RankPlace
+from mltcp.core.errors import MltcpError
 
 _NO_INTERFACE = (
     "none"  # only Gloo needs one; to import the lab for its name would take longer than an iteration
@@ -84,11 +85,19 @@ class SentIteration:
 def main(arguments: Sequence[str]) -> int:
     """Send; returns the exit status."""
     task = SenderTask(**json.loads(arguments[0]))
+    try:
+        _send(task)
+    except (MltcpError, OSError) as error:
+        print(f"the sender of {task.peer}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _send(task: SenderTask) -> None:
     RankPlace(task.namespace, _NO_INTERFACE, task.address, Path(task.cgroup) if task.cgroup else None).enter()
     os.sched_setaffinity(0, {task.processor})
     connections = [_connect(task) for _ in range(task.flows)]
     _Sender(task, connections).run()
-    return 0
 
 
 def _connect(task: SenderTask) -> socket.socket:
