@@ -1,7 +1,7 @@
 """The sending end of a job alone: pauses, sends its bytes over its flows, and waits until they have been received.
 
 ``python -m bench.alone.sender`` with one JSON argument (`SenderTask`) writes one line of JSON an iteration
-(`SentIteration`).
+(`SentIteration`). It begins with a line on standard input: whoever starts it has put it into its cgroup by then.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class SenderTask:
     Attributes:
         namespace: its own; None: the caller's.
         address: its own.
-        cgroup: that its process joins first; None: none.
         processor: that it runs on.
         peer, port: of the receiver.
         flows: connections; `share` bytes of each an iteration.
@@ -49,7 +48,6 @@ class SenderTask:
 
     namespace: str | None
     address: str
-    cgroup: str | None
     processor: int
     peer: str
     port: int
@@ -94,7 +92,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _send(task: SenderTask) -> None:
-    RankPlace(task.namespace, _NO_INTERFACE, task.address, Path(task.cgroup) if task.cgroup else None).enter()
+    sys.stdin.readline()
+    RankPlace(task.namespace, _NO_INTERFACE, task.address).enter()
     os.sched_setaffinity(0, {task.processor})
     connections = [_connect(task) for _ in range(task.flows)]
     _Sender(task, connections).run()

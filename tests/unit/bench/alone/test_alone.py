@@ -257,9 +257,10 @@ def test_the_two_ends_send_and_answer_iterations(flows):
         [sys.executable, "-m", "bench.alone.receiver", *receiving], stdout=subprocess.PIPE, text=True
     ) as receiver:
         assert receiver.stdout.readline() == "listening\n"
-        task = SenderTask(None, "127.0.0.1", None, processor, "127.0.0.1", port, flows, 200_000, 0.05, 4)
+        task = SenderTask(None, "127.0.0.1", processor, "127.0.0.1", port, flows, 200_000, 0.05, 4)
         done = subprocess.run(
             [sys.executable, "-m", "bench.alone.sender", json.dumps(asdict(task))],
+            input="begin\n",
             capture_output=True,
             text=True,
             check=True,
