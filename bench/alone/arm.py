@@ -18,7 +18,7 @@ from bench.alone.relay import Delay, RelayStatistics
 from bench.alone.sender import SenderTask, SentIteration
 from bench.compare.approaches.policy import Policy
 from bench.lab.lab import Lab
-from bench.lab.processors import OtherPrograms
+from bench.lab.processors import BUSY, OtherPrograms
 from mltcp.core.errors import MltcpError
 from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.jobs import attached
@@ -97,7 +97,8 @@ class Arm:
         """Why this arm says nothing about the control; None: it does."""
         if self.relay is not None and self.relay.lags(cell.rtt_s):
             return "the relay lagged"
-        if self.busiest > _SATURATED:
+        # Other programs yield: with them a processor is always busy, and the job has its share all the same.
+        if self.busiest > _SATURATED and self.other_load <= BUSY:
             return "a processor was saturated"
         return None
 
@@ -127,10 +128,14 @@ def run_arm(
     delay.statistics()
     lab.start_measuring()
     name = own.name(policy.control)
-    with attached(policy.job("alone"), name, own.controls) as place:
+    with (
+        _receiver(cell, policy, lab, own),
+        _sender(cell, lab) as sender,
+        attached(policy.job("alone"), name, own.controls) as place,
+    ):
+        (place.cgroup / "cgroup.procs").write_text(str(sender.pid))
         watch = _Watch(own.controls, place.number if own.controls.takes_jobs(name) else None)
-        with _receiver(cell, policy, lab, own):
-            iterations = list(_sent(cell, lab, os.fspath(place.cgroup), watch))
+        iterations = list(_sent(cell, sender, watch))
         detection = watch.detection(cell.warm_up)
     direction = lab.measurement().direction("left", "right")
     return Arm(
@@ -174,8 +179,8 @@ class _Watch:
 @contextmanager
 def _receiver(cell: Cell, policy: Policy, lab: Lab, own: OwnControls) -> Iterator[None]:
     host = lab.topology.hosts_of(0)[1]
-    # A peer of the same job acknowledges by DCTCP's rule; other receivers by that of RFC 3168.
-    by_dctcp = policy.control in ("bpf_dctcp", "mltcp_dctcp") and cell.receiver_ecn == 1
+    # A peer that listens under DCTCP agrees to ECN, and tells of every mark; a server refuses it, since the SYN is ECT.
+    by_dctcp = policy.control in ("bpf_dctcp", "mltcp_dctcp") and cell.peer
     control = own.name("bpf_dctcp" if by_dctcp else "reno")
     command = [lab.namespace(RECEIVER), host.address, PORT, cell.flows, cell.share_bytes, control]
     with _python("bench.alone.receiver", [*map(str, command), str(processors()[1])]) as process:
@@ -185,12 +190,13 @@ def _receiver(cell: Cell, policy: Policy, lab: Lab, own: OwnControls) -> Iterato
         yield
 
 
-def _sent(cell: Cell, lab: Lab, cgroup: str, watch: _Watch) -> Iterator[SentIteration]:
+@contextmanager
+def _sender(cell: Cell, lab: Lab) -> Iterator[subprocess.Popen[str]]:
+    """The sender, which waits to be told to begin."""
     host, peer = lab.topology.hosts_of(0)
     task = SenderTask(
         namespace=lab.namespace(SENDER),
         address=host.address,
-        cgroup=cgroup,
         processor=processors()[0],
         peer=peer.address,
         port=PORT,
@@ -200,23 +206,30 @@ def _sent(cell: Cell, lab: Lab, cgroup: str, watch: _Watch) -> Iterator[SentIter
         iterations=cell.warm_up + cell.iterations,
     )
     with _python("bench.alone.sender", [json.dumps(asdict(task))]) as process:
-        assert process.stdout is not None
-        for number in range(task.iterations):
-            line = process.stdout.readline()
-            if not line:
-                raise MltcpError(
-                    f"{cell.name}: the sender ended after {number} of {task.iterations} iterations"
-                )
-            watch.iteration_ended()
-            found = json.loads(line)
-            yield SentIteration(**{**found, "busy": tuple(found["busy"])})
+        yield process
+
+
+def _sent(cell: Cell, sender: subprocess.Popen[str], watch: _Watch) -> Iterator[SentIteration]:
+    assert sender.stdin is not None
+    assert sender.stdout is not None
+    sender.stdin.write("begin\n")
+    sender.stdin.flush()
+    iterations = cell.warm_up + cell.iterations
+    for number in range(iterations):
+        line = sender.stdout.readline()
+        if not line:
+            raise MltcpError(f"{cell.name}: the sender ended after {number} of {iterations} iterations")
+        watch.iteration_ended()
+        found = json.loads(line)
+        yield SentIteration(**{**found, "busy": tuple(found["busy"])})
+    sender.wait(_END_S)
 
 
 @contextmanager
 def _python(module: str, arguments: list[str]) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,  # Ctrl-C is for the command, which ends its programs

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 
 from bench.lab.link import MAX_QUEUE_BYTES, Link
 from mltcp.core.errors import UsageError
-from mltcp.core.quantities import format_rate
+
+BASES = ("reno", "cubic", "bpf_dctcp")
+"""The controls that MLTCP's are made from; plain DCTCP is this project's, for the same code."""
 
 DEEP = 0.0
-"""The queue of a cell that holds more than an iteration, so that it never overflows."""
+"""The queue of the sender's own NIC: TCP keeps it short (TCP small queues), and it never overflows."""
 
-_SEGMENT_BYTES = 1448  # at an MTU of 1500 with time stamps
+SEGMENT_BYTES = 1448  # at an MTU of 1500 with time stamps
 _LEAST_QUEUE_BYTES = 150_000
-_WARM_UP = 4
 MIN_PAUSE_S, MAX_PAUSE_S = 0.01, 60.0
 MAX_RTT_S = 0.19
 MAX_ITERATION_BYTES = 400_000_000
@@ -30,15 +31,17 @@ class Cell:
         iteration_bytes: it sends in each iteration, over all flows.
         flows: its connections.
         offloads: whether packets have up to 64 KB.
-        queue_bdp: the drop-tail queue, in bandwidth-delay products; `DEEP`: an iteration fits.
+        queue_bdp: the drop-tail queue of a switch, in bandwidth-delay products; `DEEP`: the link is the sender's own.
         mark_bdp: packets that find this queue are marked, in bandwidth-delay products; 0: none are.
         tail_segments: so many of the last segments of an iteration are dropped once; 0: none.
         tail_every: in the last of every so many iterations.
         rto_min_s: the least retransmission time-out.
         receiver_ecn: the receiver's ``tcp_ecn``.
+        peer: whether the receiver is of the same job, and so listens under the base control; else it is any server.
         slow_start_after_idle: the sender's setting.
-        iterations: that count, after the warm-up.
-        bases: the base controls that it is run with by default.
+        warm_up: iterations before those that count, in which the controls learn the job.
+        iterations: that count.
+        bases: the base controls that it is run with unless controls are asked for.
     """
 
     name: str
@@ -54,9 +57,11 @@ class Cell:
     tail_every: int = 1
     rto_min_s: float = 0.2
     receiver_ecn: int = 2
+    peer: bool = False
     slow_start_after_idle: bool = True
+    warm_up: int = 4
     iterations: int = 5
-    bases: tuple[str, ...] = ("reno", "cubic")
+    bases: tuple[str, ...] = BASES[:2]
 
     def __post_init__(self) -> None:
         for field, lowest, highest in (
@@ -70,6 +75,7 @@ class Cell:
             ("tail_every", 1, 1000),
             ("rto_min_s", 0.001, 1.0),
             ("receiver_ecn", 0, 2),
+            ("warm_up", 1, 1000),
             ("iterations", 1, 1000),
         ):
             if not lowest <= getattr(self, field) <= highest:
@@ -77,11 +83,6 @@ class Cell:
                     f"{self.name}: {field}: expected {lowest:g} to {highest:g}, got {getattr(self, field):g}"
                 )
         self.link  # noqa: B018 -- checks the rate and the queue
-
-    @property
-    def warm_up(self) -> int:
-        """The iterations before those that count, in which the controls learn the job."""
-        return _WARM_UP
 
     @property
     def share_bytes(self) -> int:
@@ -96,7 +97,18 @@ class Cell:
     @property
     def window_segments(self) -> float:
         """The segments that fill the link, of each flow."""
-        return self.bdp_bytes / _SEGMENT_BYTES / self.flows
+        return self.bdp_bytes / SEGMENT_BYTES / self.flows
+
+    @property
+    def expected_s(self) -> float:
+        """How long an arm takes, at least."""
+        sending_s = self.iteration_bytes * 8 / self.rate_bps + self.rtt_s
+        return (self.warm_up + self.iterations) * (self.pause_s + sending_s)
+
+    @property
+    def own_nic(self) -> bool:
+        """Whether the bottleneck is the sender's own NIC, whose queue TCP keeps short, and not a switch."""
+        return self.queue_bdp == DEEP and not self.mark_bdp
 
     @property
     def link(self) -> Link:
@@ -110,94 +122,19 @@ class Cell:
         return Link(self.rate_bps, queue, threshold, offloads=self.offloads)
 
     @property
-    def summary(self) -> str:
-        """The link and the job in a few words."""
-        parts = [f"{format_rate(self.rate_bps)} x {self.rtt_s * 1e3:g} ms", f"pause {self.pause_s:g} s"]
-        parts += [f"{self.iteration_bytes / 1e6:g} MB"]
-        parts += [f"{self.flows} flows"] if self.flows > 1 else []
-        return ", ".join(parts)
-
-
-def default_cells() -> tuple[Cell, ...]:
-    """The table's cells, in order."""
-    giga, mega = 10**9, 10**6
-    dctcp = ("bpf_dctcp",)
-    every = ("reno", "cubic", "bpf_dctcp")
-    return (
-        Cell("1g-10ms", giga, 0.01, 0.35, 25 * mega),
-        Cell("1g-10ms-long", giga, 0.01, 1.5, 25 * mega, iterations=3),
-        Cell("1g-10ms-4flows", giga, 0.01, 0.35, 25 * mega, 4),
-        Cell("1g-10ms-long-4flows", giga, 0.01, 1.5, 25 * mega, 4, iterations=3),
-        Cell("1g-1ms", giga, 0.001, 0.35, 25 * mega),
-        Cell("1g-1ms-long", giga, 0.001, 1.5, 25 * mega, iterations=3),
-        Cell("1g-1ms-5s", giga, 0.001, 5.0, 12 * mega, iterations=2, bases=("cubic",)),
-        Cell("1g-1ms-short", giga, 0.001, 0.05, 12 * mega),
-        Cell("1g-1ms-small-packets", giga, 0.001, 0.35, 12 * mega, offloads=False),
-        Cell("100m-50ms", 100 * mega, 0.05, 0.5, 2_500_000),
-        Cell("100m-5ms", 100 * mega, 0.005, 0.3, 2_500_000, offloads=False),
-        Cell("100m-1ms", 100 * mega, 0.001, 0.2, 2 * mega, offloads=False),
-        Cell("2500m-5ms", 5 * giga // 2, 0.005, 0.35, 50 * mega),
-        Cell("3g-1ms", 3 * giga, 0.001, 0.35, 75 * mega),
-        Cell("5g-100us", 5 * giga, 0.0, 0.2, 100 * mega),
-        Cell("10g-100us", 10 * giga, 0.0, 0.2, 200 * mega),
-        Cell("10g-100us-4flows", 10 * giga, 0.0, 0.2, 200 * mega, 4),
-        Cell("1g-1ms-losses", giga, 0.001, 0.35, 25 * mega, queue_bdp=1.0, offloads=False),
-        Cell("1g-10ms-losses", giga, 0.01, 0.35, 25 * mega, queue_bdp=0.5),
-        Cell("100m-5ms-losses", 100 * mega, 0.005, 0.3, 2_500_000, queue_bdp=0.5, offloads=False),
-        Cell("1g-1ms-tail", giga, 0.001, 0.35, 12 * mega, offloads=False, tail_segments=1),
-        Cell(
-            "100m-1ms-tail-5ms",
-            100 * mega,
-            0.001,
-            0.1,
-            1 * mega,
-            offloads=False,
-            tail_segments=1,
-            rto_min_s=0.005,
-        ),
-        Cell(
-            "100m-1ms-tail-half",
-            100 * mega,
-            0.001,
-            0.1,
-            1 * mega,
-            offloads=False,
-            tail_segments=8,
-            tail_every=2,
-        ),
-        Cell(
-            "1g-1ms-marks",
-            giga,
-            0.001,
-            0.35,
-            25 * mega,
-            offloads=False,
-            mark_bdp=0.3,
-            receiver_ecn=1,
-            bases=every,
-        ),
-        Cell("1g-10ms-marks", giga, 0.01, 0.35, 25 * mega, mark_bdp=0.3, bases=every),
-        Cell(
-            "100m-1ms-marks-long",
-            100 * mega,
-            0.001,
-            1.0,
-            2 * mega,
-            offloads=False,
-            mark_bdp=1.0,
-            iterations=3,
-            bases=dctcp,
-        ),
-        Cell(
-            "1g-1ms-no-ecn",
-            giga,
-            0.001,
-            0.35,
-            12 * mega,
-            queue_bdp=2.0,
-            mark_bdp=0.3,
-            receiver_ecn=0,
-            bases=every,
-        ),
-        Cell("1g-10ms-no-restart", giga, 0.01, 0.35, 25 * mega, slow_start_after_idle=False),
-    )
+    def besides(self) -> str:
+        """The queue, losses, marks and settings in a few words; empty if there is nothing to say."""
+        parts = [] if self.own_nic else [f"a switch's queue of {self.link.queue_bytes / 1e3:g} kB"]
+        if self.mark_bdp:
+            peer = "a peer" if self.peer else "a server"
+            parts.append(
+                f"marks at {self.link.ecn_threshold_bytes or 0} B, {peer} with tcp_ecn={self.receiver_ecn}"
+            )
+        if self.tail_segments:
+            which = "each iteration" if self.tail_every == 1 else f"every {self.tail_every} iterations"
+            parts.append(
+                f"the last {self.tail_segments} of {which} lost, RTO from {self.rto_min_s * 1e3:g} ms"
+            )
+        if not self.slow_start_after_idle:
+            parts.append("tcp_slow_start_after_idle=0")
+        return "; ".join(parts)

@@ -1,7 +1,7 @@
 """The receiving end of a job alone: discards what arrives, and answers each flow's share of an iteration by a byte.
 
 ``python -m bench.alone.receiver NAMESPACE ADDRESS PORT FLOWS SHARE_BYTES CONTROL PROCESSOR`` writes a line once it
-listens, and ends with its connections.
+listens, and ends with its connections. An empty NAMESPACE is the caller's.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import threading
 
 from bench.workloads.ranks.place import RankPlace
 
+_NO_INTERFACE = "none"  # as in sender.py
 _BLOCK_BYTES = 1 << 20
 RECEIVED = b"r"
 
@@ -32,7 +33,7 @@ def _discard(connection: socket.socket, share: int) -> None:
 def main(arguments: list[str]) -> int:
     """Receive; returns the exit status."""
     namespace, address, port, flows, share, control, processor = arguments
-    RankPlace(namespace, "eth0", address).enter()
+    RankPlace(namespace or None, _NO_INTERFACE, address).enter()
     os.sched_setaffinity(0, {int(processor)})
     with socket.create_server((address, int(port)), backlog=int(flows)) as listener:
         # Connections inherit it: who is acknowledged by DCTCP's rule is told of every mark.

@@ -27,6 +27,7 @@
 #define BATCH 64
 #define NANO 1000000000LL
 #define BUCKET_NS 1000
+#define MOST_BATCH_NS 100000
 #define BUCKETS 200000
 
 struct slot {
@@ -49,48 +50,47 @@ static int64_t clock_ns(clockid_t clock)
 	return now.tv_sec * NANO + now.tv_nsec;
 }
 
-/* Read what has arrived, up to one batch; returns the number of packets. */
-static int take(int from)
+/* Read what has arrived since then, up to one batch, and spread the times of arrival; returns the number of packets. */
+static int take(int from, int64_t since_ns)
 {
+	static unsigned char spare[SLOT_BYTES];
+	uint64_t first = tail;
 	int taken = 0;
+	int64_t passed_ns;
 
-	while (taken < BATCH) {
-		static unsigned char spare[SLOT_BYTES];
+	for (; taken < BATCH; taken++) {
 		int full = tail - head == SLOTS;
 		struct slot *slot = &ring[tail % SLOTS];
 		int length = read(from, full ? spare : slot->data, SLOT_BYTES);
 
 		if (length <= 0)
 			break;
-		taken++;
-		if (full) {
-			lost++;
-			continue;
-		}
-		slot->length = length;
-		slot->read_ns = clock_ns(CLOCK_MONOTONIC);
-		tail++;
-		if (tail - head > longest)
-			longest = tail - head;
+		slot->length = full ? slot->length : length;
+		tail += !full;
+		lost += full;
 	}
+	passed_ns = clock_ns(CLOCK_MONOTONIC) - since_ns;
+	for (uint64_t each = first; each != tail; each++)
+		ring[each % SLOTS].read_ns = since_ns + passed_ns * (int64_t)(each - first) / (int64_t)(tail - first);
+	if (tail - head > longest)
+		longest = tail - head;
 	return taken;
 }
 
-/* Write what is due, up to one batch; returns when the next packet is due, 0 for now, -1 for never. */
-static int64_t pass(int to, int64_t delay_ns)
+/* Write what is due until then, up to one batch; returns when the next packet is due, 0 for now, -1 for never. */
+static int64_t pass(int to, int64_t delay_ns, int64_t slack_ns)
 {
 	for (int passed = 0; head != tail; passed++) {
 		struct slot *slot = &ring[head % SLOTS];
 		int64_t now = clock_ns(CLOCK_MONOTONIC), due = slot->read_ns + delay_ns;
-		int64_t bucket;
+		int64_t bucket = (now - slot->read_ns) / BUCKET_NS;
 
-		if (now < due)
+		if (now + slack_ns < due)
 			return due;
 		if (passed == BATCH)
 			return 0;
 		if (write(to, slot->data, slot->length) != slot->length)
 			lost++;
-		bucket = (now - slot->read_ns) / BUCKET_NS;
 		delays[bucket < BUCKETS ? bucket : BUCKETS - 1]++;
 		packets++;
 		head++;
@@ -149,10 +149,19 @@ static int prioritise(int processor)
 	return sched_setscheduler(0, SCHED_FIFO, &priority) == 0;
 }
 
+/* Wait for so long, or until one of two descriptors can be read. */
+static void until(int64_t wait_ns, struct pollfd *wanted)
+{
+	struct timespec wait = {.tv_sec = wait_ns / NANO, .tv_nsec = wait_ns % NANO};
+
+	if (wait_ns > 0 || wanted)
+		ppoll(wanted, wanted ? 2 : 0, wait_ns > 0 ? &wait : &(struct timespec){0}, NULL);
+}
+
 int main(int count, char **given)
 {
 	int from, to;
-	int64_t delay_ns;
+	int64_t delay_ns, batch_ns;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (count != 5)
@@ -166,20 +175,21 @@ int main(int count, char **given)
 	fcntl(from, F_SETFL, fcntl(from, F_GETFL) | O_NONBLOCK);
 	printf("{\"real_time\": %s}\n", prioritise(atoi(given[4])) ? "true" : "false");
 	fflush(stdout);
+	/* Packets that come or leave within a twentieth of the delay share one waking. */
+	batch_ns = delay_ns / 20 < MOST_BATCH_NS ? delay_ns / 20 : MOST_BATCH_NS;
 	for (;;) {
 		struct pollfd wanted[] = {{from, POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
-		int taken = take(from);
-		int64_t due = pass(to, delay_ns), wait_ns;
-		struct timespec wait;
+		int64_t due = pass(to, delay_ns, batch_ns / 2), since;
 
-		if (taken == BATCH)
-			continue;
-		wait_ns = due < 0 ? NANO : due - clock_ns(CLOCK_MONOTONIC);
-		if (wait_ns < 0)
-			wait_ns = 0;
-		wait.tv_sec = wait_ns / NANO;
-		wait.tv_nsec = wait_ns % NANO;
-		if (ppoll(wanted, 2, &wait, NULL) > 0 && wanted[1].revents && !asked())
+		if (due)
+			until(due < 0 ? NANO : due - clock_ns(CLOCK_MONOTONIC), wanted);
+		since = clock_ns(CLOCK_MONOTONIC);
+		if (wanted[1].revents && !asked())
 			return 0;
+		if (!wanted[0].revents && due)
+			continue;
+		if (due < 0 || due - since > batch_ns)
+			until(batch_ns, NULL);
+		take(from, since);
 	}
 }

@@ -15,12 +15,13 @@ from bench.alone.measure import AlonePlan
 from bench.alone.round import AloneRound, base_of
 from bench.compare.approaches.policy import Policy
 from bench.lab.processors import BUSY
+from mltcp.core.quantities import format_rate
 
 SCHEMA = 1
 WITHIN = 1.01
 """A control is as good as its base if it takes at most so much longer, in the median of the rounds."""
 
-_WIDTH = 150
+_WIDTH = 190
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Compared:
         control, base: the names of both.
         ratio, low, high: of the times to send an iteration, median, least and most of the valid rounds.
         seconds, base_seconds: medians of the rounds.
+        base_noise: the largest over the smallest time of the base in the rounds, less 1.
         marks, base_marks, retransmits, base_retransmits: an iteration.
         rounds, valid: their numbers.
         fault: why a round is not valid; None: all are.
@@ -49,6 +51,7 @@ class Compared:
     high: float | None
     seconds: float
     base_seconds: float
+    base_noise: float
     marks: float
     base_marks: float
     retransmits: float
@@ -87,6 +90,7 @@ def _compared(cell: Cell, policy: Policy, rounds: Sequence[AloneRound]) -> Compa
         for (ours, theirs), fault in zip(pairs, faults, strict=True)
         if fault is None
     )
+    bases = [theirs.seconds for _, theirs in pairs]
     detections = [ours.detection for ours, _ in pairs if ours.detection is not None]
     known = [each.recognised_after for each in detections]
     return Compared(
@@ -97,7 +101,8 @@ def _compared(cell: Cell, policy: Policy, rounds: Sequence[AloneRound]) -> Compa
         low=ratios[0] if ratios else None,
         high=ratios[-1] if ratios else None,
         seconds=median(ours.seconds for ours, _ in pairs),
-        base_seconds=median(theirs.seconds for _, theirs in pairs),
+        base_seconds=median(bases),
+        base_noise=max(bases) / min(bases) - 1,
         marks=median(ours.marks for ours, _ in pairs),
         base_marks=median(theirs.marks for _, theirs in pairs),
         retransmits=median(ours.retransmits for ours, _ in pairs),
@@ -121,37 +126,17 @@ def print_report(found: Sequence[Compared], rounds: Sequence[AloneRound]) -> Non
     console = Console(highlight=False)
     console.width = max(console.width, _WIDTH)  # also where the output is a file
     table = Table(title="A job alone: time to send an iteration, over that of the base", title_justify="left")
-    for name in (
-        "cell",
-        "control",
-        "ratio",
-        "least",
-        "most",
-        "base",
-        "retransmits",
-        "marks",
-        "iterations",
-        "",
-    ):
+    for name in _COLUMNS:
         table.add_column(name, justify="left" if name in ("cell", "control", "") else "right", no_wrap=True)
     for each in found:
-        table.add_row(
-            each.cell.name,
-            each.control,
-            *(_number(value) for value in (each.ratio, each.low, each.high)),
-            f"{each.base_seconds:.4f} s",
-            f"{each.retransmits:.3g} / {each.base_retransmits:.3g}",
-            f"{each.marks:.3g} / {each.base_marks:.3g}",
-            f"{each.counted} of {each.sent}",
-            _verdict(each),
-        )
+        table.add_row(*_row(each))
     console.print(table, soft_wrap=True)
     met = sum(each.met is True for each in found)
     console.print(f"{met} of {len(found)} within {WITHIN - 1:.0%} of the base", soft_wrap=True)
     delays = sorted({each.delay_by for each in rounds} - {"none"})
     if delays:
         console.print(
-            f"acknowledgements were delayed by {', '.join(delays)}{_accuracy(rounds)}", soft_wrap=True
+            f"acknowledgements were delayed by {', '.join(delays)}{_accuracy(found, rounds)}", soft_wrap=True
         )
     if not all(each.real_time for each in rounds):
         console.print("the relay ran without real-time priority: SCHED_FIFO was refused", soft_wrap=True)
@@ -164,11 +149,24 @@ def print_report(found: Sequence[Compared], rounds: Sequence[AloneRound]) -> Non
         )
 
 
-def _accuracy(rounds: Sequence[AloneRound]) -> str:
+def _accuracy(found: Sequence[Compared], rounds: Sequence[AloneRound]) -> str:
+    """How far the relay was from the round trips that were wanted, over all arms."""
+    wanted = {each.cell.name: each.cell.rtt_s * 1e6 for each in found}
     relays = [
-        arm.relay for each in rounds for arm in each.arms if arm.relay is not None and arm.relay.packets
+        (wanted[each.cell], arm.relay)
+        for each in rounds
+        for arm in each.arms
+        if arm.relay is not None and arm.relay.packets
     ]
-    return f"; the relay lost {sum(each.lost + each.dropped for each in relays)} packets" if relays else ""
+    if not relays:
+        return ""
+    off = max(abs(relay.median_us / rtt_us - 1) for rtt_us, relay in relays)
+    late_us = max(relay.p99_us - rtt_us for rtt_us, relay in relays)
+    lost = sum(relay.lost + relay.dropped for _, relay in relays)
+    return (
+        f": of the relay, the median is off by up to {off:.1%}, the 99th percentile late by up to {late_us:.0f} us, "
+        f"{lost} packets lost"
+    )
 
 
 def _number(value: float | None) -> str:
@@ -179,6 +177,51 @@ def _verdict(each: Compared) -> str:
     if each.met is None:
         return f"not valid: {each.fault}"
     return "met" if each.met else "NOT MET"
+
+
+_COLUMNS = (
+    *("cell", "control", "ratio", "least", "most", "base", "noise"),
+    *("retransmits", "marks", "recognised", "iterations", "total", ""),
+)
+
+
+def _row(each: Compared) -> tuple[str, ...]:
+    known = "never" if each.recognised_after is None else str(each.recognised_after)
+    return (
+        each.cell.name,
+        each.control,
+        *(_number(value) for value in (each.ratio, each.low, each.high)),
+        f"{each.base_seconds:.4f} s",
+        f"{each.base_noise:.1%}",
+        f"{each.retransmits:.3g} / {each.base_retransmits:.3g}",
+        f"{each.marks:.3g} / {each.base_marks:.3g}",
+        known,
+        f"{each.counted} of {each.sent}",
+        f"{each.total_bytes / (each.cell.share_bytes * each.cell.flows):.3g}",
+        _verdict(each),
+    )
+
+
+def print_cells(cells: Sequence[Cell]) -> None:
+    """Print what each cell is."""
+    console = Console(highlight=False)
+    console.width = max(console.width, _WIDTH)
+    table = Table(title="The cells of the table", title_justify="left")
+    for name in ("cell", "rate", "round trip", "window", "pause", "iteration", "flows", "packets", "besides"):
+        table.add_column(name, justify="left" if name in ("cell", "besides") else "right", no_wrap=True)
+    for cell in cells:
+        table.add_row(
+            cell.name,
+            format_rate(cell.rate_bps),
+            f"{cell.rtt_s * 1e3:g} ms" if cell.rtt_s else "the path's",
+            f"{cell.window_segments:.0f}",
+            f"{cell.pause_s:g} s",
+            f"{cell.iteration_bytes / 1e6:g} MB",
+            str(cell.flows),
+            "64 KB" if cell.offloads else "1500 B",
+            cell.besides,
+        )
+    console.print(table, soft_wrap=True)
 
 
 def document(found: Sequence[Compared], rounds: Sequence[AloneRound]) -> dict[str, Any]:

@@ -7,18 +7,20 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from bench.alone.arm import RECEIVER, SENDER, SWITCH, Arm, DropCount, arm_from, processors, run_arm
-from bench.alone.cell import Cell
+from bench.alone.cell import SEGMENT_BYTES, Cell
 from bench.alone.own_controls import OwnControls
+from bench.alone.port import sender_port
 from bench.alone.relay import Delay, delayed
-from bench.alone.tail_loss import tail_loss
 from bench.compare.approaches.policy import Policy
 from bench.lab.lab import Lab
 from bench.lab.network import namespaces, steering, sysctls
 from bench.lab.topology import Topology, dumbbell
+from mltcp.core.machine_code import digest_of
+from mltcp.ebpf.congestion_controls import SOURCES
 
 _KEY_DIGITS = 16
 _BUFFER_BYTES = 256 << 20
@@ -77,9 +79,26 @@ def base_of(policy: Policy) -> str:
 
 
 def round_key(cell: Cell, policies: Sequence[Policy], number: int) -> str:
-    """The identity of a round: equal only if all that determines it is."""
-    conditions = {"cell": asdict(cell), "policies": [policy.name for policy in policies], "round": number}
+    """The identity of a round: equal only if all that determines it is, the sources of the controls included."""
+    conditions = {
+        # What a cell is run with by default is not what it is.
+        "cell": {name: value for name, value in asdict(cell).items() if name not in ("name", "bases")},
+        "policies": [policy.name for policy in policies],
+        "round": number,
+        "sources": _digest_of_controls(),
+    }
     return hashlib.sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()[:_KEY_DIGITS]
+
+
+@cache
+def _digest_of_controls() -> str:
+    return digest_of(SOURCES, sorted([*SOURCES.glob("*.bpf.c"), *SOURCES.glob("*.bpf.h")]))
+
+
+def turns(policies: Sequence[Policy], number: int) -> list[Policy]:
+    """The order of a round: rotated from round to round, so that what drifts meets every control alike."""
+    turn = number % len(policies)
+    return [*policies[turn:], *policies[:turn]]
 
 
 def run_round(
@@ -91,13 +110,11 @@ def run_round(
         NotAvailableError: not root, or the kernel lacks something.
         MltcpError: an arm fails.
     """
-    turn = number % len(policies)
-    order = [*policies[turn:], *policies[:turn]]
     with Lab(_topology(cell), sysctls=_settings(cell)) as lab:
         _set_ends(cell, lab)
-        with _delayed(cell, lab) as delay, _tail_loss(cell, lab) as drops:
+        with _delayed(cell, lab) as delay, _sender_port(cell, lab) as drops:
             arms = []
-            for policy in order:
+            for policy in turns(policies, number):
                 step(f"{cell.name}: {policy.name}, round {number + 1}")
                 arms.append(run_arm(cell, policy, lab, delay, own, drops))
     return AloneRound(
@@ -141,11 +158,18 @@ def _delayed(cell: Cell, lab: Lab) -> Iterator[Delay]:
 
 
 @contextmanager
-def _tail_loss(cell: Cell, lab: Lab) -> Iterator[DropCount]:
-    if not cell.tail_segments:
+def _sender_port(cell: Cell, lab: Lab) -> Iterator[DropCount]:
+    if cell.own_nic and not cell.tail_segments:
         yield lambda: 0
         return
-    # A packet touches the last bytes of the last segments only: one byte less than they have.
-    tail = (cell.tail_segments - 1) * 1448 + 1
-    with tail_loss(lab.namespace(SWITCH), SENDER, cell.share_bytes, tail, every=cell.tail_every) as loss:
-        yield lambda: loss.dropped
+    # A packet touches the last bytes of the last segments only: one byte of the first of them.
+    tail = (cell.tail_segments - 1) * SEGMENT_BYTES + 1 if cell.tail_segments else 0
+    with sender_port(
+        lab.namespace(SWITCH),
+        SENDER,
+        iteration_bytes=cell.share_bytes,
+        tail_bytes=tail,
+        every=cell.tail_every,
+        orphans_to=None if cell.own_nic else "trunk",
+    ) as port:
+        yield lambda: port.dropped

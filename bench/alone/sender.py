@@ -1,7 +1,7 @@
 """The sending end of a job alone: pauses, sends its bytes over its flows, and waits until they have been received.
 
 ``python -m bench.alone.sender`` with one JSON argument (`SenderTask`) writes one line of JSON an iteration
-(`SentIteration`).
+(`SentIteration`). It begins with a line on standard input: whoever starts it has put it into its cgroup by then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.workloads.ranks.place import RankPlace
+from mltcp.core.errors import MltcpError
 
+_NO_INTERFACE = (
+    "none"  # only Gloo needs one; to import the lab for its name would take longer than an iteration
+)
 _FIRST_BYTES = 1 << 15
 """Sent before the window at the beginning of an iteration is read: the kernel reduces it when sending begins."""
 
@@ -33,8 +37,8 @@ class SenderTask:
     """What a sender does.
 
     Attributes:
-        namespace, address: its own.
-        cgroup: that its process joins first.
+        namespace: its own; None: the caller's.
+        address: its own.
         processor: that it runs on.
         peer, port: of the receiver.
         flows: connections; `share` bytes of each an iteration.
@@ -42,9 +46,8 @@ class SenderTask:
         iterations: how many.
     """
 
-    namespace: str
+    namespace: str | None
     address: str
-    cgroup: str
     processor: int
     peer: str
     port: int
@@ -80,11 +83,20 @@ class SentIteration:
 def main(arguments: Sequence[str]) -> int:
     """Send; returns the exit status."""
     task = SenderTask(**json.loads(arguments[0]))
-    RankPlace(task.namespace, "eth0", task.address, Path(task.cgroup)).enter()
+    try:
+        _send(task)
+    except (MltcpError, OSError) as error:
+        print(f"the sender of {task.peer}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _send(task: SenderTask) -> None:
+    sys.stdin.readline()
+    RankPlace(task.namespace, _NO_INTERFACE, task.address).enter()
     os.sched_setaffinity(0, {task.processor})
     connections = [_connect(task) for _ in range(task.flows)]
     _Sender(task, connections).run()
-    return 0
 
 
 def _connect(task: SenderTask) -> socket.socket:

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
-/* Drops the last segments of iterations, once each: what is sent again passes.
+/* What the switch does with a packet of the sender, at the clsact ingress of the sender's port.
  *
- * It runs at the clsact ingress of the switch port of the sender, so that TCP does not see a local drop. A flow begins
- * with its SYN, from which bytes are counted, and sends the same number of bytes in every iteration.
+ * Tails: it drops the last segments of iterations, once each; what is sent again passes. TCP does not see it, as it
+ * would see a drop in its own namespace. A flow begins with its SYN, from which bytes are counted, and sends the same
+ * number of bytes in every iteration.
+ *
+ * Orphans: a veth keeps the packet's reference to its socket, and a bridge does too, so that a queue behind them limits
+ * the sender (TCP small queues) as that of its own NIC would. Where the bottleneck is to be a switch's, a copy without
+ * that reference takes the packet's place.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -19,7 +24,7 @@ struct config {
 	__u32 iteration_bytes; /* of one flow; 0: drop nothing */
 	__u32 tail_bytes;      /* a packet with one of the last so many bytes of an iteration is dropped */
 	__u32 every;           /* in the last of every so many iterations */
-	__u32 first;           /* iterations before this one, from 0, lose nothing */
+	__u32 orphans_to;      /* the interface of the bottleneck, to which copies go; 0: packets pass as they are */
 };
 
 struct flow {
@@ -57,15 +62,13 @@ static int touches_tail(const struct config *wanted, __u32 end)
 	__u32 iteration = (end - 1) / wanted->iteration_bytes;
 	__u32 next = (iteration + 1) * wanted->iteration_bytes;
 
-	if (iteration < wanted->first || (iteration + 1) % wanted->every)
+	if ((iteration + 1) % wanted->every)
 		return 0;
 	return end + wanted->tail_bytes > next;
 }
 
-SEC("tc")
-int drop_tails(struct __sk_buff *skb)
+static int is_dropped(struct __sk_buff *skb, const struct config *wanted)
 {
-	const struct config *wanted = bpf_map_lookup_elem(&config, &only);
 	void *data = (void *)(long)skb->data, *stop = (void *)(long)skb->data_end;
 	struct iphdr *header = data + sizeof(struct ethhdr);
 	struct tcphdr *segment = (void *)(header + 1);
@@ -74,30 +77,45 @@ int drop_tails(struct __sk_buff *skb)
 	__u64 *count;
 
 	if ((void *)(segment + 1) > stop || skb->protocol != bpf_htons(ETH_P_IP))
-		return TC_ACT_OK;
+		return 0;
 	if (header->ihl != 5 || header->protocol != IPPROTO_TCP)
-		return TC_ACT_OK;
+		return 0;
 	ports = (__u32)segment->source << 16 | segment->dest;
 	if (segment->syn) {
 		struct flow fresh = {.first_byte = bpf_ntohl(segment->seq) + 1};
 
 		bpf_map_update_elem(&flows, &ports, &fresh, BPF_ANY);
-		return TC_ACT_OK;
+		return 0;
 	}
 	flow = bpf_map_lookup_elem(&flows, &ports);
 	/* The IP length of a packet beyond 64 KB is 0: the device's length is right for all. */
 	length = skb->len - sizeof(struct ethhdr) - sizeof(*header) - segment->doff * 4;
-	if (!flow || !wanted || !wanted->iteration_bytes || !wanted->every || !length)
-		return TC_ACT_OK;
+	if (!flow || !wanted->iteration_bytes || !wanted->every || !length)
+		return 0;
 	end = bpf_ntohl(segment->seq) - flow->first_byte + length;
 	if ((__s32)(end - flow->sent_bytes) <= 0)
-		return TC_ACT_OK;
+		return 0;
 	flow->sent_bytes = end;
 	if (!touches_tail(wanted, end))
-		return TC_ACT_OK;
+		return 0;
 	count = bpf_map_lookup_elem(&dropped, &only);
 	if (count)
 		__sync_fetch_and_add(count, 1);
+	return 1;
+}
+
+SEC("tc")
+int at_port(struct __sk_buff *skb)
+{
+	const struct config *wanted = bpf_map_lookup_elem(&config, &only);
+
+	if (!wanted)
+		return TC_ACT_OK;
+	if (is_dropped(skb, wanted))
+		return TC_ACT_SHOT;
+	if (!wanted->orphans_to)
+		return TC_ACT_OK;
+	bpf_clone_redirect(skb, wanted->orphans_to, 0);
 	return TC_ACT_SHOT;
 }
 

@@ -1,0 +1,98 @@
+"""`mltcp-bench alone` in a lab: the relay of acknowledgements, losses in a switch and of tails, and kept rounds."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.alone.cell import Cell
+from bench.alone.own_controls import own_controls
+from bench.alone.round import run_round
+from bench.compare.approaches.policy import parse_policy
+from mltcp.ebpf.congestion_controls import available
+from tests.lab.lab_commands import RunningCommand, left_in_labs
+
+pytestmark = pytest.mark.lab
+ALONE = [sys.executable, "-m", "bench.cli", "alone"]
+TAILS = ["--rate", "100mbit", "--rtt", "0.02", "--pause", "0.1", "--bytes", "200kb", "--no-offloads"]
+TAILS += ["--tail-loss", "1", "--rto-min", "0.005", "--controls", "mltcp_reno"]
+SHORT = {"warm_up": 1, "iterations": 2}
+
+
+@pytest.fixture(scope="module")
+def own():
+    with own_controls([]) as loaded:
+        yield loaded
+
+
+def run(cell, own, *names):
+    return run_round(cell, [parse_policy(name, "cubic") for name in names], 0, own).arms
+
+
+def pins():
+    return {path.name for path in Path("/sys/fs/bpf").glob("mltcp-alone-*")}
+
+
+def test_a_table_is_measured_and_kept_and_nothing_is_left(tmp_path):
+    before, controls = pins(), set(available())
+    command = [*ALONE, *TAILS, "--iterations", "2", "--rounds", "1", "--json", "-o", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not pins() - before
+    assert not {name for name in set(available()) - controls if name.startswith("al")}
+    document = json.loads(done.stdout)
+    (compared,) = document["comparisons"]
+    assert (compared["control"], compared["base"], compared["rounds"]) == ("mltcp_reno", "reno", 1)
+    (found,) = document["rounds"]
+    assert {arm["control"] for arm in found["arms"]} == {"reno", "mltcp_reno"}
+    for arm in found["arms"]:
+        # Each of the four iterations of the warm-up and of the two that count lost its last segment.
+        assert arm["tail_drops"] == 6
+        assert all(each["retransmits"] >= 1 for each in arm["counted"])
+        assert all(each["seconds"] >= 0.02 + 200_000 * 8 / 100e6 for each in arm["counted"])
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert json.loads(again.stdout) == document
+
+
+def test_acknowledgements_are_late_by_the_round_trip(own):
+    (arm,) = run(Cell("late", 10**8, 0.05, 0.05, 100_000, **SHORT), own, "reno")
+    assert arm.counted[-1].min_rtt_us >= 0.95 * 50_000
+    if arm.relay is not None:
+        assert arm.relay.median_us >= 0.95 * 50_000
+        assert arm.relay.lost == arm.relay.dropped == 0
+
+
+def test_a_switch_loses_what_its_queue_does_not_hold(own):
+    cell = Cell("losses", 10**8, 0.01, 0.05, 2_000_000, offloads=False, queue_bdp=0.3, **SHORT)
+    (arm,) = run(cell, own, "reno")
+    assert arm.drops > 0
+    assert sum(each.retransmits for each in arm.warm_up) > 0
+
+
+def test_a_switch_marks_a_peer_but_not_a_server_that_refuses_ecn(own):
+    cell = Cell("marks", 10**8, 0.01, 0.05, 2_000_000, offloads=False, queue_bdp=8.0, mark_bdp=0.5, **SHORT)
+    own.load(["bpf_dctcp"])
+    assert run(cell, own, "reno")[0].warm_up[0].marks > 0
+    server = Cell(**{**vars(cell), "receiver_ecn": 0})
+    assert run(server, own, "reno")[0].warm_up[0].marks == 0
+
+
+def test_four_flows_are_one_job(own):
+    own.load(["mltcp_cubic"])
+    cell = Cell("flows", 10**8, 0.005, 0.1, 800_000, flows=4)
+    (arm,) = run(cell, own, "mltcp_cubic")
+    assert arm.detection is not None
+    assert arm.detection.total_bytes == 800_000
+
+
+def test_an_interrupt_leaves_nothing(tmp_path):
+    before = pins()
+    running = RunningCommand(["alone", *TAILS, "--iterations", "500", "-o", str(tmp_path)], ranks=2)
+    os.kill(running.process.pid, signal.SIGINT)
+    assert running.end() == (130, "mltcp-bench: interrupted; the lab has been removed")
+    assert not left_in_labs(running.namespaces)
+    assert not pins() - before

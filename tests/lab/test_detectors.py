@@ -1,0 +1,283 @@
+"""The kernel's tracker, the recorder of collectives and the paced controller see the same job and find its iterations.
+
+A job sends its buckets as operations of a recorder; the kernel's tracker sees their acknowledgements, and a controller
+reads the counters of its connections every few milliseconds, as the daemon does for paced jobs.
+"""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+
+from bench.alone.port import sender_port
+from bench.lab.lab import Lab
+from bench.lab.link import Link
+from bench.lab.network import namespaces
+from bench.lab.topology import dumbbell
+from mltcp.control.aggressiveness import Aggressiveness, Shape
+from mltcp.control.iteration import IterationTracker
+from mltcp.ebpf.jobs import attached
+from mltcp.ebpf.layout import KernelJob
+from mltcp.ebpf.records import record_reader
+from mltcp.pacing.controller import PacingController
+from mltcp.pacing.sock_diag import FlowKey, SockDiag
+from tests.lab.controls_under_test import own_controls
+
+pytestmark = pytest.mark.lab
+
+RATE_BPS = 200_000_000
+TICK_S = 0.002
+ITERATIONS, LEARNING = 16, 6
+PAUSE_S = 0.12
+PORT = 5322
+NUMBER = 1
+SEGMENT_BYTES = 1448
+NEAR_S = 0.04
+
+RECEIVER = """
+import socket, sys, threading
+
+address, port, flows, *buckets = sys.argv[1:]
+shares = [int(each) // int(flows) for each in buckets]
+
+def receive(connection):
+    at, missing = 0, shares[0]
+    while received := connection.recv(min(missing, 1 << 20)):
+        missing -= len(received)
+        if not missing:
+            connection.sendall(b"r")
+            at = (at + 1) % len(shares)
+            missing = shares[at]
+
+with socket.create_server((address, int(port))) as server:
+    print("listening", flush=True)
+    threads = [threading.Thread(target=receive, args=(server.accept()[0],)) for _ in range(int(flows))]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+SENDER = """
+import json, socket, struct, sys, time
+
+from collectives.recording.operation import GroupLabel, InFlightOperation
+from collectives.recording.recorder import Recorder
+
+address, peer, port, flows, iterations, pause_s, bucket_pause_s, *buckets = sys.argv[1:]
+sys.stdin.readline()
+pairs = [socket.create_connection((peer, int(port)), source_address=(address, 0)) for _ in range(int(flows))]
+for pair in pairs:
+    pair.setsockopt(6, 1, 1)
+keys = [[pair.getsockname(), pair.getpeername(), struct.unpack("=Q", pair.getsockopt(1, 57, 8))[0]] for pair in pairs]
+print(json.dumps(keys), flush=True)
+sys.stdin.readline()
+recorder, group = Recorder(), GroupLabel("all", 0, 2)
+begun = []
+for _ in range(int(iterations)):
+    for number, size in enumerate(map(int, buckets)):
+        time.sleep(float(bucket_pause_s if number else pause_s))
+        operation = InFlightOperation("all_reduce", group, size)
+        recorder.submit(operation)
+        if not number:
+            begun.append(operation.submitted_ns)
+        for pair in pairs:
+            pair.sendall(bytes(size // len(pairs)))
+        for pair in pairs:
+            pair.recv(1)
+        operation.complete(time.monotonic_ns())
+recorder.finish()
+found = [[each.operations[0].submitted_ns, each.bytes] for each in recorder.iterations()]
+print(json.dumps([begun, found]), flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """A job's traffic: the bytes of its buckets, its flows, and the segments lost at the end of an iteration."""
+
+    buckets: tuple[int, ...]
+    flows: int = 1
+    lost_segments: int = 0
+    lost_every: int = 1
+    rto_min_us: int = 200_000
+    bucket_pause_s: float = 0.004
+
+    @property
+    def size(self):
+        return sum(self.buckets)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Iterations in order: when each began, and its bytes."""
+
+    starts_ns: list
+    sizes: list
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the job did, and what each detector found."""
+
+    truth: Seen
+    kernel: Seen
+    recorder: Seen
+    paced: Seen
+
+
+TRAFFICS = {
+    "whole": Traffic((1_000_000,)),
+    "buckets": Traffic((400_000, 400_000, 200_000)),
+    "flows": Traffic((1_000_000,), flows=4),
+    "tail loss": Traffic((1_000_000,), lost_segments=1),
+    "tail losses now and then": Traffic((1_000_000,), lost_segments=8, lost_every=2),
+    "tail loss, short time-out": Traffic((1_000_000,), lost_segments=1, rto_min_us=5000),
+}
+
+
+def run(traffic):
+    link = Link(RATE_BPS, 4 * traffic.size)
+    settings = {"net.ipv4.tcp_rto_min_us": traffic.rto_min_us}
+    with own_controls() as controls, Lab(dumbbell(1, 2, link), sysctls=settings) as lab:
+        name = controls.own["mltcp_reno"]
+        controls.load([name])
+        host, peer = lab.topology.hosts_of(0)
+        tail = (traffic.lost_segments - 1) * SEGMENT_BYTES + 1 if traffic.lost_segments else 0
+        arguments = [host.address, peer.address, PORT, traffic.flows, ITERATIONS, PAUSE_S]
+        arguments += [traffic.bucket_pause_s, *traffic.buckets]
+        with (
+            sender_port(
+                lab.namespace("left"),
+                host.name,
+                iteration_bytes=traffic.size // traffic.flows,
+                tail_bytes=tail,
+                every=traffic.lost_every,
+            ) as port,
+            program(
+                lab, peer.name, RECEIVER, [peer.address, PORT, traffic.flows, *traffic.buckets]
+            ) as receiver,
+            program(lab, host.name, SENDER, arguments) as sender,
+            attached(KernelJob("seen", Aggressiveness(Shape.LINEAR)), name, controls) as place,
+        ):
+            (place.cgroup / "cgroup.procs").write_text(str(sender.pid))
+            assert receiver.stdout.readline() == "listening\n"
+            tell(sender)
+            flows = [
+                FlowKey(2, tuple(local), tuple(remote), cookie)
+                for local, remote, cookie in json.loads(sender.stdout.readline())
+            ]
+            with controller(lab.namespace(host.name), flows) as paced:
+                tell(sender)
+                begun, recorded = json.loads(sender.stdout.readline())
+                sender.wait(60)
+            with record_reader(controls) as reader:
+                records = [each for each in reader.take(1.0) if each.job == place.number]
+            assert port.dropped == traffic.lost_segments * (ITERATIONS // traffic.lost_every)
+    return Outcome(
+        Seen(begun, [traffic.size] * ITERATIONS),
+        Seen([each.start_ns for each in records], [each.bytes for each in records]),
+        Seen([each[0] for each in recorded], [each[1] for each in recorded]),
+        Seen([each.start_ns for each in paced.finished], [each.bytes for each in paced.finished]),
+    )
+
+
+def tell(process):
+    """Let a program go on."""
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
+@contextmanager
+def program(lab, host, text, arguments):
+    """A Python program on a host of the lab."""
+
+    def start():
+        return subprocess.Popen(
+            [sys.executable, "-c", text, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    process = namespaces.inside(lab.namespace(host), start)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def controller(namespace, flows):
+    """A job whose connections a paced controller follows, on a thread in the namespace, until the context ends."""
+    samples = namespaces.inside(namespace, SockDiag)
+    control = PacingController(samples, RATE_BPS)
+    job = control.add_job(NUMBER, Aggressiveness(Shape.LINEAR), IterationTracker())
+    control.add_flows(NUMBER, flows)
+    ended = threading.Event()
+
+    def tick():
+        while not ended.wait(TICK_S):
+            control.tick(time.monotonic_ns())
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        yield job
+    finally:
+        ended.set()
+        thread.join()
+        samples.close()
+
+
+def check(seen, truth, ended=ITERATIONS):
+    """From `LEARNING` on, every iteration that has ended is seen once: when it began, and with all of its bytes."""
+    near = [
+        [index for index, start_ns in enumerate(seen.starts_ns) if abs(start_ns - begun_ns) <= NEAR_S * 1e9]
+        for begun_ns in truth.starts_ns[LEARNING:ended]
+    ]
+    assert [len(each) for each in near] == [1] * (ended - LEARNING), seen
+    first = near[0][0]
+    assert [index for (index,) in near] == list(range(first, len(seen.starts_ns))), seen
+    assert seen.sizes[first:] == truth.sizes[LEARNING:ended], seen
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    """What was seen of each traffic, which is sent once."""
+    return cache(lambda title: run(TRAFFICS[title]))
+
+
+@pytest.mark.parametrize("title", TRAFFICS)
+def test_the_kernel_finds_the_iterations(outcomes, title):
+    outcome = outcomes(title)
+    check(outcome.kernel, outcome.truth)
+
+
+@pytest.mark.parametrize("title", TRAFFICS)
+def test_the_recorder_finds_the_iterations(outcomes, title):
+    outcome = outcomes(title)
+    check(outcome.recorder, outcome.truth)
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        pytest.param(
+            title, marks=pytest.mark.xfail(reason="it takes the stall before a retransmission for a pause")
+        )
+        if traffic.lost_segments
+        else title
+        for title, traffic in TRAFFICS.items()
+    ],
+)
+def test_the_paced_controller_finds_the_iterations(outcomes, title):
+    outcome = outcomes(title)
+    check(outcome.paced, outcome.truth, ended=ITERATIONS - 1)  # the next one ends an iteration
