@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from mltcp.core.errors import MltcpError
-from mltcp.ebpf.congestion_controls import CONTROLS, MLTCP_CONTROLS, Controls, require_root
+from mltcp.ebpf.congestion_controls import CONTROLS, MLTCP_CONTROLS, Controls, Registration, require_root
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -48,12 +48,20 @@ def execute_load(options: argparse.Namespace) -> int:
 def _load(controls: Controls, name: str) -> bool:
     """Load one control and print how that went."""
     try:
+        before = controls.registration(name)
         fresh = controls.load([name])
     except MltcpError as error:
         print(f"mltcp: {name} was not loaded: {error}", file=sys.stderr)
         return False
-    print(f"{name}: {'loaded' if fresh else 'was loaded already'}")
+    print(f"{name}: {_how(before) if fresh else 'was loaded already'}")
     return True
+
+
+def _how(before: Registration) -> str:
+    if before.state != "older":
+        return "loaded"
+    kept = f", which {before.users} flows keep until they close" if before.users else ""
+    return f"loaded in the place of an older build{kept}"
 
 
 def execute_unload(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import re
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,14 @@ from mltcp.ebpf.cgroups import (
     remove_left_cgroups,
     remove_parent_cgroup,
 )
-from mltcp.ebpf.congestion_controls import CONTROLS, SOURCES, Controls, available, is_alive
+from mltcp.ebpf.congestion_controls import (
+    CONTROLS,
+    SOURCES,
+    Controls,
+    NothingLoadedError,
+    available,
+    is_alive,
+)
 from mltcp.ebpf.layout import KernelJob
 from mltcp.ebpf.libbpf import BpfObject
 
@@ -118,9 +125,12 @@ def enter_job(job: KernelJob, controls: Controls) -> int:
 
 
 def _leave_job(number: int, controls: Controls) -> None:
-    """Remove the entry once the job's flows have closed; a flow that outlives it continues on its own."""
+    """Remove the entry once the job's flows have closed; a flow that outlives it continues on its own.
+
+    It is gone already if the controls were unloaded or replaced meanwhile.
+    """
     deadline = time.monotonic() + 2
-    with controls.job_entries() as entries:
+    with suppress(NothingLoadedError), controls.job_entries() as entries:
         while entries.flows(number) and time.monotonic() < deadline:
             time.sleep(0.01)
         entries.remove(number)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from mltcp.ebpf.congestion_controls import Controls, is_alive
@@ -19,23 +18,23 @@ from mltcp.pacing.tc.qdiscs import SavedQdisc
 
 @dataclass(frozen=True)
 class ControlChange:
-    """A congestion control was loaded; `root` is the directory of its pins."""
+    """A congestion control was loaded."""
 
     name: str
-    root: str
 
     def __str__(self) -> str:
         return f"the congestion control {self.name}"
 
     def undo(self) -> UndoOutcome:
-        """Unload it. Its flows keep it until they close: the kernel holds it for them."""
-        controls = Controls(Path(self.root))
-        if self.name not in controls.loaded():
-            controls.unload([self.name], force=True)  # removes the pin of a control that was never registered
+        """Unload it, of whatever build. Its flows keep it until they close: the kernel holds it for them."""
+        controls = Controls()
+        state = controls.registration(self.name).state
+        if state not in ("loaded", "older"):
             return UndoOutcome(True, "it is not loaded any more")
+        # The jobs of another build cannot be read; their connections keep what they have.
         foreign_jobs = [
             job.name
-            for job in controls.jobs().values()
+            for job in (controls.jobs().values() if state == "loaded" else ())
             if job.owner and job.owner != os.getpid() and is_alive(job.owner)
         ]
         if foreign_jobs:
@@ -63,6 +62,8 @@ def change_from(document: Mapping[str, Any]) -> Change:
     """
     fields = dict(document)
     kind = _KINDS[fields.pop("kind")]
+    if kind is ControlChange:
+        fields.pop("root", None)  # of versions that pinned controls in a directory
     if isinstance(fields.get("former"), dict):
         fields["former"] = SavedQdisc(**fields["former"])
     if "children" in fields:
