@@ -2,21 +2,28 @@
 
 import json
 import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.errors import MltcpError
+from mltcp.daemon.client.client import Client, Registration
+from mltcp.daemon.journal.changes import ControlChange
 from mltcp.ebpf import build
-from mltcp.ebpf.congestion_controls import allowed, available
+from mltcp.ebpf.congestion_controls import Controls, allowed, available
 from mltcp.ebpf.jobs import entered
 from mltcp.ebpf.layout import KernelJob
 from mltcp.ebpf.libbpf import BpfObject
 from mltcp.ebpf.registrations import remove_former_pins
+from mltcp.pacing.tc.qdisc_change import UndoOutcome
 from tests.lab.controls_under_test import own_controls
+from tests.lab.daemons import daemon_in
 from tests.lab.test_controls import connection, exchange, use, used  # noqa: F401
 
 pytestmark = pytest.mark.lab
@@ -131,6 +138,62 @@ def test_users_may_still_choose_a_control_that_another_build_has_replaced(contro
     controls.allow_users([name])
     controls.load([name])
     assert name in allowed()
+
+
+@contextmanager
+def loaded_by(version, name):
+    """A control under its real name, as the other version has it."""
+    host = Controls()
+    host.own = {}
+    by(version, host, "load", name)
+    try:
+        yield host
+    finally:
+        host.unload([name], force=True)
+
+
+def test_a_daemon_starts_with_the_controls_of_another_build_and_leaves_them_loaded(namespace, other_version):
+    with loaded_by(other_version, "mltcp_reno") as host:
+        with daemon_in(namespace, 'controls = ["mltcp_reno"]\ndefault_control = "mltcp_reno"\n') as daemon:
+            with Client(daemon.socket) as client:
+                assert client.status().controls == ("mltcp_reno",)
+                assert client.register(Registration("bert")).number
+            assert daemon.stop() == 0
+        assert host.registration("mltcp_reno").state == "loaded"
+
+
+def test_a_daemon_undoes_its_load_though_it_may_not_look_for_controls_then(namespace):
+    """It has given up CAP_SYS_ADMIN."""
+    assert Controls().registration("mltcp_dctcp").state == "absent"
+    with daemon_in(namespace, 'controls = ["mltcp_dctcp"]\ndefault_control = "mltcp_dctcp"\n') as daemon:
+        assert Controls().loaded() == ["mltcp_dctcp"]
+        assert daemon.stop() == 0
+    assert Controls().registration("mltcp_dctcp").state == "absent"
+
+
+def test_the_command_tells_what_is_of_another_build_and_replaces_it(other_version):
+    def mltcp(*arguments):
+        command = [sys.executable, "-m", "mltcp.cli", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    with loaded_by(other_version, "mltcp_reno"), socket.socket() as user:
+        use(user, "mltcp_reno")
+        assert "mltcp_reno loaded, an older build (1 flows)" in mltcp("status")
+        how = "loaded in the place of an older build, which 1 flows keep until they close"
+        assert mltcp("load", "mltcp_reno") == f"mltcp_reno: {how}\n"
+        status = mltcp("status")
+        assert "mltcp_reno loaded," in status
+        assert re.search(r"^unloaded: mltcp_reno, build \w{16}: 1 flows keep it$", status, re.M)
+        document = json.loads(mltcp("status", "--json"))
+        assert [one["state"] for one in document["controls"] if one["name"] == "mltcp_reno"] == ["loaded"]
+        assert [(one["name"], one["users"]) for one in document["ending"]] == [("mltcp_reno", 1)]
+
+
+def test_what_a_killed_daemon_of_another_build_has_loaded_is_undone(other_version):
+    with loaded_by(other_version, "mltcp_reno") as host:
+        assert ControlChange("mltcp_reno").undo() == UndoOutcome(True, "unloaded")
+        assert host.registration("mltcp_reno").state == "absent"
+        assert ControlChange("mltcp_reno").undo() == UndoOutcome(True, "it is not loaded any more")
 
 
 def test_pins_of_a_former_version_are_removed_with_the_last_user_of_their_controls(controls, bpffs):
