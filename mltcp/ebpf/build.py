@@ -18,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -83,8 +84,13 @@ def compiled(source: Path, tx_start_hook: bool = False) -> Path:
     if not _is_installed(source) and os.access(source.parent, os.W_OK):
         write_atomically(beside, image)
         return beside
-    make_trusted_directory(cached.parent, 0o755, holds="a compiled object")
-    write_atomically(cached, image)
+    try:
+        make_trusted_directory(cached.parent, 0o755, holds="a compiled object")
+        write_atomically(cached, image)
+    except MltcpError as error:
+        raise MltcpError(
+            f"{name} has to be compiled, but neither {source.parent} nor a cache takes it: {error}"
+        ) from None
     return cached
 
 
@@ -97,7 +103,10 @@ def cache_directory() -> Path:
     """The directory of objects that are not beside their sources: root's, or one of this user's."""
     if os.geteuid() == 0:
         return ROOTS_CACHE
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mltcp"
+    home = os.path.expanduser("~")
+    if home == "~":  # an account without a home, as in some containers
+        return Path(tempfile.gettempdir()) / f"mltcp-{os.geteuid()}"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path(home) / ".cache") / "mltcp"
 
 
 def _is_installed(source: Path) -> bool:

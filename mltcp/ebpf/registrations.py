@@ -7,7 +7,7 @@ with the last of its sockets. A link would need kernel 6.4, and a pin, which goe
 made in.
 
 A struct_ops map is one of this project if its programs hold the section with the build of their object
-(``build.bpf.h``), or, as those did that were built before there was one, the map of flows.
+(``build.bpf.h``). Before objects had builds, programs held the map of flows, or the control was pinned by root.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from mltcp.ebpf.mounts import BPFFS
 
 BUILD_SECTION = ".rodata.mltcp"
 FLOWS = "mltcp_flows"
+FORMER_PINS = BPFFS / "mltcp"
 
 _STATE_IN_USE = 1  # BPF_STRUCT_OPS_STATE_INUSE
 _LONGEST_NAME = 15
 _OPERATIONS_AT = 64  # in the value; before them are the number of users and the state
-_FORMER_PINS = ("mltcp_jobs", "mltcp_counts", "mltcp_flows", "mltcp_records")
+_FORMER_MAPS = ("mltcp_jobs", "mltcp_counts", "mltcp_flows", "mltcp_records")
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def _control(name: str, candidate: BpfMap) -> KernelControl | None:
                 maps[used.name] = number
                 if used.name == BUILD_SECTION:
                     stamp = build.build_in(used.lookup(bytes(4)) or b"")
-    if not stamp and FLOWS not in maps:
+    if not stamp and FLOWS not in maps and candidate.id != _formerly_pinned(name):
         return None
     state = ControlState.of(candidate)
     return KernelControl(name, candidate.id, state.registered, state.users, stamp, maps)
@@ -185,7 +186,18 @@ def release() -> None:
     _held.maps, _held.controls = {}, None
 
 
-def remove_former_pins(names: Iterable[str], directory: Path = BPFFS / "mltcp") -> None:
+def _formerly_pinned(name: str) -> int | None:
+    """The id of the control that a version before builds has pinned under this name, if root has."""
+    try:
+        if all(_is_roots(each) for each in (FORMER_PINS, FORMER_PINS / "controls")):
+            with BpfMap.pinned(FORMER_PINS / "controls" / name) as control:
+                return control.id
+    except (OSError, BpfError):
+        pass
+    return None
+
+
+def remove_former_pins(names: Iterable[str], directory: Path = FORMER_PINS) -> None:
     """Remove what versions before builds had pinned, once none of their controls has users.
 
     A directory that is not root's alone is left as it is: nothing depends on it.
@@ -199,7 +211,7 @@ def remove_former_pins(names: Iterable[str], directory: Path = BPFFS / "mltcp") 
                 state = ControlState.of(control)
                 if state.registered or state.users:
                     return
-        for pin in [*pins, *(directory / name for name in _FORMER_PINS)]:
+        for pin in [*pins, *(directory / name for name in _FORMER_MAPS)]:
             pin.unlink(missing_ok=True)
         (directory / "controls").rmdir()
         directory.rmdir()

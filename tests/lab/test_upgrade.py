@@ -15,14 +15,14 @@ from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.client.client import Client, Registration
 from mltcp.daemon.journal.changes import ControlChange
-from mltcp.ebpf import build
+from mltcp.ebpf import build, registrations
 from mltcp.ebpf.congestion_controls import Controls, allowed, available
 from mltcp.ebpf.jobs import entered
 from mltcp.ebpf.layout import KernelJob
 from mltcp.ebpf.libbpf import BpfObject
 from mltcp.ebpf.registrations import remove_former_pins
 from mltcp.pacing.tc.qdisc_change import UndoOutcome
-from tests.lab.controls_under_test import own_controls
+from tests.lab.controls_under_test import ANOTHER_PROGRAMS, own_controls
 from tests.lab.daemons import daemon_in
 from tests.lab.test_controls import connection, exchange, use, used  # noqa: F401
 
@@ -209,6 +209,24 @@ def test_pins_of_a_former_version_are_removed_with_the_last_user_of_their_contro
             assert (directory / "mltcp_jobs").exists()
         remove_former_pins([name], directory)
         assert not directory.exists()
+
+
+def test_a_control_without_a_build_or_our_maps_is_ours_if_root_has_pinned_it(controls, bpffs, monkeypatch):
+    """The plain control of versions before builds."""
+    name = controls.own["mltcp_reno"]
+    monkeypatch.setattr(registrations, "FORMER_PINS", bpffs / "mltcp")
+    (bpffs / "mltcp" / "controls").mkdir(parents=True)
+    renamed = {"mltcp_reno": name, **ANOTHER_PROGRAMS}
+    with BpfObject.open(build.compiled(build.HEADERS / "reno.bpf.c"), renamed) as former:
+        former.load()
+        former.register_struct_ops(name).leave_attached()
+        assert controls.registration(name).state == "foreign"
+        former.map(name).pin(bpffs / "mltcp" / "controls" / name)
+        assert controls.registration(name).state == "older"
+        (bpffs / "mltcp").chmod(0o777)
+        assert controls.registration(name).state == "foreign"
+        (bpffs / "mltcp").chmod(0o755)
+        assert controls.unload() == [name]
 
 
 def test_a_directory_that_is_not_roots_alone_is_left_as_it_is(bpffs):

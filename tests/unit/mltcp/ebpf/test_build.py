@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from mltcp.core.errors import MltcpError, NotAvailableError
-from mltcp.core.trusted_directory import UnsafeDirectoryError
 from mltcp.ebpf import build
 
 LICENSE = 'char _license[] __attribute__((section("license"), used)) = "GPL";\n'
@@ -78,13 +77,29 @@ def test_a_tree_that_cannot_be_written_to_is_none_of_an_objects_place(source, mo
     assert build.compiled(source).parent == build.cache_directory()
 
 
+def test_where_nothing_can_be_written_it_says_so_in_one_line(source, monkeypatch):
+    monkeypatch.setattr(build, "PACKAGES", source.parent)
+    monkeypatch.setattr(build, "cache_directory", lambda: source)  # a file
+    with pytest.raises(MltcpError) as raised:
+        build.compiled(source)
+    assert str(raised.value).count("\n") == 0
+    assert f"neither {source.parent} nor a cache takes it" in str(raised.value)
+
+
+def test_an_account_without_a_home_has_a_cache(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert build.cache_directory().name == "mltcp-4000000"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory away")
 def test_a_cache_of_another_account_is_refused(source, monkeypatch):
     monkeypatch.setattr(build, "PACKAGES", source.parent)
     made = build.compiled(source)
     for path in (made, made.parent):
         os.chown(path, 65534, 65534)
-    with pytest.raises(UnsafeDirectoryError, match="a compiled object"):
+    with pytest.raises(MltcpError, match="nobody else can replace a compiled object"):
         build.compiled(source)
 
 
