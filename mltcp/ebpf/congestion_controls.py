@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -171,8 +171,9 @@ class Controls:
             opened = stack.enter_context(
                 BpfObject.open(control_object(CONTROLS[self._original.get(name, name)]), self._rename)
             )
+            shared_ids = self._shared_ids()
             try:
-                for shared, number in self._shared_ids().items():
+                for shared, number in shared_ids.items():
                     opened.reuse(shared, stack.enter_context(open_map(number)))
             except BpfError as error:
                 if error.errno == errno.ENOENT:
@@ -189,21 +190,20 @@ class Controls:
                 if error.errno == errno.EEXIST:
                     return False
                 raise
-            if self._is_apart(opened.map(name).id, opened.map(FLOWS).id):
+            if not shared_ids and self._is_apart(opened.map(FLOWS).id):
+                unregister(opened.map(name).id)
                 return False
         if was_allowed:
-            self.allow_users([name])
+            with suppress(NotAvailableError):  # of another network namespace: that is not worth a job
+                self.allow_users([name])
         return True
 
-    def _is_apart(self, map_id: int, flows: int) -> bool:
-        """Whether another process registered a control with maps of its own meanwhile; if so, this one is taken back.
+    def _is_apart(self, flows: int) -> bool:
+        """Whether another process, which found none either, registered a control with maps of its own meanwhile.
 
-        No lock can tell: a process in another mount namespace has other files.
+        No lock can keep it from that: a process in another mount namespace has other files.
         """
-        if all(control.maps.get(FLOWS) == flows for control in self._own()):
-            return False
-        unregister(map_id)
-        return True
+        return any(control.maps.get(FLOWS) != flows for control in self._own())
 
     @staticmethod
     def _verify(opened: BpfObject, name: str) -> None:

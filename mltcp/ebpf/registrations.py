@@ -147,8 +147,12 @@ def open_map(number: int) -> BpfMap:
 
 def unregister(map_id: int) -> None:
     """Take a control from the kernel's list. Its sockets keep it until they close: the kernel holds it for them."""
-    with open_map(map_id) as control:
-        control.delete(bytes(4))
+    try:
+        with open_map(map_id) as control:
+            control.delete(bytes(4))
+    except BpfError as error:
+        if error.errno != errno.ENOENT:  # another process was faster
+            raise
 
 
 class _Held:
