@@ -143,7 +143,7 @@ class Controls:
         """
         self.check_names(names)
         require_root("loading congestion controls")
-        remove_former_pins(self.names)
+        remove_former_pins()
         return [name for name in names if self._load_one(name)]
 
     def check_names(self, names: Sequence[str]) -> None:
@@ -327,7 +327,7 @@ class Controls:
             self._refuse_in_use(wanted)
         for control in wanted:
             unregister(control.map_id)
-        remove_former_pins(self.names)
+        remove_former_pins()
         gone = {control.name for control in wanted}
         return [name for name in names or self.names if name in gone]
 

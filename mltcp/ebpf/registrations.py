@@ -201,17 +201,17 @@ def _formerly_pinned(name: str) -> int | None:
     return None
 
 
-def remove_former_pins(names: Iterable[str], directory: Path = FORMER_PINS) -> None:
+def remove_former_pins(directory: Path = FORMER_PINS) -> None:
     """Remove what versions before builds had pinned, once none of their controls has users.
 
     A directory that is not root's alone is left as it is: nothing depends on it.
     """
-    pins = [directory / "controls" / name for name in names]
     try:
         if not all(_is_roots(each) for each in (directory, directory / "controls")):
             return
+        pins = list((directory / "controls").iterdir())
         for pin in pins:
-            with suppress(FileNotFoundError), BpfMap.pinned(pin) as control:
+            with BpfMap.pinned(pin) as control:
                 state = ControlState.of(control)
                 if state.registered or state.users:
                     return

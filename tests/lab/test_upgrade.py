@@ -205,9 +205,9 @@ def test_pins_of_a_former_version_are_removed_with_the_last_user_of_their_contro
         former.map(name).pin(directory / "controls" / name)
         former.map("mltcp_jobs").pin(directory / "mltcp_jobs")
         with former.register_struct_ops(name):
-            remove_former_pins([name], directory)
+            remove_former_pins(directory)
             assert (directory / "mltcp_jobs").exists()
-        remove_former_pins([name], directory)
+        remove_former_pins(directory)
         assert not directory.exists()
 
 
@@ -233,11 +233,11 @@ def test_a_directory_that_is_not_roots_alone_is_left_as_it_is(bpffs):
     directory = bpffs / "mltcp"
     (directory / "controls").mkdir(parents=True)
     directory.chmod(0o777)
-    remove_former_pins([], directory)
+    remove_former_pins(directory)
     assert directory.exists()
     directory.chmod(0o755)
     os.chown(directory, 65534, 65534)
-    remove_former_pins([], directory)
+    remove_former_pins(directory)
     assert directory.exists()
 
 
