@@ -1,4 +1,4 @@
-"""The congestion controls of this tree under names and pins of their own.
+"""The congestion controls of this tree under names of their own.
 
 So a measurement never runs a control that another program has loaded, perhaps of another version, and neither program
 can unload the other's.
@@ -6,31 +6,31 @@ can unload the other's.
 
 from __future__ import annotations
 
-import secrets
+import os
+import re
+import string
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from bench.lab.network.namespaces import to_completion
-from mltcp.core.owner import Owner
-from mltcp.ebpf.congestion_controls import CONTROLS, Controls
-from mltcp.ebpf.mounts import ensure_bpffs
+from mltcp.ebpf.congestion_controls import CONTROLS, Controls, available
 
-_FOLDER = "mltcp-alone-"
 _PREFIX_LENGTH = len("mltcp_")  # a name keeps its length, and what follows
+_DIGITS = string.digits + string.ascii_letters
+_OWN = re.compile(r"al([0-9A-Za-z]{4})(reno|cubic|dctcp|tcp)")
 
 
 class OwnControls:
     """The controls of one command.
 
     Args:
-        root: the folder of their pins.
         prefix: what their names begin with, six characters.
     """
 
-    def __init__(self, root: Path, prefix: str) -> None:
+    def __init__(self, prefix: str) -> None:
         self._names = {name: prefix + name[_PREFIX_LENGTH:] for name in CONTROLS}
-        self.controls = Controls(root, self._names)
+        self.controls = Controls(self._names)
 
     def name(self, control: str) -> str:
         """The name in the kernel of a control, which is its own unless it is one of ours."""
@@ -52,10 +52,8 @@ def own_controls(names: Collection[str]) -> Iterator[OwnControls]:
     Raises:
         NotAvailableError: not root, or the kernel lacks something.
     """
-    pins = ensure_bpffs()
-    _remove_left(pins)
-    prefix = f"al{secrets.token_hex(2)}"
-    own = OwnControls(pins / f"{_FOLDER}{Owner.current()}-{prefix}", prefix)
+    _remove_left()
+    own = OwnControls(f"al{_digits(os.getpid())}")
     try:
         own.load(names)
         yield own
@@ -63,9 +61,24 @@ def own_controls(names: Collection[str]) -> Iterator[OwnControls]:
         own.unload()
 
 
-def _remove_left(pins: Path) -> None:
-    for folder in pins.glob(f"{_FOLDER}*-*"):
-        text, _, prefix = folder.name.removeprefix(_FOLDER).rpartition("-")
-        owner = Owner.parse(text)
-        if owner is not None and not owner.is_alive():
-            OwnControls(folder, prefix).unload()
+def _remove_left() -> None:
+    left = {match[1] for match in map(_OWN.fullmatch, available()) if match}
+    for digits in left:
+        if not Path(f"/proc/{_number(digits)}").exists():
+            OwnControls(f"al{digits}").unload()
+
+
+def _digits(pid: int) -> str:
+    """A pid in four digits."""
+    digits = ""
+    for _ in range(4):
+        pid, digit = divmod(pid, len(_DIGITS))
+        digits = _DIGITS[digit] + digits
+    return digits
+
+
+def _number(digits: str) -> int:
+    number = 0
+    for each in digits:
+        number = number * len(_DIGITS) + _DIGITS.index(each)
+    return number

@@ -16,11 +16,11 @@ _CONTROLS = [Path(f"/proc/sys/net/ipv4/tcp_{name}_congestion_control") for name 
 
 
 def host_state(namespace: str) -> dict[str, str]:
-    """Qdiscs of a namespace, congestion controls, pins of eBPF and cgroups of jobs, as text by subject."""
+    """Qdiscs of a namespace, congestion controls (also those that only flows keep) and cgroups of jobs, by subject."""
     return {
         **{f"tc {' '.join(each)}": _tc(namespace, each) for each in _TC},
         **{path.name: _controls(path.read_text()) for path in _CONTROLS},
-        "pins": "\n".join(sorted(str(path) for path in Controls().root.rglob("*"))),
+        "controls": "\n".join(sorted(control.name for control in Controls().in_kernel())),
         "cgroups": "\n".join(sorted(map(str, _cgroups()))),
     }
 

@@ -15,8 +15,9 @@ from mltcp.cli.top import read_status, screen
 from mltcp.core.one_line import one_line
 from mltcp.daemon.client.client import NoDaemonError
 from mltcp.daemon.client.status import DaemonStatus
-from mltcp.ebpf.congestion_controls import CONTROLS, Controls, require_root
+from mltcp.ebpf.congestion_controls import Controls, Registration, require_root
 from mltcp.ebpf.layout import Flow, KernelJob
+from mltcp.ebpf.registrations import KernelControl
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -42,7 +43,8 @@ def execute(options: argparse.Namespace) -> int:
         return 0
     require_root("reading the controls without a daemon")
     controls = Controls()
-    states = [controls.registration(name) for name in CONTROLS]
+    states = controls.registrations()
+    ending = [control for control in controls.in_kernel() if not control.registered]
     loaded = any(one.state == "loaded" for one in states)
     jobs = controls.jobs() if loaded else {}
     flows = controls.flows() if loaded else []
@@ -50,6 +52,7 @@ def execute(options: argparse.Namespace) -> int:
         document = {
             "schema": 1,
             "controls": [dataclasses.asdict(one) for one in states],
+            "ending": [_ending_document(control) for control in ending],
             "jobs": [_job_document(number, job) for number, job in jobs.items()],
             "flows": [dataclasses.asdict(flow) for flow in flows],
             "daemon": None if daemon is None else daemon.document(),
@@ -57,12 +60,24 @@ def execute(options: argparse.Namespace) -> int:
         print(json.dumps(document, indent=2))
         return 0
     print("daemon: none" if daemon is None else _daemon_text(daemon))
-    print("controls: " + ", ".join(f"{one.name} {one.state}" for one in states))
+    print("controls: " + ", ".join(_state_text(one) for one in states))
+    for control in ending:
+        print(f"unloaded: {control.name}, build {control.build or 'unknown'}: {control.users} flows keep it")
     if jobs:
         _print_jobs(jobs)
     if flows:
         _print_flows(jobs, flows)
     return 0
+
+
+def _state_text(control: Registration) -> str:
+    if control.state == "older":
+        return f"{control.name} loaded, an older build ({control.users} flows)"
+    return f"{control.name} {control.state}"
+
+
+def _ending_document(control: KernelControl) -> dict[str, object]:
+    return {"name": control.name, "map_id": control.map_id, "build": control.build, "users": control.users}
 
 
 def _daemon_status() -> DaemonStatus | None:

@@ -1,30 +1,40 @@
-"""Load, register, pin and unload the congestion controls.
+"""Load, register and unload the congestion controls.
 
-A control is registered kernel-wide, for every network namespace, under its name. Its struct_ops map is pinned under
-``/sys/fs/bpf/mltcp/controls``, so that any process can find it; the maps that all controls share (jobs, flows, records)
-are pinned beside it. The pin is made *before* the control is registered, so that a crash cannot leave a registered
-control without a pin. It can leave a pin of an unregistered control, which the next load replaces.
+A control is registered kernel-wide, for every network namespace, under its name. Nothing is pinned:
+``registrations.py`` has the reasons, and finds what is loaded. All controls of one build share maps (jobs, flows,
+records): the first one that is loaded brings them, the next ones find them through it, and they are gone with the last
+control and its last socket.
+
+Another build of a control takes the name from the one that has it, with maps of its own: nobody has to end a job for an
+upgrade. Sockets of the former build keep its programs and maps until they close.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 from mltcp.ebpf import build
 from mltcp.ebpf.flow_watch import FlowWatch
-from mltcp.ebpf.job_entries import OTHER_VERSION, JobEntries
+from mltcp.ebpf.job_entries import JobEntries
 from mltcp.ebpf.kernel_fit import missing
 from mltcp.ebpf.kernel_types import RUNNING, has_tx_start_hook
 from mltcp.ebpf.layout import Flow, KernelJob
-from mltcp.ebpf.libbpf import MAP_TYPE_STRUCT_OPS, BpfError, BpfMap, BpfObject, all_maps
-from mltcp.ebpf.mounts import BPFFS, ensure_bpffs
+from mltcp.ebpf.libbpf import BpfError, BpfMap, BpfObject
+from mltcp.ebpf.registrations import (
+    FLOWS,
+    KernelControl,
+    foreign_id,
+    kernel_controls,
+    open_map,
+    remove_former_pins,
+    unregister,
+)
 
 SOURCES = Path(__file__).resolve().parent
 CONTROLS = {"mltcp_reno": "reno", "mltcp_cubic": "cubic", "mltcp_dctcp": "dctcp", "bpf_dctcp": "dctcp"}
@@ -35,18 +45,33 @@ DEFAULT_CONTROL = "mltcp_cubic"
 """The default control of ``mltcp run``, the daemon and the torch backend."""
 
 ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
-LOCK = Path("/run/mltcp-controls.lock")
 SHARED_MAPS = ("mltcp_terms", "mltcp_jobs", "mltcp_tags", "mltcp_flows", "mltcp_alone", "mltcp_records")
-_REGISTERED = 1  # BPF_STRUCT_OPS_STATE_INUSE
+_FALLBACK = ".rodata.fallback"  # of dctcp.bpf.c
+_TRIES = 10
 
 
 @dataclass(frozen=True)
 class Registration:
-    """The state of a control in the kernel: ``loaded`` by us, ``foreign`` (another program's), or ``absent``."""
+    """The state of a control in the kernel.
+
+    Attributes:
+        name: of the control.
+        state: ``loaded``, ``older`` (another build of this project's, which the next load replaces), ``foreign``
+            (another program's), or ``absent``.
+        map_id: of its struct_ops map, if it has one.
+        users: the sockets that have it; 0 if it is another program's.
+        build: of its object, if it is this project's.
+    """
 
     name: str
     state: str
     map_id: int | None = None
+    users: int = 0
+    build: str = ""
+
+
+class NothingLoadedError(MltcpError):
+    """No control of this build is in the kernel."""
 
 
 def available() -> list[str]:
@@ -81,37 +106,31 @@ def require_root(what: str) -> None:
 
 
 class Controls:
-    """The controls of one pin directory; the default one is the host's.
+    """The congestion controls of this host.
 
     Args:
-        root: directory of the pins, on a bpffs.
         rename: other names for controls, of the same length (so that tests run beside the host's own controls).
     """
 
-    def __init__(self, root: Path = BPFFS / "mltcp", rename: dict[str, str] | None = None) -> None:
-        self.root = root
+    def __init__(self, rename: dict[str, str] | None = None) -> None:
         self._rename = rename or {}
         self._original = {new: old for old, new in self._rename.items()}
 
     @property
     def names(self) -> list[str]:
-        """The names of this directory's controls."""
+        """The names of the controls."""
         return [self._rename.get(name, name) for name in CONTROLS]
 
     def takes_jobs(self, name: str) -> bool:
         """Whether flows under this control belong to jobs: it is one of MLTCP's and is loaded."""
-        return self._original.get(name, name) in MLTCP_CONTROLS and self._pinned_id(name) is not None
-
-    def pin_path(self, name: str) -> Path:
-        """The path at which the struct_ops map of a control is pinned."""
-        return self.root / "controls" / name
+        return self._original.get(name, name) in MLTCP_CONTROLS and name in self.loaded()
 
     # -- load --------------------------------------------------------------------------------------------------------
 
     def load(self, names: Sequence[str]) -> list[str]:
-        """Register the controls that are not registered yet; returns those that this call registered.
+        """Register the controls that are not registered yet, or of another build.
 
-        One after the other: those before one that cannot be loaded stay registered.
+        Returns those that this call registered, one after the other: if one cannot be loaded, those before it stay.
 
         Raises:
             UsageError: an unknown name.
@@ -120,9 +139,8 @@ class Controls:
         """
         self.check_names(names)
         require_root("loading congestion controls")
-        ensure_bpffs()
-        with self._locked():
-            return [name for name in names if self._load_one(name)]
+        remove_former_pins()
+        return [name for name in names if self._load_one(name)]
 
     def check_names(self, names: Sequence[str]) -> None:
         """Raise UsageError for a name that no control of ours has."""
@@ -131,25 +149,55 @@ class Controls:
                 raise UsageError(f"unknown congestion control {name!r}; choose from {', '.join(self.names)}")
 
     def _load_one(self, name: str) -> bool:
-        registration = self.registration(name)
-        if registration.state == "loaded":
-            return False
-        if registration.state == "foreign":
-            owner = f"struct_ops map {registration.map_id}" if registration.map_id else "a kernel module"
-            raise MltcpError(f"{name} is registered by another program ({owner}); unload it there first")
-        self.pin_path(name).parent.mkdir(parents=True, exist_ok=True)
-        self.pin_path(name).unlink(missing_ok=True)
-        with self._opened(CONTROLS[self._original.get(name, name)]) as opened:
+        for _ in range(_TRIES):
+            before = self.registration(name)
+            if before.state == "loaded":
+                return False
+            if before.state == "foreign":
+                owner = f"struct_ops map {before.map_id}" if before.map_id else "a kernel module"
+                raise MltcpError(f"{name} is registered by another program ({owner}); unload it there first")
+            if self._register(before):
+                return True
+        raise MltcpError(f"{name}: other programs load and unload controls all the time")
+
+    def _register(self, before: Registration) -> bool:
+        """Register a control; False if another process did something in between, and the caller has to look again."""
+        name, was_allowed = before.name, before.name in allowed()
+        with ExitStack() as stack:
+            opened = stack.enter_context(self._opened(CONTROLS[self._original.get(name, name)]))
+            shared_ids = self._shared_ids()
+            try:
+                for shared, number in shared_ids.items():
+                    opened.reuse(shared, stack.enter_context(open_map(number)))
+            except BpfError as error:
+                if error.errno == errno.ENOENT:
+                    return False
+                raise
             self._verify(opened, name)
-            opened.map(name).pin(self.pin_path(name))
+            for shared in SHARED_MAPS:
+                opened.bind(shared)
+            if before.state == "older" and before.map_id is not None:
+                unregister(before.map_id)
             try:
                 opened.register_struct_ops(name).leave_attached()
             except BpfError as error:
-                self.pin_path(name).unlink(missing_ok=True)
                 if error.errno == errno.EEXIST:
-                    raise MltcpError(f"{name} was registered by another program just now") from None
+                    return False
                 raise
+            if not shared_ids and self._is_apart(opened.map(FLOWS).id):
+                unregister(opened.map(name).id)
+                return False
+        if was_allowed:
+            with suppress(NotAvailableError):  # of another network namespace: that is not worth a job
+                self.allow_users([name])
         return True
+
+    def _is_apart(self, flows: int) -> bool:
+        """Whether another process, which found none either, registered a control with maps of its own meanwhile.
+
+        No lock can keep it from that: a process in another mount namespace has other files.
+        """
+        return any(control.maps.get(FLOWS) != flows for control in self._own())
 
     @staticmethod
     def _verify(opened: BpfObject, name: str) -> None:
@@ -163,12 +211,11 @@ class Controls:
             raise
 
     def _opened(self, source: str) -> BpfObject:
+        """The object of a source, whose control of connections without ECN has its name here too."""
         opened = BpfObject.open(control_object(source), self._rename)
-        if source == "dctcp":
+        if _FALLBACK in opened.map_names():
             fallback = self._rename.get("mltcp_reno", "mltcp_reno")
-            opened.set_initial(".rodata.fallback", fallback.encode().ljust(16, b"\0"))
-        for shared in SHARED_MAPS:
-            opened.pin_at_load(shared, self.root / shared)
+            opened.set_initial(_FALLBACK, fallback.encode().ljust(16, b"\0"))
         return opened
 
     def allow_users(self, names: Sequence[str]) -> None:
@@ -178,63 +225,81 @@ class Controls:
             NotAvailableError: not root, or a control is not loaded, or this is not the host's own network namespace.
         """
         require_root("letting every user choose congestion controls")
-        with self._locked():
+        for _ in range(_TRIES):
             before = allowed()
+            added = [name for name in names if name not in before]
+            if not added:
+                return
             try:
-                ALLOWED.write_text(" ".join([*before, *(name for name in names if name not in before)]))
+                ALLOWED.write_text(" ".join([*before, *added]))
             except OSError as error:
                 what = f"{ALLOWED} does not take {', '.join(names)}"
                 raise NotAvailableError(f"{what}: {error.strerror}") from None
+            # Looked at again: another process may have replaced the list meanwhile.
 
     # -- state ------------------------------------------------------------------------------------------------------
 
     def registration(self, name: str) -> Registration:
         """The state of a control in the kernel."""
-        ours = self._pinned_id(name)
-        if ours is not None:
-            return Registration(name, "loaded", ours)
-        if name not in available():
-            return Registration(name, "absent")
-        ids = [
-            found.id for found in all_maps() if found.type == MAP_TYPE_STRUCT_OPS and found.name == name[:15]
-        ]
-        return Registration(name, "foreign", ids[0] if ids else None)
+        return self.registrations([name])[0]
 
-    def _pinned_id(self, name: str) -> int | None:
-        try:
-            with BpfMap.pinned(self.pin_path(name)) as pinned:
-                value = pinned.lookup(bytes(4)) or bytes(8)
-                return pinned.id if int.from_bytes(value[4:8], "little") == _REGISTERED else None
-        except FileNotFoundError:
-            return None
+    def registrations(self, names: Sequence[str] | None = None) -> list[Registration]:
+        """The state of each of these controls (all, if none is named) in the kernel."""
+        names = list(names or self.names)
+        ours = {control.name: control for control in self.in_kernel(names) if control.registered}
+        present = available()
+        return [self._registration(name, ours.get(name), name in present) for name in names]
+
+    @staticmethod
+    def _registration(name: str, ours: KernelControl | None, present: bool) -> Registration:
+        if ours is not None:
+            state = "loaded" if ours.build == build.own_build() else "older"
+            return Registration(name, state, ours.map_id, ours.users, ours.build)
+        return Registration(name, "foreign", foreign_id(name)) if present else Registration(name, "absent")
+
+    def in_kernel(self, names: Sequence[str] | None = None) -> list[KernelControl]:
+        """Every control of any build that is registered or has users."""
+        return kernel_controls(names or self.names)
+
+    def _own(self) -> list[KernelControl]:
+        """The registered controls of this build."""
+        if not set(self.names) & set(available()):
+            return []  # tells processes without privileges, too
+        return [each for each in self.in_kernel() if each.registered and each.build == build.own_build()]
 
     def loaded(self) -> list[str]:
-        """The controls of this directory that are registered now."""
-        return [name for name in self.names if self._pinned_id(name) is not None]
+        """The controls of this build that are registered now."""
+        own = {control.name for control in self._own()}
+        return [name for name in self.names if name in own]
+
+    def _shared_ids(self) -> dict[str, int]:
+        """The ids of the maps that all controls of this build share; empty if none is in the kernel.
+
+        The maps of registered controls come before those of controls that only have users left.
+        """
+        own = [control for control in self.in_kernel() if control.build == build.own_build()]
+        sets = [each.maps for each in sorted(own, key=lambda each: (not each.registered, each.map_id))]
+        complete = [maps for maps in sets if all(name in maps for name in SHARED_MAPS)]
+        return {name: complete[0][name] for name in SHARED_MAPS} if complete else {}
 
     def shared_map(self, name: str) -> BpfMap:
         """One of the maps that all controls share.
 
         Raises:
-            MltcpError: nothing is loaded.
+            NothingLoadedError: no control of this build is in the kernel.
         """
-        try:
-            return BpfMap.pinned(self.root / name)
-        except FileNotFoundError:
-            raise MltcpError("no MLTCP control is loaded on this host: mltcp load") from None
+        number = self._shared_ids().get(name)
+        if number is None:
+            raise NothingLoadedError("no MLTCP control of this version is loaded on this host: mltcp load")
+        return open_map(number)
 
     def job_entries(self) -> JobEntries:
         """The entries of jobs, to be closed.
 
         Raises:
-            MltcpError: nothing is loaded, or controls of another version.
+            NothingLoadedError: no control of this build is in the kernel.
         """
-        jobs = self.shared_map("mltcp_jobs")
-        try:
-            return JobEntries(BpfMap.pinned(self.root / "mltcp_terms"), jobs)
-        except FileNotFoundError:
-            jobs.close()
-            raise MltcpError(OTHER_VERSION) from None
+        return JobEntries(self.shared_map("mltcp_terms"), self.shared_map("mltcp_jobs"))
 
     def jobs(self) -> dict[int, KernelJob]:
         """Every job, by its number."""
@@ -250,7 +315,7 @@ class Controls:
     # -- unload ------------------------------------------------------------------------------------------------------
 
     def unload(self, names: Sequence[str] | None = None, force: bool = False) -> list[str]:
-        """Unregister controls (all, when none is named), and with the last one remove the shared maps.
+        """Unregister controls of any build (all, when none is named), wherever they were loaded; returns their names.
 
         Flows that use a control keep it until they close: the kernel holds it for them. So this fails while there are
         any, unless ``force`` is set.
@@ -260,49 +325,29 @@ class Controls:
         """
         require_root("unloading congestion controls")
         self.check_names(names or ())
-        with self._locked():
-            wanted = [name for name in (names or self.names) if self._pinned_id(name) is not None]
-            if not force:
-                self._refuse_in_use(wanted)
-            for name in wanted:
-                self._unregister(name)
-            self._remove_leftovers()
-        return wanted
+        wanted = [control for control in self.in_kernel(names) if control.registered]
+        if not force:
+            self._refuse_in_use(wanted)
+        for control in wanted:
+            unregister(control.map_id)
+        remove_former_pins()
+        gone = {control.name for control in wanted}
+        return [name for name in names or self.names if name in gone]
 
-    def _refuse_in_use(self, names: Sequence[str]) -> None:
-        if not names:
-            return
-        running = [job.name for job in self.jobs().values() if job.is_owned]
+    def _refuse_in_use(self, wanted: Sequence[KernelControl]) -> None:
+        """Raise MltcpError if a control has users, which the kernel counts, or a job that may soon have some.
+
+        The jobs of another build cannot be read.
+        """
+        own = any(control.build == build.own_build() for control in wanted) and self._shared_ids()
+        running = [job.name for job in self.jobs().values() if job.is_owned] if own else []
         if running:
             raise MltcpError(
                 f"job {running[0]} is running; end it, or use --force to let it run on without MLTCP"
             )
-        flows = self.flows()
-        for name in names:
-            count = sum(flow.control == name for flow in flows)
-            if count:
+        for control in wanted:
+            if control.users:
                 raise MltcpError(
-                    f"{count} flows are using {name}; close them, or use --force to let them run out under it"
+                    f"{control.users} flows are using {control.name}; close them, "
+                    "or use --force to let them run out under it"
                 )
-
-    def _unregister(self, name: str) -> None:
-        with BpfMap.pinned(self.pin_path(name)) as pinned:
-            pinned.delete(bytes(4))
-        self.pin_path(name).unlink()
-
-    def _remove_leftovers(self) -> None:
-        """Remove pins of controls that were never registered, and the shared maps once no control is left."""
-        if self.loaded() or not self.root.exists():
-            return
-        for path in [*(self.root / "controls").glob("*"), *(self.root / name for name in SHARED_MAPS)]:
-            path.unlink(missing_ok=True)
-        for directory in (self.root / "controls", self.root):
-            if directory.exists():
-                directory.rmdir()
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Exclude other loads and unloads on this host."""
-        with open(LOCK, "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield

@@ -10,14 +10,12 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.core.errors import NotAvailableError
 from mltcp.ebpf.layout import KernelJob
 from mltcp.ebpf.libbpf import BpfError, BpfMap
 
 MOST_JOBS = 4096
 """As in mltcp.bpf.h."""
-
-OTHER_VERSION = "the loaded controls are of another version of this program: mltcp unload, then mltcp load"
 
 _KEY = struct.Struct("=I")
 _ONLY_IF_NEW, _ONLY_IF_THERE = 1, 2
@@ -33,18 +31,12 @@ class JobEntries:
 
     Args:
         terms, jobs: the maps; closed with this.
-
-    Raises:
-        MltcpError: the loaded controls are of another version.
     """
 
     def __init__(self, terms: BpfMap, jobs: BpfMap) -> None:
         self._terms = terms
         self._jobs = jobs
         self._clock_ms = 0
-        if (terms.value_size, jobs.value_size) != KernelJob.SIZES:
-            self.close()
-            raise MltcpError(OTHER_VERSION)
 
     def __enter__(self) -> Self:
         return self

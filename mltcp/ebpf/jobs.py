@@ -7,7 +7,7 @@ import re
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from mltcp.ebpf.cgroups import (
     remove_left_cgroups,
     remove_parent_cgroup,
 )
-from mltcp.ebpf.congestion_controls import CONTROLS, SOURCES, Controls, available
+from mltcp.ebpf.congestion_controls import CONTROLS, SOURCES, Controls, NothingLoadedError, available
 from mltcp.ebpf.layout import KernelJob
 from mltcp.ebpf.libbpf import BpfObject
 
@@ -98,7 +98,6 @@ def entered(job: KernelJob, controls: Controls) -> Iterator[int]:
 
     Raises:
         TooManyJobsError: the map is full.
-        MltcpError: the loaded controls are of another version.
     """
     number = enter_job(job, controls)
     try:
@@ -112,16 +111,18 @@ def enter_job(job: KernelJob, controls: Controls) -> int:
 
     Raises:
         TooManyJobsError: the map is full.
-        MltcpError: the loaded controls are of another version.
     """
     with controls.job_entries() as entries:
         return entries.add(replace(job, owner=Owner.current()))
 
 
 def _leave_job(number: int, controls: Controls) -> None:
-    """Remove the entry once the job's flows have closed; a flow that outlives it continues on its own."""
+    """Remove the entry once the job's flows have closed; a flow that outlives it continues on its own.
+
+    It is gone already if the controls were unloaded or replaced meanwhile.
+    """
     deadline = time.monotonic() + 2
-    with controls.job_entries() as entries:
+    with suppress(NothingLoadedError), controls.job_entries() as entries:
         while entries.flows(number) and time.monotonic() < deadline:
             time.sleep(0.01)
         entries.remove(number)

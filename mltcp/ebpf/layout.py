@@ -132,8 +132,6 @@ class KernelJob:
     sending_s: float = 0.0
     scale: float = 0.0
 
-    SIZES = _TERMS.size, _JOB.size
-
     @property
     def acts(self) -> Action:
         """Where and how F acts."""

@@ -14,6 +14,7 @@ from types import TracebackType
 from mltcp.core.errors import MltcpError, NotAvailableError
 
 MAP_TYPE_STRUCT_OPS = 26
+PROGRAM_TYPE_STRUCT_OPS = 27
 _PRINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 _RING_SAMPLE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
@@ -28,13 +29,15 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "bpf_object__find_map_by_name": (_P, [_P, _S]),
     "bpf_object__find_program_by_name": (_P, [_P, _S]),
     "bpf_object__next_map": (_P, [_P, _P]),
+    "bpf_object__next_program": (_P, [_P, _P]),
     "bpf_map__name": (_S, [_P]),
     "bpf_map__type": (_I, [_P]),
     "bpf_map__fd": (_I, [_P]),
-    "bpf_map__set_pin_path": (_I, [_P, _S]),
     "bpf_map__reuse_fd": (_I, [_P, _I]),
     "bpf_map__initial_value": (_P, [_P, ctypes.POINTER(ctypes.c_size_t)]),
     "bpf_map__attach_struct_ops": (_P, [_P]),
+    "bpf_prog_bind_map": (_I, [_I, _I, _P]),
+    "bpf_prog_get_fd_by_id": (_I, [ctypes.c_uint32]),
     "bpf_program__fd": (_I, [_P]),
     "bpf_program__attach_cgroup": (_P, [_P, _I]),
     "bpf_program__attach_iter": (_P, [_P, _P]),
@@ -85,6 +88,22 @@ class _MapInfo(ctypes.Structure):
         ("map_flags", ctypes.c_uint32),
         ("name", ctypes.c_char * 16),
         ("rest", ctypes.c_char * 64),
+    )
+
+
+class _ProgramInfo(ctypes.Structure):
+    """The head of the kernel's ``struct bpf_prog_info``."""
+
+    _fields_ = (
+        ("type", ctypes.c_uint32),
+        ("id", ctypes.c_uint32),
+        ("tag", ctypes.c_uint8 * 8),
+        ("lengths", ctypes.c_uint32 * 2),
+        ("instructions", ctypes.c_uint64 * 2),
+        ("load_time", ctypes.c_uint64),
+        ("created_by_uid", ctypes.c_uint32),
+        ("nr_map_ids", ctypes.c_uint32),
+        ("map_ids", ctypes.c_uint64),
     )
 
 
@@ -211,6 +230,10 @@ class BpfMap:
             key = following.raw
             yield key
 
+    def duplicate(self) -> BpfMap:
+        """The same map by a descriptor of its own."""
+        return BpfMap(os.dup(self.fd), owned=True)
+
     def pin(self, path: Path) -> None:
         """Pin the map at ``path`` of a bpffs, so that it outlives this process."""
         _checked(library().bpf_obj_pin(self.fd, str(path).encode()), f"cannot pin map {self.name} at {path}")
@@ -226,16 +249,47 @@ def map_info(fd: int) -> _MapInfo:
 
 
 def all_maps() -> Iterator[BpfMap]:
-    """Every map of the kernel; each is closed when the next one is taken."""
+    """Every map of the kernel; each is closed when the next one is taken.
+
+    Raises:
+        BpfError: this process may not list them: that takes CAP_SYS_ADMIN.
+    """
     number, following = 0, ctypes.c_uint32()
     while library().bpf_map_get_next_id(number, ctypes.byref(following)) == 0:
         number = following.value
         try:
             found = BpfMap.by_id(number)
-        except BpfError:
+        except BpfError as error:
+            if error.errno != errno.ENOENT:
+                raise
             continue  # removed since it was listed
         with found:
             yield found
+    if ctypes.get_errno() != errno.ENOENT:
+        raise BpfError("cannot list the maps of the kernel", ctypes.get_errno())
+
+
+def maps_of_program(number: int, kind: int) -> list[int]:
+    """The ids of the maps that a program uses; none, if there is no program of this kind with this id.
+
+    Raises:
+        BpfError: this process may not look: that takes CAP_SYS_ADMIN.
+    """
+    fd = library().bpf_prog_get_fd_by_id(number)
+    if fd < 0 and ctypes.get_errno() == errno.ENOENT:
+        return []
+    _checked(fd, f"cannot open program {number}")
+    try:
+        ids = (ctypes.c_uint32 * 64)()
+        info = _ProgramInfo(nr_map_ids=len(ids), map_ids=ctypes.addressof(ids))
+        size = ctypes.c_uint32(ctypes.sizeof(info))
+        _checked(
+            library().bpf_obj_get_info_by_fd(fd, ctypes.byref(info), ctypes.byref(size)),
+            f"cannot describe program {number}",
+        )
+        return ids[: info.nr_map_ids] if info.type == kind else []
+    finally:
+        os.close(fd)
 
 
 class BpfLink:
@@ -312,12 +366,6 @@ class BpfObject:
             library().bpf_object__close(self._handle)
             self._handle = None
 
-    def pin_at_load(self, map_name: str, path: Path) -> None:
-        """At :meth:`load`, use the map pinned at ``path``, or create it and pin it there."""
-        _checked(
-            library().bpf_map__set_pin_path(self._map(map_name), str(path).encode()), f"cannot pin {map_name}"
-        )
-
     def reuse(self, map_name: str, existing: BpfMap) -> None:
         """At :meth:`load`, use an existing map instead of a new one."""
         _checked(
@@ -343,6 +391,15 @@ class BpfObject:
         if result < 0:
             raise BpfError(f"the kernel rejects {self.name}", ctypes.get_errno() or -result, _messages.take())
         self._image = ctypes.create_string_buffer(1)
+
+    def bind(self, map_name: str) -> None:
+        """Let every program of the loaded object hold a map, whether it uses it or not."""
+        fd = library().bpf_map__fd(self._map(map_name))
+        program = library().bpf_object__next_program(self._handle, None)
+        while program:
+            bound = library().bpf_prog_bind_map(library().bpf_program__fd(program), fd, None)
+            _checked(bound, f"cannot bind {map_name}")
+            program = library().bpf_object__next_program(self._handle, program)
 
     def map_names(self) -> list[str]:
         """The maps of the object, struct_ops ones included."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 from pathlib import Path
 
 from mltcp.core.errors import NotAvailableError
 
 BPFFS = Path("/sys/fs/bpf")
+"""Where a bpffs is usually mounted."""
 
 
 def mounted(kind: str) -> list[Path]:
@@ -29,19 +28,3 @@ def cgroup_root() -> Path:
             "no cgroup v2 hierarchy is mounted: mount -t cgroup2 none /sys/fs/cgroup/unified"
         )
     return found[0]
-
-
-def ensure_bpffs() -> Path:
-    """The bpffs at /sys/fs/bpf, which is mounted first if it is not (in containers and minimal systems).
-
-    Raises:
-        NotAvailableError: it cannot be mounted.
-    """
-    if BPFFS not in mounted("bpf"):
-        result = ctypes.CDLL(None, use_errno=True).mount(b"bpf", str(BPFFS).encode(), b"bpf", 0, None)
-        if result != 0:
-            reason = os.strerror(ctypes.get_errno())
-            raise NotAvailableError(
-                f"no bpffs at {BPFFS} and it cannot be mounted: {reason} (needs root, CONFIG_BPF_SYSCALL)"
-            )
-    return BPFFS

@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 
 from mltcp.core.errors import MltcpError
-from mltcp.ebpf import libbpf
-from mltcp.ebpf.congestion_controls import CONTROLS, available, control_object
+from mltcp.ebpf import build, libbpf
+from mltcp.ebpf.congestion_controls import CONTROLS, SOURCES, available, control_object
 from mltcp.ebpf.kernel_fit import missing
-from mltcp.ebpf.mounts import BPFFS, cgroup_root, mounted
+from mltcp.ebpf.mounts import cgroup_root
 
 BTF = Path("/sys/kernel/btf/vmlinux")
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38, "CAP_BPF": 39}
@@ -26,6 +26,7 @@ _QDISCS = {
     "fq_codel": "CONFIG_NET_SCH_FQ_CODEL",
 }
 _CLONE_NEWNET = 0x40000000
+_OBJECTS = "compiled eBPF objects"
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,11 @@ class Finding:
 def probe() -> list[Finding]:
     """Run all checks; a missing requirement does not raise."""
     checks: list[Callable[[], Finding]] = [
-        _kernel, _capabilities, _libbpf, _btf, _struct_ops, _bpffs, _cgroup, _cgroup_bpf,
+        _kernel, _capabilities, _libbpf, _btf, _struct_ops, _cgroup, _cgroup_bpf,
     ]  # fmt: skip
     findings = [check() for check in checks] + kernel_fit()
-    findings += [_control(source) for source in sorted(set(CONTROLS.values()))]
+    if findings[-1].need != _OBJECTS and _libbpf().present:
+        findings += [_control(source) for source in sorted(set(CONTROLS.values()))]
     return findings + _qdiscs() + [_own_dctcp()]
 
 
@@ -107,7 +109,20 @@ def _struct_ops() -> Finding:
 
 
 def kernel_fit(kernel: Path = BTF) -> list[Finding]:
-    """Whether a kernel, which need not be the one that runs, has what each control calls and reads."""
+    """Whether a kernel, which need not be the one that runs, has what each control calls and reads.
+
+    Without libbpf, with which types are read, or an object that would have to be compiled here, only that is told.
+    """
+    if not _libbpf().present:
+        return [] if kernel == BTF else [_libbpf()]
+    try:
+        for source in CONTROLS.values():
+            control_object(source, kernel)
+        for helper in ("attach", "watch"):
+            build.compiled(SOURCES / f"{helper}.bpf.c")
+    except MltcpError as error:
+        what, _, remedy = str(error).splitlines()[0].rpartition(": ")
+        return [Finding(_OBJECTS, False, what or remedy, remedy)]
     return [_fit(name, source, kernel) for name, source in CONTROLS.items()]
 
 
@@ -119,18 +134,6 @@ def _fit(name: str, source: str, kernel: Path) -> Finding:
         lacking = [str(error)]
     detail = ", ".join(lacking) or "all there"
     return Finding(need, not lacking, detail, "a kernel from 5.15 on with CONFIG_TCP_CONG_CUBIC=y")
-
-
-def _bpffs() -> Finding:
-    if BPFFS in mounted("bpf"):
-        return Finding("bpffs", True, f"mounted at {BPFFS}")
-    supported = any(line.split()[-1] == "bpf" for line in Path("/proc/filesystems").read_text().splitlines())
-    detail = (
-        f"not mounted; `mltcp load` mounts it at {BPFFS}"
-        if supported
-        else "this kernel has no bpf file system"
-    )
-    return Finding("bpffs", supported, detail, "a kernel with CONFIG_BPF_SYSCALL=y")
 
 
 def _cgroup() -> Finding:

@@ -1,14 +1,14 @@
-"""Controls under names and pins of their own, so that tests never meet what the host itself has loaded."""
+"""Controls under names of their own, so that tests never meet what the host itself has loaded."""
 
-import os
 import re
 import secrets
 from contextlib import contextmanager
 
 from mltcp.ebpf.congestion_controls import CONTROLS, Controls
-from mltcp.ebpf.mounts import ensure_bpffs
 
-_FOLDER = "mltcp-test-"
+ANOTHER_PROGRAMS = {".rodata.mltcp": ".rodata.other", "mltcp_flows": "other_flows"}
+"""Renamings with which an object of ours is that of another program."""
+
 _NAME = re.compile(r"t[0-9a-f]{6}_\w*")
 
 
@@ -18,16 +18,15 @@ def name_of_its_own(name):
 
 
 def without_own(text):
-    """The lines of `text` without the pins and the names of `own_controls`, which tests beside this one may have."""
-    lines = (line for line in text.splitlines() if f"/{_FOLDER}" not in line)
-    return "\n".join(" ".join(_NAME.sub("", line).split()) for line in lines)
+    """The lines of `text` without the names of `own_controls`, which tests beside this one may have."""
+    return "\n".join(" ".join(_NAME.sub("", line).split()) for line in text.splitlines())
 
 
 @contextmanager
 def own_controls():
     """A `Controls` whose every name is this test's own; all is unloaded at the end, whatever happened."""
     rename = {name: name_of_its_own(name) for name in CONTROLS}
-    controls = Controls(ensure_bpffs() / f"{_FOLDER}{os.getpid()}-{secrets.token_hex(2)}", rename)
+    controls = Controls(rename)
     controls.own = dict(rename)
     try:
         yield controls

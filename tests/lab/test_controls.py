@@ -1,6 +1,6 @@
 """Loading and unloading in the real kernel, and what happens when it goes wrong."""
 
-import os
+import json
 import signal
 import socket
 import subprocess
@@ -12,9 +12,10 @@ import pytest
 
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.ebpf import build
-from mltcp.ebpf.congestion_controls import SOURCES, Controls, available
+from mltcp.ebpf.congestion_controls import SHARED_MAPS, SOURCES, Controls, available
 from mltcp.ebpf.libbpf import BpfObject
-from tests.lab.controls_under_test import own_controls
+from mltcp.ebpf.registrations import hold, release
+from tests.lab.controls_under_test import ANOTHER_PROGRAMS, own_controls
 
 pytestmark = pytest.mark.lab
 TCP_CONGESTION = 13
@@ -65,7 +66,7 @@ def test_load_is_idempotent_and_unload_leaves_nothing(controls):
     assert set(names) <= set(available())
     assert controls.unload() == names
     assert not set(names) & set(available())
-    assert not controls.root.exists()
+    assert controls.in_kernel() == []
     assert controls.unload() == []
 
 
@@ -80,7 +81,7 @@ def test_shared_maps_stay_until_the_last_control_goes(controls):
     controls.unload([first])
     assert controls.jobs() == {}
     controls.unload([second])
-    with pytest.raises(MltcpError, match="no MLTCP control is loaded"):
+    with pytest.raises(MltcpError, match="no MLTCP control of this version is loaded"):
         controls.jobs()
 
 
@@ -143,7 +144,8 @@ def test_forced_unload_lets_flows_run_out_and_the_name_is_free_again(controls, c
 
 def test_a_name_owned_by_another_program_is_left_alone(controls):
     name = controls.own["mltcp_reno"]
-    with BpfObject.open(build.compiled(SOURCES / "reno.bpf.c"), {"mltcp_reno": name}) as foreign:
+    renamed = {"mltcp_reno": name, **ANOTHER_PROGRAMS}
+    with BpfObject.open(build.compiled(SOURCES / "reno.bpf.c"), renamed) as foreign:
         foreign.load()
         with foreign.register_struct_ops(name):
             with pytest.raises(
@@ -156,10 +158,10 @@ def test_a_name_owned_by_another_program_is_left_alone(controls):
     assert controls.load([name]) == [name]
 
 
-@pytest.mark.parametrize("crash_before", ["pin", "register_struct_ops"])
+@pytest.mark.parametrize("crash_before", ["bind", "register_struct_ops"])
 def test_a_crash_while_loading_leaves_nothing_registered(controls, crash_before):
     name = controls.own["mltcp_reno"]
-    done = subprocess.run([sys.executable, "-c", _CRASH, str(controls.root), name, crash_before], check=False)
+    done = subprocess.run([sys.executable, "-c", _CRASH, name, crash_before], check=False)
     assert done.returncode == -signal.SIGKILL
     assert name not in available()
     assert controls.registration(name).state == "absent"
@@ -169,36 +171,20 @@ def test_a_crash_while_loading_leaves_nothing_registered(controls, crash_before)
 
 _CRASH = """
 import os, signal, sys
-from pathlib import Path
 from mltcp.ebpf import libbpf
 from mltcp.ebpf.congestion_controls import Controls
 
-root, name, crash_before = sys.argv[1:]
-owner = libbpf.BpfMap if crash_before == "pin" else libbpf.BpfObject
-setattr(owner, crash_before, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-Controls(Path(root), {"mltcp_reno": name}).load([name])
+name, crash_before = sys.argv[1:]
+setattr(libbpf.BpfObject, crash_before, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+Controls({"mltcp_reno": name}).load([name])
 """
-
-
-def test_a_pin_of_another_version_is_reported(controls):
-    """Maps of another layout must not be taken for ours."""
-    controls.root.mkdir(parents=True)
-    with BpfObject.open(build.compiled(SOURCES / "reno.bpf.c")) as other:
-        other.load()
-        other.map("mltcp_records").pin(controls.root / "mltcp_jobs")
-    try:
-        with pytest.raises(MltcpError):
-            controls.load([controls.own["mltcp_reno"]])
-        assert controls.own["mltcp_reno"] not in available()
-    finally:
-        (controls.root / "mltcp_jobs").unlink()
 
 
 def test_two_loads_at_once_register_once(controls):
     name = controls.own["mltcp_cubic"]
     fresh = []
     threads = [
-        threading.Thread(target=lambda: fresh.append(Controls(controls.root, controls._rename).load([name])))
+        threading.Thread(target=lambda: fresh.append(Controls(controls._rename).load([name])))
         for _ in range(4)
     ]
     for thread in threads:
@@ -206,4 +192,131 @@ def test_two_loads_at_once_register_once(controls):
     for thread in threads:
         thread.join()
     assert sorted(map(len, fresh)) == [0, 0, 0, 1]
-    assert os.path.exists(controls.pin_path(name))
+    assert controls.loaded() == [name]
+
+
+def maps_of(controls, name):
+    (control,) = [each for each in controls.in_kernel() if each.name == name]
+    return {shared: control.maps[shared] for shared in SHARED_MAPS}
+
+
+def test_controls_that_are_loaded_one_by_one_share_their_maps(controls):
+    """Also the plain one, whose programs use none of them."""
+    plain = controls.own["bpf_dctcp"]
+    controls.load([plain])
+    controls.load([controls.own["mltcp_cubic"], controls.own["mltcp_reno"]])
+    first, *others = (maps_of(controls, name) for name in controls.loaded())
+    assert len(others) == 2
+    assert all(maps == first for maps in others)
+
+
+def test_a_process_that_registers_beside_another_one_takes_its_own_back(controls, monkeypatch):
+    """As two containers do at once, which no lock of a file can keep apart: the second look finds the other's maps."""
+    first, second = controls.own["mltcp_reno"], controls.own["mltcp_cubic"]
+    looked = []
+
+    def at_the_first_look(self):
+        found = kept(self)
+        if not looked:
+            looked.append(found)
+            Controls(controls._rename).load([first])
+        return found
+
+    kept = Controls._shared_ids
+    monkeypatch.setattr(Controls, "_shared_ids", at_the_first_look)
+    assert controls.load([second]) == [second]
+    assert looked == [{}]
+    assert maps_of(controls, first) == maps_of(controls, second)
+
+
+def test_users_are_counted_in_all_network_namespaces_without_reading_a_map(controls, connection):
+    name = controls.own["mltcp_reno"]
+    controls.load([name])
+    assert controls.registration(name).users == 0
+    for end in connection:
+        use(end, name)
+    assert controls.registration(name).users == 2
+    connection[0].close()
+    connection[1].close()
+    assert controls.registration(name).users == 0
+
+
+def test_what_only_its_sockets_keep_is_told_and_gone_with_the_last_one(controls, connection):
+    name = controls.own["mltcp_reno"]
+    controls.load([name])
+    use(connection[0], name)
+    controls.unload([name], force=True)
+    (kept,) = controls.in_kernel()
+    assert (kept.name, kept.registered, kept.users) == (name, False, 1)
+    use(connection[0], "cubic")
+    assert controls.in_kernel() == []
+
+
+def test_what_is_held_is_known_and_can_be_unloaded_when_it_cannot_be_looked_for(controls, monkeypatch):
+    name = controls.own["mltcp_reno"]
+    controls.load([name])
+    hold(controls.names)
+    try:
+        monkeypatch.setattr("mltcp.ebpf.registrations.all_maps", None)
+        assert controls.loaded() == [name]
+        assert controls.jobs() == {}
+        assert controls.unload() == [name]
+        assert controls.loaded() == []
+        assert name not in available()
+    finally:
+        release()
+
+
+def in_a_mount_namespace_of_its_own(script, *arguments):
+    """Run Python as in `ip netns exec` or a container: with a /sys of its own, in which there is no bpffs."""
+    inside = 'mount -t sysfs sysfs /sys && exec "$@"'
+    command = [
+        "unshare",
+        "--mount",
+        "--net",
+        "sh",
+        "-c",
+        inside,
+        "sh",
+        sys.executable,
+        "-c",
+        script,
+        *arguments,
+    ]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+_ACT = """
+import json, sys
+from mltcp.ebpf.congestion_controls import Controls
+
+rename, act, *arguments = sys.argv[1:]
+controls = Controls(json.loads(rename))
+print(*getattr(controls, act)(arguments))
+print(*(one.state for one in controls.registrations(arguments)))
+"""
+
+
+def test_a_control_is_known_used_and_unloaded_whatever_mount_namespace_loaded_it(controls):
+    name, rename = controls.own["mltcp_dctcp"], json.dumps(controls.own)
+    assert in_a_mount_namespace_of_its_own(_ACT, rename, "load", name) == [name, "loaded"]
+    assert controls.registration(name).state == "loaded"
+    assert in_a_mount_namespace_of_its_own(_ACT, rename, "load", name) == ["loaded"]  # not again
+    assert controls.load([name]) == []
+    assert in_a_mount_namespace_of_its_own(_ACT, rename, "unload", name) == [name, "absent"]
+    assert controls.registration(name).state == "absent"
+    in_a_mount_namespace_of_its_own(_ACT, rename, "load", name)
+    assert controls.unload([name]) == [name]
+
+
+def test_a_read_only_bpffs_and_run_do_not_matter(controls):
+    name = controls.own["mltcp_reno"]
+    inside = 'mount -t tmpfs -o ro none /run && mount -t tmpfs -o ro none /sys/fs/bpf && exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", inside, "sh", sys.executable, "-c", _ACT]
+    done = subprocess.run(
+        [*command, json.dumps(controls.own), "load", name], check=False, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert controls.unload([name]) == [name]

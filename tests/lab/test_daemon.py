@@ -31,10 +31,9 @@ from mltcp.daemon.client.membership import Membership
 from mltcp.ebpf.congestion_controls import Controls, control_object
 from mltcp.ebpf.job_entries import MOST_JOBS
 from mltcp.ebpf.layout import KernelJob
-from mltcp.ebpf.libbpf import BpfMap, BpfObject
-from mltcp.ebpf.mounts import BPFFS
+from mltcp.ebpf.libbpf import BpfObject
 from mltcp.pacing.tcp_info import congestion_control
-from tests.lab.controls_under_test import without_own
+from tests.lab.controls_under_test import ANOTHER_PROGRAMS, without_own
 from tests.lab.daemons import daemon_in, tc
 
 pytestmark = pytest.mark.lab
@@ -47,9 +46,9 @@ MARK = 0x6D6C0000
 def host_state(namespace):
     """Everything of the host that a daemon may change, as text."""
     shown = [tc(namespace, kind, "show", *where) for kind, where in TC_KINDS]
-    pins = sorted(str(path) for path in BPFFS.rglob("*"))
+    controls = sorted(control.name for control in Controls().in_kernel())
     sysctls = [path.read_text() for path in SYSCTLS]
-    return without_own("\n".join([*shown, *pins, *sysctls]))
+    return without_own("\n".join([*shown, *controls, *sysctls]))
 
 
 TC_KINDS = [("qdisc", ()), ("class", ("dev", "eth0")), ("filter", ("dev", "eth0"))]
@@ -128,7 +127,7 @@ def test_it_keeps_three_capabilities(namespace):
 def test_a_control_that_cannot_be_loaded_is_named_and_another_is_the_default(namespace):
     """The name of the configured default belongs to another program."""
     with ExitStack() as stack:
-        other = stack.enter_context(BpfObject.open(control_object("reno")))
+        other = stack.enter_context(BpfObject.open(control_object("reno"), ANOTHER_PROGRAMS))
         other.load()
         stack.enter_context(other.register_struct_ops("mltcp_reno"))
         configuration = 'controls = ["mltcp_reno", "mltcp_dctcp"]\ndefault_control = "mltcp_reno"\n'
@@ -328,7 +327,7 @@ def test_an_entry_ends_also_if_the_kernel_has_not_counted_the_end_of_a_flow(name
         with connections(1) as [(ours, _)], Client(daemon.socket) as client:
             number = client.register(Registration("bert", control="mltcp_reno")).number
             assert client.add_flows([ours.fileno()]) == ()
-            with BpfMap.pinned(Controls().root / "mltcp_counts") as counts:
+            with Controls().shared_map("mltcp_counts") as counts:
                 counts.update(number.to_bytes(4, "little"), (2).to_bytes(4, "little"))
         until(lambda: watching.status().kernel_jobs == 0)
 

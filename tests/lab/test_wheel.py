@@ -1,4 +1,4 @@
-"""The wheel without extras, installed in a fresh environment outside the checkout."""
+"""The wheel without extras, with its eBPF objects, installed in a fresh environment outside the checkout."""
 
 import importlib.metadata as metadata
 import shutil
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from mltcp.ebpf import build
 from mltcp.ebpf.congestion_controls import available
 
 pytestmark = pytest.mark.lab
@@ -51,7 +52,8 @@ def fresh(tmp_path_factory):
     """A virtual environment with the wheel and what it requires, and nothing else; run from outside the checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     tree = folder / "tree"
-    patterns = (".venv", ".git", "*.egg-info", "build", "__pycache__", ".*_cache", "*.bpf.o")
+    patterns = (".venv", ".git", "*.egg-info", "build", "__pycache__", ".*_cache")
+    assert build.main() == 0
     shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*patterns))
     wheel = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-q"]
     built = run(*wheel, "-w", folder, tree, cwd=folder)
@@ -65,11 +67,11 @@ def fresh(tmp_path_factory):
     installed = run(sys.executable, *install, *folder.glob("*.whl"), cwd=folder)
     assert installed.returncode == 0, installed.stderr
 
-    def command(name, *arguments):
-        # no PYTHONPATH: the checkout stays out of reach
-        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-        return run(folder / "env" / "bin" / name, *arguments, cwd=folder, env=environment)
+    def command(name, *arguments, path=""):
+        # No PYTHONPATH: the checkout stays out of reach. No program of the system: clang is not needed.
+        return run(folder / "env" / "bin" / name, *arguments, cwd=folder, env={"PATH": path})
 
+    command.site = site
     return command
 
 
@@ -79,7 +81,9 @@ def test_load_run_status_unload(fresh):
     assert loaded.returncode == 0, loaded.stderr
     try:
         assert CONTROL in available()
-        done = fresh("mltcp", "run", "--job", "wheel", "--cc", CONTROL, "--", "python3", "-c", PRINT_CONTROL)
+        done = fresh(
+            "mltcp", "run", "--job", "wheel", "--cc", CONTROL, "--", sys.executable, "-c", PRINT_CONTROL
+        )
         assert (done.returncode, done.stdout.split()) == (0, [CONTROL, CONTROL]), done.stderr
         status = fresh("mltcp", "status")
         assert f"{CONTROL} loaded" in status.stdout, status.stderr
@@ -87,6 +91,39 @@ def test_load_run_status_unload(fresh):
         if not was_loaded:
             assert fresh("mltcp", "unload", CONTROL).returncode == 0
     assert (CONTROL in available()) == was_loaded
+
+
+def unknown_to_pip(site):
+    """The files of our packages that uninstalling would leave behind."""
+    (record,) = site.glob("mltcp-*.dist-info/RECORD")
+    installed = {site / line.split(",")[0] for line in record.read_text().splitlines()}
+    files = (path for package in ("mltcp", "bench") for path in (site / package).rglob("*") if path.is_file())
+    return [path for path in files if path.suffix != ".pyc" and path not in installed]
+
+
+def test_what_a_wheel_lacks_is_compiled_elsewhere(fresh):
+    """Site-packages stays as pip made it: it may be read-only, and is removed as a whole."""
+    missing = [*fresh.site.glob("mltcp/ebpf/reno*.bpf.o")]
+    assert missing
+    cached = build.cache_directory() / f"{build.own_build()}.reno.bpf.o"
+    was_there = cached.exists()
+    images = {path: path.read_bytes() for path in missing}
+    try:
+        for path in missing:
+            path.unlink()
+        if not was_there:
+            probed = fresh("mltcp", "probe")
+            assert "clang is missing" in probed.stdout
+        probed = fresh("mltcp", "probe", path="/usr/bin")
+        assert "MISSING" not in probed.stdout, probed.stderr
+        assert cached.exists()
+        assert not [*fresh.site.glob("mltcp/ebpf/reno*.bpf.o")]
+        assert unknown_to_pip(fresh.site) == []
+    finally:
+        for path, image in images.items():
+            path.write_bytes(image)
+        if not was_there:
+            cached.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(("command", "extra"), [("mltcp-bench", "bench"), ("mltcp-placement", "placement")])

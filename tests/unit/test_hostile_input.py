@@ -173,7 +173,7 @@ def read_json_with(read):
 
 
 def a_journal():
-    change = {"kind": "control", **vars(ControlChange("mltcp_reno", "/sys/fs/bpf/mltcp"))}
+    change = {"kind": "control", **vars(ControlChange("mltcp_reno"))}
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     lines = [{"number": 1, "boot": boot, "change": change}, {"undone": 1, "how": "unloaded"}]
     return b"".join(as_json(line) + b"\n" for line in lines)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from mltcp.core.owner import Owner
@@ -19,22 +18,24 @@ from mltcp.pacing.tc.qdiscs import SavedQdisc
 
 @dataclass(frozen=True)
 class ControlChange:
-    """A congestion control was loaded; `root` is the directory of its pins."""
+    """A congestion control was loaded."""
 
     name: str
-    root: str
 
     def __str__(self) -> str:
         return f"the congestion control {self.name}"
 
     def undo(self) -> UndoOutcome:
-        """Unload it. Its flows keep it until they close: the kernel holds it for them."""
-        controls = Controls(Path(self.root))
-        if self.name not in controls.loaded():
-            controls.unload([self.name], force=True)  # removes the pin of a control that was never registered
+        """Unload it, of whatever build. Its flows keep it until they close: the kernel holds it for them."""
+        controls = Controls()
+        state = controls.registration(self.name).state
+        if state not in ("loaded", "older"):
             return UndoOutcome(True, "it is not loaded any more")
+        # The jobs of another build cannot be read; their connections keep what they have.
         foreign_jobs = [
-            job.name for job in controls.jobs().values() if job.owner != Owner.current() and job.is_owned
+            job.name
+            for job in (controls.jobs().values() if state == "loaded" else ())
+            if job.owner != Owner.current() and job.is_owned
         ]
         if foreign_jobs:
             return UndoOutcome(False, f"job {foreign_jobs[0]}, which was started without the daemon, uses it")
@@ -61,6 +62,8 @@ def change_from(document: Mapping[str, Any]) -> Change:
     """
     fields = dict(document)
     kind = _KINDS[fields.pop("kind")]
+    if kind is ControlChange:
+        fields.pop("root", None)  # of versions that pinned controls in a directory
     if isinstance(fields.get("former"), dict):
         fields["former"] = SavedQdisc(**fields["former"])
     if "children" in fields:

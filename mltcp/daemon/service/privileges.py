@@ -1,7 +1,7 @@
 """Drops the capabilities that the daemon does not need once it has started.
 
-It remains user root, so that it owns its files and pins, but keeps three capabilities: CAP_NET_ADMIN (qdiscs,
-priorities, marks, congestion controls), CAP_BPF (maps and pins), CAP_PERFMON (programs). Source: capabilities(7).
+It remains user root, so that it owns its files, but keeps three capabilities: CAP_NET_ADMIN (qdiscs,
+priorities, marks, congestion controls), CAP_BPF (maps), CAP_PERFMON (programs). Source: capabilities(7).
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ from mltcp.daemon.service.status_builder import StatusBuilder
 from mltcp.ebpf.cgroups import hold_parent_cgroup
 from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS, Controls, require_root
 from mltcp.ebpf.jobs import remove_stale
+from mltcp.ebpf.registrations import hold, release
 from mltcp.pacing.controller import PacingController
 from mltcp.pacing.mark_users import MarkSpace, mark_users
 from mltcp.pacing.pacing_choice import choose_pacing
@@ -60,6 +61,7 @@ def serve(configuration: Configuration) -> None:
     """
     require_root("mltcp daemon")
     with ExitStack() as stack:
+        stack.callback(release)
         journal = stack.enter_context(Journal.locked(configuration.journal))
         stack.callback(_restore, journal)
         _restore_leftovers(journal, configuration)
@@ -88,6 +90,7 @@ class _Daemon:
         self._parent_cgroup: Path | None = None
         controls = Controls()
         refused = self._load(controls, configuration.controls, journal)
+        hold(controls.names)
         remove_stale(controls)
         default = self._default_control(controls)
         changes = OutsideChanges()
@@ -138,25 +141,29 @@ class _Daemon:
     def _load(controls: Controls, names: Sequence[str], journal: Journal) -> dict[str, str]:
         """Load the controls that are not loaded yet; only these are unloaded in the end.
 
+        An older build of a control is replaced: it was loaded before, and stays so in the end.
+
         Returns the controls that could not be loaded, with the reasons.
 
         Raises:
             MltcpError: no control could be loaded.
         """
-        loaded = controls.loaded()
         refused: dict[str, MltcpError] = {}
         for name in names:
-            if name in loaded:
+            state = controls.registration(name).state
+            if state == "loaded":
                 continue
-            entry = journal.record(ControlChange(name, str(controls.root)))
+            entry = None if state == "older" else journal.record(ControlChange(name))
             try:
                 controls.load([name])
             except MltcpError as error:
-                journal.undone(entry, "it could not be loaded")
+                if entry is not None:
+                    journal.undone(entry, "it could not be loaded")
                 _log.error("%s was not loaded, and jobs cannot have it: %s", name, error)
                 refused[name] = error
             else:
-                _log.info("loaded %s, because the configuration names it", name)
+                instead = ", in the place of an older build" if state == "older" else ""
+                _log.info("loaded %s, because the configuration names it%s", name, instead)
         if refused and not controls.loaded():
             raise next(iter(refused.values()))
         return {name: str(error).splitlines()[0] for name, error in refused.items()}

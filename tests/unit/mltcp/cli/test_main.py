@@ -2,10 +2,12 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
 from mltcp.cli.main import main
+from mltcp.core.errors import NotAvailableError
 from mltcp.ebpf import probe
 
 
@@ -46,9 +48,26 @@ def test_probe_names_every_need_and_its_remedy(capsys):
     status = main(["probe", "--json"])
     document = json.loads(capsys.readouterr().out)
     needs = {need["need"]: need for need in document["needs"]}
-    assert {"kernel BTF", "struct_ops", "capabilities", "bpffs", "cgroup v2", "qdisc tbf"} <= set(needs)
+    assert {"kernel BTF", "struct_ops", "capabilities", "cgroup v2", "qdisc tbf"} <= set(needs)
     assert all(need["present"] or need["remedy"] for need in needs.values())
     assert (status == 0) == all(need["present"] for need in needs.values() if need["required"])
+
+
+@pytest.mark.parametrize("kernel", [probe.BTF, Path("/some/vmlinux")])
+def test_a_missing_compiler_or_library_is_one_line_with_its_package(monkeypatch, kernel):
+    def compiled(*_):
+        raise NotAvailableError("reno.bpf.c has to be compiled and clang is missing: apt-get install clang")
+
+    monkeypatch.setattr(probe, "control_object", compiled)
+    (found,) = probe.kernel_fit(kernel)
+    assert (found.detail, found.remedy) == (
+        "reno.bpf.c has to be compiled and clang is missing",
+        "apt-get install clang",
+    )
+    missing = probe.Finding("libbpf 1.0 or newer", False, "it is missing", "apt-get install libbpf1")
+    monkeypatch.setattr(probe, "_libbpf", lambda: missing)
+    # probe() of this host has the line already
+    assert probe.kernel_fit(kernel) == ([] if kernel == probe.BTF else [missing])
 
 
 def test_what_is_optional_does_not_decide():

@@ -20,7 +20,7 @@ from mltcp.pacing.tc.qdisc_change import QdiscChange
 from mltcp.pacing.tc.qdiscs import SavedQdisc
 from tests.unit.mltcp.daemon.serving import NOBODY
 
-CONTROL = ControlChange("mltcp_reno", "/sys/fs/bpf/mltcp")
+CONTROL = ControlChange("mltcp_reno")
 QDISC = QdiscChange("eth0", 3, SavedQdisc("tbf", 0x70000, "0011ff"))
 
 
@@ -36,7 +36,6 @@ def test_a_change_is_on_disk_before_it_is_made(path):
         assert json.loads(line)["change"] == {
             "kind": "control",
             "name": "mltcp_reno",
-            "root": "/sys/fs/bpf/mltcp",
         }
         journal.undone(number, "unloaded")
         assert journal.pending() == []
@@ -49,6 +48,10 @@ def test_what_is_pending_outlives_the_daemon_and_is_undone_last_first(path):
         journal.record(QDISC)
     with Journal.locked(path) as journal:
         assert [entry.change for entry in journal.pending()] == [QDISC, CONTROL]
+
+
+def test_a_control_that_a_former_version_loaded_is_undone_by_its_name():
+    assert change_from({"kind": "control", "name": "mltcp_reno", "root": "/sys/fs/bpf/mltcp"}) == CONTROL
 
 
 def test_numbers_go_on_so_that_an_old_undoing_touches_no_new_change(path):
@@ -189,7 +192,7 @@ def test_what_a_new_daemon_takes_over_stays_pending(path):
 
 @given(
     st.one_of(
-        st.builds(ControlChange, st.text(), st.text()),
+        st.builds(ControlChange, st.text()),
         st.builds(
             QdiscChange,
             st.text(),
