@@ -41,6 +41,7 @@ pytestmark = pytest.mark.lab
 PACED = 'interfaces = ["eth0"]\n[pacing]\nline_rate = "1gbit"\n'
 KILLS = int(os.environ.get("MLTCP_TEST_KILLS", "6"))
 MARK = 0x6D6C0000
+FLOWS_AT = 8  # of the number of flows in the kernel's struct job
 
 
 def host_state(namespace):
@@ -327,8 +328,10 @@ def test_an_entry_ends_also_if_the_kernel_has_not_counted_the_end_of_a_flow(name
         with connections(1) as [(ours, _)], Client(daemon.socket) as client:
             number = client.register(Registration("bert", control="mltcp_reno")).number
             assert client.add_flows([ours.fileno()]) == ()
-            with Controls().shared_map("mltcp_counts") as counts:
-                counts.update(number.to_bytes(4, "little"), (2).to_bytes(4, "little"))
+            with Controls().shared_map("mltcp_jobs") as jobs:
+                key = number.to_bytes(4, "little")
+                value = jobs.lookup(key)
+                jobs.update(key, value[:FLOWS_AT] + (2).to_bytes(4, "little") + value[FLOWS_AT + 4 :])
         until(lambda: watching.status().kernel_jobs == 0)
 
 
