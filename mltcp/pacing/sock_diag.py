@@ -29,7 +29,9 @@ _PRIORITY, _WANT_PRIORITY = 17, 1 << (6 - 1)
 """The number of INET_DIAG_CLASS_ID is too large for a bit; INET_DIAG_TCLASS asks for it, too. Its value is the socket's
 priority (SO_PRIORITY), unless cgroup v1 has given it a class."""
 
-_ALL_STATES = _LARGEST_U32 = 0xFFFFFFFF
+_LARGEST_U32 = 0xFFFFFFFF
+_LIVE_STATES = _LARGEST_U32 & ~(1 << 6)
+"""All but TIME_WAIT, which has no mark."""
 _RECEIVE_BUFFER_BYTES = 4 << 20
 
 _REQ = struct.Struct("=BBBBI")
@@ -200,13 +202,14 @@ class SockDiag:
         found = self._dump(0, 1 << TCP_ESTABLISHED, condition)
         return [(key, options.mark) for key, options in found]
 
-    def classified(self) -> list[ClassifiedSocket]:
-        """What selects a class of every TCP socket of this namespace, in whatever state it is; needs CAP_NET_ADMIN.
+    def classified(self, mark: int, mask: int) -> list[ClassifiedSocket]:
+        """The TCP sockets of this namespace, in any state, whose mark is `mark` under `mask`; with 0, all of them.
 
         Raises:
             MltcpError: as :meth:`marked`.
         """
-        return [options for _, options in self._dump(_WANT_PRIORITY, _ALL_STATES, b"")]
+        condition = _mark_condition(mark, mask) if mark else b""
+        return [options for _, options in self._dump(_WANT_PRIORITY, _LIVE_STATES, condition)]
 
     def _dump(self, wants: int, states: int, condition: bytes) -> list[tuple[FlowKey, ClassifiedSocket]]:
         found = []

@@ -107,7 +107,7 @@ class _Daemon:
             limits=configuration.limits,
         )
         if pacer is not None:
-            self._manager.jobs.begin_after(pacer.largest_left)
+            self._manager.jobs.number_classes(pacer.carried)
         self._status = StatusBuilder(
             self._manager.jobs,
             pacer,

@@ -13,11 +13,11 @@ CREDIT_NS = 500_000
 """A job whose packets come late, by no fault of its own, catches up by this time of its rate: longer than the latency
 of a timer, shorter than a switch's queue."""
 
-AHEAD_NS = 200_000_000
+AHEAD_NS = 500_000_000
 """The latest departure of a packet, from the time at which it is sent.
 
 It bounds how long packets that have a departure hold their flow back after the job's rate was raised: the kernel has no
-way to change theirs. It is the least time-out of TCP, and far below fq's default horizon.
+way to change theirs. In so long a flow sends at least the 128 KiB that TCP keeps below its socket, whatever the rate.
 """
 
 _MOST_BYTES_PER_S = 10**12
