@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from mltcp.ebpf.cgroups import hold_parent_cgroup
 from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS, Controls, require_root
 from mltcp.ebpf.jobs import remove_stale
 from mltcp.pacing.controller import PacingController
+from mltcp.pacing.device_features import kernel_names
 from mltcp.pacing.mark_users import MarkSpace, mark_users
 from mltcp.pacing.pacing_choice import choose_pacing
 from mltcp.pacing.sock_diag import SockDiag
@@ -56,9 +58,11 @@ def serve(configuration: Configuration) -> None:
 
     Raises:
         NotAvailableError: not root, or the host lacks something.
+        UsageError: two names are of the same interface.
         MltcpError: another daemon runs.
     """
     require_root("mltcp daemon")
+    configuration = replace(configuration, interfaces=kernel_names(configuration.interfaces))
     with ExitStack() as stack:
         journal = stack.enter_context(Journal.locked(configuration.journal))
         stack.callback(_restore, journal)
