@@ -39,7 +39,7 @@ _ID = struct.Struct("!HH16s16s")
 _REST = struct.Struct("=IQ")
 _MARK_FILTER = struct.Struct("=BBHII")
 _MESSAGE_BYTES = 72
-_STATE, _ID_AT, _UID_AT = 1, 4, 64
+_STATE, _ID_AT = 1, 4
 
 # Offsets into struct tcp_info.
 _RETRANSMITS, _ACKED, _DELIVERED = 100, 120, struct.Struct("=II")
@@ -70,9 +70,8 @@ class FlowOptions(NamedTuple):
 
 
 class ClassifiedSocket(NamedTuple):
-    """What selects the class of a socket's packets, and the account that owns it."""
+    """What selects the class of a socket's packets."""
 
-    uid: int
     mark: int
     priority: int
 
@@ -257,7 +256,7 @@ def _classified_in(buffer: bytes, start: int, end: int) -> ClassifiedSocket:
             (mark,) = _U32.unpack_from(buffer, at)
         elif name == _PRIORITY:
             (priority,) = _U32.unpack_from(buffer, at)
-    return ClassifiedSocket(_U32.unpack_from(buffer, start + _UID_AT)[0], mark, priority)
+    return ClassifiedSocket(mark, priority)
 
 
 def _sample_in(buffer: bytes, start: int, end: int) -> Sample | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 
 from mltcp.core.errors import NotAvailableError, UsageError
 from mltcp.daemon.client.protocol import DeniedError
@@ -24,6 +24,9 @@ They select its band in pfifo_fast and prio, also on a device below the paced on
 """
 
 
+_NOBODY = -1
+
+
 class JobTable:
     """All jobs, by number and by who registered them.
 
@@ -38,14 +41,14 @@ class JobTable:
         self._by_connection: dict[Member, Job] = {}
         self._numbers = range(FIRST_NUMBER, LAST_NUMBER + 1)
         self._next = 0
-        self._carried: Callable[[], Mapping[int, int]] | None = None
+        self._carried: Callable[[], Collection[int]] | None = None
         self._used: dict[int, int] = {}
 
-    def number_classes(self, carried: Callable[[], Mapping[int, int]]) -> None:
+    def number_classes(self, carried: Callable[[], Collection[int]]) -> None:
         """Assign numbers that are classes, and never one that a socket still carries, such as of a job that has ended.
 
         Args:
-            carried: lists the numbers that sockets carry, each with the id of a user to whose limit it counts.
+            carried: lists the numbers that sockets carry.
 
         Raises:
             MltcpError: they cannot be listed.
@@ -57,12 +60,9 @@ class JobTable:
     def _find_carried(self) -> None:
         """Forget the numbers of ended jobs that no socket carries any more."""
         if self._carried is not None:
-            found = self._carried()
-            self._used = {
-                number: self._used.get(number, uid)
-                for number, uid in found.items()
-                if number not in self._by_number
-            }
+            found = set(self._carried()) - self._by_number.keys()
+            # Those of an earlier daemon's jobs count to no user's limit: their users are about to register again.
+            self._used = {number: self._used.get(number, _NOBODY) for number in found}
 
     def __iter__(self) -> Iterator[Job]:
         return iter(list(self._by_number.values()))

@@ -158,18 +158,18 @@ class Pacer:
         self._retiring[number] = time.monotonic() + after_s
         self._unremoved[number] = set(self._qdiscs)
 
-    def carried(self) -> dict[int, int]:
-        """The numbers that sockets of this host carry as mark or priority, or classes have, each with a user's id.
+    def carried(self) -> set[int]:
+        """The numbers that TCP sockets of this network namespace carry as mark or priority, or that classes still have.
 
         Raises:
             MltcpError: the sockets cannot be listed.
         """
-        found = dict.fromkeys(self._retiring, 0)
-        for uid, mark, priority in self._sock_diag.classified(self.mark, MARK_MASK):
+        found = set(self._retiring)
+        for mark, priority in self._sock_diag.classified(self.mark, MARK_MASK):
             if self.mark and mark & MARK_MASK == self.mark:
-                found[mark & ~MARK_MASK] = uid
+                found.add(mark & ~MARK_MASK)
             if priority & MARK_MASK == HANDLE:
-                found[priority & ~MARK_MASK] = uid
+                found.add(priority & ~MARK_MASK)
         return found
 
     def job(self, number: int) -> PacedJob:

@@ -13,15 +13,15 @@ MOST = (LAST_NUMBER - FIRST_NUMBER) // CLASS_STEP + 1
 
 
 class Sockets:
-    """The numbers that sockets carry, each with its user."""
+    """The numbers that sockets carry."""
 
-    def __init__(self, **carried):
-        self.carried = dict(carried)
+    def __init__(self, *carried):
+        self.carried = set(carried)
         self.looks = 0
 
     def __call__(self):
         self.looks += 1
-        return dict(self.carried)
+        return set(self.carried)
 
 
 def table(sockets, most_per_user=256):
@@ -54,16 +54,15 @@ def test_without_classes_all_numbers_are_used():
 
 
 def test_a_number_that_a_socket_of_an_earlier_daemon_carries_is_not_used_until_it_is_closed():
-    sockets = Sockets()
-    sockets.carried = {16: 1000, 48: 1001, 1024: 1000, 17: 1000}
+    sockets = Sockets(16, 48, 1024, 17)
     jobs = table(sockets)
     assert [begin(jobs, ROOT).number for _ in range(3)] == [32, 64, 80]
     used = {begin(jobs, ROOT).number for _ in range(MOST - 6)}
-    assert not used & sockets.carried.keys()
+    assert not used & sockets.carried
     # All are used or carried: it looks again.
     with pytest.raises(NotAvailableError, match="ended ones count while connections of theirs are open"):
         jobs.free_number(ROOT)
-    del sockets.carried[48]
+    sockets.carried.remove(48)
     assert begin(jobs, ROOT).number == 48
 
 
@@ -71,10 +70,10 @@ def test_a_number_of_an_ended_job_comes_back_after_all_others_and_only_if_no_soc
     sockets = Sockets()
     jobs = table(sockets)
     ended = [begin(jobs, ROOT) for _ in range(2)]
-    sockets.carried = {job.number: 0 for job in ended}
+    sockets.carried = {job.number for job in ended}
     for job in ended:
         jobs.remove(job)
-    sockets.carried.pop(ended[1].number)
+    sockets.carried.remove(ended[1].number)
     numbers = [begin(jobs, ROOT).number for _ in range(MOST - 2)]
     assert not set(numbers) & {job.number for job in ended}
     assert jobs.free_number(ROOT) == ended[1].number
@@ -85,21 +84,23 @@ def test_ended_jobs_count_to_their_users_limit_while_their_connections_are_open(
     jobs = table(sockets, most_per_user=4)
     for _ in range(4):
         job = begin(jobs, ALICE)
-        sockets.carried[job.number] = ALICE.uid
+        sockets.carried.add(job.number)
         jobs.remove(job)
     with pytest.raises(
         NotAvailableError, match="already has 0 jobs and 4 ended ones, whose connections are open,"
     ):
         jobs.free_number(ALICE)
     begin(jobs, BOB)
-    sockets.carried.popitem()
+    sockets.carried.pop()
     begin(jobs, ALICE)
-    # Nobody's limit is another's: whose connections they are does not matter while the job's user is known.
-    for number in sockets.carried:
-        sockets.carried[number] = BOB.uid
-    with pytest.raises(NotAvailableError):
+    with pytest.raises(NotAvailableError, match="already has 1 jobs and 3 ended ones"):
         jobs.free_number(ALICE)
     begin(jobs, BOB)
+
+
+def test_numbers_of_an_earlier_daemon_count_to_no_users_limit():
+    jobs = table(Sockets(*range(16, 1000, 16)), most_per_user=2)
+    assert [begin(jobs, ALICE).number for _ in range(2)] == [1008, 1024]
 
 
 def test_jobs_one_after_the_other_are_not_limited_and_rarely_looked_for():
