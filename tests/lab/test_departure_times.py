@@ -26,7 +26,7 @@ from mltcp.pacing.edt.edt_change import EdtChange
 from mltcp.pacing.edt.edt_pacing import LEAST_SHARE, EdtPacing, horizon_ns
 from mltcp.pacing.pacing_choice import choose_pacing
 from mltcp.pacing.tc.htb_qdisc import LEFT_ALONE, MARK_MASK, PACED
-from mltcp.pacing.tc.qdiscs import HANDLE, RootQdisc
+from mltcp.pacing.tc.qdiscs import HANDLE, RootQdisc, root_of
 from tests.eventually import eventually as until
 from tests.lab.daemons import daemon_in, tc
 from tests.lab.test_restore import tc as tc_here
@@ -339,6 +339,25 @@ def test_a_job_has_its_rate_in_whatever_queues(fq, tmp_path, queues, flows, rate
         rate = namespaces.inside(link.here, act)
         # On a machine that is emulated, timers are later than a job may catch up.
         assert 0.6 < rate / rate_bps < 1.03
+
+
+def test_departures_keep_to_half_of_the_shortest_horizon_of_the_queues(fq, tmp_path):
+    with multiqueue_link(2) as link:
+        put_fq(link, 2)
+
+        def act():
+            with Journal.locked(tmp_path / "journal") as journal:
+                pacing = EdtPacing(INTERFACE, LINE_BPS, journal, HANDLE)
+                pacing.install()
+                seen = [(horizon_ns(root_of(INTERFACE)), pacing._program.ahead_ns)]
+                tc_here(f"qdisc change dev {INTERFACE} parent 1:2 fq horizon 300ms")
+                assert pacing.state() == PACED
+                seen.append((horizon_ns(root_of(INTERFACE)), pacing._program.ahead_ns))
+                restore(journal)
+                pacing.close()
+                return seen
+
+        assert namespaces.inside(link.here, act) == [(10**10, AHEAD_NS), (300_000_000, 150_000_000)]
 
 
 def test_a_raised_rate_frees_the_flows_soon_and_no_packet_overtakes_another(fq, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator
 
 from mltcp.core.errors import NotAvailableError, UsageError
@@ -25,6 +26,8 @@ They select its band in pfifo_fast and prio, also on a device below the paced on
 
 
 _NOBODY = -1
+_LOOK_S = 0.25
+"""If no job has ended since, sockets are not listed again before: that takes milliseconds, and a user may ask often."""
 
 
 class JobTable:
@@ -43,6 +46,7 @@ class JobTable:
         self._next = 0
         self._carried: Callable[[], Collection[int]] | None = None
         self._used: dict[int, int] = {}
+        self._has_ended, self._looked_s = False, -_LOOK_S
 
     def number_classes(self, carried: Callable[[], Collection[int]]) -> None:
         """Assign numbers that are classes, and never one that a socket still carries, such as of a job that has ended.
@@ -59,8 +63,11 @@ class JobTable:
 
     def _find_carried(self) -> None:
         """Forget the numbers of ended jobs that no socket carries any more."""
-        if self._carried is not None:
+        now_s = time.monotonic()
+        is_due = self._has_ended or now_s - self._looked_s >= _LOOK_S
+        if self._carried is not None and is_due:
             found = set(self._carried()) - self._by_number.keys()
+            self._has_ended, self._looked_s = False, now_s
             # Those of an earlier daemon's jobs count to no user's limit: their users are about to register again.
             self._used = {number: self._used.get(number, _NOBODY) for number in found}
 
@@ -84,6 +91,7 @@ class JobTable:
         self._by_number.pop(job.number, None)
         if self._carried is not None:
             self._used[job.number] = job.uid
+            self._has_ended = True
         self._by_identity.pop((job.uid, job.name, job.instance), None)
         for connection in job.members:
             self._by_connection.pop(connection, None)

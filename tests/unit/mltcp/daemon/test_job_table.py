@@ -4,12 +4,29 @@ import pytest
 
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.daemon.jobs import job_table
 from mltcp.daemon.jobs.job import Job
 from mltcp.daemon.jobs.job_table import CLASS_STEP, FIRST_NUMBER, LAST_NUMBER, JobTable
 from mltcp.daemon.jobs.peer import Peer
 
 ROOT, ALICE, BOB = Peer(1, 0, 0), Peer(2, 1000, 1000), Peer(3, 1001, 1001)
 MOST = (LAST_NUMBER - FIRST_NUMBER) // CLASS_STEP + 1
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """Time that passes by a second at each look at it, unless a test sets `step`."""
+
+    class Clock:
+        now_s, step = 0.0, 1.0
+
+        def __call__(self):
+            self.now_s += self.step
+            return self.now_s
+
+    made = Clock()
+    monkeypatch.setattr(job_table.time, "monotonic", made)
+    return made
 
 
 class Sockets:
@@ -103,7 +120,22 @@ def test_numbers_of_an_earlier_daemon_count_to_no_users_limit():
     assert [begin(jobs, ALICE).number for _ in range(2)] == [1008, 1024]
 
 
-def test_jobs_one_after_the_other_are_not_limited_and_rarely_looked_for():
+def test_a_user_at_his_limit_has_sockets_listed_four_times_a_second_at_most(clock):
+    sockets = Sockets()
+    jobs = table(sockets, most_per_user=4)
+    for _ in range(4):
+        job = begin(jobs, ALICE)
+        sockets.carried.add(job.number)
+        jobs.remove(job)
+    clock.step, sockets.looks = 0.01, 0
+    for _ in range(100):
+        with pytest.raises(NotAvailableError):
+            jobs.free_number(ALICE)
+    assert 1 <= sockets.looks <= 5
+
+
+def test_jobs_one_after_the_other_are_not_limited_and_rarely_looked_for(clock):
+    clock.step = 0.0
     sockets = Sockets()
     jobs = table(sockets, most_per_user=256)
     for _ in range(3000):
