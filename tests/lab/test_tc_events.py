@@ -80,4 +80,5 @@ def test_changes_from_our_sockets_are_ours_and_others_of_the_same_number_are_not
         assert {(event.kind, event.parent, event.process) for event in events} == {
             ("qdisc", HANDLE | 2, os.getpid())
         }
+        assert {event.by for event in events} == {"another program"}
     assert not ports

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import os
 import socket
 import struct
 import sys
@@ -53,7 +54,9 @@ class TcEvent:
 
     @property
     def by(self) -> str:
-        """Who did it, as far as that can still be found out."""
+        """Who did it, as far as that can still be found out; one of our own number is in another PID namespace."""
+        if self.process == os.getpid():
+            return "another program"
         try:
             name = Path(f"/proc/{self.process}/comm").read_text().strip()
         except OSError:
