@@ -66,10 +66,12 @@ class JobTable:
         now_s = time.monotonic()
         is_due = self._has_ended or now_s - self._looked_s >= _LOOK_S
         if self._carried is not None and is_due:
-            found = set(self._carried()) - self._by_number.keys()
+            found = [number for number in self._carried() if number not in self._by_number]
             self._has_ended, self._looked_s = False, now_s
             # Those of an earlier daemon's jobs count to no user's limit: their users are about to register again.
-            self._used = {number: self._used.get(number, _NOBODY) for number in found}
+            self._used = {
+                number: self._used.get(number, _NOBODY) for number in found if number in self._numbers
+            }
 
     def __iter__(self) -> Iterator[Job]:
         return iter(list(self._by_number.values()))
@@ -107,7 +109,7 @@ class JobTable:
             self._find_carried()
         if not self._may_have_another(peer):
             held, left = self._held(peer)
-            also = f" and {left} ended ones, whose connections are open," if left else ""
+            also = f" and {left} ended ones, whose connections are open or just were," if left else ""
             raise NotAvailableError(
                 f"{peer.user} already has {held} jobs{also} on this host, the limit (limits.jobs)"
             )
