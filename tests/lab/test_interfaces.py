@@ -105,14 +105,19 @@ def test_a_rate_that_is_assumed_is_told_when_it_changes(inside, caplog):
 def test_a_rate_that_no_driver_vouches_for_is_told(inside, caplog, make, bps, why):
     def act():
         name = next(each for each in ("new0", "eth0", "no-such") if each in make)
-        if "add" in make:
-            ip(make)
+        if (
+            "add" in make
+            and subprocess.run(["ip", *make.split()], capture_output=True, check=False).returncode
+        ):
+            return None  # a kernel without it
         given, found = LineRate(name, 5_000_000_000), LineRate(name, None)
         given.refresh()
         found.refresh()
         return given.bps, found.bps
 
     rates, told = told_rate(lambda: inside(act), caplog)
+    if rates is None:
+        pytest.skip(f"this kernel has none of that kind: {make}")
     assert rates == (5_000_000_000, bps)
     assert len(told) == 1
     assert f"is assumed, because {why}: name the right one by pacing.line_rate" in told[0]

@@ -30,10 +30,7 @@ struct departures {
 	__u64 next_ns; /* CLOCK_MONOTONIC: when the next packet may leave, at this rate: */
 	__u64 bytes_per_s;
 	__u64 sent_bytes;
-};
-
-struct flow {
-	__u64 last_ns; /* the departure of its last packet */
+	__u64 forwarded_ns; /* the departure of the last packet without a socket */
 };
 
 struct {
@@ -56,7 +53,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct flow);
+	__type(value, __u64); /* the departure of its last packet */
 } flows SEC(".maps");
 
 /* What the job has sent ahead of its rate is bytes: at another rate they take another time.
@@ -90,23 +87,22 @@ static __always_inline __u64 take_turn(struct departures *job, struct rate rate,
 }
 
 /* After a rate was raised a packet must not overtake those of its flow that got their departure before: to TCP that
- * would be a loss.
+ * would be a loss. Packets without a socket, which this host forwards, are one flow of the job.
  */
-static __always_inline __u64 in_order(struct __sk_buff *packet, __u64 departure)
+static __always_inline __u64 in_order(struct __sk_buff *packet, struct departures *job, __u64 departure)
 {
 	struct bpf_sock *sk = packet->sk;
-	struct flow *flow;
+	__u64 *last_ns = &job->forwarded_ns;
 
 	if (sk)
 		sk = bpf_sk_fullsock(sk);
-	if (!sk)
+	if (sk)
+		last_ns = bpf_sk_storage_get(&flows, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!last_ns)
 		return departure;
-	flow = bpf_sk_storage_get(&flows, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!flow)
-		return departure;
-	if (flow->last_ns < departure)
-		flow->last_ns = departure;
-	return flow->last_ns;
+	if (*last_ns < departure)
+		*last_ns = departure;
+	return *last_ns;
 }
 
 SEC("tc")
@@ -126,7 +122,7 @@ int departure(struct __sk_buff *packet)
 
 	next = take_turn(job, *rate, packet->wire_len, now);
 	/* TCP may have set a later one, by its own pacing. */
-	next = in_order(packet, next > packet->tstamp ? next : packet->tstamp);
+	next = in_order(packet, job, next > packet->tstamp ? next : packet->tstamp);
 	if (next > now && next > packet->tstamp)
 		packet->tstamp = next;
 	return TC_ACT_UNSPEC;

@@ -23,7 +23,7 @@ way to change theirs. In so long a flow sends at least the 128 KiB that TCP keep
 _MOST_BYTES_PER_S = 10**12
 _SOURCE = Path(__file__).with_name("departure.bpf.c")
 _CONFIG = struct.Struct("=IIQ")
-_KEY, _RATE, _JOB = struct.Struct("=I"), struct.Struct("=QQ"), struct.Struct("=IxxxxQQQ")
+_KEY, _RATE, _JOB = struct.Struct("=I"), struct.Struct("=QQ"), struct.Struct("=IxxxxQQQQ")
 
 
 class DepartureProgram:
@@ -67,7 +67,7 @@ class DepartureProgram:
 
     def _jobs_entry(self, job: int) -> None:
         if self._jobs.lookup(_KEY.pack(job)) is None:
-            self._jobs.update(_KEY.pack(job), _JOB.pack(0, 0, 0, 0))
+            self._jobs.update(_KEY.pack(job), _JOB.pack(0, 0, 0, 0, 0))
 
     def remove(self, job: int) -> None:
         """Leave the packets of a job as they are from now on; a job without a rate is ignored."""
