@@ -146,9 +146,10 @@ class PacingController:
 
     def tick(self, now_ns: int) -> tuple[dict[int, float], list[FlowKey]]:
         """Run a control interval; returns the changed rates, as shares of the line rate, and the closed flows."""
-        from_ns, self._last_ns = self._last_ns, now_ns
         flows = [flow for job in self.jobs.values() for flow in job.flows]
         samples = iter(self._samples.sample(flows))
+        # Not if they cannot be read: the next ones then belong to both intervals.
+        from_ns, self._last_ns = self._last_ns, now_ns
         gone: list[FlowKey] = []
         changed: dict[int, float] = {}
         for number, job in self.jobs.items():

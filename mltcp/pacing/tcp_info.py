@@ -118,6 +118,11 @@ def set_congestion_control(descriptor: int, name: str) -> None:
     _check(_libc.setsockopt(descriptor, level, option, value, ctypes.c_uint32(len(value))))
 
 
+def max_pacing_rate(descriptor: int) -> int:
+    """The limit of a socket's rate, in bytes a second; the largest number: none. Raises OSError if it is no socket."""
+    return int.from_bytes(_option(descriptor, socket.SOL_SOCKET, _SO_MAX_PACING_RATE, 8), sys.byteorder)
+
+
 def set_max_pacing_rate(descriptor: int, bytes_per_s: int) -> None:
     """Limit the rate of a socket; raises OSError if it is not a socket."""
     value = struct.pack("=Q", bytes_per_s)

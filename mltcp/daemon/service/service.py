@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS, Controls, require_roo
 from mltcp.ebpf.jobs import remove_stale
 from mltcp.ebpf.registrations import hold, release
 from mltcp.pacing.controller import PacingController
+from mltcp.pacing.device_features import kernel_names
 from mltcp.pacing.mark_users import MarkSpace, mark_users
 from mltcp.pacing.pacing_choice import choose_pacing
 from mltcp.pacing.sock_diag import SockDiag
@@ -57,9 +59,11 @@ def serve(configuration: Configuration) -> None:
 
     Raises:
         NotAvailableError: not root, or the host lacks something.
+        UsageError: two names are of the same interface.
         MltcpError: another daemon runs.
     """
     require_root("mltcp daemon")
+    configuration = replace(configuration, interfaces=kernel_names(configuration.interfaces))
     with ExitStack() as stack:
         stack.callback(release)
         journal = stack.enter_context(Journal.locked(configuration.journal))
@@ -110,7 +114,7 @@ class _Daemon:
             limits=configuration.limits,
         )
         if pacer is not None:
-            self._manager.jobs.begin_after(pacer.largest_left)
+            self._manager.jobs.number_classes(pacer.carried)
         self._status = StatusBuilder(
             self._manager.jobs,
             pacer,

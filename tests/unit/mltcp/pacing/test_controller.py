@@ -6,6 +6,7 @@ import pytest
 
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.control.iteration import IterationTracker
+from mltcp.core.errors import MltcpError
 from mltcp.pacing.controller import PacingController
 from mltcp.pacing.rate_law import Constants
 from mltcp.pacing.sock_diag import FlowKey, Sample
@@ -165,3 +166,25 @@ def test_sampling_makes_no_pauses():
     assert [record.bytes for record in found] == [120_000] * 5
     assert tracker.recognised
     assert tracker.total_bytes == 120_000
+
+
+def test_an_interval_whose_counters_cannot_be_read_counts_with_the_next():
+    whole, halved = Loop(), Loop()
+    for loop in (whole, halved):
+        loop.counters.grow(loop.flows[0][0], acked=1000, marked=1)
+        loop.tick()
+        loop.now_ns += STEP_NS
+
+    def fail(flows):
+        raise MltcpError("sock_diag: no")
+
+    halved.counters.sample, sample = fail, halved.counters.sample
+    with pytest.raises(MltcpError):
+        halved.controller.tick(halved.now_ns)
+    halved.counters.sample = sample
+    for loop in (whole, halved):
+        loop.counters.grow(loop.flows[0][0], acked=50_000)
+        loop.tick()
+    assert halved.controller.rates() == whole.controller.rates()
+    assert whole.controller.jobs[0].law.current_bps < LINE
+    assert halved.controller.jobs[0].law.current_bps == whole.controller.jobs[0].law.current_bps
