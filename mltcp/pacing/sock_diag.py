@@ -42,7 +42,7 @@ _MESSAGE_BYTES = 72
 _STATE, _ID_AT = 1, 4
 
 # Offsets into struct tcp_info.
-_RETRANSMITS, _ACKED, _DELIVERED = 100, 120, struct.Struct("=II")
+_UNACKED, _RETRANSMITS, _ACKED, _DELIVERED = 24, 100, 120, struct.Struct("=II")
 _DELIVERED_AT = 192
 _U32, _U64 = struct.Struct("=I"), struct.Struct("=Q")
 
@@ -51,12 +51,13 @@ BATCH = 128
 
 
 class Sample(NamedTuple):
-    """The counters of one flow since it was opened."""
+    """The counters of one flow since it was opened, and the segments that it has in flight now."""
 
     acked_bytes: int
     delivered: int
     delivered_ce: int
     retransmits: int
+    unacked: int = 0
 
 
 NO_SAMPLE = Sample(0, 0, 0, 0)
@@ -269,6 +270,7 @@ def _sample_in(buffer: bytes, start: int, end: int) -> Sample | None:
                 delivered,
                 delivered_ce,
                 _U32.unpack_from(buffer, at + _RETRANSMITS)[0],
+                _U32.unpack_from(buffer, at + _UNACKED)[0],
             )
     return None
 

@@ -134,5 +134,9 @@ def _sample(flow: FlowKey) -> Sample | None:
     except OSError:
         return None
     return Sample(
-        info.acked_bytes or 0, info.delivered_segments or 0, info.delivered_ce_segments or 0, info.retransmits
+        info.acked_bytes or 0,
+        info.delivered_segments or 0,
+        info.delivered_ce_segments or 0,
+        info.retransmits,
+        info.unacked_segments,
     )

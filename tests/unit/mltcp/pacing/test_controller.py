@@ -30,13 +30,14 @@ class Counters:
     def forget(self, flow):
         self.forgotten.append(flow)
 
-    def grow(self, flow, acked=0, marked=0, retransmits=0):
+    def grow(self, flow, acked=0, marked=0, retransmits=0, unacked=0):
         before = self.samples[flow]
         self.samples[flow] = Sample(
             before.acked_bytes + acked,
             before.delivered + 1,
             (before.delivered_ce + marked) & 0xFFFFFFFF,
             before.retransmits + retransmits,
+            unacked,
         )
 
 
@@ -121,6 +122,20 @@ def test_after_the_gap_the_rate_is_set_for_the_next_iterations_first_bytes():
     assert loop.tick(50) == {}  # and stays there until the job sends
     loop.counters.grow(loop.flows[0][0], acked=1000)
     assert loop.tick()[0] == pytest.approx((0.25 + 1) / 2)
+    assert [record.bytes for record in loop.job().finished] == [TOTAL]
+
+
+def test_a_silence_with_data_in_flight_is_no_pause():
+    """A retransmission time-out: all that the job has sent but its last segment is acknowledged."""
+    loop = Loop()
+    first = loop.flows[0][0]
+    loop.counters.grow(first, acked=TOTAL - 1000, unacked=1)
+    loop.tick()
+    assert loop.tick(3 * GAP_NS // STEP_NS) == {}
+    loop.counters.grow(first, acked=1000)
+    loop.tick(2 * GAP_NS // STEP_NS)
+    loop.counters.grow(first, acked=1000, unacked=7)  # the next iteration, after a pause
+    loop.tick()
     assert [record.bytes for record in loop.job().finished] == [TOTAL]
 
 
