@@ -74,6 +74,13 @@ class NothingLoadedError(MltcpError):
     """No control of this build is in the kernel."""
 
 
+def usual_controls(control: str) -> tuple[str, ...]:
+    """The controls that connections have which were given this one: without ECN, DCTCP's are Reno's (dctcp.bpf.c)."""
+    if control == "mltcp_dctcp":
+        return control, "mltcp_reno", "reno"
+    return (control, "reno") if control == "bpf_dctcp" else (control,)
+
+
 def available() -> list[str]:
     """The congestion controls that the kernel offers now."""
     return Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()

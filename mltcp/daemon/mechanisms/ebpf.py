@@ -10,7 +10,7 @@ from mltcp.daemon.jobs.outside_changes import OutsideChanges
 from mltcp.daemon.mechanisms.flow_settings_watch import CONTROL, FlowSettingsWatch, being_set
 from mltcp.daemon.mechanisms.job_map import JobMap
 from mltcp.daemon.mechanisms.kernel_flow_counters import KernelFlowCounters
-from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS
+from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS, usual_controls
 from mltcp.ebpf.job_entries import MOST_JOBS, TooManyJobsError
 from mltcp.ebpf.jobs import SocketSettings
 from mltcp.ebpf.layout import FlowCounts
@@ -113,17 +113,19 @@ class EbpfMechanism:
         for flow in self._map.flows():
             known = looked_at.get(flow.job)
             if known is not None and flow.state == TCP_ESTABLISHED:
-                wanted, now = {CONTROL: known.control}, {CONTROL: flow.control}
+                usual = flow.control in usual_controls(known.control)
+                wanted, now = {CONTROL: flow.control if usual else known.control}, {CONTROL: flow.control}
                 self._watch.see(known, flow.cookie, f"{flow.local} > {flow.remote}", wanted, now)
 
     def _differs(self, job: Job, counts: Sequence[FlowCounts]) -> bool:
         """Whether a flow of the job has another control than when it was last looked at."""
         self._watch.keep(job, {each.cookie for each in counts})
-        changed, usual = self._watch.changed(job), {CONTROL: job.control}
-        return any(
-            each.control.decode(errors="replace") != changed.get(each.cookie, usual)[CONTROL]
-            for each in counts
-        )
+        changed, usual = self._watch.changed(job), usual_controls(job.control)
+        for each in counts:
+            seen = changed.get(each.cookie)
+            if each.control.decode(errors="replace") not in (usual if seen is None else (seen[CONTROL],)):
+                return True
+        return False
 
     def update_counters(self, job: Job) -> None:
         """Take what was read of the job's flows."""
