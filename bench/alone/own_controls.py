@@ -53,7 +53,7 @@ def own_controls(names: Collection[str]) -> Iterator[OwnControls]:
         NotAvailableError: not root, or the kernel lacks something.
     """
     _remove_left()
-    own = OwnControls(f"al{_digits(os.getpid())}")
+    own = OwnControls(prefix_of(os.getpid()))
     try:
         own.load(names)
         yield own
@@ -68,13 +68,13 @@ def _remove_left() -> None:
             OwnControls(f"al{digits}").unload()
 
 
-def _digits(pid: int) -> str:
-    """A pid in four digits."""
+def prefix_of(pid: int) -> str:
+    """What the names of the controls of a command begin with: ``al``, and its pid in four digits."""
     digits = ""
     for _ in range(4):
         pid, digit = divmod(pid, len(_DIGITS))
         digits = _DIGITS[digit] + digits
-    return digits
+    return f"al{digits}"
 
 
 def _number(digits: str) -> int:

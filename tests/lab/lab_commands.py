@@ -1,11 +1,11 @@
 """Commands of `mltcp-bench` that run in a lab, seen from outside: their labs, and the processes in them."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 from bench.lab.network import namespaces
+from mltcp.core.owner import Owner
 from tests.eventually import eventually
 
 LABS = Path("/run/mltcp-lab")
@@ -14,17 +14,16 @@ _START_S = 180.0
 
 def labs_of(pid):
     """The namespaces of the labs that a process owns."""
-    ids = [record.stem for record in LABS.glob("*.json") if _owner(record) == pid]
+    ids = [record.stem for record in LABS.glob("*.owner") if _owner(record) == pid]
     return [name for one in ids for name in namespaces.names(f"mltcp-lab-{one}")]
 
 
 def _owner(record):
     try:
-        return json.loads(record.read_text())["pid"]
+        owner = Owner.parse(record.read_text())
     except FileNotFoundError:  # the lab of another program, removed since it was listed
         return None
-    except ValueError:  # it is being written, under a lock that only programs with labs take
-        return None
+    return owner and owner.pid  # None: it is being written, under a lock that only programs with labs take
 
 
 def processes_in(name):

@@ -5,12 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from bench.alone.cell import Cell
-from bench.alone.own_controls import own_controls
+from bench.alone.own_controls import own_controls, prefix_of
 from bench.alone.round import run_round
 from bench.compare.approaches.policy import parse_policy
 from mltcp.ebpf.congestion_controls import available
@@ -33,18 +32,18 @@ def run(cell, own, *names):
     return run_round(cell, [parse_policy(name, "cubic") for name in names], 0, own).arms
 
 
-def pins():
-    return {path.name for path in Path("/sys/fs/bpf").glob("mltcp-alone-*")}
+def controls_of(pid):
+    """The controls that a command has loaded; other programs may measure beside this test."""
+    return [name for name in available() if name.startswith(prefix_of(pid))]
 
 
 def test_a_table_is_measured_and_kept_and_nothing_is_left(tmp_path):
-    before, controls = pins(), set(available())
     command = [*ALONE, *TAILS, "--iterations", "2", "--rounds", "1", "--json", "-o", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert not pins() - before
-    assert not {name for name in set(available()) - controls if name.startswith("al")}
-    document = json.loads(done.stdout)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    output, error = process.communicate()
+    assert process.returncode == 0, error
+    assert not controls_of(process.pid)
+    document = json.loads(output)
     (compared,) = document["comparisons"]
     assert (compared["control"], compared["base"], compared["rounds"]) == ("mltcp_reno", "reno", 1)
     (found,) = document["rounds"]
@@ -90,9 +89,9 @@ def test_four_flows_are_one_job(own):
 
 
 def test_an_interrupt_leaves_nothing(tmp_path):
-    before = pins()
     running = RunningCommand(["alone", *TAILS, "--iterations", "500", "-o", str(tmp_path)], ranks=2)
+    assert controls_of(running.process.pid)
     os.kill(running.process.pid, signal.SIGINT)
     assert running.end() == (130, "mltcp-bench: interrupted; the lab has been removed")
     assert not left_in_labs(running.namespaces)
-    assert not pins() - before
+    assert not controls_of(running.process.pid)
