@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from bench.lab.network import namespaces
+from mltcp.core.owner import Owner
 from mltcp.ebpf.cgroups import job_cgroups, owner_of
-from mltcp.ebpf.congestion_controls import CONTROLS, Controls, is_alive
+from mltcp.ebpf.congestion_controls import CONTROLS, Controls
 
 _TC = (("qdisc", "show"), ("class", "show", "dev", "eth1"), ("filter", "show", "dev", "eth1"))
 _CONTROLS = [Path(f"/proc/sys/net/ipv4/tcp_{name}_congestion_control") for name in ("allowed", "available")]
@@ -43,7 +43,7 @@ def _cgroups() -> Iterator[Path]:
     """The cgroups of jobs, without those of other programs that run."""
     for path in job_cgroups():
         owner = owner_of(path)
-        if owner is None or owner == os.getpid() or not is_alive(owner):
+        if owner is None or owner == Owner.current() or not owner.is_alive():
             yield path
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
+from mltcp.core.owner import Owner
 from mltcp.ebpf.mounts import cgroup_root
 
 CGROUP = "mltcp"
@@ -74,7 +75,7 @@ def job_cgroup_name(uid: int, job: str, instance: str) -> str:
 
 def owned_cgroup_name(job: str) -> str:
     """The name of a cgroup that lives no longer than this process."""
-    return f"{_PREFIX}{job}:{os.getpid()}:{time.monotonic_ns()}"
+    return f"{_PREFIX}{job}:{Owner.current()}:{time.monotonic_ns()}"
 
 
 def make_cgroup(name: str, below: Path) -> Path:
@@ -191,16 +192,16 @@ def remove_left_cgroups() -> list[Path]:
         if owner is None:
             if not is_removed(path):
                 left.append(path)
-        elif not Path(f"/proc/{owner}").exists():
+        elif not owner.is_alive():
             with suppress(OSError):
                 remove_cgroup(path)
     return left
 
 
-def owner_of(path: Path) -> int | None:
+def owner_of(path: Path) -> Owner | None:
     """The process that a cgroup lives no longer than, by its name; None: it is that of a job."""
     named = path.name.split(":")[2:-1]
-    return int(named[0]) if named and named[0].isdecimal() else None
+    return Owner.parse(named[0]) if named else None
 
 
 def job_cgroups() -> Iterator[Path]:

@@ -138,7 +138,7 @@ def namespaces_of(lab_id):
 
 
 def is_gone(lab_id):
-    return not namespaces_of(lab_id) and not (ownership.RECORDS / f"{lab_id}.json").exists()
+    return not namespaces_of(lab_id) and not (ownership.RECORDS / f"{lab_id}.owner").exists()
 
 
 class TestConnections:

@@ -1,10 +1,7 @@
 """The parts of the lab that need no root: links, topologies, settings, ownership, the classifier's configuration."""
 
-import json
 import os
 import struct
-import subprocess
-import sys
 from array import array
 from dataclasses import replace
 
@@ -22,6 +19,7 @@ from bench.lab.network import sysctls
 from bench.lab.network.namespaces import require_privileges
 from bench.lab.topology import LabHost, LabSwitch, Topology, Trunk, dumbbell
 from mltcp.core.errors import NotAvailableError, UsageError
+from mltcp.core.owner import Owner
 
 LINK = Link(rate_bps=200_000_000, queue_bytes=100_000, ecn_threshold_bytes=30_000)
 
@@ -191,30 +189,16 @@ class TestSettings:
 
 
 class TestOwner:
-    def test_is_alive_while_it_runs_and_dead_once_it_has_ended(self):
-        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        try:
-            owner = ownership.Owner(child.pid, ownership._start_ticks(child.pid))
-            assert owner.alive()
-            assert not ownership.Owner(child.pid, owner.start_ticks + 1).alive(), "the number was used again"
-            child.stdin.close()
-            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-            assert not owner.alive(), "ended, though nobody has waited for it"
-        finally:
-            child.wait()
-        assert not owner.alive()
-
     def test_of_a_lab_in_use_is_left_alone_and_a_dead_or_unreadable_one_is_not(self, tmp_path, monkeypatch):
         monkeypatch.setattr(ownership, "RECORDS", tmp_path)
-        current = ownership.Owner.current()
         mine, dead, cut_short = ownership.new_id(), ownership.new_id(), ownership.new_id()
         ownership.claim(mine)
-        (tmp_path / f"{dead}.json").write_text(
-            json.dumps({"pid": current.pid, "start_ticks": current.start_ticks - 1})
-        )
-        (tmp_path / f"{cut_short}.json").write_text('{"pid": 1')
+        current = Owner.current()
+        earlier = replace(current, start_ticks=current.start_ticks - 1)
+        (tmp_path / f"{dead}.owner").write_text(str(earlier))
+        (tmp_path / f"{cut_short}.owner").write_text(str(current)[:3])
         assert sorted(ownership.clean_stale()) == sorted([dead, cut_short])
-        assert [path.name for path in tmp_path.iterdir()] == [f"{mine}.json"]
+        assert [path.name for path in tmp_path.iterdir()] == [f"{mine}.owner"]
 
 
 class TestLinkUse:
