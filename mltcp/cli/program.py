@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import pwd
-import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from mltcp.cli.signal_forwarding import SignalForwarding
 from mltcp.core.errors import UsageError
 from mltcp.daemon.client.client import INSTANCE, NoDaemonError, Registration
 from mltcp.daemon.client.membership import Membership
@@ -41,8 +41,9 @@ def run(program: Program, job: KernelJob, control: str, controls: Controls | Non
     account = _account(program.user)
     if control in CONTROLS and controls.load([control]):
         print(f"mltcp: loaded {control}", file=sys.stderr)
-    with attached(job, control, controls) as place:
-        return _wait(_start(program.arguments, control, place.cgroup, account))
+    with SignalForwarding() as signals, attached(job, control, controls) as place:
+        child = _start(program.arguments, control, place.cgroup, account, signals)
+        return _exit_status(signals.wait(child))
 
 
 def run_in_job_of_daemon(program: Program, registration: Registration) -> int:
@@ -55,16 +56,17 @@ def run_in_job_of_daemon(program: Program, registration: Registration) -> int:
         UsageError, NotAvailableError: the daemon rejects the job.
     """
     account = _account(program.user)
-    with entered_cgroup(job_cgroup_name(os.geteuid(), registration.job, registration.instance)):
+    cgroup = job_cgroup_name(os.geteuid(), registration.job, registration.instance)
+    with SignalForwarding() as signals, entered_cgroup(cgroup):
         membership = Membership(registration, watched=False)
         try:
             made = membership.registered
             if made is None:
                 raise NoDaemonError("mltcpd is gone")
             os.environ["MLTCP_JOB"], os.environ[INSTANCE] = registration.job, registration.instance
-            child = _start(program.arguments, made.control, None, account)
+            child = _start(program.arguments, made.control, None, account, signals)
             membership.watch()
-            return _wait(child)
+            return _exit_status(signals.wait(child))
         finally:
             membership.close()
 
@@ -79,7 +81,11 @@ def _account(user: str | None) -> pwd.struct_passwd | None:
 
 
 def _start(
-    arguments: tuple[str, ...], control: str, cgroup: Path | None, account: pwd.struct_passwd | None
+    arguments: tuple[str, ...],
+    control: str,
+    cgroup: Path | None,
+    account: pwd.struct_passwd | None,
+    signals: SignalForwarding,
 ) -> int:
     """Start the program, in `cgroup` unless it inherits that of this process; returns its pid."""
     child = os.fork()
@@ -95,6 +101,7 @@ def _start(
             os.setuid(account.pw_uid)
         # The torch backend would set its own default otherwise.
         os.environ["MLTCP_CC"] = control
+        signals.become_program()
         os.execvp(arguments[0], arguments)
     except FileNotFoundError:
         print(f"mltcp: {arguments[0]}: command not found", file=sys.stderr)
@@ -104,13 +111,5 @@ def _start(
         os._exit(_NOT_EXECUTABLE)
 
 
-def _wait(child: int) -> int:
-    """Wait for the child; returns its exit status. SIGTERM is passed on; SIGINT reaches it from the terminal."""
-    former = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
-    former[signal.SIGTERM] = signal.signal(signal.SIGTERM, lambda number, _: os.kill(child, number))
-    try:
-        _, status = os.waitpid(child, 0)
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+def _exit_status(status: int) -> int:
     return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
