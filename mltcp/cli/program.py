@@ -12,7 +12,7 @@ from mltcp.cli.signal_forwarding import SignalForwarding
 from mltcp.core.errors import UsageError
 from mltcp.daemon.client.client import INSTANCE, NoDaemonError, Registration
 from mltcp.daemon.client.membership import Membership
-from mltcp.ebpf.cgroups import entered_cgroup, job_cgroup_name
+from mltcp.ebpf.cgroups import entered_cgroup, job_cgroup_name, try_cgroup
 from mltcp.ebpf.congestion_controls import CONTROLS, Controls, require_root
 from mltcp.ebpf.jobs import attached, check_name
 from mltcp.ebpf.layout import KernelJob
@@ -39,6 +39,7 @@ def run(program: Program, job: KernelJob, control: str, controls: Controls | Non
     require_root("mltcp run")
     check_name(job.name)
     account = _account(program.user)
+    try_cgroup()
     if control in CONTROLS and controls.load([control]):
         print(f"mltcp: loaded {control}", file=sys.stderr)
     with SignalForwarding() as signals, attached(job, control, controls) as place:
@@ -94,7 +95,7 @@ def _start(
     try:
         # Joined before exec, so that the program opens no socket outside the cgroup.
         if cgroup is not None:
-            (cgroup / "cgroup.procs").write_text(str(os.getpid()))
+            _join(cgroup)
         if account is not None:
             os.initgroups(account.pw_name, account.pw_gid)
             os.setgid(account.pw_gid)
@@ -109,6 +110,14 @@ def _start(
     except OSError as error:
         print(f"mltcp: {arguments[0]}: {error.strerror}", file=sys.stderr)
         os._exit(_NOT_EXECUTABLE)
+
+
+def _join(cgroup: Path) -> None:
+    try:
+        (cgroup / "cgroup.procs").write_text(str(os.getpid()))
+    except OSError as error:
+        print(f"mltcp: the program cannot be put into {cgroup}: {error.strerror}", file=sys.stderr)
+        os._exit(1)
 
 
 def _exit_status(status: int) -> int:

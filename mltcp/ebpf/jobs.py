@@ -7,7 +7,7 @@ import re
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -73,6 +73,7 @@ def attached(job: KernelJob, control: str, controls: Controls | None = None) -> 
 
     Raises:
         UsageError: the control is not available.
+        NotAvailableError: no cgroup can be made below that of this process.
     """
     controls = controls or Controls()
     if control not in available():
@@ -80,12 +81,13 @@ def attached(job: KernelJob, control: str, controls: Controls | None = None) -> 
     remove_stale(controls)
     ours = controls.takes_jobs(control)
     number = enter_job(job, controls) if ours else 0
-    path = make_cgroup(owned_cgroup_name(job.name), cgroup_of(os.getpid()))
+    path = make_cgroup(owned_cgroup_name(job.name), cgroup_of())
     try:
         with attached_program(SocketSettings(number, control), path, controls):
             yield Attached(number, job.name, path)
     finally:
-        remove_cgroup(path)
+        with suppress(OSError):  # the program may have made cgroups below; the next run removes it
+            remove_cgroup(path)
         remove_parent_cgroup()
         if ours:
             _leave_job(number, controls)

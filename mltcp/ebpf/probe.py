@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mltcp.core.errors import MltcpError
 from mltcp.ebpf import libbpf
+from mltcp.ebpf.cgroups import try_cgroup
 from mltcp.ebpf.congestion_controls import CONTROLS, available, control_object
 from mltcp.ebpf.kernel_fit import missing
 from mltcp.ebpf.mounts import BPFFS, cgroup_root, mounted
@@ -26,6 +27,8 @@ _QDISCS = {
     "fq_codel": "CONFIG_NET_SCH_FQ_CODEL",
 }
 _CLONE_NEWNET = 0x40000000
+_RUN = Path("/run")
+"""The directory of the lock that loading takes."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Finding:
 def probe() -> list[Finding]:
     """Run all checks; a missing requirement does not raise."""
     checks: list[Callable[[], Finding]] = [
-        _kernel, _capabilities, _libbpf, _btf, _struct_ops, _bpffs, _cgroup, _cgroup_bpf,
+        _kernel, _capabilities, _libbpf, _btf, _struct_ops, _bpffs, _runtime_directory, _cgroup, _cgroup_bpf,
     ]  # fmt: skip
     findings = [check() for check in checks] + kernel_fit()
     findings += [_control(source) for source in sorted(set(CONTROLS.values()))]
@@ -123,7 +126,9 @@ def _fit(name: str, source: str, kernel: Path) -> Finding:
 
 def _bpffs() -> Finding:
     if BPFFS in mounted("bpf"):
-        return Finding("bpffs", True, f"mounted at {BPFFS}")
+        writable = os.access(BPFFS, os.W_OK)
+        detail = f"mounted at {BPFFS}" + ("" if writable else ", and cannot be written")
+        return Finding("bpffs", writable, detail, f"mount -o remount,rw {BPFFS}, or run as root")
     supported = any(line.split()[-1] == "bpf" for line in Path("/proc/filesystems").read_text().splitlines())
     detail = (
         f"not mounted; `mltcp load` mounts it at {BPFFS}"
@@ -135,11 +140,16 @@ def _bpffs() -> Finding:
 
 def _cgroup() -> Finding:
     try:
-        return Finding("cgroup v2", True, f"mounted at {cgroup_root()}")
+        return Finding("cgroup v2", True, f"mounted at {cgroup_root()}; this process is in {try_cgroup()}")
     except MltcpError as error:
-        return Finding(
-            "cgroup v2", False, str(error), "mount -t cgroup2 none /sys/fs/cgroup/unified (CONFIG_CGROUPS=y)"
-        )
+        detail, _, remedy = str(error).rpartition("; ")
+        return Finding("cgroup v2", False, detail or remedy, remedy or "CONFIG_CGROUPS=y, mount -t cgroup2")
+
+
+def _runtime_directory() -> Finding:
+    detail = "can be written" if os.access(_RUN, os.W_OK) else "cannot be written"
+    remedy = "mount it writable, or run as root"
+    return Finding(str(_RUN), os.access(_RUN, os.W_OK), detail, remedy)
 
 
 def _cgroup_bpf() -> Finding:
