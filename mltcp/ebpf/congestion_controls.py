@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from mltcp.core import capabilities
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 from mltcp.ebpf import build
 from mltcp.ebpf.flow_watch import FlowWatch
@@ -73,11 +73,8 @@ def control_object(source: str, kernel: Path = RUNNING) -> Path:
 
 
 def require_root(what: str) -> None:
-    """Raise NotAvailableError, which names the capabilities, unless this process is root."""
-    if os.geteuid() != 0:
-        raise NotAvailableError(
-            f"{what} needs root (CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN): run it with sudo"
-        )
+    """Raise NotAvailableError, which names the capabilities, unless this process has those of the kernel mode."""
+    capabilities.require(what)
 
 
 def is_alive(pid: int) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from mltcp.core import capabilities
 from mltcp.core.errors import MltcpError
 from mltcp.ebpf import libbpf
 from mltcp.ebpf.cgroups import try_cgroup
@@ -18,7 +20,6 @@ from mltcp.ebpf.kernel_fit import missing
 from mltcp.ebpf.mounts import BPFFS, cgroup_root, mounted
 
 BTF = Path("/sys/kernel/btf/vmlinux")
-_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38, "CAP_BPF": 39}
 _QDISCS = {
     "htb": "CONFIG_NET_SCH_HTB",
     "tbf": "CONFIG_NET_SCH_TBF",
@@ -59,23 +60,20 @@ def can_run(findings: list[Finding]) -> bool:
 
 def _kernel() -> Finding:
     release = platform.release()
-    numbers = tuple(int(part) for part in release.split("-")[0].split(".")[:2])
+    found = re.match(r"(\d+)(?:\.(\d+))?", release)
     return Finding(
         "kernel 5.15 or newer",
-        numbers >= (5, 15),
+        found is not None and (int(found[1]), int(found[2] or 0)) >= (5, 15),
         release,
         "a newer kernel; pacing over tc works on older ones",
     )
 
 
 def _capabilities() -> Finding:
-    status = dict(
-        line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line
-    )
-    effective = int(status["CapEff"], 16)
-    missing = [name for name, bit in _CAPABILITIES.items() if not effective >> bit & 1]
-    detail = f"missing {', '.join(missing)}" if missing else ", ".join(_CAPABILITIES)
-    return Finding("capabilities", not missing, detail, "run as root")
+    lacking = capabilities.missing(capabilities.KERNEL_MODE)
+    needed = ", ".join(capabilities.NAMES[number] for number in capabilities.KERNEL_MODE)
+    detail = f"missing {', '.join(lacking)}" if lacking else needed
+    return Finding("capabilities", not lacking, detail, "run as root")
 
 
 def _libbpf() -> Finding:
@@ -126,7 +124,7 @@ def _fit(name: str, source: str, kernel: Path) -> Finding:
 
 def _bpffs() -> Finding:
     if BPFFS in mounted("bpf"):
-        writable = os.access(BPFFS, os.W_OK)
+        writable = _is_writable(BPFFS)
         detail = f"mounted at {BPFFS}" + ("" if writable else ", and cannot be written")
         return Finding("bpffs", writable, detail, f"mount -o remount,rw {BPFFS}, or run as root")
     supported = any(line.split()[-1] == "bpf" for line in Path("/proc/filesystems").read_text().splitlines())
@@ -147,9 +145,13 @@ def _cgroup() -> Finding:
 
 
 def _runtime_directory() -> Finding:
-    detail = "can be written" if os.access(_RUN, os.W_OK) else "cannot be written"
-    remedy = "mount it writable, or run as root"
-    return Finding(str(_RUN), os.access(_RUN, os.W_OK), detail, remedy)
+    writable = _is_writable(_RUN)
+    detail = "can be written" if writable else "cannot be written"
+    return Finding(str(_RUN), writable, detail, "mount it writable, or run as root (CAP_DAC_OVERRIDE)")
+
+
+def _is_writable(directory: Path) -> bool:
+    return os.access(directory, os.W_OK, effective_ids=True)
 
 
 def _cgroup_bpf() -> Finding:
@@ -162,7 +164,7 @@ def _cgroup_bpf() -> Finding:
 def _control(source: str) -> Finding:
     """Let the kernel verify and load an object, without registering it."""
     need = f"the kernel takes {source}.bpf.o"
-    if os.geteuid() != 0:
+    if capabilities.missing((capabilities.CAP_BPF, capabilities.CAP_PERFMON)):
         return Finding(need, False, "not tried", "run as root")
     try:
         with libbpf.BpfObject.open(control_object(source)) as opened:
@@ -185,7 +187,7 @@ def _own_dctcp() -> Finding:
 
 def _qdiscs() -> list[Finding]:
     """The qdiscs of the lab and of pacing, tried on the loopback interface of a temporary network namespace."""
-    if os.geteuid() != 0:
+    if capabilities.missing((capabilities.CAP_NET_ADMIN, capabilities.CAP_SYS_ADMIN)):
         return [
             Finding(f"qdisc {kind}", False, "not tried", "run as root", required=False) for kind in _QDISCS
         ]

@@ -10,12 +10,12 @@ import ctypes
 import os
 from pathlib import Path
 
+from mltcp.core.capabilities import KERNEL_MODE
 from mltcp.core.errors import MltcpError
 
 _VERSION_3 = 0x20080522
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
-_CAP_NET_ADMIN, _CAP_PERFMON, _CAP_BPF = 12, 38, 39
-KEPT = (_CAP_NET_ADMIN, _CAP_PERFMON, _CAP_BPF)
+KEPT = KERNEL_MODE
 
 
 class _Header(ctypes.Structure):
@@ -49,17 +49,6 @@ def drop() -> None:
         data[word].permitted |= 1 << bit
     _check(_libc.capset(ctypes.byref(header), ctypes.byref(data)), "capabilities cannot be given up")
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "new privileges cannot be ruled out")
-
-
-def effective() -> frozenset[int]:
-    """The capabilities that this thread has now."""
-    status = Path(f"/proc/self/task/{_thread()}/status").read_text()
-    bits = int(next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), 16)
-    return frozenset(number for number in range(64) if bits >> number & 1)
-
-
-def _thread() -> int:
-    return int(_libc.gettid())
 
 
 def _last_capability() -> int:
