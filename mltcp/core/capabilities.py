@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mltcp.core.errors import NotAvailableError
 
-CAP_NET_ADMIN, CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF = 12, 21, 38, 39
+CAP_SETPCAP, CAP_NET_ADMIN, CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF = 8, 12, 21, 38, 39
 
 NAMES = {
     CAP_NET_ADMIN: "CAP_NET_ADMIN",

@@ -9,6 +9,9 @@ from contextlib import suppress
 
 import pytest
 
+from mltcp.ebpf import build
+from mltcp.ebpf.congestion_controls import SOURCES
+from mltcp.ebpf.libbpf import ALLOW_MULTI, ALLOW_OVERRIDE, BpfObject, cgroup_programs, library
 from mltcp.ebpf.mounts import cgroup_root
 from tests.lab.daemons import daemon_in
 
@@ -156,3 +159,24 @@ def test_with_a_daemon_in_a_private_cgroup_namespace(step, namespace):
         environment = {**os.environ, "MLTCP_DAEMON": str(daemon.socket)}
         process = started(["unshare", "--cgroup", *run], step, env=environment)
         assert cgroup_of_program(process).startswith(below(step))
+
+
+@pytest.mark.parametrize("flags", [0, ALLOW_OVERRIDE, ALLOW_MULTI])
+def test_another_program_that_allows_none_below_is_named(step, flags):
+    directory = os.open(step.parent, os.O_RDONLY)
+    with BpfObject.open(build.compiled(SOURCES / "attach.bpf.c")) as other:
+        other.load()
+        program = other.program("mltcp_attach")
+        assert library().bpf_prog_attach(program, directory, 3, flags) == 0
+        try:
+            (number,) = cgroup_programs(directory).ids
+            if flags:
+                cgroup_of_program(started(RUN, step))
+            else:
+                told = refused(RUN, step)
+                assert (
+                    f"({number} mltcp_attach) is attached to cgroup {step.parent} and allows no other" in told
+                )
+        finally:
+            library().bpf_prog_detach2(program, directory, 3)
+            os.close(directory)

@@ -10,12 +10,12 @@ import ctypes
 import os
 from pathlib import Path
 
-from mltcp.core.capabilities import KERNEL_MODE
+from mltcp.core import capabilities
 from mltcp.core.errors import MltcpError
 
 _VERSION_3 = 0x20080522
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
-KEPT = KERNEL_MODE
+KEPT = capabilities.KERNEL_MODE
 
 
 class _Header(ctypes.Structure):
@@ -39,8 +39,10 @@ def drop() -> None:
     Raises:
         MltcpError: the kernel refuses.
     """
+    # What may not reduce the bounding set (no CAP_SETPCAP) gains nothing from it, since new privileges are ruled out.
+    reducible = capabilities.CAP_SETPCAP in capabilities.effective()
     for capability in range(_last_capability() + 1):
-        if capability not in KEPT:
+        if capability not in KEPT and reducible:
             _check(_libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0), "the bounding set cannot be reduced")
     header, data = _Header(_VERSION_3, 0), (_Data * 2)()
     for capability in KEPT:

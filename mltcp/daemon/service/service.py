@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mltcp.core.errors import MltcpError
+from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.core.signals import ENDING_SIGNALS, stop_signals
 from mltcp.daemon.descriptors.workers import DescriptorWorkers
 from mltcp.daemon.jobs.attachments import Attachments
@@ -59,6 +59,8 @@ def serve(configuration: Configuration) -> None:
         MltcpError: another daemon runs.
     """
     require_root("mltcp daemon")
+    if os.geteuid() != 0:
+        raise NotAvailableError("mltcp daemon: expected user root, who owns its journal, pins and cgroups")
     stop = _Stop()
     with stop_signals(stop.request, signals=ENDING_SIGNALS), ExitStack() as stack:
         journal = stack.enter_context(Journal.locked(configuration.journal))
