@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import socket
+import time
 from contextlib import suppress
 from types import TracebackType
 
@@ -19,6 +20,9 @@ _ALL = frozenset(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
 _STOPS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _ANSWER_MS = 2000
+
+ONE_AFTER_THE_OTHER_S = 0.05
+"""How long a signal is waited for that the group gets, too, but not at once."""
 
 
 class SignalForwarding:
@@ -59,6 +63,7 @@ class SignalForwarding:
             number = signal.sigwaitinfo(_ALL).si_signo
             if number != signal.SIGCHLD:
                 self._forward(number, program)
+                self._stop_with_program()
                 continue
             status = self._reap(program)
             if status is not None:
@@ -67,10 +72,13 @@ class SignalForwarding:
     def _forward(self, number: int, program: int) -> None:
         if number in _STOPS or number == signal.SIGCONT:
             self._asked_to_stop = number != signal.SIGCONT
+        if self._witness.has_got(number):
+            return
+        # Slurm's proctrack/linuxproc signals all processes of a task, too, but one after the other.
+        time.sleep(ONE_AFTER_THE_OTHER_S)
         if not self._witness.has_got(number):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(program, number)
-        self._stop_with_program()
 
     def _reap(self, program: int) -> int | None:
         """Take the changes of state of all children; returns the wait status of the program if it has ended."""

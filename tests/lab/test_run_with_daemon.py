@@ -251,10 +251,9 @@ def test_a_signal_reaches_the_program_which_stays_in_its_job(namespace, number):
         process.send_signal(number)
         assert said_by(process) == ["got", str(int(number))]
         assert asked(process) == before
-        assert [job.job for job in client.status().jobs] == ["bert"]
+        until(lambda: [job.job for job in client.status().jobs] == ["bert"])
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=20)
-        assert process.returncode == 128 + signal.SIGTERM
+        assert process.wait(20) == 128 + signal.SIGTERM
 
 
 def test_a_user_who_may_not_connect_is_told_so(namespace):

@@ -12,7 +12,9 @@ import pytest
 
 WRAPPER = """
 import os, sys
+from mltcp.cli import signal_forwarding
 from mltcp.cli.signal_forwarding import SignalForwarding
+signal_forwarding.ONE_AFTER_THE_OTHER_S = 3 if "patient" in sys.argv else 0
 with SignalForwarding() as signals:
     if "early" in sys.argv:
         print("early", flush=True); input()
@@ -74,6 +76,13 @@ def state_of(pid):
         return stat.read().rpartition(")")[2].split()[0]
 
 
+def group_of(pid):
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
 def until_state(pid, *states):
     while state_of(pid) not in states:
         os.sched_yield()
@@ -102,6 +111,19 @@ def test_every_signal_to_the_group_reaches_the_program_once(options):
             assert wrapper.line() == f"got {int(signal.SIGRTMIN)}"
         os.killpg(wrapper.pid, signal.SIGTERM)
         assert wrapper.rest() == ["got 15", "ended 7"]
+
+
+def test_a_signal_to_each_process_of_the_group_reaches_the_program_once():
+    with Wrapper("patient") as wrapper:
+        assert wrapper.line() == "ready"
+        group = [
+            int(name) for name in os.listdir("/proc") if name.isdigit() and group_of(int(name)) == wrapper.pid
+        ]
+        assert len(group) == 3
+        for pid in sorted(group):
+            os.kill(pid, signal.SIGUSR1)
+        os.kill(wrapper.pid, signal.SIGTERM)
+        assert wrapper.rest() == [f"got {int(signal.SIGUSR1)}", "got 15", "ended 7"]
 
 
 def test_a_signal_before_the_program_has_begun_is_forwarded_to_it():
