@@ -35,7 +35,7 @@ def cgroup_of(pid: int | None = None) -> Path:
         NotAvailableError: there is no cgroup v2, no such process, or its cgroup is not seen here.
     """
     of_whom = f"the cgroup of {'this process' if pid is None else f'process {pid}'}"
-    path = path_of_cgroup(_name_of(pid, of_whom))
+    path = _seen_at(_name_of(pid, of_whom))
     if pid is None and not _has_process(path, os.getpid()):
         raise NotAvailableError(f"{of_whom} is not seen at {path}: {_MOUNT_IT}")
     return path
@@ -60,7 +60,7 @@ def _has_process(path: Path, pid: int, unknown: bool = True) -> bool:
         return unknown and error.errno == errno.EOPNOTSUPP  # a threaded cgroup lists no processes
 
 
-def path_of_cgroup(name: str) -> Path:
+def _seen_at(name: str) -> Path:
     """The directory of a cgroup that /proc/PID/cgroup calls `name` for this process.
 
     Raises:
@@ -93,8 +93,18 @@ def _namespace_root(top: Path) -> Path:
     raise NotAvailableError(f"the root of the cgroup namespace is not seen at {top}: {_MOUNT_IT}")
 
 
+def path_of_cgroup(name: str) -> Path:
+    """The directory of a cgroup, of its name as from `name_of_cgroup`.
+
+    Raises:
+        NotAvailableError: there is no cgroup v2, or the mount does not show this cgroup.
+    """
+    mount = cgroup_mount()
+    return mount.path / name.lstrip("/") if shows_all_cgroups(mount) else _seen_at(name)
+
+
 def name_of_cgroup(path: Path) -> str:
-    """The name of a cgroup as in /proc/PID/cgroup, of its directory.
+    """The name of a cgroup below the root of the hierarchy, as in /proc/PID/cgroup on the host, of its directory.
 
     Raises:
         UsageError: it is not a directory below the root of the cgroup v2 hierarchy.
@@ -108,8 +118,10 @@ def name_of_cgroup(path: Path) -> str:
         raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     if not resolved.is_dir() or root not in resolved.parents:
         raise UsageError(f"{path}: expected the directory of a cgroup below {mount.path}")
-    # The daemon reads the name in its own cgroup namespace, which is the first one unless it is in this one.
-    above = [] if shows_all_cgroups(mount) else [part for part in _parts(mount.root) if part != ".."]
+    # In a cgroup namespace that shows no more than its own cgroups, this is the name below that namespace's root.
+    above = [] if shows_all_cgroups(mount) else _parts(mount.root)
+    if ".." in above:
+        raise NotAvailableError(f"the name of cgroup {path} is not seen at {mount.path}: {_MOUNT_IT}")
     return "/" + "/".join([*above, *resolved.relative_to(root).parts])
 
 

@@ -93,6 +93,28 @@ def test_with_a_process_namespace_whose_proc_is_that_around_it(step):
     assert out[3:].startswith(below(step)), told
 
 
+NAMED = """
+from mltcp.core.errors import MltcpError
+from mltcp.ebpf.cgroups import cgroup_of, name_of_cgroup, path_of_cgroup
+try:
+    print(name_of_cgroup(cgroup_of()) if path_of_cgroup(name_of_cgroup(cgroup_of())) == cgroup_of() else "differs")
+except MltcpError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("namespaces", [[], ["unshare", "--cgroup"]])
+@pytest.mark.parametrize("mounted", ["all", "part"])
+def test_a_cgroup_has_the_name_of_the_host_or_none(step, namespaces, mounted):
+    script = ":" if mounted == "all" else f"mount --bind '{step.parent}' {cgroup_root()}"
+    process = started([*namespaces, *with_mounts(script, sys.executable, "-c", NAMED)], step)
+    out, told = process.communicate()
+    if namespaces and mounted == "part":
+        assert "the name of cgroup" in out
+    else:
+        assert out == f"/{step.relative_to(cgroup_root())}\n", told
+
+
 @pytest.mark.parametrize("control", ["reno", "mltcp_reno"])
 def test_where_its_cgroup_is_not_mounted_it_refuses(step, control):
     elsewhere = cgroup_root() / f"elsewhere-{uuid.uuid4().hex[:8]}"
@@ -155,9 +177,8 @@ def test_a_program_that_leaves_cgroups_of_its_own_ends_with_its_status(step):
 
 def test_with_a_daemon_in_a_private_cgroup_namespace(step, namespace):
     with daemon_in(namespace) as daemon:
-        run = [*RUN[:5], "mltcp_reno", *RUN[6:]]
         environment = {**os.environ, "MLTCP_DAEMON": str(daemon.socket)}
-        process = started(["unshare", "--cgroup", *run], step, env=environment)
+        process = started(["unshare", "--cgroup", *RUN], step, env=environment)
         assert cgroup_of_program(process).startswith(below(step))
 
 
