@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mltcp.cli.signal_forwarding import SignalForwarding
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import NotAvailableError, UsageError
 from mltcp.daemon.client.client import INSTANCE, NoDaemonError, Registration
 from mltcp.daemon.client.membership import Membership
 from mltcp.ebpf.cgroups import entered_cgroup, job_cgroup_name, try_cgroup
@@ -89,7 +89,10 @@ def _start(
     signals: SignalForwarding,
 ) -> int:
     """Start the program, in `cgroup` unless it inherits that of this process; returns its pid."""
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError as error:
+        raise NotAvailableError(f"the program cannot be started: {error.strerror}") from None
     if child:
         return child
     try:

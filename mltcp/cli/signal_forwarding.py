@@ -16,6 +16,8 @@ import time
 from contextlib import suppress
 from types import TracebackType
 
+from mltcp.core.errors import NotAvailableError
+
 _ALL = frozenset(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
 _STOPS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -28,14 +30,21 @@ ONE_AFTER_THE_OTHER_S = 0.05
 class SignalForwarding:
     """Holds back all signals to this process while the context lasts, for `wait` to forward.
 
-    Those that come when there is no program, before or after it, have no effect.
+    Those that come after the end of the program have no effect.
+
+    Raises:
+        NotAvailableError: this user or cgroup may have no more processes.
     """
 
     def __enter__(self) -> SignalForwarding:
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
         # Children of a process that ignores it cannot be waited for.
         self._on_child = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self._witness = _Witness()
+        try:
+            self._witness = _Witness()
+        except OSError as error:
+            self._restore()
+            raise NotAvailableError(f"no process can be started: {error.strerror}") from None
         self._asked_to_stop = self._program_is_stopped = False
         return self
 
@@ -43,6 +52,9 @@ class SignalForwarding:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._witness.close()
+        self._restore()
+
+    def _restore(self) -> None:
         while signal.sigtimedwait(_ALL, 0) is not None:
             pass
         signal.signal(signal.SIGCHLD, self._on_child)
@@ -108,8 +120,8 @@ class _Witness:
     """A process of this process group that gets the signals for the group, and none of those for this process alone."""
 
     def __init__(self) -> None:
-        self._socket, remote = socket.socketpair()
         self._came: set[int] = set()
+        self._socket, remote = socket.socketpair()
         self._pid = os.fork()
         if self._pid == 0:
             try:

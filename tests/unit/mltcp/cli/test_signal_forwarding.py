@@ -1,5 +1,6 @@
 """Signals to a process that runs a program: each reaches the program once, and the process outlives it."""
 
+import errno
 import os
 import pty
 import re
@@ -9,6 +10,9 @@ import sys
 import textwrap
 
 import pytest
+
+from mltcp.cli.signal_forwarding import SignalForwarding
+from mltcp.core.errors import NotAvailableError
 
 WRAPPER = """
 import os, sys
@@ -220,3 +224,14 @@ def test_an_interrupt_from_the_terminal_reaches_the_program_once():
             output += stream.read(1000)
     os.waitpid(pid, 0)
     assert re.findall(rb"got (\d+)", output) == [b"2", b"3", b"15"]
+
+
+def test_where_no_process_can_be_started_it_says_so_and_holds_no_signals(monkeypatch):
+    def refuse():
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", refuse)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with pytest.raises(NotAvailableError, match="no process can be started: "), SignalForwarding():
+        pass
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
