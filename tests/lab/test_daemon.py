@@ -488,3 +488,39 @@ def test_ten_jobs_of_eight_flows_paced_every_ten_milliseconds():
     found = load(PACED + "interval = 0.01\n", 10, 8, seconds=3.0, moving=True)
     assert found["jobs_seen"] == 10
     assert found["cpu_share"] < 0.25
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGRTMIN]
+)
+def test_whatever_ends_it_its_changes_are_undone(namespace, number):
+    before = tc(namespace, "qdisc", "show")
+    with daemon_in(namespace, PACED) as daemon:
+        assert tc(namespace, "qdisc", "show") != before
+        assert daemon.stop(number) == 0
+        assert "ending, because of " in daemon.log
+    assert tc(namespace, "qdisc", "show") == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_no_second_signal_keeps_it_from_undoing_its_changes(namespace, number):
+    before = tc(namespace, "qdisc", "show")
+    with daemon_in(namespace, PACED) as daemon:
+        daemon.process.send_signal(signal.SIGTERM)
+        while daemon.process.poll() is None:  # at every moment of its end
+            daemon.process.send_signal(number)
+            time.sleep(0.001)
+        # Once all is undone, a signal may still end the interpreter.
+        assert daemon.process.returncode in (0, -number)
+    assert tc(namespace, "qdisc", "show") == before
+
+
+def test_a_signal_while_it_starts_undoes_what_it_has_done(namespace):
+    before = tc(namespace, "qdisc", "show")
+    with daemon_in(namespace, PACED) as daemon:
+        daemon.stop()
+        process = daemon.start(answers=False)
+        until(lambda: tc(namespace, "qdisc", "show") != before)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert tc(namespace, "qdisc", "show") == before

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mltcp.core.errors import MltcpError
-from mltcp.core.signals import stop_signals
+from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.core.signals import ENDING_SIGNALS, stop_signals
 from mltcp.daemon.descriptors.workers import DescriptorWorkers
 from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.job import Mechanism
@@ -55,7 +55,7 @@ COUNT_S = 1.0
 
 
 def serve(configuration: Configuration) -> None:
-    """Run the daemon until SIGTERM or SIGINT, then undo its changes to the host.
+    """Run the daemon until a signal ends it, then undo its changes to the host, which no further signal interrupts.
 
     Raises:
         NotAvailableError: not root, or the host lacks something.
@@ -63,15 +63,18 @@ def serve(configuration: Configuration) -> None:
         MltcpError: another daemon runs.
     """
     require_root("mltcp daemon")
+    if os.geteuid() != 0:
+        raise NotAvailableError("mltcp daemon: expected user root, who owns its journal and cgroups")
     configuration = replace(configuration, interfaces=kernel_names(configuration.interfaces))
-    with ExitStack() as stack:
+    stop = _Stop()
+    with stop_signals(stop.request, signals=ENDING_SIGNALS), ExitStack() as stack:
         stack.callback(release)
         journal = stack.enter_context(Journal.locked(configuration.journal))
         stack.callback(_restore, journal)
         _restore_leftovers(journal, configuration)
         daemon = _Daemon(configuration, journal)
         stack.callback(daemon.close)
-        asyncio.run(daemon.run())
+        asyncio.run(daemon.run(stop))
 
 
 def _restore(journal: Journal) -> None:
@@ -85,6 +88,30 @@ def _restore_leftovers(journal: Journal, configuration: Configuration) -> None:
         journal, keep_interfaces=configuration.interfaces, keep_controls=configuration.controls
     ):
         _log.info("left by a daemon that was killed: %s", line)
+
+
+class _Stop:
+    """The request to end, which a signal may make before there is an event loop, and after it."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._wake: Callable[[], object] | None = None
+
+    def request(self, number: int) -> None:
+        """Make the request, in a signal handler; only the first one counts."""
+        self._number = self._number or number
+        if self._wake is not None:
+            self._wake()
+
+    async def wait(self) -> None:
+        """Return once the request has been made."""
+        loop, made = asyncio.get_running_loop(), asyncio.Event()
+        self._wake = partial(loop.call_soon_threadsafe, made.set)
+        if not self._number:
+            await made.wait()
+        self._wake = None
+        known = self._number in set(signal.Signals)
+        _log.info("ending, because of %s", signal.Signals(self._number).name if known else self._number)
 
 
 class _Daemon:
@@ -214,18 +241,10 @@ class _Daemon:
 
     # -- running -----------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT."""
-        loop = asyncio.get_running_loop()
-        stopped = asyncio.Event()
-
-        def stop(number: signal.Signals) -> None:
-            _log.info("ending, because of %s", number.name)
-            stopped.set()
-
-        with stop_signals(stop, loop):
-            self._start(loop)
-            await stopped.wait()
+    async def run(self, stop: _Stop) -> None:
+        """Serve until the request to stop."""
+        self._start(asyncio.get_running_loop())
+        await stop.wait()
         _notify("STOPPING=1")
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
