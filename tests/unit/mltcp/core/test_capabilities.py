@@ -10,11 +10,12 @@ from mltcp.core.errors import NotAvailableError
 @pytest.mark.parametrize(
     ("present", "lacking"),
     [
-        ({CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON}, []),
+        ({CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, CAP_SYS_ADMIN}, []),
+        ({CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON}, ["CAP_SYS_ADMIN"]),
         ({CAP_SYS_ADMIN, CAP_NET_ADMIN}, []),
         ({CAP_SYS_ADMIN}, ["CAP_NET_ADMIN"]),
-        ({CAP_BPF}, ["CAP_NET_ADMIN", "CAP_PERFMON"]),
-        (set(), ["CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON"]),
+        ({CAP_BPF}, ["CAP_NET_ADMIN", "CAP_PERFMON", "CAP_SYS_ADMIN"]),
+        (set(), ["CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON", "CAP_SYS_ADMIN"]),
     ],
 )
 def test_which_are_missing_for_the_kernel_mode(monkeypatch, present, lacking):
