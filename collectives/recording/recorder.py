@@ -133,6 +133,7 @@ class Recorder:
 
     def add(self, operation: InFlightOperation | AwaitedOperation) -> None:
         """Record an operation that needs no preparation; from outside only while `attends` is not set."""
+        # Without a lock: the list is only ever changed in place, so that no operation is appended to a former one.
         self._open.append(operation)
         if len(self._open) > LARGEST_ITERATION:
             self._forget_excess(LARGEST_ITERATION // 2)
@@ -151,19 +152,26 @@ class Recorder:
 
     def _consult(self, name: str, nbytes: int) -> None:
         """Ask the detector about an operation; searches take long, and so run on the completion thread."""
-        detector = self._detector
-        if not detector.following:
+        if not self._detector.following:
             self._unsearched += 1
             if self._unsearched >= self._search_every and not self._searching:
                 self._search_soon()
             return
-        count = self._before_open + len(self._open)
+        with self._lock:
+            begins = self._follow(name, nbytes)
+        if begins:
+            self._tell_start()
+
+    def _follow(self, name: str, nbytes: int) -> bool:
+        """Compare an operation with the pattern; whether an iteration begins with it."""
+        detector = self._detector
+        # Beside this operation, those of other threads that are about to be added.
+        count = max(self._before_open + len(self._open), self._followed)
         if self._followed < count:
             # An operation was held back by a hook while a search found the pattern without it.
-            with self._lock:
-                self._catch_up(self._followed)
-            if not detector.following:
-                return
+            self._catch_up(self._followed)
+        if not detector.following:
+            return False
         last = self._last
         since_ns = monotonic_ns() if last is None else (last.completed_ns or last.submitted_ns)
         boundaries = detector.follow((name, nbytes), count, since_ns)
@@ -172,9 +180,8 @@ class Recorder:
             self._search_every, self._unsearched = _FIRST_SEARCH, 0
         elif boundaries:
             # Read here: when the completion thread has read, this operation would be on its way.
-            with self._lock:
-                self._cut(boundaries, since_ns, read=self._acked.read)
-            self._tell_start()
+            self._cut(boundaries, since_ns, read=self._acked.read)
+        return bool(boundaries)
 
     def _search_soon(self) -> None:
         """Have the completion thread search, unless that would take too large a share of a busy loop's time."""
@@ -235,9 +242,12 @@ class Recorder:
     def _forget_excess(self, kept: int) -> None:
         """Drop all but the last `kept` operations since the last boundary."""
         with self._lock:
-            excess = max(0, len(self._open) - kept)
-            del self._open[:excess]
-            self._before_open += excess
+            self._forget(max(0, len(self._open) - kept))
+
+    def _forget(self, excess: int) -> None:
+        """Drop the first operations since the last boundary."""
+        del self._open[:excess]
+        self._before_open += excess
 
     # -- iterations ----------------------------------------------------------------------------------------------------
 
@@ -262,7 +272,7 @@ class Recorder:
         if self._finished:
             earlier = [operation for each in self._finished for operation in each.operations]
             self._started_ns = self._finished[0].started_ns
-            self._open = earlier + self._open
+            self._open[:0] = earlier
             self._before_open -= len(earlier)
             self._finished.clear()
         self._number = 0
@@ -276,12 +286,11 @@ class Recorder:
             if self._inside:
                 return False
             now_ns = monotonic_ns()
-            count = self._before_open + len(self._open)
-            self._detector.mark(count, now_ns)
+            excess = len(self._open)
+            self._detector.mark(self._before_open + excess, now_ns)
             self._attend_or_not()
             self._inside = True
-            self._before_open = count
-            self._open = []
+            self._forget(excess)
             self._started_ns = now_ns
             self._read_soon(None)
         self._tell_start()
@@ -341,8 +350,7 @@ class Recorder:
 
     def _close(self, length: int, ended_ns: int) -> _Finished:
         operations = tuple(self._open[:length])
-        del self._open[:length]
-        self._before_open += length
+        self._forget(len(operations))
         finished = _Finished(self._number, self._started_ns, ended_ns, operations)
         self._finished.append(finished)
         self._number += 1
