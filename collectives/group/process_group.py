@@ -174,10 +174,7 @@ class MltcpProcessGroup(HooksOfBoth):
         inner = self._inner.split_group(new_ranks, *args, **kwargs)
         if inner is None:
             return None
-        group = self._around(inner, before)
-        group._set_group_name(inner.group_name)
-        group._set_group_desc(inner.group_desc)
-        return group
+        return self._around(inner, before)
 
     def merge_remote_group(self, *args: Any, **kwargs: Any) -> ProcessGroup:
         """A new group of this group's ranks and remote ones, if the inner backend supports merging."""
@@ -185,9 +182,12 @@ class MltcpProcessGroup(HooksOfBoth):
         return self._around(self._inner.merge_remote_group(*args, **kwargs), before)
 
     def _around(self, inner: ProcessGroup, before: ProcessSockets) -> MltcpProcessGroup:
-        """Such a group around one that the inner group has made."""
+        """Such a group around one that the inner group has made and named."""
         nccl = nccl_connections(inner, before)
-        return MltcpProcessGroup(inner, self._name, self._recorder, None, nccl, self._admission)
+        group = MltcpProcessGroup(inner, self._name, self._recorder, None, nccl, self._admission)
+        group._set_group_name(inner.group_name)
+        group._set_group_desc(inner.group_desc)
+        return group
 
     def reconfigure(self, opts: Any) -> Any:
         """Connect the group's ranks, of which some may be other processes than before (since torch 2.14)."""
