@@ -76,6 +76,9 @@ class JobTable:
     def __iter__(self) -> Iterator[Job]:
         return iter(list(self._by_number.values()))
 
+    def __contains__(self, job: Job) -> bool:
+        return self._by_number.get(job.number) is job
+
     def __len__(self) -> int:
         return len(self._by_number)
 

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -52,6 +52,7 @@ _log = logging.getLogger("mltcp.daemon")
 TC = "tc"
 MLTCP_LAW = "mltcp_dcqcn"
 COUNT_S = 1.0
+PAUSE_EVERY_S = 0.001
 
 
 def serve(configuration: Configuration) -> None:
@@ -275,8 +276,8 @@ class _Daemon:
             except MltcpError as error:
                 _log.info("a registered cgroup is not attached again: %s", error)
 
-    def _count(self) -> None:
-        self._manager.count()
+    def _count(self) -> Iterator[None]:
+        yield from self._manager.count()
         self._status.all()
 
     def close(self) -> None:
@@ -294,10 +295,17 @@ class _Daemon:
 
 
 class _Periodic:
-    """Calls a function at a fixed period. Missed periods are skipped; a call that fails is made again."""
+    """Calls a function at a fixed period. Missed periods are skipped; a call that fails is made again.
+
+    A function that yields is continued after what else there is to do, each time for about a millisecond.
+    """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, name: str, period_s: float, act: Callable[[], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        name: str,
+        period_s: float,
+        act: Callable[[], Iterator[None] | None],
     ) -> None:
         self._loop = loop
         self._name = name
@@ -309,9 +317,12 @@ class _Periodic:
         """Make the first call one period from now."""
         self._loop.call_at(self._loop.time() + self._period_s, self._run, self._loop.time() + self._period_s)
 
-    def _run(self, due_s: float) -> None:
+    def _run(self, due_s: float, rest: Iterator[None] | None = None) -> None:
         try:
-            self._act()
+            rest = rest or self._act()
+            if rest is not None and self._pauses(rest):
+                self._loop.call_soon(self._run, due_s, rest)
+                return
             self._failed = False
         except Exception as error:
             # Logged once, not in every period.
@@ -321,6 +332,11 @@ class _Periodic:
             self._failed = True
         due_s = max(due_s + self._period_s, self._loop.time())
         self._loop.call_at(due_s, self._run, due_s)
+
+    def _pauses(self, rest: Iterator[None]) -> bool:
+        """Continue until it is time to pause; False if all is done."""
+        until_s = self._loop.time() + PAUSE_EVERY_S
+        return any(self._loop.time() >= until_s for _ in rest)
 
 
 def _notify(state: str) -> None:
