@@ -139,8 +139,9 @@ def _cgroup() -> Finding:
     try:
         return Finding("cgroup v2", True, f"mounted at {cgroup_root()}; this process is in {try_cgroup()}")
     except MltcpError as error:
-        detail, _, remedy = str(error).rpartition("; ")
-        return Finding("cgroup v2", False, detail or remedy, remedy or "CONFIG_CGROUPS=y, mount -t cgroup2")
+        detail, _, remedy = str(error).partition("; ")
+        mount = "mount -t cgroup2 none /sys/fs/cgroup/unified (CONFIG_CGROUPS=y)"
+        return Finding("cgroup v2", False, detail, remedy or mount)
 
 
 def _cgroup_bpf() -> Finding:

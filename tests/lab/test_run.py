@@ -128,3 +128,18 @@ def test_as_process_1_it_reaps_orphans_and_is_ended_by_a_signal_to_it():
     )
     assert done.returncode == 143
     assert job_cgroups() == []
+
+
+@pytest.mark.parametrize("inner", [["unshare", "--pid", "--fork", "--mount-proc"], []], ids=["there", "here"])
+def test_a_run_of_another_process_namespace_does_not_remove_its_cgroup(inner):
+    outer = [] if inner else ["unshare", "--pid", "--fork", "--mount-proc"]
+    command = [*MLTCP, "run", "--job", "tested", *RENO, "--", "sh", "-c", "echo started; read line"]
+    with subprocess.Popen(
+        [*inner, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout.readline() == "started\n"
+        (cgroup,) = job_cgroups()
+        subprocess.run([*outer, *MLTCP, "run", "--job", "other", *RENO, "--", "true"], check=True)
+        assert job_cgroups() == [cgroup]
+        running.communicate("\n")
+    assert job_cgroups() == []
