@@ -222,6 +222,8 @@ def _sent(cell: Cell, sender: subprocess.Popen[str], watch: _Watch) -> Iterator[
         watch.iteration_ended()
         found = json.loads(line)
         yield SentIteration(**{**found, "busy": tuple(found["busy"])})
+    sender.stdin.write("end\n")
+    sender.stdin.close()
     sender.wait(_END_S)
 
 

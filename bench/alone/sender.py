@@ -1,7 +1,8 @@
 """The sending end of a job alone: pauses, sends its bytes over its flows, and waits until they have been received.
 
 ``python -m bench.alone.sender`` with one JSON argument (`SenderTask`) writes one line of JSON an iteration
-(`SentIteration`). It begins with a line on standard input: whoever starts it has put it into its cgroup by then.
+(`SentIteration`). It begins with a line on standard input, when it is in its cgroup, and ends with another one: with
+the last connection of a job the kernel ends its iteration.
 """
 
 from __future__ import annotations
@@ -97,6 +98,9 @@ def _send(task: SenderTask) -> None:
     os.sched_setaffinity(0, {task.processor})
     connections = [_connect(task) for _ in range(task.flows)]
     _Sender(task, connections).run()
+    sys.stdin.readline()
+    for connection in connections:
+        connection.close()
 
 
 def _connect(task: SenderTask) -> socket.socket:
@@ -136,7 +140,6 @@ class _Sender:
             if not connection.recv(1):
                 raise OSError("the receiver is gone")
             self._barrier.wait()
-        connection.close()
 
     def _between(self) -> None:
         """Run by the last flow to arrive, while the others wait: count the iteration, and pause."""
