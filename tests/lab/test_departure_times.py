@@ -383,7 +383,8 @@ def test_a_raised_rate_frees_the_flows_soon_and_no_packet_overtakes_another(fq, 
                 pacing.close()
                 return again
 
-        assert namespaces.inside(link.here, act) == 0
+        # A packet that overtakes another costs the 45 segments of that; a probe for a lost tail, now and then, one.
+        assert namespaces.inside(link.here, act) < 20
 
 
 def _segments_sent_again():

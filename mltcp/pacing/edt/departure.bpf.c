@@ -123,7 +123,8 @@ int departure(struct __sk_buff *packet)
 	next = take_turn(job, *rate, packet->wire_len, now);
 	/* TCP may have set a later one, by its own pacing. */
 	next = in_order(packet, job, next > packet->tstamp ? next : packet->tstamp);
-	if (next > now && next > packet->tstamp)
+	/* One that is past is set, too, where there is another: fq sorts a flow by it. Without one fq takes the present. */
+	if (next > packet->tstamp && (next > now || packet->tstamp))
 		packet->tstamp = next;
 	return TC_ACT_UNSPEC;
 }
