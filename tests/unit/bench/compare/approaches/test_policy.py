@@ -29,7 +29,8 @@ def test_modifiers(text, aggressiveness, action):
 
 
 def test_an_entry_of_the_kernels_map_has_the_action_of_its_shape():
-    acts = KernelJob.unpack(KernelJob("job", REMAINING).pack()).acts
+    job = KernelJob("job", REMAINING)
+    acts = KernelJob.unpack(job.pack_terms(), job.pack_state(1)).acts
     assert acts.start is Start.PROBE
     assert (acts.decrease, acts.increase, acts.reference_s) == pytest.approx((1, 4, 0.1), abs=1e-5)
 
