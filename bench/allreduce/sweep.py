@@ -15,6 +15,8 @@ from functools import cache
 import torch
 import torch.distributed as dist
 
+from collectives.group.torch_version import all_gather_single, reduce_scatter_single
+
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 TYPES = {"float": torch.float32, "double": torch.float64, "int32": torch.int32, "int64": torch.int64}
 _BLOCKS = 7
@@ -182,9 +184,9 @@ class _Work:
         elif self.operation == "broadcast":
             dist.broadcast(self.large, 0, group=group)
         elif self.operation == "all_gather":
-            dist.all_gather_single(self.large_out, self.small, group=group)
+            all_gather_single(self.large_out, self.small, group=group)
         elif self.operation == "reduce_scatter":
-            dist.reduce_scatter_single(self.small, self.large, group=group)
+            reduce_scatter_single(self.small, self.large, group=group)
         else:
             dist.all_to_all_single(self.large_out, self.large, group=group)
 

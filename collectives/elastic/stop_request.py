@@ -21,7 +21,7 @@ class StopRequest:
         self._parent = os.getppid() if LAUNCHED in os.environ else None
         self.signalled_ns: int | None = None
 
-    def on_signal(self, number: signal.Signals) -> None:
+    def on_signal(self, number: int) -> None:
         """Note a signal; a second interrupt from a terminal is not held back."""
         if self.signalled_ns is not None and number == signal.SIGINT:
             raise KeyboardInterrupt

@@ -87,7 +87,10 @@ class Gate:
             return
         except BaseException:
             # Interrupted while waiting: the answer is still to come, and would be taken for that to a later request.
-            self._own.channel.shut()
+            # Interrupted while connecting, a thread may have no channel yet.
+            channel = getattr(self._own, "channel", None)
+            if channel is not None:
+                channel.shut()
             self._own.round = None
             raise
         self._passes[operation] = round_

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import functools
 import os
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed import distributed_c10d as c10d
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
     from collectives.group.inner_group import Membership
 
 NAME = "mltcp"
-DEVICES = ["cpu", "cuda"]
 
 
 def register() -> None:
@@ -29,7 +31,8 @@ def register() -> None:
     if not dist.is_available():
         return
     if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=DEVICES)
+        devices = ["cpu", "cuda"] if torch.backends.cuda.is_built() else ["cpu"]
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=devices)
         if is_supported():
             _replace("batch_isend_irecv", _batch_isend_irecv)
             _replace("monitored_barrier", _monitored_barrier)
@@ -57,13 +60,25 @@ def _create(options: Any, pg_options: Any) -> ProcessGroup:
     from collectives.group.inner_group import build_inner
 
     member = _membership(options)
+    if not torch.cuda.is_available():
+        # Known only now: to ask while torch is being imported could take the GPUs from forked children.
+        dist.Backend.backend_capability[NAME] = ["cpu"]
     if not is_supported():
         _tell_not_tried(member.rank)
         return build_inner(member, pg_options)
     connected = not member.enable_reconfigure
-    group = make_group(lambda: build_inner(member, pg_options), options.timeout, NAME, connected)
+    group = make_group(partial(_build, member, pg_options), options.timeout, NAME, connected)
     assert group is not None
     return group
+
+
+def _build(member: Membership, pg_options: Any, beside_others: bool) -> ProcessGroup:
+    """The inner group; one that is made beside others gets a client of the store that does not wait for theirs."""
+    from collectives.group.inner_group import build_inner
+
+    if beside_others and hasattr(member.store, "clone"):
+        member = replace(member, store=member.store.clone())
+    return build_inner(member, pg_options)
 
 
 def _tell_not_tried(rank: int) -> None:
@@ -123,7 +138,7 @@ def _wrapping(helper: Any) -> Any:
             return helper(*args, **kwargs)
         made: list[tuple[Any, Any]] = []
 
-        def build() -> ProcessGroup | None:
+        def build(_: bool) -> ProcessGroup | None:
             made.append(helper(*args, **kwargs))
             plain = made[0][0]
             return plain if type(plain) is ProcessGroup else None
@@ -201,7 +216,7 @@ def _shrink_group(
 
     made: list[Any] = []
 
-    def build() -> ProcessGroup | None:
+    def build(_: bool) -> ProcessGroup | None:
         made.append(original(ranks_to_exclude, group, *args, **kwargs))
         return made[0] if type(made[0]) is ProcessGroup else None
 

@@ -72,7 +72,7 @@ def _manage(connections: Connections) -> None:
     own, settings = job.current(), Settings.from_environment()
     rank, _ = job.own_rank(own.rank)
     if own.membership is not None:
-        daemon.pass_flows(connections, own.membership, rank)
+        daemon.pass_flows(connections, own.membership)
     if own.pacer is not None:
         connections.when_found(own.pacer.add)
     elif not daemon.sets_control(own.membership):

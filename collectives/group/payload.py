@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 from torch import Tensor
@@ -38,17 +40,58 @@ def awaited_bytes(arguments: tuple[Any, ...]) -> int | None:
         return None
 
 
-def by_keyword(kwargs: Mapping[str, Any], position: int) -> Any:
-    """The tensor argument at a position, of a call whose tensors were passed by keyword."""
-    tensors = [value for key, value in kwargs.items() if key not in ("opts", "op", "timeout", "root", "tag")]
-    return tensors[position] if len(tensors) > position else None
+@dataclass(frozen=True)
+class Signature:
+    """Where a collective operation has its arguments, in all of torch's signatures of it.
+
+    Attributes:
+        payload: the position of the tensors whose bytes count; `names`: their names in the signatures.
+        root: the position of the root's rank, or of the options that have it; None: there is none.
+    """
+
+    payload: int
+    names: tuple[str, ...]
+    root: int | None = None
 
 
-def root_of(options: Any, kwargs: Mapping[str, Any]) -> int:
-    """The root rank of a call, from its options, its last positional argument or its keyword."""
-    if isinstance(options, int):
-        return options
-    return int(kwargs.get("root", getattr(options, "rootRank", 0)))
+_INPUTS = ("input_tensors", "input_tensor", "input")
+SIGNATURES: Mapping[str, Signature] = {
+    "all_reduce": Signature(0, ("tensors", "tensor")),
+    "broadcast": Signature(0, ("tensors", "tensor"), root=1),
+    "reduce": Signature(0, ("tensors", "tensor"), root=1),
+    "all_gather": Signature(1, _INPUTS),
+    "reduce_scatter": Signature(1, _INPUTS),
+    "all_to_all": Signature(1, _INPUTS),
+    "gather": Signature(1, _INPUTS, root=2),
+    "scatter": Signature(1, _INPUTS, root=2),
+    "barrier": Signature(0, ()),
+}
+"""By the name of the operation."""
+
+
+def payload_bytes(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """Bytes of the payload of a call of an operation."""
+    signature = SIGNATURES[name]
+    if len(args) > signature.payload:
+        return size_bytes(args[signature.payload])
+    return sum(size_bytes(kwargs[each]) for each in signature.names if each in kwargs)
+
+
+def root_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """The root rank of a call of an operation; 0 for one without a root."""
+    position = SIGNATURES[name].root
+    if position is None:
+        return 0
+    given = args[position] if len(args) > position else kwargs.get("root", kwargs.get("opts", 0))
+    try:
+        return index(getattr(given, "rootRank", given))
+    except TypeError:
+        return 0  # the inner group refuses it
+
+
+def options_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The options of a call, if it has any: torch passes them last."""
+    return kwargs["opts"] if "opts" in kwargs else args[-1] if args else None
 
 
 def on_cuda(arguments: Iterable[Any]) -> bool:

@@ -37,7 +37,14 @@ from collectives.group.all_to_all_lists import all_to_all_of_lists
 from collectives.group.connections import acked_bytes_of, gloo_mesh, is_nccl, nccl_connections
 from collectives.group.integer_average import divide, is_integer_average, sum_options
 from collectives.group.operation_hooks import HooksOfBoth
-from collectives.group.payload import awaited_bytes, by_keyword, on_cuda, root_of, size_bytes
+from collectives.group.payload import (
+    awaited_bytes,
+    on_cuda,
+    options_of,
+    payload_bytes,
+    root_of,
+    size_bytes,
+)
 from collectives.group.point_to_point import PointToPointWork
 from collectives.group.torch_version import GLOO_SENDS_LISTS_TO_ALL, method, version
 from collectives.group.untraced import untraced
@@ -167,10 +174,7 @@ class MltcpProcessGroup(HooksOfBoth):
         inner = self._inner.split_group(new_ranks, *args, **kwargs)
         if inner is None:
             return None
-        group = self._around(inner, before)
-        group._set_group_name(inner.group_name)
-        group._set_group_desc(inner.group_desc)
-        return group
+        return self._around(inner, before)
 
     def merge_remote_group(self, *args: Any, **kwargs: Any) -> ProcessGroup:
         """A new group of this group's ranks and remote ones, if the inner backend supports merging."""
@@ -178,9 +182,12 @@ class MltcpProcessGroup(HooksOfBoth):
         return self._around(self._inner.merge_remote_group(*args, **kwargs), before)
 
     def _around(self, inner: ProcessGroup, before: ProcessSockets) -> MltcpProcessGroup:
-        """Such a group around one that the inner group has made."""
+        """Such a group around one that the inner group has made and named."""
         nccl = nccl_connections(inner, before)
-        return MltcpProcessGroup(inner, self._name, self._recorder, None, nccl, self._admission)
+        group = MltcpProcessGroup(inner, self._name, self._recorder, None, nccl, self._admission)
+        group._set_group_name(inner.group_name)
+        group._set_group_desc(inner.group_desc)
+        return group
 
     def reconfigure(self, opts: Any) -> Any:
         """Connect the group's ranks, of which some may be other processes than before (since torch 2.14)."""
@@ -274,7 +281,7 @@ class MltcpProcessGroup(HooksOfBoth):
     @untraced
     def broadcast(self, *args: Any, **kwargs: Any) -> Work:
         """Copy a tensor of the root to all ranks."""
-        return self._collective("broadcast", self._inner.broadcast, args, kwargs, rooted=True)
+        return self._collective("broadcast", self._inner.broadcast, args, kwargs)
 
     @overload
     def reduce(self, tensors: list[Tensor], opts: ReduceOptions = ...) -> Work: ...
@@ -285,7 +292,7 @@ class MltcpProcessGroup(HooksOfBoth):
     @untraced
     def reduce(self, *args: Any, **kwargs: Any) -> Work:
         """Reduce a tensor over all ranks, in place on the root."""
-        return self._collective("reduce", self._inner.reduce, args, kwargs, rooted=True)
+        return self._collective("reduce", self._inner.reduce, args, kwargs)
 
     @overload
     def allgather(
@@ -298,14 +305,12 @@ class MltcpProcessGroup(HooksOfBoth):
     @untraced
     def allgather(self, *args: Any, **kwargs: Any) -> Work:
         """Gather the tensors of all ranks on each, into a list."""
-        return self._collective("all_gather", self._inner.allgather, args, kwargs, payload=1)
+        return self._collective("all_gather", self._inner.allgather, args, kwargs)
 
     @untraced
     def all_gather_single(self, output: Tensor, input: Tensor, opts: AllgatherOptions = _ALL_GATHER) -> Work:
         """Gather the tensors of all ranks on each, into one tensor."""
-        return self._collective(
-            "all_gather", getattr(self._inner, _ALL_GATHER_SINGLE), (output, input, opts), payload=1
-        )
+        return self._collective("all_gather", getattr(self._inner, _ALL_GATHER_SINGLE), (output, input, opts))
 
     _allgather_base = all_gather_single
 
@@ -318,7 +323,7 @@ class MltcpProcessGroup(HooksOfBoth):
     ) -> Work:
         """Gather several tensors of all ranks on each, into lists, in one operation."""
         call = (output_lists, input_list, opts)
-        return self._collective("all_gather", self._inner.allgather_coalesced, call, payload=1)
+        return self._collective("all_gather", self._inner.allgather_coalesced, call)
 
     @untraced
     def all_gather_single_coalesced(
@@ -326,9 +331,7 @@ class MltcpProcessGroup(HooksOfBoth):
     ) -> Work:
         """Gather several tensors of all ranks on each, each into one tensor, in one operation."""
         call = (outputs, inputs, opts)
-        return self._collective(
-            "all_gather", getattr(self._inner, _ALL_GATHER_SINGLE_COALESCED), call, payload=1
-        )
+        return self._collective("all_gather", getattr(self._inner, _ALL_GATHER_SINGLE_COALESCED), call)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
 
@@ -346,7 +349,7 @@ class MltcpProcessGroup(HooksOfBoth):
     @untraced
     def reduce_scatter(self, *args: Any, **kwargs: Any) -> Work:
         """Reduce a list of tensors over all ranks, and leave one of them on each."""
-        return self._collective("reduce_scatter", self._inner.reduce_scatter, args, kwargs, payload=1)
+        return self._collective("reduce_scatter", self._inner.reduce_scatter, args, kwargs)
 
     @untraced
     def reduce_scatter_single(
@@ -354,9 +357,7 @@ class MltcpProcessGroup(HooksOfBoth):
     ) -> Work:
         """Reduce a tensor over all ranks, and leave one part of it on each."""
         call = (outputTensor, inputTensor, opts)
-        return self._collective(
-            "reduce_scatter", getattr(self._inner, _REDUCE_SCATTER_SINGLE), call, payload=1
-        )
+        return self._collective("reduce_scatter", getattr(self._inner, _REDUCE_SCATTER_SINGLE), call)
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -367,7 +368,7 @@ class MltcpProcessGroup(HooksOfBoth):
         """Reduce several tensors over all ranks, and leave one part of each on each rank, in one operation."""
         call = (outputs, inputs, opts)
         return self._collective(
-            "reduce_scatter", getattr(self._inner, _REDUCE_SCATTER_SINGLE_COALESCED), call, payload=1
+            "reduce_scatter", getattr(self._inner, _REDUCE_SCATTER_SINGLE_COALESCED), call
         )
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
@@ -393,9 +394,7 @@ class MltcpProcessGroup(HooksOfBoth):
     @untraced
     def all_to_all_single(self, *args: Any, **kwargs: Any) -> Work:
         """Send a part of a tensor to each rank, and receive one from each, into one tensor."""
-        return self._collective(
-            "all_to_all", getattr(self._inner, _ALL_TO_ALL_SINGLE), args, kwargs, payload=1
-        )
+        return self._collective("all_to_all", getattr(self._inner, _ALL_TO_ALL_SINGLE), args, kwargs)
 
     alltoall_base = all_to_all_single  # type: ignore[assignment]
 
@@ -411,7 +410,7 @@ class MltcpProcessGroup(HooksOfBoth):
             and not on_cuda(input_tensors)
         ):
             send = partial(all_to_all_of_lists, getattr(self._inner, _ALL_TO_ALL_SINGLE))
-        return self._collective("all_to_all", send, (output_tensors, input_tensors, opts), payload=1)
+        return self._collective("all_to_all", send, (output_tensors, input_tensors, opts))
 
     @overload
     def gather(
@@ -424,14 +423,14 @@ class MltcpProcessGroup(HooksOfBoth):
     @untraced
     def gather(self, *args: Any, **kwargs: Any) -> Work:
         """Gather the tensors of all ranks on the root."""
-        return self._collective("gather", self._inner.gather, args, kwargs, payload=1, rooted=True)
+        return self._collective("gather", self._inner.gather, args, kwargs)
 
     @untraced
     def gather_single(self, output: Tensor, input: Tensor, *args: Any, **kwargs: Any) -> Work:
         """Gather the tensors of all ranks on the root, into one tensor (since torch 2.14)."""
         inner: Any = self._inner
         call = (output, input, *args)
-        return self._collective("gather", inner.gather_single, call, kwargs, payload=1, rooted=True)
+        return self._collective("gather", inner.gather_single, call, kwargs)
 
     gather_into_tensor = gather_single
 
@@ -446,7 +445,7 @@ class MltcpProcessGroup(HooksOfBoth):
     @untraced
     def scatter(self, *args: Any, **kwargs: Any) -> Work:
         """Send one tensor of the root to each rank."""
-        return self._collective("scatter", self._inner.scatter, args, kwargs, payload=1, rooted=True)
+        return self._collective("scatter", self._inner.scatter, args, kwargs)
 
     @overload
     def barrier(self, opts: BarrierOptions = ...) -> Work: ...
@@ -482,16 +481,11 @@ class MltcpProcessGroup(HooksOfBoth):
         method: Callable[..., Work | None],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any] = _NO_KEYWORDS,
-        payload: int = 0,
-        rooted: bool = False,
     ) -> Any:
-        """Admit and record an operation, and pass it on to the inner group's method.
-
-        `payload` is the position of the tensors whose bytes count.
-        """
-        options = kwargs["opts"] if "opts" in kwargs else args[-1] if args else None
-        root = root_of(options, kwargs) if rooted else 0
-        nbytes = size_bytes(args[payload] if len(args) > payload else by_keyword(kwargs, payload))
+        """Admit and record an operation, and pass it on to the inner group's method."""
+        options = options_of(args, kwargs)
+        root = root_of(name, args, kwargs)
+        nbytes = payload_bytes(name, args, kwargs)
         awaited = not getattr(options, "asyncOp", True)
         if awaited and self._plain and not self._recorder.attends:
             return self._awaited(name, method, args, kwargs, nbytes, root)

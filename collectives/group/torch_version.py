@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 OLDEST = (2, 9)
@@ -39,3 +42,19 @@ def not_tried(text: str = torch.__version__) -> str:
 def method(name: str, earlier: str) -> str:
     """The name of a method of ProcessGroup, which had an `earlier` one before torch 2.13."""
     return name if hasattr(ProcessGroup, name) else earlier
+
+
+def _function(name: str, earlier: str) -> Callable[..., Any]:
+    """A function of torch.distributed, which had an `earlier` name before torch 2.13."""
+    found: Callable[..., Any] = getattr(dist, name, None) or getattr(dist, earlier)
+    return found
+
+
+def all_gather_single(*args: Any, **kwargs: Any) -> Any:
+    """Torch's function of this name in every version."""
+    return _function("all_gather_single", "all_gather_into_tensor")(*args, **kwargs)
+
+
+def reduce_scatter_single(*args: Any, **kwargs: Any) -> Any:
+    """Torch's function of this name in every version."""
+    return _function("reduce_scatter_single", "reduce_scatter_tensor")(*args, **kwargs)

@@ -13,6 +13,7 @@ from time import monotonic_ns, thread_time_ns
 from typing import cast
 
 from collectives.core.notices import warn_once
+from collectives.recording.acked_bytes import AckedBytes, AckedGrowth
 from collectives.recording.completion import AnyWork, CompletionThread
 from collectives.recording.detection.boundary import Boundary, PastOperation
 from collectives.recording.detection.detector import Detection, IterationDetector
@@ -34,23 +35,20 @@ _FIRST_SEARCH = 6
 _LARGEST_SEARCH_SHARE = 0.02
 _LONGEST_SEARCH_PAUSE_NS = 500_000_000
 
-AckedBytes = Callable[[], int | None]
-"""Returns the bytes acknowledged on a group's sockets since they were opened, if that is known."""
-
 
 def _do_nothing() -> None:
     pass
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Finished:
-    """An iteration that has ended; its last operations may still be in flight."""
+    """An iteration that has ended; its last operations may still be in flight, its sockets still be read."""
 
     number: int
     started_ns: int
     ended_ns: int
     operations: tuple[InFlightOperation | AwaitedOperation, ...]
-    acked_bytes: int | None
+    acked_bytes: int | None = None
 
     def record(self) -> Iteration:
         operations = tuple(map(record_of, self.operations))
@@ -86,8 +84,7 @@ class Recorder:
         self._after_iteration = after_iteration
         self._after_last_group = after_last_group
         self._save = save
-        self._groups: dict[GroupLabel, AckedBytes] = {}
-        self._acked: dict[GroupLabel, int] = {}
+        self._acked = AckedGrowth()
         self._detector = IterationDetector()
         self.attends = True
         self._lock = threading.RLock()
@@ -108,16 +105,12 @@ class Recorder:
     def attach(self, group: GroupLabel, acked_bytes: AckedBytes) -> None:
         """Count the acknowledged bytes of this group's sockets from now on."""
         with self._lock:
-            self._groups[group] = acked_bytes
-            acked = acked_bytes()
-            if acked is not None:
-                self._acked[group] = acked
+            self._acked.attach(group, acked_bytes)
 
     def detach(self, group: GroupLabel) -> bool:
         """Stop counting the group's sockets; returns whether it was the last one. A second call does nothing."""
         with self._lock:
-            self._acked.pop(group, None)
-            return self._groups.pop(group, None) is not None and not self._groups
+            return self._acked.detach(group)
 
     def leave(self, group: GroupLabel) -> None:
         """The group is being destroyed; with the last one, count the iterations that were still in doubt."""
@@ -140,6 +133,7 @@ class Recorder:
 
     def add(self, operation: InFlightOperation | AwaitedOperation) -> None:
         """Record an operation that needs no preparation; from outside only while `attends` is not set."""
+        # Without a lock: the list is only ever changed in place, so that no operation is appended to a former one.
         self._open.append(operation)
         if len(self._open) > LARGEST_ITERATION:
             self._forget_excess(LARGEST_ITERATION // 2)
@@ -158,19 +152,26 @@ class Recorder:
 
     def _consult(self, name: str, nbytes: int) -> None:
         """Ask the detector about an operation; searches take long, and so run on the completion thread."""
-        detector = self._detector
-        if not detector.following:
+        if not self._detector.following:
             self._unsearched += 1
             if self._unsearched >= self._search_every and not self._searching:
                 self._search_soon()
             return
-        count = self._before_open + len(self._open)
+        with self._lock:
+            begins = self._follow(name, nbytes)
+        if begins:
+            self._tell_start()
+
+    def _follow(self, name: str, nbytes: int) -> bool:
+        """Compare an operation with the pattern; whether an iteration begins with it."""
+        detector = self._detector
+        # Beside this operation, those of other threads that are about to be added.
+        count = max(self._before_open + len(self._open), self._followed)
         if self._followed < count:
             # An operation was held back by a hook while a search found the pattern without it.
-            with self._lock:
-                self._catch_up(self._followed)
-            if not detector.following:
-                return
+            self._catch_up(self._followed)
+        if not detector.following:
+            return False
         last = self._last
         since_ns = monotonic_ns() if last is None else (last.completed_ns or last.submitted_ns)
         boundaries = detector.follow((name, nbytes), count, since_ns)
@@ -178,9 +179,9 @@ class Recorder:
         if boundaries is None:
             self._search_every, self._unsearched = _FIRST_SEARCH, 0
         elif boundaries:
-            with self._lock:
-                self._cut(boundaries, since_ns)
-            self._tell_start()
+            # Read here: when the completion thread has read, this operation would be on its way.
+            self._cut(boundaries, since_ns, read=self._acked.read)
+        return bool(boundaries)
 
     def _search_soon(self) -> None:
         """Have the completion thread search, unless that would take too large a share of a busy loop's time."""
@@ -241,9 +242,12 @@ class Recorder:
     def _forget_excess(self, kept: int) -> None:
         """Drop all but the last `kept` operations since the last boundary."""
         with self._lock:
-            excess = max(0, len(self._open) - kept)
-            del self._open[:excess]
-            self._before_open += excess
+            self._forget(max(0, len(self._open) - kept))
+
+    def _forget(self, excess: int) -> None:
+        """Drop the first operations since the last boundary."""
+        del self._open[:excess]
+        self._before_open += excess
 
     # -- iterations ----------------------------------------------------------------------------------------------------
 
@@ -268,7 +272,7 @@ class Recorder:
         if self._finished:
             earlier = [operation for each in self._finished for operation in each.operations]
             self._started_ns = self._finished[0].started_ns
-            self._open = earlier + self._open
+            self._open[:0] = earlier
             self._before_open -= len(earlier)
             self._finished.clear()
         self._number = 0
@@ -282,14 +286,13 @@ class Recorder:
             if self._inside:
                 return False
             now_ns = monotonic_ns()
-            count = self._before_open + len(self._open)
-            self._detector.mark(count, now_ns)
+            excess = len(self._open)
+            self._detector.mark(self._before_open + excess, now_ns)
             self._attend_or_not()
             self._inside = True
-            self._before_open = count
-            self._open = []
+            self._forget(excess)
             self._started_ns = now_ns
-            self._acked_growth()
+            self._read_soon(None)
         self._tell_start()
         return True
 
@@ -297,26 +300,65 @@ class Recorder:
         """End an explicitly marked iteration."""
         with self._lock:
             self._inside = False
-            self._close(len(self._open), monotonic_ns(), self._acked_growth())
+            finished = self._close(len(self._open), monotonic_ns())
+            self._read_soon(finished)
+            self._announce(finished)
 
-    def _cut(self, boundaries: tuple[Boundary, ...], now_ns: int) -> None:
+    def _cut(
+        self, boundaries: tuple[Boundary, ...], now_ns: int, read: Callable[[], int | None] | None = None
+    ) -> None:
+        """Close the iterations that end at these boundaries; the sockets are read with `read`, or else soon."""
         if not boundaries:
             return
-        growth = self._acked_growth()
-        for boundary in boundaries:
-            # The sockets' counters are those at the boundary only if nothing was sent since.
-            known = len(boundaries) == 1 and boundary.at_ns == now_ns
-            length = max(0, boundary.operations - self._before_open)
-            self._close(length, boundary.at_ns, growth if known else None)
+        finished = [
+            self._close(max(0, boundary.operations - self._before_open), boundary.at_ns)
+            for boundary in boundaries
+        ]
+        # The sockets' counters are those at the boundary only if nothing was sent since.
+        ends_now = finished[0] if len(finished) == 1 and finished[0].ended_ns == now_ns else None
+        if read is None:
+            self._read_soon(ends_now)
+        else:
+            growth = read()
+            if ends_now is not None:
+                ends_now.acked_bytes = growth
+        for each in finished:
+            self._announce(each)
 
-    def _close(self, length: int, ended_ns: int, acked_bytes: int | None) -> None:
+    def _read_soon(self, ended: _Finished | None) -> None:
+        """Have the completion thread read the sockets, for an iteration that ends now or the beginning of the next.
+
+        It takes microseconds a socket, which the training thread does not wait for.
+        """
+        if not self._acked.has_sockets:
+            return
+        count = self._before_open + len(self._open)
+        before = self._finished[-2] if ended is not None and len(self._finished) > 1 else None
+        self.completion.run(lambda: self._read(ended, before, count))
+
+    def _read(self, ended: _Finished | None, before: _Finished | None, count: int) -> None:
+        """On the completion thread: read the sockets, unless an operation has been submitted since."""
+        acked = self._acked
+        if ended is not None and ended.operations and _submitted_ns(ended.operations[0]) < acked.read_ns:
+            # An operation that its caller waits for was under way, which is known only now.
+            acked.forget()
+            if before is not None:
+                before.acked_bytes = None
+        growth = acked.read(lambda: self._before_open + len(self._open) == count)
+        if ended is not None:
+            ended.acked_bytes = growth
+
+    def _close(self, length: int, ended_ns: int) -> _Finished:
         operations = tuple(self._open[:length])
-        del self._open[:length]
-        self._before_open += length
-        finished = _Finished(self._number, self._started_ns, ended_ns, operations, acked_bytes)
+        self._forget(len(operations))
+        finished = _Finished(self._number, self._started_ns, ended_ns, operations)
         self._finished.append(finished)
         self._number += 1
         self._started_ns = ended_ns
+        return finished
+
+    def _announce(self, finished: _Finished) -> None:
+        """Have those told that an iteration has ended, once its sockets have been read."""
         if self.on_iteration_end.callbacks:
             self.completion.run(lambda: self.on_iteration_end(finished.record()))
         self._after_iteration()
@@ -324,19 +366,6 @@ class Recorder:
     def _tell_start(self) -> None:
         if self.on_iteration_start.callbacks:
             self.on_iteration_start(IterationStart(self._number, self._started_ns))
-
-    def _acked_growth(self) -> int | None:
-        """Growth of the sum of all sockets' bytes_acked since the last call; None if it is not known."""
-        growth, known = 0, bool(self._groups)
-        for group, acked_bytes in self._groups.items():
-            now, before = acked_bytes(), self._acked.pop(group, None)
-            if now is not None:
-                self._acked[group] = now
-            if now is None or before is None:
-                known = False
-            else:
-                growth += now - before
-        return growth if known else None
 
     # -- results -------------------------------------------------------------------------------------------------------
 
@@ -380,3 +409,7 @@ class Recorder:
     def count(self) -> int:
         """Number of finished iterations."""
         return self._number
+
+
+def _submitted_ns(operation: InFlightOperation | AwaitedOperation) -> int:
+    return operation[4] if isinstance(operation, tuple) else operation.submitted_ns

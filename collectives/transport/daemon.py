@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from collectives.core.notices import rank_on_host, warn_once
 from collectives.core.settings import Settings
 from collectives.transport.process_sockets import Connections
 from mltcp.core.errors import MltcpError, NotAvailableError
-from mltcp.daemon.client.client import INSTANCE, NoDaemonError, Registration, socket_path
+from mltcp.daemon.client.client import INSTANCE, NoDaemonError, Refused, Registration, socket_path
 from mltcp.daemon.client.membership import Membership
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._@-]+")
@@ -39,7 +39,7 @@ def join(settings: Settings, run: Callable[[], str], rank: int, ranks: int) -> M
         control=settings.control if settings.control_asked else "default",
     )
     try:
-        return Membership(registration)
+        return Membership(registration, on_refused=lambda refused: _tell_refused(refused, rank))
     except NoDaemonError:
         return None
     except MltcpError as error:
@@ -49,16 +49,14 @@ def join(settings: Settings, run: Callable[[], str], rank: int, ranks: int) -> M
         return None
 
 
-def pass_flows(connections: Connections, membership: Membership, rank: int) -> None:
-    """Pass a group's connections to the daemon, each as soon as it is found."""
-    connections.when_found(lambda descriptors: _pass(descriptors, membership, rank))
+def pass_flows(connections: Connections, membership: Membership) -> None:
+    """Have a group's connections passed to the daemon, each as soon as it is found, without waiting for that."""
+    connections.when_found(membership.add)
 
 
-def _pass(descriptors: Iterable[int], membership: Membership, rank: int) -> None:
-    refused = membership.add(descriptors)
-    if refused:
-        message = f"mltcp: the daemon refused {len(refused)} of the job's connections: {refused[0].why}"
-        warn_once("flows", message, rank_on_host(rank))
+def _tell_refused(refused: tuple[Refused, ...], rank: int) -> None:
+    message = f"mltcp: the daemon refused {len(refused)} of the job's connections: {refused[0].why}"
+    warn_once("flows", message, rank_on_host(rank))
 
 
 def sets_control(membership: Membership | None) -> bool:

@@ -9,6 +9,7 @@ store.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -25,6 +26,7 @@ from collectives.transport.process_sockets import (
 from mltcp.pacing.tcp_info import Address
 
 _KEYS = "mltcp/sockets"
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
 
 
 @dataclass
@@ -106,10 +108,25 @@ class Mesh:
     def _exchange_listeners(self) -> None:
         self.store.set(f"listeners/{self.rank}", json.dumps(sorted(self.listeners.addresses)))
         keys = self._keys_of_all("listeners")
-        self.store.wait(keys, self.timeout)
-        for rank, document in enumerate(self.store.multi_get(keys)):
-            for host, port in json.loads(document) if rank != self.rank else ():
+        self._wait(keys)
+        found = [json.loads(document) for document in self.store.multi_get(keys)]
+        if not all(found):
+            # A rank does not know its own: the connections of none are known.
+            self.listeners = Listeners(before=self.listeners.before, mixed=self.listeners.mixed)
+            return
+        for rank, addresses in enumerate(found):
+            for host, port in addresses if rank != self.rank else ():
                 self._ranks_by_listener[host, port] = rank
+
+    def _wait(self, keys: list[str]) -> None:
+        """Wait for keys. A store that is waiting serves no other thread, which may be what another rank waits for."""
+        until_s, pause_s = time.monotonic() + self.timeout.total_seconds(), _FIRST_PAUSE_S
+        while not self.store.check(keys):
+            if time.monotonic() >= until_s:
+                self.store.wait(keys, timedelta(milliseconds=1))  # its own error
+                return
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _all(self) -> tuple[Connection, ...]:
         if not self.complete:
@@ -136,7 +153,7 @@ class Mesh:
         """Find the ranks that opened these connections; one opened by a stranger has no key in the store."""
         if not accepted:
             return
-        self.store.wait(self._keys_of_all("looked"), self.timeout)
+        self._wait(self._keys_of_all("looked"))
         for each in accepted:
             key = _opened(each.peer, each.local)
             if self.store.check([key]):

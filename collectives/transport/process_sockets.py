@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -73,20 +74,38 @@ def plain(address: Address) -> Address:
 
 @dataclass
 class Listeners:
-    """Addresses of listening TCP sockets that were opened after `before`."""
+    """Addresses of listening TCP sockets that were opened after `before`.
+
+    `mixed`: another thread has opened some meanwhile, so that nothing tells which were; there are no addresses then.
+    """
 
     addresses: frozenset[Address] = frozenset()
     before: ProcessSockets = ProcessSockets()
+    mixed: bool = False
+
+
+_looking: list[Listeners] = []
+_lock = threading.Lock()
 
 
 @contextmanager
 def new_listeners() -> Iterator[Listeners]:
     """The TCP listeners that this process opens in the ``with`` block; known after it."""
     found = Listeners(before=ProcessSockets.now())
-    yield found
-    found.addresses = frozenset(
-        address for number, address in _listening().items() if number not in found.before.inodes
-    )
+    with _lock:
+        _looking.append(found)
+        for each in _looking if len(_looking) > 1 else ():
+            each.mixed = True
+    try:
+        yield found
+        if not found.mixed:
+            opened = {
+                address for number, address in _listening().items() if number not in found.before.inodes
+            }
+            found.addresses = frozenset() if found.mixed else frozenset(opened)
+    finally:
+        with _lock:
+            _looking[:] = [each for each in _looking if each is not found]
 
 
 def _listening() -> dict[int, Address]:

@@ -49,7 +49,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run the daemon until SIGTERM or SIGINT; returns the exit status."""
+    """Run the daemon until a signal ends it; returns the exit status."""
     if options.unit:
         print(unit(), end="")
         return 0

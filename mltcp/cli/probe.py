@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import socket
 from pathlib import Path
 
 from mltcp.core.errors import UsageError
 from mltcp.ebpf.probe import Finding, can_run, kernel_fit, probe
-from mltcp.pacing.device_features import TC_OFFLOAD, device_features
+from mltcp.pacing.device_features import TC_OFFLOAD, device_features, kernel_name
 from mltcp.pacing.pacing_choice import choose_pacing
 
 _EXAMPLES = """\
@@ -45,8 +44,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def pacing_findings(interface: str) -> list[Finding]:
     """How jobs would be paced on an interface, and whether its device could do it in hardware."""
-    if interface not in {name for _, name in socket.if_nameindex()}:
+    name = kernel_name(interface)
+    if name is None:
         raise UsageError(f"--interface: expected an interface of this host, got {interface!r}")
+    interface = name
     choice = choose_pacing(interface)
     features = device_features(interface) or {}
     offload = features.get(TC_OFFLOAD, False)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import pwd
-import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from mltcp.core.errors import UsageError
+from mltcp.cli.signal_forwarding import SignalForwarding
+from mltcp.core.errors import NotAvailableError, UsageError
 from mltcp.daemon.client.client import INSTANCE, NoDaemonError, Registration
 from mltcp.daemon.client.membership import Membership
-from mltcp.ebpf.cgroups import entered_cgroup, job_cgroup_name
+from mltcp.ebpf.cgroups import entered_cgroup, job_cgroup_name, try_cgroup
 from mltcp.ebpf.congestion_controls import CONTROLS, Controls, require_root
 from mltcp.ebpf.jobs import attached, check_name
 from mltcp.ebpf.layout import KernelJob
@@ -39,10 +39,12 @@ def run(program: Program, job: KernelJob, control: str, controls: Controls | Non
     require_root("mltcp run")
     check_name(job.name)
     account = _account(program.user)
+    try_cgroup()
     if control in CONTROLS and controls.load([control]):
         print(f"mltcp: loaded {control}", file=sys.stderr)
-    with attached(job, control, controls) as place:
-        return _wait(_start(program.arguments, control, place.cgroup, account))
+    with SignalForwarding() as signals, attached(job, control, controls) as place:
+        child = _start(program.arguments, control, place.cgroup, account, signals)
+        return _exit_status(signals.wait(child))
 
 
 def run_in_job_of_daemon(program: Program, registration: Registration) -> int:
@@ -55,16 +57,17 @@ def run_in_job_of_daemon(program: Program, registration: Registration) -> int:
         UsageError, NotAvailableError: the daemon rejects the job.
     """
     account = _account(program.user)
-    with entered_cgroup(job_cgroup_name(os.geteuid(), registration.job, registration.instance)):
+    cgroup = job_cgroup_name(os.geteuid(), registration.job, registration.instance)
+    with SignalForwarding() as signals, entered_cgroup(cgroup):
         membership = Membership(registration, watched=False)
         try:
             made = membership.registered
             if made is None:
                 raise NoDaemonError("mltcpd is gone")
             os.environ["MLTCP_JOB"], os.environ[INSTANCE] = registration.job, registration.instance
-            child = _start(program.arguments, made.control, None, account)
+            child = _start(program.arguments, made.control, None, account, signals)
             membership.watch()
-            return _wait(child)
+            return _exit_status(signals.wait(child))
         finally:
             membership.close()
 
@@ -79,22 +82,30 @@ def _account(user: str | None) -> pwd.struct_passwd | None:
 
 
 def _start(
-    arguments: tuple[str, ...], control: str, cgroup: Path | None, account: pwd.struct_passwd | None
+    arguments: tuple[str, ...],
+    control: str,
+    cgroup: Path | None,
+    account: pwd.struct_passwd | None,
+    signals: SignalForwarding,
 ) -> int:
     """Start the program, in `cgroup` unless it inherits that of this process; returns its pid."""
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError as error:
+        raise NotAvailableError(f"the program cannot be started: {error.strerror}") from None
     if child:
         return child
     try:
         # Joined before exec, so that the program opens no socket outside the cgroup.
         if cgroup is not None:
-            (cgroup / "cgroup.procs").write_text(str(os.getpid()))
+            _join(cgroup)
         if account is not None:
             os.initgroups(account.pw_name, account.pw_gid)
             os.setgid(account.pw_gid)
             os.setuid(account.pw_uid)
         # The torch backend would set its own default otherwise.
         os.environ["MLTCP_CC"] = control
+        signals.become_program()
         os.execvp(arguments[0], arguments)
     except FileNotFoundError:
         print(f"mltcp: {arguments[0]}: command not found", file=sys.stderr)
@@ -104,13 +115,13 @@ def _start(
         os._exit(_NOT_EXECUTABLE)
 
 
-def _wait(child: int) -> int:
-    """Wait for the child; returns its exit status. SIGTERM is passed on; SIGINT reaches it from the terminal."""
-    former = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
-    former[signal.SIGTERM] = signal.signal(signal.SIGTERM, lambda number, _: os.kill(child, number))
+def _join(cgroup: Path) -> None:
     try:
-        _, status = os.waitpid(child, 0)
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+        (cgroup / "cgroup.procs").write_text(str(os.getpid()))
+    except OSError as error:
+        print(f"mltcp: the program cannot be put into {cgroup}: {error.strerror}", file=sys.stderr)
+        os._exit(1)
+
+
+def _exit_status(status: int) -> int:
     return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)

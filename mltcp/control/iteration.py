@@ -196,14 +196,17 @@ class IterationTracker:
             self._forget()
         return record
 
-    def observe_interval(self, from_ns: int, to_ns: int, acked: int) -> IterationRecord | None:
+    def observe_interval(
+        self, from_ns: int, to_ns: int, acked: int, busy: bool = False
+    ) -> IterationRecord | None:
         """Count bytes that were acknowledged at unknown times between two readings of a counter.
 
-        A pause is the time between two intervals with acknowledgements; an interval without is ignored.
+        A pause is the time between two intervals with acknowledgements, unless data was in flight (`busy`) at each
+        reading from the end of the first one on; an interval without acknowledgements is ignored.
         """
         if acked == 0:
             return None
-        record = self.observe(from_ns, acked)
+        record = self.observe(from_ns, acked, busy=busy)
         if self._stretch_ns == self.last_ns:
             self._stretch_ns = max(self.last_ns, to_ns)
         self.last_ns = max(self.last_ns, to_ns)

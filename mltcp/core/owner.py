@@ -20,7 +20,7 @@ class Owner:
 
     Attributes:
         pid: in its own pid namespace.
-        start_ticks: its start time in clock ticks since boot.
+        start_ticks: its start time in clock ticks since the machine's boot.
         namespace: the inode of its pid namespace.
     """
 
@@ -120,4 +120,15 @@ def _start_ticks(name: str) -> int | None:
         return None
     # The command's name is in brackets and may itself contain brackets and blanks.
     fields = text.rpartition(")")[2].split()
-    return None if fields[_STATE] in "ZX" else int(fields[_START_TICKS])
+    return None if fields[_STATE] in "ZX" else int(fields[_START_TICKS]) - _ticks_of_namespace()
+
+
+def _ticks_of_namespace() -> int:
+    """By how much the time since boot that is shown in this time namespace is ahead of the machine's."""
+    try:
+        lines = Path("/proc/self/timens_offsets").read_text().splitlines()
+    except OSError:
+        return 0  # a kernel without time namespaces
+    clocks = {name: (int(seconds), int(ns)) for name, seconds, ns in map(str.split, lines)}
+    seconds, ns = clocks["boottime"]
+    return (seconds * 10**9 + ns) * os.sysconf("SC_CLK_TCK") // 10**9

@@ -5,15 +5,30 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""What is sent to end a process: by a supervisor, by a person, by a terminal that closes."""
+
+_NOT_ENDING = {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}
+_NOT_ENDING |= {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGSTOP}
+_FAULTS = {
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGTRAP,
+    signal.SIGSYS,
+    signal.SIGABRT,
+}
+ENDING_SIGNALS = tuple(sorted(signal.valid_signals() - _NOT_ENDING - _FAULTS - {signal.SIGKILL}))
+"""All that end a process which does not handle them, but those of faults of its own and SIGKILL."""
 
 
 def exit_on_sigterm() -> None:
@@ -27,18 +42,23 @@ def exit_on_sigterm() -> None:
 
 @contextmanager
 def stop_signals(
-    stop: Callable[[signal.Signals], None], loop: AbstractEventLoop | None = None
+    stop: Callable[[int], None],
+    loop: AbstractEventLoop | None = None,
+    signals: Iterable[int] = STOP_SIGNALS,
 ) -> Iterator[None]:
-    """Call ``stop`` on SIGTERM and SIGINT while the context lasts.
+    """Call ``stop`` on each of the signals, as often as they come, while the context lasts.
+
+    Those that this process ignores, such as SIGHUP under nohup, stay ignored, except SIGTERM and SIGINT.
 
     Args:
         stop: called with the signal; in a server with an event loop, on the loop.
         loop: of the server; None: ``stop`` is called in the signal handler.
+        signals: that stop the server.
     """
-    former = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    for number in STOP_SIGNALS:
+    former = _handlers(signals)
+    for number in former:
         if loop is None:
-            signal.signal(number, lambda got, _: stop(signal.Signals(got)))
+            signal.signal(number, lambda got, _: stop(got))
         else:
             loop.add_signal_handler(number, stop, number)
     try:
@@ -50,9 +70,16 @@ def stop_signals(
             signal.signal(number, handler)
 
 
+def _handlers(signals: Iterable[int]) -> dict[int, Any]:
+    """The handlers of the signals that may get another one."""
+    present = {number: signal.getsignal(number) for number in signals}
+    always = (signal.SIGTERM, signal.SIGINT)
+    return {n: handler for n, handler in present.items() if n in always or handler is not signal.SIG_IGN}
+
+
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Hold SIGTERM and SIGINT back while the context lasts, for a step that must not be left half done.
+    """Hold the signals that stop a process back while the context lasts, for a step that must not be left half done.
 
     Those that came are raised again at its end. Only the main thread handles signals: on others nothing is held.
     """
@@ -60,7 +87,9 @@ def signals_held() -> Iterator[None]:
         yield
         return
     came: list[int] = []
-    former = {number: signal.signal(number, lambda got, _: came.append(got)) for number in STOP_SIGNALS}
+    former = _handlers(STOP_SIGNALS)
+    for number in former:
+        signal.signal(number, lambda got, _: came.append(got))
     try:
         yield
     finally:

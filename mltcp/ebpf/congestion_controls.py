@@ -12,12 +12,12 @@ upgrade. Sockets of the former build keep its programs and maps until they close
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from mltcp.core import capabilities
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 from mltcp.ebpf import build
 from mltcp.ebpf.flow_watch import FlowWatch
@@ -30,6 +30,7 @@ from mltcp.ebpf.registrations import (
     FLOWS,
     KernelControl,
     foreign_id,
+    holds,
     kernel_controls,
     open_map,
     remove_former_pins,
@@ -74,6 +75,13 @@ class NothingLoadedError(MltcpError):
     """No control of this build is in the kernel."""
 
 
+def usual_controls(control: str) -> tuple[str, ...]:
+    """The controls that connections have which were given this one: without ECN, DCTCP's are Reno's (dctcp.bpf.c)."""
+    if control == "mltcp_dctcp":
+        return control, "mltcp_reno", "reno"
+    return (control, "reno") if control == "bpf_dctcp" else (control,)
+
+
 def available() -> list[str]:
     """The congestion controls that the kernel offers now."""
     return Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
@@ -98,11 +106,8 @@ def control_object(source: str, kernel: Path = RUNNING) -> Path:
 
 
 def require_root(what: str) -> None:
-    """Raise NotAvailableError, which names the capabilities, unless this process is root."""
-    if os.geteuid() != 0:
-        raise NotAvailableError(
-            f"{what} needs root (CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN): run it with sudo"
-        )
+    """Raise NotAvailableError, which names the capabilities, unless this process has those of the kernel mode."""
+    capabilities.require(what, capabilities.WORKING if holds() else capabilities.KERNEL_MODE)
 
 
 class Controls:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from mltcp.ebpf import build
 from mltcp.ebpf.layout import Flow, FlowCounts, flow_counts
 from mltcp.ebpf.libbpf import BpfMap, BpfObject
@@ -43,9 +45,9 @@ class FlowWatch:
         lines = self._read()
         return [Flow.unpack(lines[at : at + Flow.SIZE]) for at in range(0, len(lines), Flow.SIZE)]
 
-    def counts(self) -> list[FlowCounts]:
-        """The counters of each flow."""
-        return list(flow_counts(self._read()))
+    def counts(self) -> Iterator[FlowCounts]:
+        """The counters of each flow, which are read at once and unpacked as they are taken."""
+        return flow_counts(self._read())
 
     def _read(self) -> bytes:
         return self._program.read_iterator("mltcp_watch", self._flows)

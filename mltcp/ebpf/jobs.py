@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import struct
@@ -11,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mltcp.core.errors import UsageError, shown
+from mltcp.core.errors import NotAvailableError, UsageError, shown
 from mltcp.core.owner import Owner
 from mltcp.ebpf import build
 from mltcp.ebpf.cgroups import (
@@ -25,7 +26,8 @@ from mltcp.ebpf.cgroups import (
 )
 from mltcp.ebpf.congestion_controls import CONTROLS, SOURCES, Controls, NothingLoadedError, available
 from mltcp.ebpf.layout import KernelJob
-from mltcp.ebpf.libbpf import BpfObject
+from mltcp.ebpf.libbpf import ALLOW_MULTI, ALLOW_OVERRIDE, BpfError, BpfObject, cgroup_programs, program_name
+from mltcp.ebpf.mounts import cgroup_root
 
 _ATTACHMENT = struct.Struct("=IIII16s")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,30}")
@@ -74,6 +76,7 @@ def attached(job: KernelJob, control: str, controls: Controls | None = None) -> 
 
     Raises:
         UsageError: the control is not available.
+        NotAvailableError: no cgroup can be made below that of this process.
     """
     controls = controls or Controls()
     if control not in available():
@@ -81,12 +84,13 @@ def attached(job: KernelJob, control: str, controls: Controls | None = None) -> 
     remove_stale(controls)
     ours = controls.takes_jobs(control)
     number = enter_job(job, controls) if ours else 0
-    path = make_cgroup(owned_cgroup_name(job.name), cgroup_of(os.getpid()))
+    path = make_cgroup(owned_cgroup_name(job.name), cgroup_of())
     try:
         with attached_program(SocketSettings(number, control), path, controls):
             yield Attached(number, job.name, path)
     finally:
-        remove_cgroup(path)
+        with suppress(OSError):  # the program may have made cgroups below; the next run removes it
+            remove_cgroup(path)
         remove_parent_cgroup()
         if ours:
             _leave_job(number, controls)
@@ -130,7 +134,12 @@ def _leave_job(number: int, controls: Controls) -> None:
 
 @contextmanager
 def attached_program(settings: SocketSettings, cgroup: Path, controls: Controls) -> Iterator[None]:
-    """While the context lasts, every TCP socket that is opened in the cgroup gets these settings."""
+    """While the context lasts, every TCP socket that is opened in the cgroup gets these settings.
+
+    Raises:
+        NotAvailableError: another program is attached there or above that allows no other one.
+        BpfError: the kernel refuses for another reason.
+    """
     with BpfObject.open(build.compiled(SOURCES / "attach.bpf.c")) as program:
         classes = settings.htb_class, settings.mark
         values = _ATTACHMENT.pack(settings.number, *classes, level_of(cgroup), settings.control.encode())
@@ -142,11 +151,38 @@ def attached_program(settings: SocketSettings, cgroup: Path, controls: Controls)
         directory = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
         try:
             link = program.attach_cgroup("mltcp_attach", directory)
+        except BpfError as error:
+            if error.errno == errno.EPERM and (reason := _exclusive(cgroup)):
+                raise NotAvailableError(reason) from None
+            raise
         finally:
             os.close(directory)
     # The link holds the program: one descriptor in place of one for each of its maps.
     with link:
         yield
+
+
+def _exclusive(cgroup: Path) -> str:
+    """Which program keeps others from being attached to a cgroup; empty: none that is seen.
+
+    The first cgroup with programs, from this one up, decides (kernel/bpf/cgroup.c, hierarchy_allows_attach).
+    """
+    for place in [cgroup, *cgroup.parents][: len(cgroup.relative_to(cgroup_root()).parts) + 1]:
+        directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            programs = cgroup_programs(directory)
+        except BpfError:
+            return ""
+        finally:
+            os.close(directory)
+        allowed = ALLOW_MULTI if place == cgroup else ALLOW_MULTI | ALLOW_OVERRIDE
+        if programs.ids and not programs.flags & allowed:
+            names = ", ".join(f"{number} {program_name(number)}".strip() for number in programs.ids)
+            what = f"another sock_ops program ({names}) is attached to cgroup {place}"
+            return f"{what} and allows no other one there or below; detach it, or attach it with BPF_F_ALLOW_MULTI"
+        if programs.ids:
+            return ""
+    return ""
 
 
 def remove_stale(controls: Controls) -> None:

@@ -7,6 +7,7 @@ import ctypes.util
 import errno
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -15,10 +16,14 @@ from mltcp.core.errors import MltcpError, NotAvailableError
 
 MAP_TYPE_STRUCT_OPS = 26
 PROGRAM_TYPE_STRUCT_OPS = 27
+ALLOW_OVERRIDE, ALLOW_MULTI = 1, 2  # BPF_F_ALLOW_OVERRIDE, BPF_F_ALLOW_MULTI
+_SOCK_OPS = 3  # BPF_CGROUP_SOCK_OPS
+_PROGRAM_NAME = slice(64, 80)  # of struct bpf_prog_info
 _PRINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 _RING_SAMPLE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 _P, _I, _S, _U64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64
+_U32S = ctypes.POINTER(ctypes.c_uint32)
 _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "libbpf_major_version": (ctypes.c_uint32, []),
     "libbpf_minor_version": (ctypes.c_uint32, []),
@@ -47,6 +52,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "bpf_link__destroy": (_I, [_P]),
     "bpf_obj_pin": (_I, [_I, _S]),
     "bpf_obj_get": (_I, [_S]),
+    "bpf_prog_query": (_I, [_I, _I, ctypes.c_uint32, _U32S, _U32S, _U32S]),
     "bpf_map_lookup_elem": (_I, [_I, _P, _P]),
     "bpf_map_update_elem": (_I, [_I, _P, _P, _U64]),
     "bpf_map_delete_elem": (_I, [_I, _P]),
@@ -290,6 +296,37 @@ def maps_of_program(number: int, kind: int) -> list[int]:
         return ids[: info.nr_map_ids] if info.type == kind else []
     finally:
         os.close(fd)
+
+
+@dataclass(frozen=True)
+class CgroupPrograms:
+    """The sock_ops programs that are attached to a cgroup: their numbers, and the flags that they share."""
+
+    ids: tuple[int, ...]
+    flags: int
+
+
+def cgroup_programs(cgroup_fd: int) -> CgroupPrograms:
+    """The sock_ops programs of a cgroup, without those of the cgroups above."""
+    flags, ids, count = ctypes.c_uint32(), (ctypes.c_uint32 * 64)(), ctypes.c_uint32(64)
+    _checked(
+        library().bpf_prog_query(cgroup_fd, _SOCK_OPS, 0, ctypes.byref(flags), ids, ctypes.byref(count)),
+        "cannot ask for the programs of a cgroup",
+    )
+    return CgroupPrograms(tuple(ids[: count.value]), flags.value)
+
+
+def program_name(number: int) -> str:
+    """The name of a program; empty if it has none, is gone, or may not be asked for (that takes CAP_SYS_ADMIN)."""
+    fd = library().bpf_prog_get_fd_by_id(number)
+    if fd < 0:
+        return ""
+    info, size = ctypes.create_string_buffer(_PROGRAM_NAME.stop), ctypes.c_uint32(_PROGRAM_NAME.stop)
+    try:
+        failed = library().bpf_obj_get_info_by_fd(fd, info, ctypes.byref(size)) != 0
+    finally:
+        os.close(fd)
+    return "" if failed else info.raw[_PROGRAM_NAME].split(b"\0")[0].decode(errors="replace")
 
 
 class BpfLink:

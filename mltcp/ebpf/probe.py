@@ -5,19 +5,21 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from mltcp.core import capabilities
 from mltcp.core.errors import MltcpError
 from mltcp.ebpf import build, libbpf
+from mltcp.ebpf.cgroups import try_cgroup
 from mltcp.ebpf.congestion_controls import CONTROLS, SOURCES, available, control_object
 from mltcp.ebpf.kernel_fit import missing
 from mltcp.ebpf.mounts import cgroup_root
 
 BTF = Path("/sys/kernel/btf/vmlinux")
-_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38, "CAP_BPF": 39}
 _QDISCS = {
     "htb": "CONFIG_NET_SCH_HTB",
     "tbf": "CONFIG_NET_SCH_TBF",
@@ -58,23 +60,20 @@ def can_run(findings: list[Finding]) -> bool:
 
 def _kernel() -> Finding:
     release = platform.release()
-    numbers = tuple(int(part) for part in release.split("-")[0].split(".")[:2])
+    found = re.match(r"(\d+)(?:\.(\d+))?", release)
     return Finding(
         "kernel 5.15 or newer",
-        numbers >= (5, 15),
+        found is not None and (int(found[1]), int(found[2] or 0)) >= (5, 15),
         release,
         "a newer kernel; pacing over tc works on older ones",
     )
 
 
 def _capabilities() -> Finding:
-    status = dict(
-        line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line
-    )
-    effective = int(status["CapEff"], 16)
-    missing = [name for name, bit in _CAPABILITIES.items() if not effective >> bit & 1]
-    detail = f"missing {', '.join(missing)}" if missing else ", ".join(_CAPABILITIES)
-    return Finding("capabilities", not missing, detail, "run as root")
+    lacking = capabilities.missing(capabilities.KERNEL_MODE)
+    needed = ", ".join(capabilities.NAMES[number] for number in capabilities.KERNEL_MODE)
+    detail = f"missing {', '.join(lacking)}" if lacking else needed
+    return Finding("capabilities", not lacking, detail, "run as root")
 
 
 def _libbpf() -> Finding:
@@ -138,11 +137,11 @@ def _fit(name: str, source: str, kernel: Path) -> Finding:
 
 def _cgroup() -> Finding:
     try:
-        return Finding("cgroup v2", True, f"mounted at {cgroup_root()}")
+        return Finding("cgroup v2", True, f"mounted at {cgroup_root()}; this process is in {try_cgroup()}")
     except MltcpError as error:
-        return Finding(
-            "cgroup v2", False, str(error), "mount -t cgroup2 none /sys/fs/cgroup/unified (CONFIG_CGROUPS=y)"
-        )
+        detail, _, remedy = str(error).partition("; ")
+        mount = "mount -t cgroup2 none /sys/fs/cgroup/unified (CONFIG_CGROUPS=y)"
+        return Finding("cgroup v2", False, detail, remedy or mount)
 
 
 def _cgroup_bpf() -> Finding:
@@ -155,7 +154,7 @@ def _cgroup_bpf() -> Finding:
 def _control(source: str) -> Finding:
     """Let the kernel verify and load an object, without registering it."""
     need = f"the kernel takes {source}.bpf.o"
-    if os.geteuid() != 0:
+    if capabilities.missing((capabilities.CAP_BPF, capabilities.CAP_PERFMON)):
         return Finding(need, False, "not tried", "run as root")
     try:
         with libbpf.BpfObject.open(control_object(source)) as opened:
@@ -178,7 +177,7 @@ def _own_dctcp() -> Finding:
 
 def _qdiscs() -> list[Finding]:
     """The qdiscs of the lab and of pacing, tried on the loopback interface of a temporary network namespace."""
-    if os.geteuid() != 0:
+    if capabilities.missing((capabilities.CAP_NET_ADMIN, capabilities.CAP_SYS_ADMIN)):
         return [
             Finding(f"qdisc {kind}", False, "not tried", "run as root", required=False) for kind in _QDISCS
         ]

@@ -183,6 +183,11 @@ def hold(names: Collection[str]) -> None:
     _held.controls = controls
 
 
+def holds() -> bool:
+    """Whether this process has called :func:`hold`."""
+    return _held.controls is not None
+
+
 def release() -> None:
     """End :func:`hold`; nothing is unloaded."""
     for held in _held.maps.values():

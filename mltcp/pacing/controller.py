@@ -49,6 +49,7 @@ class PacedJob:
     acked_bytes: int = 0
     finished: list[IterationRecord] = field(default_factory=list)
     _waiting: bool = False
+    _in_flight: bool = False  # at each reading since the last one with acknowledgements, that one included
 
     @property
     def bytes_ratio(self) -> float:
@@ -68,7 +69,8 @@ class PacedJob:
         self.retransmits += grown.retransmits
         self.marks += grown.delivered_ce
         self.acked_bytes += grown.acked_bytes
-        record = self.tracker.observe_interval(from_ns, to_ns, grown.acked_bytes)
+        record = self.tracker.observe_interval(from_ns, to_ns, grown.acked_bytes, self._in_flight)
+        self._in_flight = grown.unacked > 0 and (self._in_flight or grown.acked_bytes > 0)
         if record is not None:
             self.finished.append(record)
         if self._waits(to_ns, grown):
@@ -87,7 +89,7 @@ class PacedJob:
         if self.aggressiveness is None or not tracker.recognised or grown.acked_bytes:
             self._waiting = False
             return False
-        if now_ns - tracker.last_ns <= tracker.gap_ns:
+        if self._in_flight or now_ns - tracker.last_ns <= tracker.gap_ns:
             return False
         if not self._waiting:
             self._waiting = True
@@ -146,9 +148,10 @@ class PacingController:
 
     def tick(self, now_ns: int) -> tuple[dict[int, float], list[FlowKey]]:
         """Run a control interval; returns the changed rates, as shares of the line rate, and the closed flows."""
-        from_ns, self._last_ns = self._last_ns, now_ns
         flows = [flow for job in self.jobs.values() for flow in job.flows]
         samples = iter(self._samples.sample(flows))
+        # Not if they cannot be read: the next ones then belong to both intervals.
+        from_ns, self._last_ns = self._last_ns, now_ns
         gone: list[FlowKey] = []
         changed: dict[int, float] = {}
         for number, job in self.jobs.items():
@@ -162,13 +165,14 @@ class PacingController:
         return changed, gone
 
     def _take(self, job: PacedJob, samples: Iterable[Sample | None], gone: list[FlowKey]) -> Sample:
-        """The growth of the counters, summed over the flows of a job."""
-        acked = delivered = marked = retransmits = 0
+        """The growth of the counters, and what is in flight, summed over the flows of a job."""
+        acked = delivered = marked = retransmits = unacked = 0
         lost = []
         for (flow, before), now in zip(job.flows.items(), samples, strict=False):
             if now is None:
                 lost.append(flow)
                 continue
+            unacked += now.unacked
             if before is not None:
                 acked += now.acked_bytes - before.acked_bytes
                 delivered += (now.delivered - before.delivered) & 0xFFFFFFFF
@@ -179,7 +183,7 @@ class PacingController:
             del job.flows[flow]
             self._samples.forget(flow)
         gone += lost
-        return Sample(acked, delivered, marked, retransmits) if job.flows else NO_SAMPLE
+        return Sample(acked, delivered, marked, retransmits, unacked) if job.flows else NO_SAMPLE
 
     def rates(self) -> Mapping[int, float]:
         """The rate in force of every job, as a share of the line rate."""

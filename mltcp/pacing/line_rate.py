@@ -1,11 +1,15 @@
-"""The line rate of an interface: a given one, or the one that it reports."""
+"""The line rate of an interface: a given one, or the one that its driver reports."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import logging
+
+from mltcp.pacing.device_features import LinkSpeed, link_speed
 
 UNKNOWN_LINE_RATE_BPS = 100_000_000_000
 """The rate of an interface that does not report one. If it is too high, marks correct it; if too low, nothing would."""
+
+_log = logging.getLogger("mltcp.daemon")
 
 
 class LineRate:
@@ -24,22 +28,23 @@ class LineRate:
     def bps(self) -> int:
         """The rate at the last `refresh`; before one, the present rate."""
         # Not read each time: it takes long with some network cards, and is needed for every job in every interval.
-        return self._last_bps or self._find()
+        return self._last_bps or self._rate_of(self._reported())
 
     def refresh(self) -> bool:
         """Read it again, such as after a link was negotiated anew; whether it is another one."""
-        before, self._last_bps = self._last_bps, self._find()
+        reported = self._reported()
+        before, self._last_bps = self._last_bps, self._rate_of(reported)
+        if self._last_bps != before and not self._given_bps and reported.doubt:
+            _log.warning(
+                "%s: a line rate of %.0f Mbit/s is assumed, because %s: name the right one by pacing.line_rate",
+                self._interface,
+                self._last_bps / 1e6,
+                reported.doubt,
+            )
         return self._last_bps != before
 
-    def _find(self) -> int:
-        reported_bps = self._given_bps or _reported_bps(self._interface)
-        return reported_bps or self._last_bps or UNKNOWN_LINE_RATE_BPS
+    def _reported(self) -> LinkSpeed:
+        return LinkSpeed(None, "") if self._given_bps else link_speed(self._interface)
 
-
-def _reported_bps(interface: str) -> int | None:
-    """The line rate that an interface reports; None if it reports none."""
-    try:
-        megabits = int(Path(f"/sys/class/net/{interface}/speed").read_text())
-    except (OSError, ValueError):
-        return None
-    return megabits * 1_000_000 if megabits > 0 else None
+    def _rate_of(self, reported: LinkSpeed) -> int:
+        return self._given_bps or reported.bps or self._last_bps or UNKNOWN_LINE_RATE_BPS

@@ -10,7 +10,7 @@ import errno
 import ipaddress
 import socket
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -25,6 +25,13 @@ _SOCK_DIAG_BY_FAMILY = 20
 _INFO, _CONTROL, _MARK, _BYTECODE, _MARK_CONDITION = 2, 4, 15, 1, 10
 _WANT_INFO = 1 << (_INFO - 1)
 _WANT_CONTROL = 1 << (_CONTROL - 1)
+_PRIORITY, _WANT_PRIORITY = 17, 1 << (6 - 1)
+"""The number of INET_DIAG_CLASS_ID is too large for a bit; INET_DIAG_TCLASS asks for it, too. Its value is the socket's
+priority (SO_PRIORITY), unless cgroup v1 has given it a class."""
+
+_LARGEST_U32 = 0xFFFFFFFF
+_LIVE_STATES = _LARGEST_U32 & ~(1 << 6)
+"""All but TIME_WAIT, which has no mark."""
 _RECEIVE_BUFFER_BYTES = 4 << 20
 
 _REQ = struct.Struct("=BBBBI")
@@ -35,7 +42,7 @@ _MESSAGE_BYTES = 72
 _STATE, _ID_AT = 1, 4
 
 # Offsets into struct tcp_info.
-_RETRANSMITS, _ACKED, _DELIVERED = 100, 120, struct.Struct("=II")
+_UNACKED, _RETRANSMITS, _ACKED, _DELIVERED = 24, 100, 120, struct.Struct("=II")
 _DELIVERED_AT = 192
 _U32, _U64 = struct.Struct("=I"), struct.Struct("=Q")
 
@@ -44,12 +51,13 @@ BATCH = 128
 
 
 class Sample(NamedTuple):
-    """The counters of one flow since it was opened."""
+    """The counters of one flow since it was opened, and the segments that it has in flight now."""
 
     acked_bytes: int
     delivered: int
     delivered_ce: int
     retransmits: int
+    unacked: int = 0
 
 
 NO_SAMPLE = Sample(0, 0, 0, 0)
@@ -60,6 +68,13 @@ class FlowOptions(NamedTuple):
 
     control: str
     mark: int
+
+
+class ClassifiedSocket(NamedTuple):
+    """What selects the class of a socket's packets."""
+
+    mark: int
+    priority: int
 
 
 @dataclass(frozen=True)
@@ -100,6 +115,7 @@ class SockDiag:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
         self._socket.bind((0, 0))
         self._requests: dict[FlowKey, bytes] = {}
+        self._next_number = 1
 
     def close(self) -> None:
         """Close the socket."""
@@ -143,17 +159,29 @@ class SockDiag:
         parse: Callable[[bytes, int, int], T | None],
     ) -> list[T | None]:
         answers: list[T | None] = [None] * len(flows)
-        self._socket.send(b"".join(request(number, flow) for number, flow in enumerate(flows)))
-        missing = len(flows)
-        while missing:
-            buffer = self._socket.recv(netlink.MOST_BYTES)
+        first = self._take_numbers(len(flows))
+        requests = (request((first + at) & _LARGEST_U32, flow) for at, flow in enumerate(flows))
+        netlink.send(self._socket, b"".join(requests))
+        waiting, refused = set(range(len(flows))), 0
+        while waiting:
+            buffer = netlink.receive(self._socket)
             for kind, number, start, end in netlink.messages(buffer):
-                missing -= 1
+                at = (number - first) & _LARGEST_U32
+                if at not in waiting:
+                    continue  # of a batch that failed
+                waiting.discard(at)
                 if kind == netlink.ERROR:
-                    _check(netlink.error_in(buffer, start))
+                    refused = refused or _refusal(netlink.error_in(buffer, start, end))
                 else:
-                    answers[number] = parse(buffer, start, end)
+                    answers[at] = parse(buffer, start, end)
+        _check(refused)
         return answers
+
+    def _take_numbers(self, count: int) -> int:
+        """The first of so many numbers that no earlier request had."""
+        first = self._next_number
+        self._next_number = (first + count) & _LARGEST_U32
+        return first
 
     def _request(self, number: int, flow: FlowKey) -> bytes:
         """The request of a flow with this number; everything else of it is cached."""
@@ -162,43 +190,74 @@ class SockDiag:
             made = self._requests[flow] = flow.request(0)
         return made[:8] + _U32.pack(number) + made[12:]
 
-    def marked(self, mark: int, mask: int) -> Iterator[tuple[FlowKey, int]]:
+    def marked(self, mark: int, mask: int) -> list[tuple[FlowKey, int]]:
         """The established connections whose mark is `mark` under `mask`, each with its whole mark.
 
         It needs CAP_NET_ADMIN and visits every connection of the namespace, so call it at most once a second.
+
+        Raises:
+            MltcpError: the kernel refuses it, or changes interrupt it again and again.
         """
+        condition = _mark_condition(mark, mask)
+        found = self._dump(0, 1 << TCP_ESTABLISHED, condition)
+        return [(key, options.mark) for key, options in found]
+
+    def classified(self, mark: int, mask: int) -> list[ClassifiedSocket]:
+        """The TCP sockets of this namespace, in any state, whose mark is `mark` under `mask`; with 0, all of them.
+
+        Raises:
+            MltcpError: as :meth:`marked`.
+        """
+        condition = _mark_condition(mark, mask) if mark else b""
+        return [options for _, options in self._dump(_WANT_PRIORITY, _LIVE_STATES, condition)]
+
+    def _dump(self, wants: int, states: int, condition: bytes) -> list[tuple[FlowKey, ClassifiedSocket]]:
+        found = []
         for family in (socket.AF_INET, socket.AF_INET6):
-            self._socket.send(_dump_request(family, mark, mask))
-            yield from self._dumped()
+            request = _REQ.pack(family, socket.IPPROTO_TCP, wants, 0, states) + bytes(48) + condition
+            found += self._whole_dump(request)
+        return found
 
-    def _dumped(self) -> list[tuple[FlowKey, int]]:
-        found: list[tuple[FlowKey, int]] = []
+    def _whole_dump(self, request: bytes) -> list[tuple[FlowKey, ClassifiedSocket]]:
+        for _ in range(netlink.DUMPS):
+            number = self._take_numbers(1)
+            netlink.send(self._socket, netlink.message(_SOCK_DIAG_BY_FAMILY, netlink.DUMP, request, number))
+            found, whole = self._dumped(number)
+            if whole:
+                return found
+        raise MltcpError(
+            f"sock_diag: expected a whole list, got {netlink.DUMPS} that changes had interrupted"
+        )
+
+    def _dumped(self, asked: int) -> tuple[list[tuple[FlowKey, ClassifiedSocket]], bool]:
+        found: list[tuple[FlowKey, ClassifiedSocket]] = []
+        whole = True
         while True:
-            buffer = self._socket.recv(netlink.MOST_BYTES)
-            for kind, _, start, end in netlink.messages(buffer):
-                if kind == netlink.DONE:
-                    return found
-                if kind == netlink.ERROR:
-                    _check(netlink.error_in(buffer, start))
-                    return found
-                mark = next(
-                    (
-                        at
-                        for name, at, _ in netlink.attributes(buffer, start + _MESSAGE_BYTES, end)
-                        if name == _MARK
-                    ),
-                    None,
-                )
-                if mark is not None:
-                    found.append((_key_in(buffer, start), _U32.unpack_from(buffer, mark)[0]))
+            buffer = netlink.receive(self._socket)
+            for kind, number, start, end in netlink.messages(buffer):
+                if number != asked:
+                    continue  # of a dump that failed
+                whole = whole and not netlink.is_interrupted(buffer, start)
+                if kind in (netlink.DONE, netlink.ERROR):
+                    _check(netlink.error_in(buffer, start, end))
+                    return found, whole
+                found.append((_key_in(buffer, start), _classified_in(buffer, start, end)))
 
 
-def _dump_request(family: int, mark: int, mask: int) -> bytes:
+def _mark_condition(mark: int, mask: int) -> bytes:
     # One condition; if it does not hold, the jump leads beyond the end of the program, which rejects.
     size = _MARK_FILTER.size
-    condition = netlink.attribute(_BYTECODE, _MARK_FILTER.pack(_MARK_CONDITION, size, size + 4, mark, mask))
-    body = _REQ.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << TCP_ESTABLISHED) + bytes(48) + condition
-    return netlink.message(_SOCK_DIAG_BY_FAMILY, netlink.DUMP, body)
+    return netlink.attribute(_BYTECODE, _MARK_FILTER.pack(_MARK_CONDITION, size, size + 4, mark, mask))
+
+
+def _classified_in(buffer: bytes, start: int, end: int) -> ClassifiedSocket:
+    mark = priority = 0
+    for name, at, _ in netlink.attributes(buffer, start + _MESSAGE_BYTES, end):
+        if name == _MARK:
+            (mark,) = _U32.unpack_from(buffer, at)
+        elif name == _PRIORITY:
+            (priority,) = _U32.unpack_from(buffer, at)
+    return ClassifiedSocket(mark, priority)
 
 
 def _sample_in(buffer: bytes, start: int, end: int) -> Sample | None:
@@ -211,6 +270,7 @@ def _sample_in(buffer: bytes, start: int, end: int) -> Sample | None:
                 delivered,
                 delivered_ce,
                 _U32.unpack_from(buffer, at + _RETRANSMITS)[0],
+                _U32.unpack_from(buffer, at + _UNACKED)[0],
             )
     return None
 
@@ -248,6 +308,11 @@ def _packed(host: str) -> bytes:
     return ipaddress.ip_address(host.partition("%")[0]).packed.ljust(16, b"\0")
 
 
+def _refusal(number: int) -> int:
+    """The number of an error, or 0 if it says that the connection is closed."""
+    return 0 if number in (errno.ENOENT, errno.ESTALE) else number
+
+
 def _check(number: int) -> None:
-    if number not in (0, errno.ENOENT, errno.ESTALE):
+    if _refusal(number):
         raise MltcpError(f"sock_diag: {errno.errorcode.get(number, number)}")

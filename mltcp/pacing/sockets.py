@@ -7,6 +7,7 @@ bytes_ratio.
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -18,7 +19,7 @@ from mltcp.control.iteration import IterationTracker
 from mltcp.pacing.controller import PacingController
 from mltcp.pacing.rate_law import Constants
 from mltcp.pacing.sock_diag import FlowKey, Sample
-from mltcp.pacing.tcp_info import inode, set_max_pacing_rate, tcp_info
+from mltcp.pacing.tcp_info import inode, max_pacing_rate, set_max_pacing_rate, tcp_info
 
 INTERVAL_S = 0.002
 
@@ -50,6 +51,7 @@ class SocketPacer:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
+        self._former: dict[FlowKey, int] = {}
 
     def add(self, descriptors: Iterable[int]) -> None:
         """Pace these connections, too, while they are open."""
@@ -57,7 +59,10 @@ class SocketPacer:
             for descriptor in descriptors:
                 with suppress(OSError):
                     key = FlowKey(socket.AF_UNSPEC, ("", descriptor), ("", 0), inode(descriptor))
-                    set_max_pacing_rate(descriptor, self._line_rate_bps // 8)
+                    self._former.setdefault(key, max_pacing_rate(descriptor))
+                    if not _set_rate(key, self._line_rate_bps // 8):
+                        continue
+                    self._controller.remove_job(descriptor)
                     self._controller.add_job(descriptor, Aggressiveness(), IterationTracker())
                     self._controller.add_flows(descriptor, [key])
             if self._thread is None and self._controller.jobs:
@@ -70,14 +75,13 @@ class SocketPacer:
             return {each: share * self._line_rate_bps for each, share in self._controller.rates().items()}
 
     def close(self) -> None:
-        """Stop pacing; connections that are still open get the line rate."""
+        """Stop pacing; connections that are still open get the limit back that they had, mostly none."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
-        for descriptor, job in self._controller.jobs.items():
-            if any(_sample(flow) for flow in job.flows):
-                with suppress(OSError):
-                    set_max_pacing_rate(descriptor, self._line_rate_bps // 8)
+        for flow, bytes_per_s in self._former.items():
+            _set_rate(flow, bytes_per_s)
+        self._former.clear()
 
     def _run(self) -> None:
         due_s = time.monotonic()
@@ -90,24 +94,49 @@ class SocketPacer:
         changed, gone = self._controller.tick(time.monotonic_ns())
         for flow in gone:
             self._controller.remove_job(flow.local[1])
+            self._former.pop(flow, None)
         for descriptor, share in changed.items():
             job = self._controller.jobs.get(descriptor)
-            # The connection may have been closed and its descriptor reused; nothing is set then.
-            if job is not None and any(_sample(flow) for flow in job.flows):
-                with suppress(OSError):
-                    set_max_pacing_rate(descriptor, round(share * self._line_rate_bps / 8))
+            for flow in () if job is None else job.flows:
+                _set_rate(flow, round(share * self._line_rate_bps / 8))
+
+
+def _set_rate(flow: FlowKey, bytes_per_s: int) -> bool:
+    """Limit the rate of a connection; whether it still has its descriptor.
+
+    By a copy of the descriptor, whose socket stays the same one if the connection is closed meanwhile and its
+    descriptor reused.
+    """
+    try:
+        copy = os.dup(flow.local[1])
+    except OSError:
+        return False
+    try:
+        if inode(copy) != flow.cookie:
+            return False
+        set_max_pacing_rate(copy, bytes_per_s)
+    except OSError:
+        return False
+    finally:
+        os.close(copy)
+    return True
 
 
 def _sample(flow: FlowKey) -> Sample | None:
     descriptor = flow.local[1]
+    info = tcp_info(descriptor)
+    if info is None:
+        return None
     try:
+        # After: if the descriptor was reused meanwhile, these are the counters of another socket.
         if inode(descriptor) != flow.cookie:
             return None
     except OSError:
         return None
-    info = tcp_info(descriptor)
-    if info is None:
-        return None
     return Sample(
-        info.acked_bytes or 0, info.delivered_segments or 0, info.delivered_ce_segments or 0, info.retransmits
+        info.acked_bytes or 0,
+        info.delivered_segments or 0,
+        info.delivered_ce_segments or 0,
+        info.retransmits,
+        info.unacked_segments,
     )

@@ -22,6 +22,7 @@ _SO_MAX_PACING_RATE = 47
 # shorter one.
 _OPTIONS = 5
 _OPTION_ECN = 8
+_UNACKED = (24, "=I")
 _SND_CWND = (80, "=I")
 _TOTAL_RETRANS = (100, "=I")
 _BYTES_ACKED = (120, "=Q")
@@ -46,6 +47,7 @@ class TcpInfo:
     state: int
     ecn: bool
     retransmits: int
+    unacked_segments: int
     cwnd_segments: int
     acked_bytes: int | None
     delivered_segments: int | None
@@ -95,6 +97,7 @@ def tcp_info(descriptor: int) -> TcpInfo | None:
         state=info[0],
         ecn=bool(info[_OPTIONS] & _OPTION_ECN),
         retransmits=_field(info, *_TOTAL_RETRANS) or 0,
+        unacked_segments=_field(info, *_UNACKED) or 0,
         cwnd_segments=_field(info, *_SND_CWND) or 0,
         acked_bytes=_field(info, *_BYTES_ACKED),
         delivered_segments=_field(info, *_DELIVERED),
@@ -116,6 +119,11 @@ def set_congestion_control(descriptor: int, name: str) -> None:
     value = name.encode()
     level, option = socket.IPPROTO_TCP, socket.TCP_CONGESTION
     _check(_libc.setsockopt(descriptor, level, option, value, ctypes.c_uint32(len(value))))
+
+
+def max_pacing_rate(descriptor: int) -> int:
+    """The limit of a socket's rate, in bytes a second; the largest number: none. Raises OSError if it is no socket."""
+    return int.from_bytes(_option(descriptor, socket.SOL_SOCKET, _SO_MAX_PACING_RATE, 8), sys.byteorder)
 
 
 def set_max_pacing_rate(descriptor: int, bytes_per_s: int) -> None:

@@ -9,7 +9,7 @@ from mltcp.ebpf.congestion_controls import CONTROLS, Controls
 ANOTHER_PROGRAMS = {".rodata.mltcp": ".rodata.other", "mltcp_flows": "other_flows"}
 """Renamings with which an object of ours is that of another program."""
 
-_NAME = re.compile(r"t[0-9a-f]{6}_\w*")
+_NAME = re.compile(r"t[0-9a-f]{6}_\w*|al[0-9A-Za-z]{4}(?:reno|cubic|dctcp|tcp)\b")
 
 
 def name_of_its_own(name):
@@ -18,7 +18,7 @@ def name_of_its_own(name):
 
 
 def without_own(text):
-    """The lines of `text` without the names of `own_controls`, which tests beside this one may have."""
+    """`text` without the names of own controls, which tests and measurements beside this one may have."""
     return "\n".join(" ".join(_NAME.sub("", line).split()) for line in text.splitlines())
 
 

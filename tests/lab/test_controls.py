@@ -131,7 +131,7 @@ def test_unload_refuses_while_flows_use_a_control(controls, connection):
 
 
 def test_forced_unload_lets_flows_run_out_and_the_name_is_free_again(controls, connection):
-    name = controls.own["mltcp_dctcp"]
+    name = controls.own["mltcp_cubic"]
     controls.load([name])
     use(connection[0], name)
     controls.unload([name], force=True)

@@ -41,6 +41,7 @@ pytestmark = pytest.mark.lab
 PACED = 'interfaces = ["eth0"]\n[pacing]\nline_rate = "1gbit"\n'
 KILLS = int(os.environ.get("MLTCP_TEST_KILLS", "6"))
 MARK = 0x6D6C0000
+FLOWS_AT = 8  # of the number of flows in the kernel's struct job
 
 
 def host_state(namespace):
@@ -325,10 +326,12 @@ def test_an_entry_in_the_kernel_ends_with_the_last_flow_of_its_job(namespace):
 def test_an_entry_ends_also_if_the_kernel_has_not_counted_the_end_of_a_flow(namespace):
     with daemon_in(namespace) as daemon, Client(daemon.socket) as watching:
         with connections(1) as [(ours, _)], Client(daemon.socket) as client:
-            number = client.register(Registration("bert", control="mltcp_reno")).number
+            client.register(Registration("bert", control="mltcp_reno"))
             assert client.add_flows([ours.fileno()]) == ()
-            with Controls().shared_map("mltcp_counts") as counts:
-                counts.update(number.to_bytes(4, "little"), (2).to_bytes(4, "little"))
+            with Controls().shared_map("mltcp_jobs") as jobs:
+                (key,) = jobs.all_keys()
+                value = jobs.lookup(key)
+                jobs.update(key, value[:FLOWS_AT] + (2).to_bytes(4, "little") + value[FLOWS_AT + 4 :])
         until(lambda: watching.status().kernel_jobs == 0)
 
 
@@ -417,7 +420,8 @@ def test_a_job_and_its_flows_come_back_to_a_daemon_that_comes_back(namespace):
     with daemon_in(namespace) as daemon, connections(2) as pairs:
         membership = Membership(Registration("bert", "x", control="mltcp_reno"), daemon.socket)
         try:
-            assert membership.add([ours.fileno() for ours, _ in pairs]) == ()
+            membership.add([ours.fileno() for ours, _ in pairs])
+            assert membership.drain(30)
             daemon.stop(signal.SIGKILL)
             until(lambda: not membership.is_member)
             daemon.start()
@@ -485,3 +489,39 @@ def test_ten_jobs_of_eight_flows_paced_every_ten_milliseconds():
     found = load(PACED + "interval = 0.01\n", 10, 8, seconds=3.0, moving=True)
     assert found["jobs_seen"] == 10
     assert found["cpu_share"] < 0.25
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGRTMIN]
+)
+def test_whatever_ends_it_its_changes_are_undone(namespace, number):
+    before = tc(namespace, "qdisc", "show")
+    with daemon_in(namespace, PACED) as daemon:
+        assert tc(namespace, "qdisc", "show") != before
+        assert daemon.stop(number) == 0
+        assert "ending, because of " in daemon.log
+    assert tc(namespace, "qdisc", "show") == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_no_second_signal_keeps_it_from_undoing_its_changes(namespace, number):
+    before = tc(namespace, "qdisc", "show")
+    with daemon_in(namespace, PACED) as daemon:
+        daemon.process.send_signal(signal.SIGTERM)
+        while daemon.process.poll() is None:  # at every moment of its end
+            daemon.process.send_signal(number)
+            time.sleep(0.001)
+        # Once all is undone, a signal may still end the interpreter.
+        assert daemon.process.returncode in (0, -number)
+    assert tc(namespace, "qdisc", "show") == before
+
+
+def test_a_signal_while_it_starts_undoes_what_it_has_done(namespace):
+    before = tc(namespace, "qdisc", "show")
+    with daemon_in(namespace, PACED) as daemon:
+        daemon.stop()
+        process = daemon.start(answers=False)
+        until(lambda: tc(namespace, "qdisc", "show") != before)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert tc(namespace, "qdisc", "show") == before

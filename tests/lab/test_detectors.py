@@ -267,17 +267,7 @@ def test_the_recorder_finds_the_iterations(outcomes, title):
     check(outcome.recorder, outcome.truth)
 
 
-@pytest.mark.parametrize(
-    "title",
-    [
-        pytest.param(
-            title, marks=pytest.mark.xfail(reason="it takes the stall before a retransmission for a pause")
-        )
-        if traffic.lost_segments
-        else title
-        for title, traffic in TRAFFICS.items()
-    ],
-)
+@pytest.mark.parametrize("title", TRAFFICS)
 def test_the_paced_controller_finds_the_iterations(outcomes, title):
     outcome = outcomes(title)
     check(outcome.paced, outcome.truth, ended=ITERATIONS - 1)  # the next one ends an iteration

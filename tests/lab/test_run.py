@@ -1,5 +1,7 @@
 """`mltcp run` as a person uses it: a command line, a program, its exit status, and nothing left behind."""
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -90,4 +92,54 @@ def test_a_terminated_run_ends_its_program_and_cleans_up():
     assert running.stdout.readline() == "started\n"
     running.terminate()
     assert running.wait(20) == 143
+    assert job_cgroups() == []
+
+
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to the wrapper", "to the group"])
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGINT])
+def test_a_program_that_handles_a_signal_gets_it_once_and_its_wrapper_outlives_it(number, send):
+    program = (
+        f'trap "echo got" {number.name[3:]}; trap "exit 7" TERM; echo ready; while :; do sleep 0.1; done'
+    )
+    with subprocess.Popen(
+        [*MLTCP, "run", "--job", "tested", *RENO, "--", "sh", "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    ) as running:
+        assert running.stdout.readline() == "ready\n"
+        send(running.pid, number)
+        assert running.stdout.readline() == "got\n"
+        running.terminate()
+        assert running.wait(20) == 7
+        assert running.stdout.read() == ""
+    assert job_cgroups() == []
+
+
+def test_as_process_1_it_reaps_orphans_and_is_ended_by_a_signal_to_it():
+    # The orphan's parent ends at once, and the program waits until the orphan has been reaped.
+    orphan = "p=$(sh -c 'sleep 0.1 >/dev/null & echo $!'); while [ -e /proc/$p ]; do sleep 0.1; done"
+    program = f"{orphan}; kill -TERM 1; sleep 60"
+    command = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    done = subprocess.run(
+        [*command, *MLTCP, "run", "--job", "tested", *RENO, "--", "sh", "-c", program],
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 143
+    assert job_cgroups() == []
+
+
+@pytest.mark.parametrize("inner", [["unshare", "--pid", "--fork", "--mount-proc"], []], ids=["there", "here"])
+def test_a_run_of_another_process_namespace_does_not_remove_its_cgroup(inner):
+    outer = [] if inner else ["unshare", "--pid", "--fork", "--mount-proc"]
+    command = [*MLTCP, "run", "--job", "tested", *RENO, "--", "sh", "-c", "echo started; read line"]
+    with subprocess.Popen(
+        [*inner, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout.readline() == "started\n"
+        (cgroup,) = job_cgroups()
+        subprocess.run([*outer, *MLTCP, "run", "--job", "other", *RENO, "--", "true"], check=True)
+        assert job_cgroups() == [cgroup]
+        running.communicate("\n")
     assert job_cgroups() == []

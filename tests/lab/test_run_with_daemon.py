@@ -241,6 +241,21 @@ def test_a_program_is_under_its_job_again_when_the_daemon_is_back(namespace, num
         process.communicate(timeout=20)
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_reaches_the_program_which_stays_in_its_job(namespace, number):
+    handles = f"import signal; signal.signal({int(number)}, lambda got, _: print('got', got, flush=True))\n"
+    with daemon_in(namespace) as daemon, Client(daemon.socket) as client:
+        options = ("--job", "bert", "--cc", "mltcp_reno")
+        process = run_as_nobody(daemon, *options, program=handles + PROGRAM_THAT_IS_ASKED)
+        before = asked(process)
+        process.send_signal(number)
+        assert said_by(process) == ["got", str(int(number))]
+        assert asked(process) == before
+        until(lambda: [job.job for job in client.status().jobs] == ["bert"])
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 128 + signal.SIGTERM
+
+
 def test_a_user_who_may_not_connect_is_told_so(namespace):
     with daemon_in(namespace, PACED) as daemon:
         daemon.socket.chmod(0o600)

@@ -28,8 +28,8 @@ from tests.lab.test_controls import connection, exchange, use, used  # noqa: F40
 
 pytestmark = pytest.mark.lab
 
-OTHER_CODE = ("#define ALIKE_SHIFT 4", "#define ALIKE_SHIFT 5")
-OTHER_LAYOUT = ("struct flow {", "struct flow {\n\t__u64 of_the_next_version;")
+OTHER_CODE = ("tracker.bpf.h", "#define ALIKE_SHIFT 4", "#define ALIKE_SHIFT 5")
+OTHER_LAYOUT = ("mltcp.bpf.h", "struct flow {", "struct flow {\n\t__u64 of_the_next_version;")
 
 ACT = """
 import json, sys
@@ -52,8 +52,8 @@ def other_version(request, tmp_path):
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(build.HEADERS.parent, tmp_path / "mltcp", ignore=ignored)
     (tmp_path / "pyproject.toml").touch()  # a checkout: its objects are beside their sources
-    header = tmp_path / "mltcp" / "ebpf" / "mltcp.bpf.h"
-    before, after = request.param
+    name, before, after = request.param
+    header = tmp_path / "mltcp" / "ebpf" / name
     text = header.read_text()
     assert before in text
     header.write_text(text.replace(before, after, 1))

@@ -21,13 +21,13 @@ from typing import Any, TypeVar
 from pyroute2 import IPRoute, netns
 from pyroute2.netlink.exceptions import NetlinkError
 
-from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
+from mltcp.core import capabilities
+from mltcp.core.errors import MltcpError, UsageError
 
 T = TypeVar("T")
 
 NAMESPACES = Path(netns.NETNS_RUN_DIR)
 _CLONE_NEWNET = 0x40000000
-_CAPABILITIES = (12, 21)  # CAP_NET_ADMIN, CAP_SYS_ADMIN
 _DEATH_TIMEOUT_S = 5.0
 
 
@@ -37,12 +37,9 @@ def require_privileges() -> None:
     Raises:
         NotAvailableError: it lacks CAP_NET_ADMIN or CAP_SYS_ADMIN.
     """
-    status = Path("/proc/self/status").read_text()
-    effective = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
-    if not all(effective >> capability & 1 for capability in _CAPABILITIES):
-        raise NotAvailableError(
-            "the lab needs root (CAP_NET_ADMIN, CAP_SYS_ADMIN) to make network namespaces"
-        )
+    capabilities.require(
+        "the lab, to make network namespaces,", (capabilities.CAP_NET_ADMIN, capabilities.CAP_SYS_ADMIN)
+    )
 
 
 def create(name: str) -> None:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 import collectives
 from bench.workloads.patterns import Pattern, PatternWork
+from collectives.group.torch_version import all_gather_single, reduce_scatter_single
 
 _ELEMENT_BYTES = 4
 
@@ -62,14 +63,14 @@ class _Sharded:
 
     def run(self, is_last: bool) -> bool:
         for _ in range(self._layers):
-            dist.all_gather_single(self._layer, self._shard)
+            all_gather_single(self._layer, self._shard)
             time.sleep(self._step_s)
         self._gradients.zero_()
         self._gradients.view(self._ranks, -1)[:, 0] = float(is_last and self._speaks)
         for _ in range(self._layers):
-            dist.all_gather_single(self._layer, self._shard)
+            all_gather_single(self._layer, self._shard)
             time.sleep(2 * self._step_s)
-            dist.reduce_scatter_single(self._gradient, self._gradients)
+            reduce_scatter_single(self._gradient, self._gradients)
         return bool(self._gradient[0] > 0)
 
 

@@ -5,8 +5,9 @@ has set, a file of a file system that does not answer for ever, and then the pro
 daemon itself never receives one. It hands the connection on which a packet with descriptors waits to this process,
 which blocks for this user alone.
 
-Messages are JSON objects, one a packet. ``{"task": N, "do": "look"}`` comes with the connection, and is answered by
-what its descriptors are; ``{"task": N, "do": "set", "settings": [...]}`` by what could not be set, once all are closed;
+Messages are JSON objects, one a packet; answers have the number of their task before it. ``{"task": N, "do": "look"}``
+comes with the connection, and is answered by what its descriptors are;
+``{"task": N, "do": "set", "settings": [...]}`` by what could not be set, once all are closed;
 ``{"do": "keep"}`` comes with a connection on which packets may wait, which is kept until the next message, such as
 ``{"do": "close"}``. These two have no answer.
 """
@@ -94,7 +95,7 @@ class Worker:
         self._answer(task, refused=refused)
 
     def _answer(self, task: int, **fields: Any) -> None:
-        self._daemon.sendall(json.dumps({"task": task, **fields}).encode())
+        self._daemon.sendall(b"%d %s" % (task, json.dumps(fields).encode()))
 
 
 def _close_all(descriptors: Sequence[int]) -> None:

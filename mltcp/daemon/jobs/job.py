@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,6 +18,13 @@ NO_CONTROL = "none"
 """The congestion control of a job whose flows keep theirs."""
 
 
+Pauses = Iterator[None] | None
+"""What takes long with many flows yields where requests may be handled meanwhile; None: it is done."""
+
+PAUSE_FLOWS = 128
+"""The most flows that are looked at between two pauses."""
+
+
 @dataclass
 class Job:
     """One job on this host.
@@ -25,7 +33,7 @@ class Job:
         mechanism: controls how fast its flows send.
         control: the congestion control for its flows; ``none``: they keep theirs.
         members: the connections of its processes, each with its rank.
-        flows: those that were passed, by key, each with the connection that passed it.
+        flows: those that were passed.
         counters: of each of these, when they were last read through sock_diag.
         seen_controls: the congestion controls that its flows had when they were passed.
         retransmits, marks, acked_bytes: sums over all flows, closed ones included.
@@ -47,7 +55,7 @@ class Job:
     gap_s: float = 0.0
     ranks: int = 1
     members: dict[Member, int] = field(default_factory=dict)
-    flows: dict[FlowKey, Member | None] = field(default_factory=dict)
+    flows: dict[FlowKey, None] = field(default_factory=dict)
     counters: dict[FlowKey, Sample] = field(default_factory=dict)
     seen_controls: set[str] = field(default_factory=set)
     times: IterationTimes = field(default_factory=IterationTimes)
@@ -143,10 +151,10 @@ class Mechanism(Protocol):
     def poll(self) -> list[tuple[Job, FinishedIteration]]:
         """Run one period of control; the iterations that have finished since the last call."""
 
-    def maintain(self) -> None:
+    def maintain(self) -> Pauses:
         """Once a second: find flows that were not passed, and repair what others have changed on the host."""
 
-    def update_counters(self, job: Job) -> None:
+    def update_counters(self, job: Job) -> Pauses:
         """Bring the job's counters up to date, and forget flows that are closed."""
 
     def flow_count(self, job: Job) -> int:

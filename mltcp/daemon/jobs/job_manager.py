@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mltcp.control.aggressiveness import Aggressiveness
@@ -127,16 +127,20 @@ class JobManager:
                 # The duration is that of the iteration before, which lasted until this one began.
                 self.report(job, max(0, finished.number - 1), duration_s, finished.sent_bytes)
 
-    def count(self) -> None:
-        """Once a second: bring the counters of all jobs up to date."""
+    def count(self) -> Iterator[None]:
+        """Once a second: bring the counters of all jobs up to date; yields where requests may be handled meanwhile."""
         now_s = time.monotonic()
         elapsed_s, self._counted_s = max(1e-3, now_s - self._counted_s), now_s
         for mechanism in self.mechanisms:
-            mechanism.maintain()
+            yield from mechanism.maintain() or ()
+            yield
         for job in self.jobs:
+            if job not in self.jobs:
+                continue  # it has ended meanwhile
             before = job.acked_bytes
-            job.mechanism.update_counters(job)
+            yield from job.mechanism.update_counters(job) or ()
             job.bytes_per_s = (job.acked_bytes - before) / elapsed_s
+            yield
         for cgroup in self.cgroups.over():
             self.release(cgroup, f"the last process in cgroup {cgroup.name} has ended")
         self.attachments.remove_empty_cgroups()

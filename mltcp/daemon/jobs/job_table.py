@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 
 from mltcp.core.errors import NotAvailableError, UsageError
 from mltcp.daemon.client.protocol import DeniedError
@@ -17,6 +18,17 @@ LAST_NUMBER = 0x3FFF
 It is a part of its packets' marks, too, in which Kubernetes uses the next two bits to translate and to drop packets.
 """
 
+CLASS_STEP = 16
+"""Numbers that are classes are multiples of this: the lower four bits of a packet's priority are the same for all jobs.
+
+They select its band in pfifo_fast and prio, also on a device below the paced one. 0 is that of other traffic, too.
+"""
+
+
+_NOBODY = -1
+_LOOK_S = 0.25
+"""If no job has ended since, sockets are not listed again before: that takes milliseconds, and a user may ask often."""
+
 
 class JobTable:
     """All jobs, by number and by who registered them.
@@ -30,14 +42,42 @@ class JobTable:
         self._by_number: dict[int, Job] = {}
         self._by_identity: dict[tuple[int, str, str], Job] = {}
         self._by_connection: dict[Member, Job] = {}
-        self._next = FIRST_NUMBER
+        self._numbers = range(FIRST_NUMBER, LAST_NUMBER + 1)
+        self._next = 0
+        self._carried: Callable[[], Collection[int]] | None = None
+        self._used: dict[int, int] = {}
+        self._has_ended, self._looked_s = False, -_LOOK_S
 
-    def begin_after(self, number: int) -> None:
-        """Assign only numbers above this one: the classes of lower ones still exist."""
-        self._next = max(FIRST_NUMBER, number + 1) if number < LAST_NUMBER else FIRST_NUMBER
+    def number_classes(self, carried: Callable[[], Collection[int]]) -> None:
+        """Assign numbers that are classes, and never one that a socket still carries, such as of a job that has ended.
+
+        Args:
+            carried: lists the numbers that sockets carry.
+
+        Raises:
+            MltcpError: they cannot be listed.
+        """
+        self._numbers = range(FIRST_NUMBER, LAST_NUMBER + 1, CLASS_STEP)
+        self._carried = carried
+        self._find_carried()
+
+    def _find_carried(self) -> None:
+        """Forget the numbers of ended jobs that no socket carries any more."""
+        now_s = time.monotonic()
+        is_due = self._has_ended or now_s - self._looked_s >= _LOOK_S
+        if self._carried is not None and is_due:
+            found = [number for number in self._carried() if number not in self._by_number]
+            self._has_ended, self._looked_s = False, now_s
+            # Those of an earlier daemon's jobs count to no user's limit: their users are about to register again.
+            self._used = {
+                number: self._used.get(number, _NOBODY) for number in found if number in self._numbers
+            }
 
     def __iter__(self) -> Iterator[Job]:
         return iter(list(self._by_number.values()))
+
+    def __contains__(self, job: Job) -> bool:
+        return self._by_number.get(job.number) is job
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -54,6 +94,9 @@ class JobTable:
     def remove(self, job: Job) -> None:
         """Remove a job and the membership of its connections."""
         self._by_number.pop(job.number, None)
+        if self._carried is not None:
+            self._used[job.number] = job.uid
+            self._has_ended = True
         self._by_identity.pop((job.uid, job.name, job.instance), None)
         for connection in job.members:
             self._by_connection.pop(connection, None)
@@ -63,19 +106,36 @@ class JobTable:
 
         Raises:
             NotAvailableError: the user, or the host, has as many jobs as it can have.
+            MltcpError: the sockets of this host cannot be listed.
         """
-        held = sum(job.uid == peer.uid for job in self._by_number.values())
-        if held >= self._most_per_user and not peer.is_root:
+        if not self._may_have_another(peer) or len(self._by_number) + len(self._used) >= len(self._numbers):
+            self._find_carried()
+        if not self._may_have_another(peer):
+            held, left = self._held(peer)
+            also = f" and {left} ended ones, whose connections are open or just were," if left else ""
             raise NotAvailableError(
-                f"{peer.user} already has {held} jobs on this host, the limit (limits.jobs)"
+                f"{peer.user} already has {held} jobs{also} on this host, the limit (limits.jobs)"
             )
         # Not the lowest: packets of the flows of a class's last job may still arrive after the class was removed.
-        for _ in range(LAST_NUMBER - FIRST_NUMBER + 1):
-            number = self._next
-            self._next = FIRST_NUMBER if number == LAST_NUMBER else number + 1
-            if number not in self._by_number:
+        for _ in self._numbers:
+            number = self._numbers[self._next]
+            self._next = (self._next + 1) % len(self._numbers)
+            if number not in self._by_number and number not in self._used:
                 return number
-        raise NotAvailableError(f"this host already has {LAST_NUMBER - FIRST_NUMBER + 1} jobs, the limit")
+        raise NotAvailableError(
+            f"this host already has {len(self._numbers)} jobs, the limit; ended ones count while connections of theirs "
+            "are open"
+            if self._used
+            else f"this host already has {len(self._numbers)} jobs, the limit"
+        )
+
+    def _held(self, peer: Peer) -> tuple[int, int]:
+        """The number of jobs that a user has, and of ended ones whose numbers may still be carried."""
+        jobs = sum(job.uid == peer.uid for job in self._by_number.values())
+        return jobs, sum(uid == peer.uid for uid in self._used.values())
+
+    def _may_have_another(self, peer: Peer) -> bool:
+        return peer.is_root or sum(self._held(peer)) < self._most_per_user
 
     def join(self, job: Job, connection: Member, rank: int) -> None:
         """Make a connection a member of a job."""

@@ -23,7 +23,7 @@ class Limits:
         jobs: at a time.
         attached: processes that are put into their job's cgroup, at a time.
         connections: to the daemon's socket; None: half of all that it can have.
-        seconds: of the daemon's time, in each second. Later requests wait for the next second.
+        seconds: of the daemon's processor time, in each second. Later requests wait.
     """
 
     factor: float = 2.0

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
-from mltcp.daemon.jobs.job import ControlState, FinishedIteration, Job
+from mltcp.daemon.jobs.job import PAUSE_FLOWS, ControlState, FinishedIteration, Job
 from mltcp.daemon.jobs.outside_changes import OutsideChanges
 from mltcp.daemon.mechanisms.flow_settings_watch import CONTROL, FlowSettingsWatch, being_set
 from mltcp.daemon.mechanisms.job_map import JobMap
 from mltcp.daemon.mechanisms.kernel_flow_counters import KernelFlowCounters
-from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS
+from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS, usual_controls
 from mltcp.ebpf.job_entries import MOST_JOBS, TooManyJobsError
 from mltcp.ebpf.jobs import SocketSettings
 from mltcp.ebpf.layout import FlowCounts
@@ -29,8 +29,9 @@ class EbpfMechanism:
         self.default_control = default_control
         self._map = job_map
         self._watch = FlowSettingsWatch(changes)
-        self._counts: dict[int, list[FlowCounts]] = {}
+        self._counts: Mapping[int, Sequence[FlowCounts]] = {}
         self._counters: dict[int, KernelFlowCounters] = {}
+        self._expected: dict[int, frozenset[int]] = {}
         self._entries: dict[int, int] = {}
         self._jobs: dict[int, Job] = {}
 
@@ -78,7 +79,8 @@ class EbpfMechanism:
         return FlowSettings(flow.position, "" if taken else job.control, entry=self._entry(job))
 
     def add_flow(self, job: Job, flow: FoundFlow) -> None:
-        """Nothing else has to be done: the kernel counts the flow."""
+        """Count the flow as open until the kernel's counts are read."""
+        self._counters_of(job).passed(flow.key)
 
     def socket_settings(self, job: Job) -> SocketSettings:
         """The map entry and the congestion control."""
@@ -96,45 +98,68 @@ class EbpfMechanism:
             if record.job in self._jobs
         ]
 
-    def maintain(self) -> None:
+    def maintain(self) -> Iterator[None]:
         """Read what is counted of all flows, and remove the entries of jobs that have ended, with their last flows."""
-        self._counts = self._map.flow_counts()
-        self._map.remove_ended(self._counts)
-        self._notice_controls()
+        ended, jobs = self._map.ended, self._jobs.values()
+        settled = {entry: job for entry, job in self._jobs.items() if not being_set(jobs, job)}
+        self._expected = {number: counters.before_reading() for number, counters in self._counters.items()}
+        counts: dict[int, list[FlowCounts]] = {}
+        for number, each in enumerate(self._map.flow_counts()):
+            counts.setdefault(each.job, []).append(each)
+            if number % PAUSE_FLOWS == PAUSE_FLOWS - 1:
+                yield
+        self._counts = counts
+        self._map.remove_ended(ended, counts)
+        yield from self._notice_controls(settled)
 
-    def _notice_controls(self) -> None:
-        """Notice the flows whose congestion control is not what it was when they were last looked at."""
-        jobs = self._jobs.values()
-        looked_at = {entry: job for entry, job in self._jobs.items() if not being_set(jobs, job)}
-        differ = [self._differs(job, self._counts.get(entry, ())) for entry, job in looked_at.items()]
-        if not any(differ):
+    def _notice_controls(self, settled: Mapping[int, Job]) -> Iterator[None]:
+        """Notice the flows whose congestion control is not what it was when they were last looked at.
+
+        Those of jobs that were `settled` when the counts were read: a flow is between two controls for a moment while
+        it is made one of a job.
+        """
+        differ = False
+        for entry, job in settled.items():
+            differ |= yield from self._differs(job, self._counts.get(entry, ()))
+        if not differ:
             return
-        # Once more and in full: a flow is between two controls for a moment while it is made one of a job.
-        for flow in self._map.flows():
-            known = looked_at.get(flow.job)
-            if known is not None and flow.state == TCP_ESTABLISHED:
-                wanted, now = {CONTROL: known.control}, {CONTROL: flow.control}
+        # Once more and in full.
+        jobs = self._jobs
+        settled = {entry: job for entry, job in jobs.items() if not being_set(jobs.values(), job)}
+        for number, flow in enumerate(self._map.flows()):
+            known = settled.get(flow.job)
+            if known is not None and self._jobs.get(flow.job) is known and flow.state == TCP_ESTABLISHED:
+                usual = flow.control in usual_controls(known.control)
+                wanted, now = {CONTROL: flow.control if usual else known.control}, {CONTROL: flow.control}
                 self._watch.see(known, flow.cookie, f"{flow.local} > {flow.remote}", wanted, now)
+            if number % PAUSE_FLOWS == PAUSE_FLOWS - 1:
+                yield
 
-    def _differs(self, job: Job, counts: Sequence[FlowCounts]) -> bool:
+    def _differs(self, job: Job, counts: Sequence[FlowCounts]) -> Generator[None, None, bool]:
         """Whether a flow of the job has another control than when it was last looked at."""
-        self._watch.keep(job, {each.cookie for each in counts})
-        changed, usual = self._watch.changed(job), {CONTROL: job.control}
-        return any(
-            each.control.decode(errors="replace") != changed.get(each.cookie, usual)[CONTROL]
-            for each in counts
-        )
+        if self._watch.changed(job):
+            self._watch.keep(job, {each.cookie for each in counts})
+        changed, usual = self._watch.changed(job), {each.encode() for each in usual_controls(job.control)}
+        for number, each in enumerate(counts):
+            seen = changed.get(each.cookie)
+            if each.control not in (usual if seen is None else (seen[CONTROL].encode(),)):
+                return True
+            if number % PAUSE_FLOWS == PAUSE_FLOWS - 1:
+                yield
+        return False
 
-    def update_counters(self, job: Job) -> None:
+    def update_counters(self, job: Job) -> Iterator[None]:
         """Take what was read of the job's flows."""
-        counted = self._counters.setdefault(job.number, KernelFlowCounters())
         entry = self._entries.get(job.number)
-        counted.update(job, () if entry is None else self._counts.get(entry, ()))
+        counts = () if entry is None else self._counts.get(entry, ())
+        return self._counters_of(job).update(job, counts, self._expected.get(job.number, frozenset()))
 
     def flow_count(self, job: Job) -> int:
         """The number of its open connections, those of its cgroup included."""
-        counted = self._counters.get(job.number)
-        return len(job.flows) if counted is None else counted.flow_count(job)
+        return self._counters_of(job).flow_count()
+
+    def _counters_of(self, job: Job) -> KernelFlowCounters:
+        return self._counters.setdefault(job.number, KernelFlowCounters())
 
     def state(self, job: Job) -> ControlState:
         """The state in the job's map entry, where the kernel recognises iterations."""

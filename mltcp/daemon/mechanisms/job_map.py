@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable, Iterator
 
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.owner import Owner
@@ -85,24 +85,26 @@ class JobMap:
         else:
             self._entries.remove(number)
 
-    def remove_ended(self, with_flows: Container[int]) -> None:
-        """Remove the entries of ended jobs whose last flow has been closed since.
+    @property
+    def ended(self) -> frozenset[int]:
+        """The numbers of ended jobs that still have an entry."""
+        return frozenset(self._ended)
 
-        `with_flows`: the numbers of jobs that have an open flow. The kernel's own count may be too large: now and then
-        it does not call a program that counts (docs/ebpf.md).
+    def remove_ended(self, ended: Iterable[int], with_flows: Container[int]) -> None:
+        """Remove the entries of jobs whose last flow has been closed since they ended.
+
+        `ended`: those that had ended before the flows were read; `with_flows`: the numbers of jobs that then had an
+        open flow. The kernel's own count may be too large: now and then it does not call a program that counts
+        (docs/ebpf.md).
         """
-        for number in [
-            each for each in self._ended if not self._entries.flows(each) or each not in with_flows
-        ]:
-            self._entries.remove(number)
-            self._ended.discard(number)
+        for number in self._ended.intersection(ended):
+            if number not in with_flows or not self._entries.flows(number):
+                self._entries.remove(number)
+                self._ended.discard(number)
 
-    def flow_counts(self) -> dict[int, list[FlowCounts]]:
-        """The counters of the open flows in all network namespaces, by the numbers of their jobs."""
-        found: dict[int, list[FlowCounts]] = {}
-        for counts in self._watch.counts():
-            found.setdefault(counts.job, []).append(counts)
-        return found
+    def flow_counts(self) -> Iterator[FlowCounts]:
+        """The counters of the open flows in all network namespaces, as of now."""
+        return self._watch.counts()
 
     def flows(self) -> list[Flow]:
         """The open flows, in all network namespaces, in full."""

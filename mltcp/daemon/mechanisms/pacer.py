@@ -117,13 +117,12 @@ class Pacer:
         self._controller = controller
         self._sock_diag = sock_diag
         self._retiring: dict[int, float] = {}
+        self._unremoved: dict[int, set[str]] = {}
         self._cpu_s = 0.0
         self._since_s = time.monotonic()
-        left = {number for qdisc in self._paced() for number in qdisc.classes()}
-        self.largest_left = max(left, default=0)
-        """The largest number of a job whose class a killed daemon left."""
-        for number in left:
-            self._retiring[number] = time.monotonic() + 5 * DRAIN_S
+        # Those that a killed daemon left.
+        for number in {number for qdisc in self._paced() for number in qdisc.classes()}:
+            self._retire(number, 5 * DRAIN_S)
 
     @property
     def uses_priority(self) -> bool:
@@ -136,18 +135,42 @@ class Pacer:
         """Give a job a class on every interface, at the rate of the law from now on.
 
         Raises:
-            MltcpError: a class cannot be added.
+            MltcpError: a class cannot be added; none is left on other interfaces.
         """
         self._retiring.pop(number, None)
-        for qdisc in self._paced():
-            qdisc.add_class(number, qdisc.line_rate_bps)
+        self._unremoved.pop(number, None)
+        try:
+            for qdisc in self._paced():
+                qdisc.add_class(number, qdisc.line_rate_bps)
+        except MltcpError:
+            self._retire(number, 0.0)
+            self._remove_retired()
+            raise
         return self._controller.add_job(number, aggressiveness, IterationTracker(total_bytes, gap_ns))
 
     def remove_job(self, number: int) -> None:
         """End the pacing of a job: its class passes the last packets at line rate and is removed after DRAIN_S."""
         self._controller.remove_job(number)
-        self._retiring[number] = time.monotonic() + DRAIN_S
+        self._retire(number, DRAIN_S)
         self._apply({number: 1.0})
+
+    def _retire(self, number: int, after_s: float) -> None:
+        self._retiring[number] = time.monotonic() + after_s
+        self._unremoved[number] = set(self._qdiscs)
+
+    def carried(self) -> set[int]:
+        """The numbers that TCP sockets of this network namespace carry as mark or priority, or that classes still have.
+
+        Raises:
+            MltcpError: the sockets cannot be listed.
+        """
+        found = set(self._retiring)
+        for mark, priority in self._sock_diag.classified(self.mark, MARK_MASK):
+            if self.mark and mark & MARK_MASK == self.mark:
+                found.add(mark & ~MARK_MASK)
+            if priority & MARK_MASK == HANDLE:
+                found.add(priority & ~MARK_MASK)
+        return found
 
     def job(self, number: int) -> PacedJob:
         """The control loop's state of a job."""
@@ -211,10 +234,30 @@ class Pacer:
         self._notice_changes()
         for qdisc in self._qdiscs.values():
             self._check(qdisc)
+        self._remove_retired()
+
+    def _remove_retired(self) -> None:
+        """Remove the classes of jobs whose time to drain is over, where that has not been done yet."""
         now_s = time.monotonic()
         for number in [number for number, until_s in self._retiring.items() if until_s <= now_s]:
-            del self._retiring[number]
-            self._each(lambda qdisc, number=number: qdisc.remove_class(number))  # type: ignore[misc]
+            self._unremoved[number] = {
+                name for name in self._unremoved[number] if not self._is_removed(self._qdiscs[name], number)
+            }
+            if not self._unremoved[number]:
+                del self._retiring[number], self._unremoved[number]
+
+    def _is_removed(self, qdisc: PacedQdisc, number: int) -> bool:
+        """Remove a class; whether there is none now. That of an interface in an unknown state is removed later."""
+        state = self._states[qdisc.interface]
+        if state != PACED:
+            return state != UNKNOWN
+        try:
+            qdisc.remove_class(number)
+        except MltcpError as error:
+            _log.warning("%s: a class was not removed: %s", qdisc.interface, error)
+            self._states[qdisc.interface] = UNKNOWN
+            return False
+        return True
 
     def _notice_changes(self) -> None:
         """Notice what other programs have changed of the qdiscs since the last call."""
@@ -246,7 +289,13 @@ class Pacer:
         return f"{handle >> 16:x}:{minor:x}" + (f" of job {minor}" if minor in self._controller.jobs else "")
 
     def _check(self, qdisc: PacedQdisc, by: str = "another program") -> None:
-        before, now = self._states[qdisc.interface], qdisc.state()
+        before = self._states[qdisc.interface]
+        try:
+            now = qdisc.state()
+        except MltcpError as error:
+            if before != UNKNOWN:
+                _log.warning("%s: its state is unknown: %s", qdisc.interface, error)
+            now = UNKNOWN
         self._states[qdisc.interface] = now
         if now == ABSENT:
             if before == PACED:
@@ -256,17 +305,17 @@ class Pacer:
             what = f"{qdisc.what} was removed or replaced by {by}, and jobs are not paced there"
             self._changes.notice(f"{qdisc.interface}: {what}: it is left alone")
         elif before == UNKNOWN and now == PACED:
-            self._fill(qdisc)
+            self._change(qdisc, partial(self._fill, qdisc))
 
     def _try_to_install(self, qdisc: PacedQdisc, quiet: bool) -> None:
         try:
             qdisc.install()
             self._fill(qdisc)
+            self._states[qdisc.interface] = qdisc.state()
         except MltcpError as error:
             if not quiet:
                 _log.warning("%s: not paced: %s", qdisc.interface, error)
             return
-        self._states[qdisc.interface] = qdisc.state()
         _log.info(
             "%s: installed %s, with classes of %d jobs, because the interface is there again",
             qdisc.interface,
@@ -293,10 +342,3 @@ class Pacer:
 
     def _paced(self) -> list[PacedQdisc]:
         return [qdisc for qdisc in self._qdiscs.values() if self._states[qdisc.interface] == PACED]
-
-    def _each(self, act: Callable[[PacedQdisc], None]) -> None:
-        for qdisc in self._paced():
-            try:
-                act(qdisc)
-            except MltcpError as error:
-                _log.warning("%s: %s", qdisc.interface, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
 from mltcp.daemon.jobs.job import NO_CONTROL, ControlState, FinishedIteration, Job
@@ -68,9 +69,9 @@ class SocketMechanism:
     def maintain(self) -> None:
         """Nothing on the host belongs to it."""
 
-    def update_counters(self, job: Job) -> None:
+    def update_counters(self, job: Job) -> Iterator[None]:
         """Read the counters through sock_diag."""
-        self._counters.update(job)
+        return self._counters.update(job)
 
     def flow_count(self, job: Job) -> int:
         """The number of connections that were passed and are open."""

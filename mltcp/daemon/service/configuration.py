@@ -27,7 +27,7 @@ MODES = ("tc", "off")
 DEFAULT_INTERVAL_S = 0.002
 SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.0005, 0.01
 
-_INTERFACE = re.compile(r"[^\s/]{1,15}")
+_INTERFACE = re.compile(r"[^\s/]{1,127}")
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:]+):(\d{1,5})")
 _LONGEST_SOCKET_BYTES = 107
 """The longest path of a Unix socket; source: unix(7)."""
@@ -323,7 +323,8 @@ def _several(check: Check, noun: str) -> Check:
 def _interface(value: Any, field: str) -> str:
     if not isinstance(value, str) or not _INTERFACE.fullmatch(value) or value in (".", ".."):
         raise UsageError(
-            f"{field}: expected an interface name (1 to 15 characters, no / and no blank), got {shown(value)}"
+            f"{field}: expected an interface name (1 to 15 characters, or 127 of an altname; no / and no blank), "
+            f"got {shown(value)}"
         )
     return value
 

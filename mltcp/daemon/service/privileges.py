@@ -10,12 +10,12 @@ import ctypes
 import os
 from pathlib import Path
 
+from mltcp.core import capabilities
 from mltcp.core.errors import MltcpError
 
 _VERSION_3 = 0x20080522
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
-_CAP_NET_ADMIN, _CAP_PERFMON, _CAP_BPF = 12, 38, 39
-KEPT = (_CAP_NET_ADMIN, _CAP_PERFMON, _CAP_BPF)
+KEPT = capabilities.WORKING
 
 
 class _Header(ctypes.Structure):
@@ -39,8 +39,10 @@ def drop() -> None:
     Raises:
         MltcpError: the kernel refuses.
     """
+    # What may not reduce the bounding set (no CAP_SETPCAP) gains nothing from it, since new privileges are ruled out.
+    reducible = capabilities.CAP_SETPCAP in capabilities.effective()
     for capability in range(_last_capability() + 1):
-        if capability not in KEPT:
+        if capability not in KEPT and reducible:
             _check(_libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0), "the bounding set cannot be reduced")
     header, data = _Header(_VERSION_3, 0), (_Data * 2)()
     for capability in KEPT:
@@ -49,17 +51,6 @@ def drop() -> None:
         data[word].permitted |= 1 << bit
     _check(_libc.capset(ctypes.byref(header), ctypes.byref(data)), "capabilities cannot be given up")
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "new privileges cannot be ruled out")
-
-
-def effective() -> frozenset[int]:
-    """The capabilities that this thread has now."""
-    status = Path(f"/proc/self/task/{_thread()}/status").read_text()
-    bits = int(next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), 16)
-    return frozenset(number for number in range(64) if bits >> number & 1)
-
-
-def _thread() -> int:
-    return int(_libc.gettid())
 
 
 def _last_capability() -> int:

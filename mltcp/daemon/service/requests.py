@@ -19,6 +19,7 @@ from mltcp.daemon.jobs.peer import Peer
 from mltcp.daemon.jobs.registered_cgroups import LeftCgroup, RegisteredCgroup
 from mltcp.daemon.service.server import Connection, DaemonServer, Reply
 from mltcp.daemon.service.status_builder import StatusBuilder
+from mltcp.pacing.sock_diag import FlowKey
 
 _log = logging.getLogger("mltcp.daemon")
 
@@ -82,8 +83,6 @@ class RequestHandler:
         job = self._manager.jobs.leave(connection)
         if job is None:
             return
-        for flow in [flow for flow, holder in job.flows.items() if holder is connection]:
-            job.flows[flow] = None
         if not job.members:
             self._manager.end(job, "its last process has left")
 
@@ -213,11 +212,12 @@ class RequestHandler:
         job = self._manager.jobs.of(connection)
         refused = list(passed.refused)
         wanted: dict[int, tuple[FoundFlow, FlowSettings]] = {}
-        new = set()
+        new: set[FlowKey] = set()
         for flow in passed.found:
             try:
-                new.add(flow.key)
-                if len(new | job.flows.keys()) > MAX_FLOWS_PER_JOB:
+                if flow.key not in job.flows:
+                    new.add(flow.key)
+                if len(new) + len(job.flows) > MAX_FLOWS_PER_JOB and flow.key in new:
                     raise UsageError(f"job {job.name} already has {MAX_FLOWS_PER_JOB} flows, the limit")
                 wanted[flow.position] = flow, job.mechanism.flow_settings(job, flow)
             except MltcpError as error:
@@ -230,7 +230,7 @@ class RequestHandler:
         if self._manager.jobs.member_of(connection) is not job:
             raise UsageError(f"job {job.name} has ended")
         for position in wanted.keys() - {each.position for each in refused}:
-            self._add_flow(job, connection, *wanted[position])
+            self._add_flow(job, *wanted[position])
         if refused:
             _log.warning(
                 "%s: %d descriptors of %s refused: %s", job, len(refused), connection.peer, refused[0].why
@@ -238,10 +238,10 @@ class RequestHandler:
         refused.sort(key=lambda each: each.position)
         return [{"accepted": passed.count - len(refused), "refused": [asdict(each) for each in refused]}]
 
-    def _add_flow(self, job: Job, connection: Connection, flow: FoundFlow, settings: FlowSettings) -> None:
+    def _add_flow(self, job: Job, flow: FoundFlow, settings: FlowSettings) -> None:
         job.mechanism.add_flow(job, flow)
         job.seen_controls.add(settings.control or flow.control)
-        job.flows[flow.key] = connection
+        job.flows[flow.key] = None
 
     # -- iterations --------------------------------------------------------------------------------------------------
 

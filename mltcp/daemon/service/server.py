@@ -1,8 +1,9 @@
 """The daemon's Unix socket: connections, their packets, and the limits on both.
 
 Everything runs on one event loop. No peer can block another: one packet is read at a time, the replies that a peer does
-not read are bounded, and the requests of a user who has had a share of the time wait. Descriptors are never received
-here, since to look at one and to close it may block: a process of their user does so (mltcp/daemon/descriptors).
+read are bounded, and requests of a user who has had a share of the time wait. Descriptors are never received here,
+since to look at one and to close it may block: a process of their user does so (mltcp/daemon/descriptors), for one
+packet of the user at a time.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import resource
 import socket
 import struct
 import time
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,11 +37,12 @@ from mltcp.daemon.client.protocol import (
 from mltcp.daemon.descriptors.workers import DescriptorWorkers, PassedFlows
 from mltcp.daemon.jobs.limits import Limits
 from mltcp.daemon.jobs.peer import Peer
+from mltcp.daemon.service.user_share import UserShare, metered
 
 _log = logging.getLogger("mltcp.daemon")
 
 BACKLOG = 1024
-_ACCEPTED_AT_ONCE = 64
+_ACCEPTED_AT_ONCE = 16
 MOST_UNREAD = 256
 """The number of packets that may wait for a peer that does not read; with more it is dropped."""
 
@@ -48,8 +51,7 @@ SECONDS_WITHOUT_DESCRIPTORS = 0.2
 
 RESERVED_DESCRIPTORS = 128
 _TELL_EVERY_S = 60.0
-_PASSED_S = 0.0005
-"""The daemon's time for a packet with descriptors, which another process looks at."""
+_SHORTEST_WAIT_S = 0.001
 
 Reply = Mapping[str, Any]
 _CREDENTIALS = struct.Struct("=iII")
@@ -113,14 +115,18 @@ class Connection:
             self._server.loop.remove_writer(self.fileno())
 
     def receive(self) -> None:
+        """Read and handle one packet, unless the user has to wait."""
+        if not self._server.has_to_wait(self):
+            self.serve()
+
+    def serve(self) -> None:
         """Read and handle one packet."""
-        if self._server.has_to_wait(self):
-            return
         try:
             # Without space for descriptors, MSG_CTRUNC tells that there are some.
             packet, _, flags, _ = self._socket.recvmsg(MOST_BYTES + 1, 0, socket.MSG_PEEK)
             if flags & socket.MSG_CTRUNC:
-                self._server.begin_passed(self, packet, flags)
+                if not self._server.has_to_wait_to_pass(self):
+                    self._server.begin_passed(self, packet, flags)
                 return
             self._socket.recv(1)  # the rest of the packet is dropped
         except BlockingIOError:
@@ -188,9 +194,9 @@ class DaemonServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._unclosed: list[Connection] = []
         self._connections: set[Connection] = set()
-        self._used_s: dict[int, float] = {}
+        self._connected: Counter[int] = Counter()
+        self._shares: dict[int, UserShare[Connection]] = {}
         self._told_s = -inf
-        self._paused: set[Connection] = set()
         self._most = _raise_descriptor_limit() - RESERVED_DESCRIPTORS
         self._listener: socket.socket | None = None
         self.loop: asyncio.AbstractEventLoop
@@ -275,14 +281,15 @@ class DaemonServer:
             self._close(connection)
             return
         self._connections.add(connection)
+        self._connected[connection.peer.uid] += 1
         self.loop.add_reader(connection.fileno(), connection.receive)
 
     def _limit_reached(self, peer: Peer) -> str | None:
-        held = [*self._connections, *self._unclosed]
-        if len(held) >= self._most:
+        if len(self._connections) + len(self._unclosed) >= self._most:
             return f"the daemon already has {self._most} connections, the limit"
         most = min(self._limits.connections or self._most, self._most // 2)
-        if not peer.is_root and sum(each.peer.uid == peer.uid for each in held) >= most:
+        held = self._connected[peer.uid] + sum(each.peer.uid == peer.uid for each in self._unclosed)
+        if not peer.is_root and held >= most:
             return f"{peer.user} already has {most} connections, the limit (limits.connections)"
         return None
 
@@ -305,12 +312,13 @@ class DaemonServer:
         if why:
             _log.warning("dropped the connection of %s: %s", connection.peer, why)
         self._connections.discard(connection)
-        self._paused.discard(connection)
+        self._connected[connection.peer.uid] -= 1
         self.loop.remove_reader(connection.fileno())
         self.loop.remove_writer(connection.fileno())
         self._close(connection)
         self._handler.left(connection)
-        if not any(each.peer.uid == connection.peer.uid for each in self._connections):
+        if not self._connected[connection.peer.uid]:
+            del self._connected[connection.peer.uid]
             self._workers.end(connection.peer.uid)
 
     def _close(self, connection: Connection) -> None:
@@ -321,7 +329,7 @@ class DaemonServer:
 
     def handle(self, connection: Connection, packet: bytes, flags: int) -> list[Reply]:
         """Handle a packet without descriptors; returns the replies."""
-        began_s = time.monotonic()
+        began_s = time.thread_time()
         asked: dict[str, int] = {}
         try:
             fields = _fields(packet, flags, asked)
@@ -329,18 +337,19 @@ class DaemonServer:
         except Exception as error:
             return _failed(error, asked, connection)
         finally:
-            self._charge(connection, time.monotonic() - began_s)
+            self._charge(connection, time.thread_time() - began_s)
 
     def begin_passed(self, connection: Connection, packet: bytes, flags: int) -> None:
         """Handle a packet with descriptors, and send the replies; the connection's next packets wait for that."""
         connection.busy = True
+        self._share(connection).passing = True
         self.loop.remove_reader(connection.fileno())
-        task = self.loop.create_task(self._handle_passed(connection, packet, flags & ~socket.MSG_CTRUNC))
+        handling = self._handle_passed(connection, packet, flags & ~socket.MSG_CTRUNC)
+        task = self.loop.create_task(_run(metered(handling, partial(self._charge, connection))))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _handle_passed(self, connection: Connection, packet: bytes, flags: int) -> None:
-        self._charge(connection, _PASSED_S)
         asked: dict[str, int] = {}
         try:
             replies = await self._replies_to_passed(connection, packet, flags, asked)
@@ -349,6 +358,7 @@ class DaemonServer:
         for reply in replies:
             connection.send(reply)
         connection.busy = False
+        self._let_next_pass(self._share(connection))
         self._listen_to(connection)
 
     async def _replies_to_passed(
@@ -365,31 +375,76 @@ class DaemonServer:
             raise
 
     def _listen_to(self, connection: Connection) -> None:
-        if connection in self._connections and not connection.busy and connection not in self._paused:
+        if connection in self._connections and not connection.busy:
             self.loop.add_reader(connection.fileno(), connection.receive)
 
-    def has_to_wait(self, connection: Connection) -> bool:
-        """Whether the connection's user has had its time in this second; it is then read again in the next one."""
+    # -- users' time -------------------------------------------------------------------------------------------------
+
+    def _share(self, connection: Connection) -> UserShare[Connection]:
         peer = connection.peer
-        if peer.is_root or self._used_s.get(peer.uid, 0.0) < self._limits.seconds:
+        share = self._shares.get(peer.uid)
+        if share is None:
+            share = self._shares[peer.uid] = UserShare(None if peer.is_root else self._limits.seconds)
+        return share
+
+    def _charge(self, connection: Connection, used_s: float) -> None:
+        self._share(connection).charge(used_s, self.loop.time())
+
+    def has_to_wait(self, connection: Connection) -> bool:
+        """Whether the connection's user has had its time; it is then served in its turn."""
+        share = self._share(connection)
+        if not share.waiting and not share.wait_s(self.loop.time()):
             return False
-        self._paused.add(connection)
-        self.loop.remove_reader(connection.fileno())
+        self._wait(connection, share)
         return True
 
-    def _charge(self, connection: Connection, seconds: float) -> None:
-        uid = connection.peer.uid
-        self._used_s[uid] = self._used_s.get(uid, 0.0) + seconds
+    def has_to_wait_to_pass(self, connection: Connection) -> bool:
+        """Whether descriptors of the connection's user are being handled; these are then in their turn."""
+        share = self._share(connection)
+        if share.passing:
+            share.to_pass.append(connection)
+            self.loop.remove_reader(connection.fileno())
+        return share.passing
+
+    def _let_next_pass(self, share: UserShare[Connection]) -> None:
+        share.passing = False
+        if share.to_pass:
+            self._wait(share.to_pass.popleft(), share)
+
+    def _wait(self, connection: Connection, share: UserShare[Connection]) -> None:
+        """Serve a connection when its user's time allows it."""
+        share.waiting.append(connection)
+        self.loop.remove_reader(connection.fileno())
+        if len(share.waiting) == 1:
+            self._serve_later(share)
+
+    def _serve_later(self, share: UserShare[Connection]) -> None:
+        wait_s = share.wait_s(self.loop.time())
+        self.loop.call_later(max(wait_s, _SHORTEST_WAIT_S) if wait_s else 0.0, self._serve_first, share)
+
+    def _serve_first(self, share: UserShare[Connection]) -> None:
+        """Serve the first connection that waits, if its user's time allows it; the others are looked at later."""
+        if share.waiting and not share.wait_s(self.loop.time()):
+            connection = share.waiting.popleft()
+            if connection in self._connections:
+                self._listen_to(connection)
+                connection.serve()  # which may put it into a queue
+        if share.to_pass and not share.passing:
+            share.waiting.append(share.to_pass.popleft())
+        if share.waiting:
+            self._serve_later(share)
 
     def _next_second(self) -> None:
         if self._listener is None:
             return
-        self._used_s.clear()
-        paused, self._paused = self._paused, set()
-        for connection in paused:
-            self._listen_to(connection)
+        now_s = self.loop.time()
+        self._shares = {uid: share for uid, share in self._shares.items() if not share.is_idle(now_s)}
         self._unclosed = [each for each in self._unclosed if not each.close(self._workers)]
         self.loop.call_later(1.0, self._next_second)
+
+
+async def _run(awaitable: Awaitable[None]) -> None:
+    await awaitable
 
 
 def _fields(packet: bytes, flags: int, asked: dict[str, int]) -> Fields:

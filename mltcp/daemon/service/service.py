@@ -7,14 +7,15 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mltcp.core.errors import MltcpError
-from mltcp.core.signals import stop_signals
+from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.core.signals import ENDING_SIGNALS, stop_signals
 from mltcp.daemon.descriptors.workers import DescriptorWorkers
 from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.job import Mechanism
@@ -40,6 +41,7 @@ from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS, Controls, require_roo
 from mltcp.ebpf.jobs import remove_stale
 from mltcp.ebpf.registrations import hold, release
 from mltcp.pacing.controller import PacingController
+from mltcp.pacing.device_features import kernel_names
 from mltcp.pacing.mark_users import MarkSpace, mark_users
 from mltcp.pacing.pacing_choice import choose_pacing
 from mltcp.pacing.sock_diag import SockDiag
@@ -50,24 +52,30 @@ _log = logging.getLogger("mltcp.daemon")
 TC = "tc"
 MLTCP_LAW = "mltcp_dcqcn"
 COUNT_S = 1.0
+PAUSE_EVERY_S = 0.001
 
 
 def serve(configuration: Configuration) -> None:
-    """Run the daemon until SIGTERM or SIGINT, then undo its changes to the host.
+    """Run the daemon until a signal ends it, then undo its changes to the host, which no further signal interrupts.
 
     Raises:
         NotAvailableError: not root, or the host lacks something.
+        UsageError: two names are of the same interface.
         MltcpError: another daemon runs.
     """
     require_root("mltcp daemon")
-    with ExitStack() as stack:
+    if os.geteuid() != 0:
+        raise NotAvailableError("mltcp daemon: expected user root, who owns its journal and cgroups")
+    configuration = replace(configuration, interfaces=kernel_names(configuration.interfaces))
+    stop = _Stop()
+    with stop_signals(stop.request, signals=ENDING_SIGNALS), ExitStack() as stack:
         stack.callback(release)
         journal = stack.enter_context(Journal.locked(configuration.journal))
         stack.callback(_restore, journal)
         _restore_leftovers(journal, configuration)
         daemon = _Daemon(configuration, journal)
         stack.callback(daemon.close)
-        asyncio.run(daemon.run())
+        asyncio.run(daemon.run(stop))
 
 
 def _restore(journal: Journal) -> None:
@@ -81,6 +89,30 @@ def _restore_leftovers(journal: Journal, configuration: Configuration) -> None:
         journal, keep_interfaces=configuration.interfaces, keep_controls=configuration.controls
     ):
         _log.info("left by a daemon that was killed: %s", line)
+
+
+class _Stop:
+    """The request to end, which a signal may make before there is an event loop, and after it."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._wake: Callable[[], object] | None = None
+
+    def request(self, number: int) -> None:
+        """Make the request, in a signal handler; only the first one counts."""
+        self._number = self._number or number
+        if self._wake is not None:
+            self._wake()
+
+    async def wait(self) -> None:
+        """Return once the request has been made."""
+        loop, made = asyncio.get_running_loop(), asyncio.Event()
+        self._wake = partial(loop.call_soon_threadsafe, made.set)
+        if not self._number:
+            await made.wait()
+        self._wake = None
+        known = self._number in set(signal.Signals)
+        _log.info("ending, because of %s", signal.Signals(self._number).name if known else self._number)
 
 
 class _Daemon:
@@ -110,7 +142,7 @@ class _Daemon:
             limits=configuration.limits,
         )
         if pacer is not None:
-            self._manager.jobs.begin_after(pacer.largest_left)
+            self._manager.jobs.number_classes(pacer.carried)
         self._status = StatusBuilder(
             self._manager.jobs,
             pacer,
@@ -210,18 +242,10 @@ class _Daemon:
 
     # -- running -----------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT."""
-        loop = asyncio.get_running_loop()
-        stopped = asyncio.Event()
-
-        def stop(number: signal.Signals) -> None:
-            _log.info("ending, because of %s", number.name)
-            stopped.set()
-
-        with stop_signals(stop, loop):
-            self._start(loop)
-            await stopped.wait()
+    async def run(self, stop: _Stop) -> None:
+        """Serve until the request to stop."""
+        self._start(asyncio.get_running_loop())
+        await stop.wait()
         _notify("STOPPING=1")
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -252,8 +276,8 @@ class _Daemon:
             except MltcpError as error:
                 _log.info("a registered cgroup is not attached again: %s", error)
 
-    def _count(self) -> None:
-        self._manager.count()
+    def _count(self) -> Iterator[None]:
+        yield from self._manager.count()
         self._status.all()
 
     def close(self) -> None:
@@ -271,10 +295,17 @@ class _Daemon:
 
 
 class _Periodic:
-    """Calls a function at a fixed period. Missed periods are skipped; a call that fails is made again."""
+    """Calls a function at a fixed period. Missed periods are skipped; a call that fails is made again.
+
+    A function that yields is continued after what else there is to do, each time for about a millisecond.
+    """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, name: str, period_s: float, act: Callable[[], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        name: str,
+        period_s: float,
+        act: Callable[[], Iterator[None] | None],
     ) -> None:
         self._loop = loop
         self._name = name
@@ -286,9 +317,12 @@ class _Periodic:
         """Make the first call one period from now."""
         self._loop.call_at(self._loop.time() + self._period_s, self._run, self._loop.time() + self._period_s)
 
-    def _run(self, due_s: float) -> None:
+    def _run(self, due_s: float, rest: Iterator[None] | None = None) -> None:
         try:
-            self._act()
+            rest = rest or self._act()
+            if rest is not None and self._pauses(rest):
+                self._loop.call_soon(self._run, due_s, rest)
+                return
             self._failed = False
         except Exception as error:
             # Logged once, not in every period.
@@ -298,6 +332,11 @@ class _Periodic:
             self._failed = True
         due_s = max(due_s + self._period_s, self._loop.time())
         self._loop.call_at(due_s, self._run, due_s)
+
+    def _pauses(self, rest: Iterator[None]) -> bool:
+        """Continue until it is time to pause; False if all is done."""
+        until_s = self._loop.time() + PAUSE_EVERY_S
+        return any(self._loop.time() >= until_s for _ in rest)
 
 
 def _notify(state: str) -> None:

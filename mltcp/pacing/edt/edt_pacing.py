@@ -7,11 +7,13 @@ moved, and no lock is shared but the counter of the job.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 
 from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.pacing import netlink
 from mltcp.pacing.edt import egress_filter
-from mltcp.pacing.edt.departure_program import DepartureProgram
+from mltcp.pacing.edt.departure_program import AHEAD_NS, DepartureProgram
 from mltcp.pacing.edt.edt_change import EdtChange
 from mltcp.pacing.line_rate import LineRate
 from mltcp.pacing.tc.htb_qdisc import ABSENT, FIRST_JOB, LEFT_ALONE, MARK_MASK, PACED
@@ -19,6 +21,12 @@ from mltcp.pacing.tc.qdisc_change import ChangeLog
 from mltcp.pacing.tc.qdiscs import ROOT, RootQdisc, qdiscs_of, root_of
 
 FQ = "fq"
+
+LEAST_SHARE = 0.001
+"""The lowest rate of a job, as a share of the line rate."""
+
+_HORIZON, _U32 = 14, struct.Struct("=I")  # TCA_FQ_HORIZON, in microseconds
+_NO_HORIZON_US = 0xFFFFFFFF
 
 
 class EdtPacing:
@@ -70,6 +78,7 @@ class EdtPacing:
         if not has_fq(root):
             raise NotAvailableError(f"{self.interface}: expected fq in every transmit queue, found {root}")
         self._line_rate.refresh()
+        self._keep_to_horizon(root)
         if not self._is_in_journal(root.index):
             # Before it is made, in words that are right whether or not it comes to be.
             adds = not egress_filter.has_clsact(root.index)
@@ -87,7 +96,7 @@ class EdtPacing:
 
     def add_class(self, minor: int, rate_bps: float) -> None:
         """Give a job a rate."""
-        self._program.set_rate(minor, rate_bps)
+        self.change_rates({minor: rate_bps})
 
     def remove_class(self, minor: int) -> None:
         """Leave a job's packets as they are."""
@@ -96,7 +105,7 @@ class EdtPacing:
     def change_rates(self, rates: Mapping[int, float]) -> None:
         """Change the rates of jobs."""
         for minor, rate_bps in rates.items():
-            self._program.set_rate(minor, rate_bps)
+            self._program.set_rate(minor, max(rate_bps, LEAST_SHARE * self.line_rate_bps))
 
     def rebalance(self) -> None:
         """Nothing: a job has one rate in all queues."""
@@ -121,7 +130,12 @@ class EdtPacing:
         if not has_fq(root) or not egress_filter.is_attached(root.index):
             return LEFT_ALONE
         self._line_rate.refresh()
+        self._keep_to_horizon(root)
         return PACED
+
+    def _keep_to_horizon(self, root: RootQdisc) -> None:
+        """Let no packet have a departure beyond half of fq's horizon, where fq drops it, or lets it go at once."""
+        self._program.ahead_ns = min(AHEAD_NS, horizon_ns(root) // 2)
 
     def remove(self) -> None:
         """Remove the filter."""
@@ -145,6 +159,22 @@ def has_fq(root: RootQdisc) -> bool:
         return True
     queues = [each.kind for each in qdiscs_of(root.index) if each.parent != ROOT]
     return root.kind == "mq" and bool(queues) and set(queues) == {FQ}
+
+
+def horizon_ns(root: RootQdisc) -> int:
+    """The shortest horizon of fq in the transmit queues; a kernel before 5.8, which has none, drops nothing."""
+    options = (
+        [root.options]
+        if root.kind == FQ
+        else [each.options for each in qdiscs_of(root.index) if each.kind == FQ]
+    )
+    return 1000 * min((_horizon_us(each) for each in options), default=_NO_HORIZON_US)
+
+
+def _horizon_us(options: bytes) -> int:
+    found = (at for number, at, _ in netlink.attributes(options, 0, len(options)) if number == _HORIZON)
+    at = next(found, None)
+    return _NO_HORIZON_US if at is None else int(_U32.unpack_from(options, at)[0])
 
 
 def departures_available(mark: int) -> str:

@@ -21,10 +21,11 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.pacing import netlink
 from mltcp.pacing.line_rate import LineRate
 from mltcp.pacing.tc.messages import QUANTUM_BYTES, TcSocket, burst_bytes
 from mltcp.pacing.tc.qdisc_change import ChangeLog, QdiscChange
-from mltcp.pacing.tc.qdiscs import HANDLE, RootQdisc, SavedQdisc, class_handles, root_of
+from mltcp.pacing.tc.qdiscs import HANDLE, RootQdisc, SavedQdisc, class_handles, qdiscs_of, root_of
 
 T = TypeVar("T")
 
@@ -41,6 +42,8 @@ QUEUE_PACKETS = 10_000
 
 MARK_MASK = 0xFFFF0000
 """The bits of a mark that tell that it is one of a job's, whose number is in the others."""
+
+_SOL_NETLINK, _NETLINK_EXT_ACK = 270, 11
 
 PACED, ABSENT, LEFT_ALONE = "paced", "absent", "left alone"
 
@@ -213,8 +216,7 @@ class HtbQdisc:
             try:
                 self._tc.add_mark_classifier(self._index, tree, self._mark, MARK_MASK)
             except MltcpError as error:
-                if "File exists" not in str(error):
-                    self._without_marks(error)
+                self._without_marks(error)
 
     def _without_marks(self, error: MltcpError) -> None:
         _log.warning("%s: packets are classified by priority only, not by mark: %s", self.interface, error)
@@ -353,7 +355,7 @@ def _put_missing_queues(route: Any, index: int, trees: Collection[int]) -> None:
     """Add a queue to every class without one: one just added, or left so by a killed daemon."""
     (link,) = route.get_links(index)
     others_packets = max(OTHERS_QUEUE_PACKETS, link.get_attr("IFLA_TXQLEN") or 0)
-    with_queue = {qdisc["parent"] for qdisc in route.get_qdiscs(index=index)}
+    with_queue = {qdisc.parent for qdisc in qdiscs_of(index)}
     for handle in class_handles(index):
         minor = handle & 0xFFFF
         # The queues of mq are classes, too; they are in the root, whose handle is ours or its own.
@@ -379,10 +381,16 @@ def with_route(act: Callable[[Any], T]) -> T:
 
     def run() -> None:
         try:
-            with IPRoute(ext_ack=True) as route:
-                results.append(act(route))
+            with netlink.route_socket() as ours:
+                # Left to pyroute2, its port would be the number of this process, which another one may have, too.
+                ours.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
+                ours.setblocking(False)
+                with IPRoute(ext_ack=True, use_socket=ours) as route:
+                    results.append(act(route))
         except NetlinkError as error:
             errors.append(MltcpError(f"traffic control: {error.args[-1] if error.args else error}"))
+        except OSError as error:
+            errors.append(MltcpError(f"traffic control: {error.strerror or error}"))
         except BaseException as error:
             errors.append(error)
 

@@ -58,6 +58,7 @@ class TcSocket:
 
     def __init__(self) -> None:
         self._socket = netlink.route_socket()
+        self._next_number = 1
 
     def close(self) -> None:
         """Close the socket."""
@@ -86,22 +87,29 @@ class TcSocket:
             _BPF_OPS, b"".join(program)
         )
         info = 1 << 16 | socket.htons(_ETH_P_ALL)
-        # With a handle a second classifier is refused; without, the kernel would add it beside the first.
+        # With a handle it replaces what a killed daemon left; without, the kernel would add it beside that.
         body = _TC.pack(socket.AF_UNSPEC, index, _CLASSIFIER, parent, info)
         body += netlink.attribute(_KIND, b"bpf\0") + netlink.attribute(_OPTIONS | netlink.NESTED, options)
-        self._request(
-            [netlink.message(_RTM_NEWTFILTER, netlink.ACK | netlink.CREATE | netlink.EXCLUSIVE, body)]
-        )
+        self._request([(_RTM_NEWTFILTER, netlink.CREATE | netlink.REPLACE, body)])
 
-    def _request(self, messages: list[bytes]) -> None:
-        self._socket.send(b"".join(messages))
-        waiting, worst = len(messages), 0
+    def _request(self, messages: list[tuple[int, int, bytes]]) -> None:
+        """Send requests (kind, flags, body) and take their acknowledgements."""
+        first = self._next_number
+        self._next_number = (first + len(messages)) & _LARGEST_U32
+        numbered = (
+            netlink.message(kind, netlink.ACK | flags, body, (first + at) & _LARGEST_U32)
+            for at, (kind, flags, body) in enumerate(messages)
+        )
+        netlink.send(self._socket, b"".join(numbered))
+        waiting, worst = set(range(len(messages))), 0
         while waiting:
-            buffer = self._socket.recv(netlink.MOST_BYTES)
-            for kind, _, start, _ in netlink.messages(buffer):
-                if kind == netlink.ERROR:
-                    waiting -= 1
-                    worst = worst or netlink.error_in(buffer, start)
+            buffer = netlink.receive(self._socket)
+            for kind, number, start, end in netlink.messages(buffer):
+                at = (number - first) & _LARGEST_U32
+                # Others are of requests that failed.
+                if kind == netlink.ERROR and at in waiting:
+                    waiting.discard(at)
+                    worst = worst or netlink.error_in(buffer, start, end)
         if worst in (errno.ENOENT, errno.ENODEV, errno.EINVAL):
             raise ClassGoneError(
                 f"traffic control: {os.strerror(worst)}: the class or its interface does not exist"
@@ -110,7 +118,7 @@ class TcSocket:
             raise MltcpError(f"traffic control: {os.strerror(worst)}")
 
 
-def _class_change(index: int, parent: int, handle: int, rate_bps: float) -> bytes:
+def _class_change(index: int, parent: int, handle: int, rate_bps: float) -> tuple[int, int, bytes]:
     rate = max(1, int(rate_bps / 8))
     burst = max(1, int(burst_bytes(rate_bps) / rate * 1e9 / _PSCHED_NS))
     # The kernel computes the rate tables for Ethernet itself; the request needs none.
@@ -122,7 +130,7 @@ def _class_change(index: int, parent: int, handle: int, rate_bps: float) -> byte
         )
     body = _TC.pack(socket.AF_UNSPEC, index, handle, parent, 0)
     body += netlink.attribute(_KIND, b"htb\0") + netlink.attribute(_OPTIONS | netlink.NESTED, options)
-    return netlink.message(_RTM_NEWTCLASS, netlink.ACK, body)
+    return _RTM_NEWTCLASS, 0, body
 
 
 def _mark_program(mark: int, mask: int, parent: int) -> list[bytes]:

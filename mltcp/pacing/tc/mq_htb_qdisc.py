@@ -178,9 +178,10 @@ class MqHtbQdisc(HtbQdisc):
     def _forget(self, minor: int) -> None:
         """Forget what is known of a job's classes, which may be other ones from now on."""
         self._meters.pop(minor, None)
-        for kept in (self._applied_bps, self._use, self._allowed_bytes):
-            for handle in [each for each in kept if each & 0xFFFF == minor]:
-                del kept[handle]
+        self._allowed_bytes.pop(minor, None)
+        for by_handle in (self._applied_bps, self._use):
+            for handle in [each for each in by_handle if each & 0xFFFF == minor]:
+                del by_handle[handle]
 
     def change_rates(self, rates_bps: Mapping[int, float]) -> None:
         """Change the rates of jobs, each divided over the queues.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import closing
 from pathlib import Path
 
 from mltcp.core.address import Address
@@ -70,13 +71,9 @@ def execute(options: argparse.Namespace) -> int:
         options.everyone,
     )
     server = GateServer(configuration)
-
-    try:
-        with stop_signals(lambda _: server.stop()):
-            print_listening("gate", server.address, options.policy, options.json)
-            server.run()
-    finally:
-        server.close()
+    with stop_signals(lambda _: server.stop()), closing(server):
+        print_listening("gate", server.address, options.policy, options.json)
+        server.run()
     return 0
 
 

@@ -16,8 +16,10 @@ import collectives
 from bench.cost.programs import gate_process
 from collectives.core.gate_settings import GateSettings
 from collectives.gate import gate as gates
+from collectives.gate.channel import GateChannel
 from collectives.gate.gate import GATED, Gate
 from collectives.group import job
+from collectives.group.admission import AdmissionControl
 from collectives.recording.operation import GroupLabel, InFlightOperation
 from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
@@ -94,6 +96,33 @@ def test_a_rank_waits_while_another_job_has_the_link(address):
         other.done()
         assert gone.wait(20)
         thread.join()
+        gate.close()
+
+
+def test_an_interrupt_is_passed_on_also_to_a_thread_that_has_no_connection_yet(address, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with serving(address):
+        gate, raised = asking(address), []
+
+        def enter(number):
+            with pytest.raises(KeyboardInterrupt):
+                AdmissionControl(gate=gate).admit(
+                    InFlightOperation("all_reduce", GroupLabel("g", 0, 2), 1 << 20)
+                )
+            raised.append(number)
+
+        with monkeypatch.context() as interrupts:
+            interrupts.setattr(gate, "_new_channel", interrupted)
+            thread = threading.Thread(target=enter, args=(1,))
+            thread.start()
+            thread.join()
+        with monkeypatch.context() as interrupts:
+            interrupts.setattr(GateChannel, "ask", interrupted)
+            enter(2)
+        assert raised == [1, 2]
+        assert has_pass(entered(gate, 3))
         gate.close()
 
 

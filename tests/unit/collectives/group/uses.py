@@ -414,6 +414,68 @@ def group_properties(rank, ranks, directory):
     )
 
 
+def attributes(group):
+    """All that a group says of itself, but for what is another one's (the type and the backend's name)."""
+    backend = group._get_backend(torch.device("cpu"))
+    return {
+        "name": group.group_name,
+        "description": group.group_desc,
+        "rank": group.rank(),
+        "size": group.size(),
+        "bound device": group.bound_device_id,
+        "devices": sorted(map(str, group._device_types)),
+        "timeout": getattr(getattr(backend, "options", None), "_timeout", None),
+        "backend": (backend.name(), backend.rank(), backend.size()),
+        "hooks": group._has_hooks(),
+        "has a store": group.get_group_store() is not None,
+        "sequence": group._get_sequence_number_for_group(),
+    }
+
+
+LONG = timedelta(seconds=77)
+
+
+@use
+def attributes_of_the_default_group(rank, ranks, directory):
+    return attributes(dist.group.WORLD)
+
+
+@use
+def attributes_of_a_new_group(rank, ranks, directory):
+    return [
+        attributes(dist.new_group(WORLD)),
+        attributes(dist.new_group(WORLD, timeout=LONG, group_desc="described")),
+    ]
+
+
+@use
+def attributes_of_a_split_group(rank, ranks, directory):
+    world = dist.group.WORLD
+    return attributes(world.split_group([rank], timeout=LONG, group_name=f"{rank}", group_desc="described"))
+
+
+@use
+def attributes_of_a_merged_group(rank, ranks, directory):
+    store = dist.FileStore(str(directory / f"merged-{rank}"), 1)
+    alone = [dist.new_group([each]) for each in WORLD][rank]
+    return attributes(
+        alone.merge_remote_group(store, 1, timeout=LONG, group_name="merged", group_desc="described")
+    )
+
+
+@use
+def sharded_tensor_on_the_cpu(rank, ranks, directory):
+    from torch.distributed._shard import sharded_tensor
+    from torch.distributed._shard.sharding_spec import ChunkShardingSpec
+
+    spec = ChunkShardingSpec(dim=0, placements=["rank:0/cpu", "rank:1/cpu"])
+    tensor = sharded_tensor.full(spec, (4, 2), 3.0)
+    tensor.local_tensor().add_(rank)
+    gathered = torch.zeros(4, 2) if rank == 0 else None
+    tensor.gather(0, gathered)
+    return None if gathered is None else gathered.tolist()
+
+
 @use
 def a_tensor_that_is_not_contiguous(rank, ranks, directory):
     tensor = own(rank, 12).reshape(3, 4).t()

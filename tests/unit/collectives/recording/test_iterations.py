@@ -1,6 +1,8 @@
 """The detector of iterations on sequences of steps and operations, without torch."""
 
 import random
+import sys
+import threading
 import time
 from itertools import pairwise
 
@@ -346,3 +348,50 @@ def test_marks_overrule_everything():
     assert detector.step(D, 3, 3) == ()
     assert detector.finish([], 4, 4) == ()
     assert detector.learned().detector == "explicit"
+
+
+@pytest.fixture
+def threads_that_alternate_often():
+    former = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(former)
+
+
+@pytest.mark.parametrize("what", ["mark", "end", "step", "pattern"])
+def test_operations_of_two_threads_are_all_counted_whatever_a_third_one_does(
+    what, threads_that_alternate_often
+):
+    recorder, group = Recorder(), GroupLabel("group", 0, 2)
+    each_issues, issuing = 20_000, 2
+    counted = []
+    recorder.on_iteration_end.add(lambda iteration: counted.append(len(iteration.operations)))
+
+    def issue():
+        for _ in range(each_issues):
+            operation = InFlightOperation("all_reduce", group, 8)
+            recorder.submit(operation)
+            operation.complete(time.monotonic_ns())
+
+    if what == "end":
+        recorder.begin()
+    if what == "step":
+        recorder.step(0)
+    threads = [threading.Thread(target=issue) for _ in range(issuing)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        if what == "mark":
+            recorder.begin()
+        if what in ("mark", "end"):
+            recorder.end()
+        if what == "step":
+            recorder.step(0)
+    for thread in threads:
+        thread.join()
+    assert recorder._before_open + len(recorder._open) == each_issues * issuing
+    if what in ("end", "step"):
+        recorder.end()
+        assert recorder.completion.drain(60)
+        assert sum(counted) == each_issues * issuing
+    recorder.completion.close()

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import collectives
+from collectives.group.torch_version import all_gather_single, reduce_scatter_single
 from collectives.recording.traffic import REDUCE_SEGMENT_BYTES, sent_bytes
 from mltcp.pacing.tcp_info import tcp_info
 from tests.unit.collectives.ranks import run_ranks
@@ -111,8 +112,8 @@ def calls(rank, ranks, root):
 
     def coalesced():
         with dist._coalescing_manager(group=dist.group.WORLD):
-            dist.reduce_scatter_single(zeros(part // 2), zeros(PAYLOAD // 2))
-            dist.reduce_scatter_single(zeros(part // 2), zeros(PAYLOAD // 2))
+            reduce_scatter_single(zeros(part // 2), zeros(PAYLOAD // 2))
+            reduce_scatter_single(zeros(part // 2), zeros(PAYLOAD // 2))
 
     at_root = rank == root
     return {
@@ -121,11 +122,11 @@ def calls(rank, ranks, root):
         "reduce": lambda: dist.reduce(zeros(PAYLOAD), root),
         "reduce, large": lambda: dist.reduce(zeros(PAYLOAD * 16), root),
         "all_gather of a list": lambda: dist.all_gather(list_of(PAYLOAD), zeros(PAYLOAD)),
-        "all_gather_single": lambda: dist.all_gather_single(zeros(PAYLOAD * ranks), zeros(PAYLOAD)),
+        "all_gather_single": lambda: all_gather_single(zeros(PAYLOAD * ranks), zeros(PAYLOAD)),
         "gather": lambda: dist.gather(zeros(PAYLOAD), list_of(PAYLOAD) if at_root else None, root),
         "scatter": lambda: dist.scatter(zeros(part), list_of(part) if at_root else None, root),
         "reduce_scatter of a list": lambda: dist.reduce_scatter(zeros(part), list_of(part)),
-        "reduce_scatter_single": lambda: dist.reduce_scatter_single(zeros(part), zeros(PAYLOAD)),
+        "reduce_scatter_single": lambda: reduce_scatter_single(zeros(part), zeros(PAYLOAD)),
         "reduce_scatter_single, coalesced": coalesced,
         "all_to_all of lists": lambda: dist.all_to_all(list_of(part), list_of(part)),
         "all_to_all_single": lambda: dist.all_to_all_single(zeros(PAYLOAD), zeros(PAYLOAD)),

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import threading
+import time
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 
@@ -10,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.transport.gloo_sockets import Mesh
-from collectives.transport.process_sockets import new_listeners
+from collectives.transport.process_sockets import Listeners, new_listeners
 from mltcp.pacing.tcp_info import addresses, tcp_sockets
 from tests.unit.collectives.ranks import run_ranks
 from tests.unit.collectives.recording.test_traffic import acknowledged
@@ -310,3 +312,71 @@ def through_the_backend(rank, ranks):
 
 def test_the_backends_groups_know_their_connections():
     assert run_ranks(through_the_backend, 3) == [([1, 2], [1]), ([0, 2], [0]), ([0, 1], None)]
+
+
+# -- several threads ---------------------------------------------------------------------------------------------------
+
+
+def test_listeners_of_two_blocks_at_a_time_belong_to_neither():
+    with new_listeners() as outer, new_listeners() as inner, socket.create_server(("127.0.0.1", 0)):
+        assert outer.mixed
+        assert inner.mixed
+    with new_listeners() as alone, socket.create_server(("127.0.0.1", 0)) as listener:
+        pass
+    assert not alone.mixed
+    listener.close()
+    with new_listeners() as alone:
+        listener = socket.create_server(("127.0.0.1", 0))
+    assert alone.addresses == {listener.getsockname()}
+    listener.close()
+    assert not outer.addresses
+    assert not inner.addresses
+
+
+def test_a_rank_that_does_not_come_is_waited_for_as_long_as_was_asked_and_the_store_serves_others_meanwhile():
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    found, raised = Listeners(frozenset({("127.0.0.1", 1)})), []
+
+    def wait():
+        with pytest.raises(dist.DistStoreError):
+            Mesh(store, 0, 2, found, timedelta(seconds=2))
+        raised.append(time.monotonic())
+
+    began_s = time.monotonic()
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while waiting.is_alive():
+        store.set("another thread's", "value")  # would wait as well if the store waited
+        served_s = time.monotonic()
+        time.sleep(0.01)
+    waiting.join()
+    assert raised[0] - began_s >= 2
+    assert served_s - began_s > 0.5
+
+
+def test_where_a_rank_does_not_know_its_listeners_no_connection_is_known():
+    store = dist.HashStore()
+    store.set("mltcp/sockets/1/listeners/1", "[]")
+    mesh = Mesh(store, 0, 2, Listeners(frozenset({("127.0.0.1", 1)})), timedelta(seconds=5))
+    assert (mesh.acked_bytes(), mesh.sockets(), mesh.complete) == (None, (), True)
+
+
+def two_groups_at_a_time(rank, ranks, directory):
+    groups = []
+    with tcp_store(directory, rank, ranks) as store:
+        dist.init_process_group("mltcp", store=store, rank=rank, world_size=ranks)
+
+        def make():
+            groups.append(dist.new_group([*range(ranks)]))
+
+        for _ in range(5):
+            making = [threading.Thread(target=make) for _ in range(2)]
+            for thread in making:
+                thread.start()
+            for thread in making:
+                thread.join()
+    return len(groups)
+
+
+def test_two_threads_can_make_groups_at_a_time(tmp_path):
+    assert run_ranks(two_groups_at_a_time, 3, None, None, 60, tmp_path) == [10, 10, 10]

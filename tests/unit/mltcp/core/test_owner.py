@@ -102,3 +102,17 @@ print(me.is_alive(), replace(me, pid=child).is_alive())
         ["unshare", *options, "--pid", "--fork", sys.executable, "-c", code], capture_output=True, text=True
     )
     assert done.stdout == "True False\n", done.stderr
+
+
+@pytest.mark.parametrize("boottime", ["1000", "-1000", "86400"])
+def test_a_time_namespace_changes_no_owner(boottime):
+    command = ["unshare", "--time", "--boottime", boottime, "--fork"]
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no time namespace can be made here")
+    process, inner = started(*command)
+    try:
+        assert inner.is_alive()
+        assert judged_by(Owner.current(), *command) is True
+    finally:
+        process.communicate()
+    assert not inner.is_alive()

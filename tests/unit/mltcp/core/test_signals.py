@@ -2,22 +2,51 @@
 
 import asyncio
 import os
+import resource
 import signal
 import threading
 
 import pytest
 
-from mltcp.core.signals import signals_held, stop_signals
+from mltcp.core.signals import ENDING_SIGNALS, signals_held, stop_signals
 
 
 def test_the_handler_is_called_and_the_former_ones_are_restored():
-    former = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+    former = [signal.getsignal(number) for number in numbers]
     got = []
     with stop_signals(got.append):
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGINT)
-    assert got == [signal.SIGTERM, signal.SIGINT]
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == former
+        for number in [*numbers, *numbers]:
+            os.kill(os.getpid(), number)
+    assert got == [*numbers, *numbers]
+    assert [signal.getsignal(number) for number in numbers] == former
+
+
+def test_under_nohup_a_hang_up_stops_nothing():
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_signals(pytest.fail), signals_held():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, former)
+
+
+def test_what_ends_a_process_is_known():
+    for number in sorted(signal.valid_signals() - {signal.SIGKILL}):
+        child = os.fork()
+        if child == 0:
+            signal.signal(number, signal.SIG_DFL) if number != signal.SIGSTOP else None
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            os.kill(os.getpid(), number)
+            os._exit(0)
+        _, status = os.waitpid(child, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        faults = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP)
+        if number not in (*faults, signal.SIGSYS, signal.SIGABRT):
+            assert os.WIFSIGNALED(status) == (number in ENDING_SIGNALS), number
 
 
 def test_with_a_loop_it_is_called_on_the_loop():

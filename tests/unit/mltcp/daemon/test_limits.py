@@ -113,3 +113,47 @@ def test_a_user_whose_time_is_up_waits_for_the_next_second_and_nobody_else_does(
         with Client(server.path) as root:
             for _ in range(100):
                 root.status()
+
+
+PASSES = """
+import socket, threading
+listener = socket.create_server(('127.0.0.1', 0))
+pairs = [(socket.create_connection(listener.getsockname()), listener.accept()[0]) for _ in range(8)]
+clients = [Client(path, 60) for _ in range(4)]
+for client in clients: client.register(Registration('held'))
+again = [ours.fileno() for ours, _ in pairs] * 8
+def passing(client):
+    for _ in range(5): assert client.add_flows(again) == ()
+threads = [threading.Thread(target=passing, args=(client,)) for client in clients]
+before_s = time.monotonic()
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(time.monotonic() - before_s)
+"""
+
+
+@ROOT
+def test_passing_is_billed_by_what_it_takes_and_done_in_turn(public_directory):
+    with serving(public_directory, Limits(seconds=1e-9)) as server:
+        (taken_s,) = as_nobody(server, PASSES.replace("range(5)", "range(1)"))
+        # Of five requests and more, each but the first waits for a second.
+        assert float(taken_s) > 3
+    with serving(public_directory) as server:
+        as_nobody(server, PASSES)
+        assert server.call(lambda: [job.flows for job in server.status.all().jobs]) in ([8], [0], [])
+
+
+@ROOT
+def test_a_flow_that_is_passed_again_takes_no_space(public_directory, monkeypatch):
+    monkeypatch.setattr("mltcp.daemon.service.requests.MAX_FLOWS_PER_JOB", 8)
+    with serving(public_directory) as server:
+        as_nobody(server, PASSES)
+        told = as_nobody(
+            server,
+            PASSES.replace("range(8)", "range(9)").replace(
+                "assert client.add_flows(again) == ()",
+                "refused = client.add_flows(again); "
+                "assert len(refused) == 8 and 'already has 8 flows, the limit' in refused[0].why, refused",
+            ),
+        )
+        assert len(told) == 1

@@ -17,6 +17,7 @@ from mltcp.core.errors import NotAvailableError, UsageError
 from mltcp.daemon.client import protocol
 from mltcp.daemon.client.client import Client, NoDaemonError, Registration
 from mltcp.daemon.client.protocol import MOST_BYTES, DeniedError
+from mltcp.daemon.descriptors import workers
 from mltcp.pacing.tcp_info import congestion_control, descriptors
 from tests.eventually import eventually
 from tests.unit.mltcp.daemon.serving import NOBODY, serving
@@ -469,3 +470,20 @@ def test_the_client_needs_nothing_but_the_standard_library():
 
 def _root():
     return os.path.dirname(os.path.dirname(mltcp.__file__))
+
+
+def test_descriptors_do_not_block_where_it_is_the_daemon_that_is_late(
+    server, client, connection, monkeypatch
+):
+    client.register(Registration("bert"))
+    assert client.add_flows([connection.fileno()]) == ()  # begins the process that takes descriptors
+    monkeypatch.setattr(workers, "LONGEST_S", 1.0)
+    tell = workers._Worker.tell
+
+    def tell_and_be_late(worker, *arguments):
+        told = tell(worker, *arguments)
+        worker._loop.call_soon(time.sleep, 2.0)
+        return told
+
+    monkeypatch.setattr(workers._Worker, "tell", tell_and_be_late)
+    assert client.add_flows([connection.fileno()]) == ()

@@ -6,6 +6,7 @@ import pytest
 
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.control.iteration import IterationTracker
+from mltcp.core.errors import MltcpError
 from mltcp.pacing.controller import PacingController
 from mltcp.pacing.rate_law import Constants
 from mltcp.pacing.sock_diag import FlowKey, Sample
@@ -29,13 +30,14 @@ class Counters:
     def forget(self, flow):
         self.forgotten.append(flow)
 
-    def grow(self, flow, acked=0, marked=0, retransmits=0):
+    def grow(self, flow, acked=0, marked=0, retransmits=0, unacked=0):
         before = self.samples[flow]
         self.samples[flow] = Sample(
             before.acked_bytes + acked,
             before.delivered + 1,
             (before.delivered_ce + marked) & 0xFFFFFFFF,
             before.retransmits + retransmits,
+            unacked,
         )
 
 
@@ -123,6 +125,20 @@ def test_after_the_gap_the_rate_is_set_for_the_next_iterations_first_bytes():
     assert [record.bytes for record in loop.job().finished] == [TOTAL]
 
 
+def test_a_silence_with_data_in_flight_is_no_pause():
+    """A retransmission time-out: all that the job has sent but its last segment is acknowledged."""
+    loop = Loop()
+    first = loop.flows[0][0]
+    loop.counters.grow(first, acked=TOTAL - 1000, unacked=1)
+    loop.tick()
+    assert loop.tick(3 * GAP_NS // STEP_NS) == {}
+    loop.counters.grow(first, acked=1000)
+    loop.tick(2 * GAP_NS // STEP_NS)
+    loop.counters.grow(first, acked=1000, unacked=7)  # the next iteration, after a pause
+    loop.tick()
+    assert [record.bytes for record in loop.job().finished] == [TOTAL]
+
+
 def test_plain_dcqcn_recovers_in_the_pause_and_knows_no_f():
     loop = Loop(mltcp=False)
     loop.counters.grow(loop.flows[0][0], acked=TOTAL, marked=1)
@@ -165,3 +181,25 @@ def test_sampling_makes_no_pauses():
     assert [record.bytes for record in found] == [120_000] * 5
     assert tracker.recognised
     assert tracker.total_bytes == 120_000
+
+
+def test_an_interval_whose_counters_cannot_be_read_counts_with_the_next():
+    whole, halved = Loop(), Loop()
+    for loop in (whole, halved):
+        loop.counters.grow(loop.flows[0][0], acked=1000, marked=1)
+        loop.tick()
+        loop.now_ns += STEP_NS
+
+    def fail(flows):
+        raise MltcpError("sock_diag: no")
+
+    halved.counters.sample, sample = fail, halved.counters.sample
+    with pytest.raises(MltcpError):
+        halved.controller.tick(halved.now_ns)
+    halved.counters.sample = sample
+    for loop in (whole, halved):
+        loop.counters.grow(loop.flows[0][0], acked=50_000)
+        loop.tick()
+    assert halved.controller.rates() == whole.controller.rates()
+    assert whole.controller.jobs[0].law.current_bps < LINE
+    assert halved.controller.jobs[0].law.current_bps == whole.controller.jobs[0].law.current_bps
