@@ -61,7 +61,7 @@ class RelayStatistics:
     dropped: int = 0
 
     def lags(self, delay_s: float) -> bool:
-        """Whether it lost packets, or was late: the median off by 5 % and 50 us, the 99th percentile by 25 % and 50 us."""
+        """Whether packets were lost, the median is 5 % and 50 us off, or the 99th percentile 25 % and 50 us late."""
         wanted_us = 1e6 * delay_s
         is_off = abs(self.median_us - wanted_us) > 0.05 * wanted_us + 50
         is_late = self.p99_us > 1.25 * wanted_us + 50
