@@ -61,8 +61,11 @@ class RelayStatistics:
     dropped: int = 0
 
     def lags(self, delay_s: float) -> bool:
-        """Whether packets were lost, or one in a hundred was late by more than a tenth of the delay and 50 us."""
-        return bool(self.lost or self.dropped or self.p99_us > 1.1e6 * delay_s + 50)
+        """Whether packets were lost, the median is 5 % and 50 us off, or the 99th percentile 25 % and 50 us late."""
+        wanted_us = 1e6 * delay_s
+        is_off = abs(self.median_us - wanted_us) > 0.05 * wanted_us + 50
+        is_late = self.p99_us > 1.25 * wanted_us + 50
+        return bool(self.lost or self.dropped or (self.packets and (is_off or is_late)))
 
 
 class Delay:

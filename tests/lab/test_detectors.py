@@ -34,11 +34,11 @@ pytestmark = pytest.mark.lab
 RATE_BPS = 200_000_000
 TICK_S = 0.002
 ITERATIONS, LEARNING = 16, 6
-PAUSE_S = 0.12
+PAUSE_S = 0.25
 PORT = 5322
 NUMBER = 1
 SEGMENT_BYTES = 1448
-NEAR_S = 0.04
+NEAR_S = 0.1
 
 RECEIVER = """
 import socket, sys, threading

@@ -171,7 +171,7 @@ def test_the_result_is_the_median_of_ratios_within_rounds():
 
 
 def test_a_round_in_which_the_relay_lagged_does_not_count():
-    late = RelayStatistics(1000, 0, 3, 10_000.0, 12_000.0, 13_000.0, 0.1)
+    late = RelayStatistics(1000, 0, 3, 10_000.0, 13_000.0, 14_000.0, 0.1)
     (found,) = compared(a_round(0, 1.0), a_round(1, 1.0), a_round(2, 9.0, relay=late))
     assert found.met is True
     assert (found.valid, found.rounds, found.fault) == (2, 3, "the relay lagged")
@@ -184,8 +184,11 @@ def test_a_round_in_which_the_relay_lagged_does_not_count():
     [
         ({"lost": 1}, "the relay lagged"),
         ({"dropped": 1}, "the relay lagged"),
-        ({"p99_us": 11_100.0}, "the relay lagged"),
-        ({"p99_us": 11_000.0}, None),
+        ({"p99_us": 12_600.0}, "the relay lagged"),
+        ({"p99_us": 12_500.0}, None),
+        ({"median_us": 10_600.0}, "the relay lagged"),
+        ({"median_us": 9_400.0}, "the relay lagged"),
+        ({"median_us": 10_500.0}, None),
     ],
 )
 def test_a_relay_lags_when_it_loses_or_is_late(changes, fault):
