@@ -74,7 +74,7 @@ def connect(file: Path, rank: int, name: str, backend: str) -> PairGroup:
     with _BUILDING:
         group: ProcessGroup | None = build_inner(member) if backend != NAME else None
         if group is None:
-            group = make_group(lambda: build_inner(member), TIMEOUT, NAME)
+            group = make_group(lambda _: build_inner(member), TIMEOUT, NAME)
         assert group is not None
         group._set_group_name(name)  # type: ignore[arg-type]  # a type of its own since torch 2.10
     return PairGroup(group, 1 - rank)
