@@ -49,8 +49,8 @@ LAYERS = {
     "mltcp.daemon": ("client", "journal", "jobs", "descriptors", "mechanisms", "service"),
     "collectives": ("core", "transport", "recording", "gate", "agent", "group", "elastic"),
     "collectives.recording": (
-        *("traffic", "records", "cuda_capture", "completion", "operation", "detection", "optimizer_steps"),
-        *("demand", "hooks", "profile_file", "recorder"),
+        *("traffic", "records", "cuda_capture", "completion", "operation", "acked_bytes"),
+        *("detection", "optimizer_steps", "demand", "hooks", "profile_file", "recorder"),
     ),
     "placement": (
         *("model", "cassini", "policies", "traces", "simulator", "learning", "experiments", "plots"),

@@ -178,7 +178,7 @@ def through_groups(rank, ranks, directory):
     with tcp_store(directory, rank, ranks) as store:
         plain = []
 
-        def build():
+        def build(_):
             plain.append(Group(dist.PrefixStore("world", store), rank, ranks))
             return plain[0]
 
