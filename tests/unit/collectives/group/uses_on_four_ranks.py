@@ -302,7 +302,8 @@ def names_and_configuration(rank, directory):
     config = dist.get_backend_config(group)
     return (
         dist.get_backend(group),
-        config.replace("mltcp", "gloo"),
+        # Gloo has cuda where torch has none; under its own name the backend has what torch has.
+        config.replace("mltcp", "gloo").removesuffix("" if torch.cuda.is_available() else ",cuda:gloo"),
         type(c10d._get_process_group_store(group)).__name__,
         c10d._get_pg_default_device(group).type,
         sorted(c10d._device_capability(group)),
