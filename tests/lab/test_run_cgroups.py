@@ -156,14 +156,10 @@ def cgroup_finding(step, script=":"):
 
 
 @pytest.mark.parametrize("place", ["/sys/fs/bpf", "/run"])
-def test_probe_says_which_directory_cannot_be_written(step, place):
+def test_nothing_is_written_where_others_keep_pins_and_locks(step, place):
     script = f"mount --bind {place} {place}; mount -o remount,bind,ro {place}"
     process = started(with_mounts(script, *MLTCP, "probe", "--json"), step)
-    needs = json.loads(process.communicate()[0])["needs"]
-    assert process.returncode == 1
-    assert [need["need"] for need in needs if "cannot be written" in need["detail"]] == [
-        {"/sys/fs/bpf": "bpffs"}.get(place, place)
-    ]
+    assert json.loads(process.communicate()[0])["can_run"]
 
 
 def test_a_program_that_leaves_cgroups_of_its_own_ends_with_its_status(step):
