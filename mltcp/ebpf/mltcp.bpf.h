@@ -25,6 +25,9 @@
  */
 #define LOOK_CWND 2
 
+/* A round trip has a queue in it if it is longer than without one by 1 / 2^QUEUED_SHIFT. */
+#define QUEUED_SHIFT 3
+
 /* What user space says of a job. Programs only read it. */
 struct terms {
 	struct law law;
@@ -68,7 +71,8 @@ struct flow {
 	__u8 sending;    /* has data in flight */
 	__u8 recognised; /* the iterations of its job are known, and its law is in force */
 	__u8 looks;      /* the next round trip tells whether others fill the queue */
-	__u32 reserved;
+	__u8 began_queued; /* this iteration began while there was a queue */
+	__u8 reserved[3];
 };
 
 struct {
@@ -119,7 +123,8 @@ struct {
 struct increase {
 	__u32 factor_q16;
 	__u16 carry;
-	__u16 holds; /* START_AVOID: others fill the queue; see mltcp_hold() */
+	__u8 holds;  /* START_AVOID: others fill the queue; see mltcp_hold() */
+	__u8 queued; /* the iteration began in a queue, or the last round trip had one in it; see mltcp_scaled() */
 };
 
 static __always_inline struct increase *mltcp_increase_of(const struct sock *sk)
@@ -390,8 +395,12 @@ static __always_inline void mltcp_look(struct sock *sk, struct flow *flow, __u32
 	struct increase *increase = mltcp_increase_of(sk);
 	struct tcp_sock *tp = tcp_sk(sk);
 	__u32 least = tp->rtt_min.s[0].v, clear = flow->start_rtt_us > least ? flow->start_rtt_us : least;
+	bool is_queue = rtt_us > least + (least >> QUEUED_SHIFT);
 	struct job *job;
 
+	if (flow->looks)
+		flow->began_queued = is_queue;
+	increase->queued = is_queue || flow->began_queued;
 	if (increase->holds && rtt_us < 2 * clear)
 		increase->holds = 0;
 	if (!flow->looks)
@@ -425,6 +434,9 @@ static __always_inline void mltcp_acked(struct sock *sk, const struct ack_sample
  * F * acked, rounded down, with the fraction carried to the next call. Passed to the base's increase step in place of
  * `acked`, it multiplies that step by F (equation 1.2 of the thesis: cwnd += F * acked / cwnd for Reno). Slow start is the
  * base's.
+ *
+ * F below 1 gives way to others. A job whose iteration has begun on a free link gives way where there is a queue only:
+ * otherwise it would take longer than its base to fill a link that nobody else wants.
  */
 static __always_inline __u32 mltcp_scaled(struct sock *sk, __u32 acked)
 {
@@ -432,6 +444,8 @@ static __always_inline __u32 mltcp_scaled(struct sock *sk, __u32 acked)
 	__u64 scaled;
 
 	if (in_slow_start(tcp_sk(sk)) || increase->factor_q16 == Q16_ONE || !increase->factor_q16)
+		return acked;
+	if (increase->factor_q16 < Q16_ONE && !increase->queued)
 		return acked;
 	scaled = increase->carry + (__u64)acked * increase->factor_q16;
 	increase->carry = scaled & (Q16_ONE - 1);
@@ -504,6 +518,7 @@ static __always_inline bool mltcp_tx_start(struct sock *sk)
 	kept = flow->kept_cwnd;
 	flow->kept_cwnd = 0;
 	before_start = flow->iteration;
+	flow->looks |= !flow->active_ms; /* the first data of all */
 	mltcp_join(sk, flow);
 	mltcp_count(sk, flow, true);
 	if (flow->iteration == before_start)

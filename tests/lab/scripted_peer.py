@@ -39,9 +39,12 @@ class ScriptedPeer:
         control: the congestion control of the sender.
         ecn: whether ECN is negotiated.
         rto_min_ms: the shortest retransmission timeout of the sender.
+        answer_after_s: how long the answer to the SYN takes.
     """
 
-    def __init__(self, control: str, ecn: bool, rto_min_ms: int = NO_TIMEOUT_MS) -> None:
+    def __init__(
+        self, control: str, ecn: bool, rto_min_ms: int = NO_TIMEOUT_MS, answer_after_s: float = 0.0
+    ) -> None:
         self._tun = _open_tun(rto_min_ms)
         Path("/proc/sys/net/ipv4/tcp_ecn").write_text("1" if ecn else "0")
         for name in ("tcp_sack", "tcp_timestamps", "tcp_window_scaling"):
@@ -52,14 +55,15 @@ class ScriptedPeer:
         self.sender.setblocking(False)
         self.acknowledged = 0
         self.received = 0
-        self._shake_hands(ecn)
+        self._shake_hands(ecn, answer_after_s)
 
-    def _shake_hands(self, ecn: bool) -> None:
+    def _shake_hands(self, ecn: bool, answer_after_s: float) -> None:
         with contextlib.suppress(BlockingIOError):
             self.sender.connect((THERE, 80))
         syn = self._next_packet()
         self._port, self._first = syn[TCP].sport, syn[TCP].seq + 1
         assert "E" in syn[TCP].flags or not ecn
+        time.sleep(answer_after_s)
         self._send(
             TCP(
                 flags="SAE" if ecn else "SA",

@@ -22,6 +22,7 @@ AN_HOUR_NS = 3600 * 10**9
 ITERATION = 60 * MSS
 GAP_MS = 40
 RTO_MIN_MS = 5
+A_QUEUE_S = 0.03
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +32,11 @@ def controls():
         yield own
 
 
-def play(control, ecn, rounds=ROUNDS):
-    """Slow start, a congestion signal, rounds of congestion avoidance: (segments acknowledged, window) of each."""
+def play(control, ecn, rounds=ROUNDS, after_s=0.0):
+    """Slow start, a congestion signal, rounds of congestion avoidance: (segments acknowledged, window) of each.
+
+    `after_s`: how much longer a round takes than the hand-shake.
+    """
     peer = ScriptedPeer(control, ecn)
     try:
         peer.write(PLENTY)
@@ -42,7 +46,7 @@ def play(control, ecn, rounds=ROUNDS):
         else:
             peer.lose_one()
             seen.append((0, *peer.window()))
-        seen += [(peer.play_round(), *peer.window()) for _ in range(rounds)]
+        seen += [(peer.play_round(after_s=after_s), *peer.window()) for _ in range(rounds)]
     finally:
         peer.close()
     return seen
@@ -90,7 +94,7 @@ def test_the_increase_is_scaled_by_f(controls, base, shape):
     control = controls.own[f"mltcp_{base}"]
     job = KernelJob("scaled", f, action=Action(), tracker=Tracker.given_values(total, AN_HOUR_NS))
     with attached(job, control, controls) as place:
-        seen = in_job(place.cgroup, lambda: play(control, True))
+        seen = in_job(place.cgroup, lambda: play(control, True, after_s=A_QUEUE_S))
     assert seen[2:] == predicted(seen[:2], f, total)
 
 
@@ -101,8 +105,35 @@ def test_the_increase_is_scaled_by_no_more_than_its_limit(controls):
         "limited", Aggressiveness(), action=Action(increase=0.5), tracker=Tracker.given_values(1, AN_HOUR_NS)
     )
     with attached(job, control, controls) as place:
-        seen = in_job(place.cgroup, lambda: play(control, True))
+        seen = in_job(place.cgroup, lambda: play(control, True, after_s=A_QUEUE_S))
     assert seen[2:] == predicted(seen[:2], Aggressiveness(Shape.LINEAR, 0, 0.5), 1)
+
+
+def test_f_below_one_gives_way_to_a_queue_only(controls):
+    """Where a round trip is as long as the shortest one, nobody waits, and the window grows as the base's does."""
+    control = controls.own["mltcp_reno"]
+    tracker = Tracker.given_values(1 << 40, AN_HOUR_NS)
+    with attached(KernelJob("yielding", Aggressiveness(), tracker=tracker), control, controls) as place:
+        grown, held = in_job(place.cgroup, lambda: play_without_and_with_a_queue(control))
+    assert (grown, held) == (4, 1)
+
+
+def play_without_and_with_a_queue(control):
+    """By how much the window grows in four rounds of congestion avoidance without a queue, and in four with one."""
+    empty_s, queued_s = 0.4, 0.8
+    peer = ScriptedPeer(control, True, answer_after_s=empty_s)
+    try:
+        peer.write(PLENTY)
+        peer.play_round(after_s=empty_s)
+        peer.play_round(congestion=True, after_s=empty_s)
+        windows = [peer.window()[0]]
+        for after_s in (empty_s, queued_s):
+            for _ in range(4):
+                peer.play_round(after_s=after_s)
+            windows.append(peer.window()[0])
+        return windows[1] - windows[0], windows[2] - windows[1]
+    finally:
+        peer.close()
 
 
 @pytest.mark.parametrize(("slope", "intercept", "divisor"), [(1.75, 0.25, 2), (6, 2, 8), (0, 0.25, 1)])

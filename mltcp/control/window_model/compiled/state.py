@@ -64,6 +64,8 @@ FLOW = np.dtype(
         ("kept_cwnd", "i8"),
         ("looks", "i8"),  # the next round trip tells whether others fill the queue
         ("holds", "i8"),  # they do
+        ("began_queued", "i8"),  # the iteration began while there was a queue
+        ("queued", "i8"),  # it did, or the last round trip had a queue in it
         ("start_rtt", "f8"),  # the first round trip of an iteration without others; 0: none has been seen
         ("epoch", "i8"),  # of CUBIC, in jiffies; NEVER: none
         ("last_max", "i8"),

@@ -88,6 +88,8 @@ def send(link: Record, law: Record, flow: Record, job: Record, now: float) -> No
             restart(flow, idle, link.rto)
         flow.factor = current_factor(law, job)
         transmission_starts(law, flow, job.first_sent < 0, is_recognised(law, job), idle, now)
+    if flow.last_sent < 0:
+        flow.looks = 1
     packets = min(flow.left, flow.cwnd - flow.in_flight)
     if packets <= 0:
         return

@@ -12,6 +12,7 @@ RENO, CUBIC, DCTCP = range(3)
 START_KERNEL, START_AVOID, START_KEEP, START_PROBE = range(4)
 INITIAL_CWND, PROBE_CWND, SMALLEST_CWND = 10, 4, 2
 ALPHA_ONE = 1024
+QUEUED = 1 + 1 / 8
 
 _CUBIC_C = 0.4
 _RECENT_JIFFIES = HZ // 32
@@ -88,9 +89,9 @@ def _avoid(law: Record, flow: Record, acked: int, now: float) -> None:
 
 @compiled
 def _scaled(law: Record, flow: Record, acked: int) -> int:
-    """mltcp_scaled(): F * acked, rounded down; the fraction is carried."""
+    """mltcp_scaled(): F * acked, rounded down; the fraction is carried. F below 1 acts if there is or was a queue."""
     f = min(flow.factor, law.increase) if law.increase > 0 else flow.factor
-    if f == 1.0:
+    if f == 1.0 or (f < 1.0 and not flow.queued):
         return acked
     flow.carry += acked * f
     whole = int(flow.carry)
@@ -198,8 +199,12 @@ def transmission_starts(
 
 @compiled
 def look(law: Record, flow: Record, is_recognised: bool, rtt: float, shortest: float) -> None:
-    """START_AVOID: whether others fill the queue, by an iteration's first round trip (mltcp_look())."""
+    """Whether there is a queue, and (START_AVOID) whether an iteration begins in one of others (mltcp_look())."""
     clear = max(shortest, flow.start_rtt)
+    is_queue = int(rtt > shortest * QUEUED)
+    if flow.looks:
+        flow.began_queued = is_queue
+    flow.queued = max(is_queue, flow.began_queued)
     if rtt < 2 * clear:
         flow.holds = 0
     if not flow.looks:

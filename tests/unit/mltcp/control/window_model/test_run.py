@@ -170,10 +170,11 @@ def test_reno_and_the_scaled_steps():
     flow = record(state.FLOW, cwnd=10, ssthresh=5, left=100.0, factor=1.0)
     grow(record(state.LAW), flow, 25, 1.0)
     assert (flow["cwnd"], flow["count"]) == (12, 5)
-    flow = record(state.FLOW, cwnd=10, ssthresh=5, left=100.0, factor=0.25)
-    for _ in range(8):
-        grow(record(state.LAW), flow, 5, 1.0)
-    assert (flow["cwnd"], flow["count"]) == (11, 0)
+    for queued, expected in ((1, (11, 0)), (0, (13, 7))):  # F below 1 gives way to a queue only
+        flow = record(state.FLOW, cwnd=10, ssthresh=5, left=100.0, factor=0.25, queued=queued)
+        for _ in range(8):
+            grow(record(state.LAW), flow, 5, 1.0)
+        assert (flow["cwnd"], flow["count"]) == expected
     limited = record(state.FLOW, cwnd=10, ssthresh=5, left=0.0, factor=1.0)
     grow(record(state.LAW), limited, 100, 1.0)
     assert limited["cwnd"] == 10
