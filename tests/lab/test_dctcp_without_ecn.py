@@ -1,7 +1,6 @@
 """A connection whose peer did not negotiate ECN is Reno's, and its packets do not say that it is capable of ECN."""
 
 import contextlib
-import multiprocessing
 import socket
 import struct
 from pathlib import Path
@@ -13,6 +12,7 @@ from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.ebpf.jobs import attached
 from mltcp.ebpf.layout import KernelJob
 from tests.lab.controls_under_test import own_controls
+from tests.lab.test_windows import in_process
 
 pytestmark = pytest.mark.lab
 _LOOPBACK, _RTAX_CC, _ALL = 1, "cc_algo", 0x0003
@@ -87,18 +87,6 @@ def sent(way, control):
             receiver.recv(500)
         name = sender.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).split(b"\0")[0].decode()
         return name, ecn_bits(sniffer, sender.getsockname()[1], 20)
-
-
-def in_process(act):
-    """Call `act` in a process of its own."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=lambda: theirs.send(act()))
-    process.start()
-    theirs.close()
-    try:
-        return ours.recv()
-    finally:
-        process.join()
 
 
 def ecn_bits(sniffer, port, count):

@@ -58,9 +58,9 @@ def test_a_lost_tail_ends_no_iteration(controls, control, tails):
     found = records(controls, control, lambda name: play_with_lost_tails(name, tails))
     assert [record.bytes for record in found] == [ITERATION] * len(tails)
     assert {record.total_bytes for record in found[3:]} == {ITERATION}
-    # The gap is half of a pause, which is as long as the program slept, or longer beside other load.
+    # The gap is half of a pause, which is as long as the program slept, or longer beside other load; not of a stall.
     longest_s = max(later.start_ns - record.end_ns for record, later in itertools.pairwise(found)) / 1e9
-    assert PAUSE_S / 2.1 < found[-1].gap_ns / 1e9 <= longest_s / 2
+    assert PAUSE_S / 2.1 < found[-1].gap_ns / 1e9 < longest_s / 1.9
 
 
 def play_slow_answers(control):

@@ -265,17 +265,22 @@ def play_two_iterations(control, answer_after_s=None, idle_s=2 * GAP_MS / 1000):
 
 def in_job(cgroup, act):
     """Call `act` in a process of the job's cgroup, in a network of its own; its sockets get the job's control."""
+
+    def act_there():
+        Path(cgroup, "cgroup.procs").write_text("0")
+        unshare_network()
+        return act()
+
+    return in_process(act_there)
+
+
+def in_process(act):
+    """Call `act` in a process of its own."""
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=_act_in, args=(cgroup, act, theirs))
+    process = multiprocessing.get_context("fork").Process(target=lambda: theirs.send(act()))
     process.start()
     theirs.close()
     try:
         return ours.recv()
     finally:
         process.join()
-
-
-def _act_in(cgroup, act, connection):
-    Path(cgroup, "cgroup.procs").write_text("0")
-    unshare_network()
-    connection.send(act())
