@@ -18,7 +18,6 @@ MAP_TYPE_STRUCT_OPS = 26
 PROGRAM_TYPE_STRUCT_OPS = 27
 ALLOW_OVERRIDE, ALLOW_MULTI = 1, 2  # BPF_F_ALLOW_OVERRIDE, BPF_F_ALLOW_MULTI
 _SOCK_OPS = 3  # BPF_CGROUP_SOCK_OPS
-_PROGRAM_NAME = slice(64, 80)  # of struct bpf_prog_info
 _PRINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 _RING_SAMPLE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
@@ -110,6 +109,7 @@ class _ProgramInfo(ctypes.Structure):
         ("created_by_uid", ctypes.c_uint32),
         ("nr_map_ids", ctypes.c_uint32),
         ("map_ids", ctypes.c_uint64),
+        ("name", ctypes.c_char * 16),
     )
 
 
@@ -281,21 +281,36 @@ def maps_of_program(number: int, kind: int) -> list[int]:
     Raises:
         BpfError: this process may not look: that takes CAP_SYS_ADMIN.
     """
-    fd = library().bpf_prog_get_fd_by_id(number)
-    if fd < 0 and ctypes.get_errno() == errno.ENOENT:
-        return []
-    _checked(fd, f"cannot open program {number}")
+    ids = (ctypes.c_uint32 * 64)()
     try:
-        ids = (ctypes.c_uint32 * 64)()
-        info = _ProgramInfo(nr_map_ids=len(ids), map_ids=ctypes.addressof(ids))
-        size = ctypes.c_uint32(ctypes.sizeof(info))
+        info = _program_info(number, _ProgramInfo(nr_map_ids=len(ids), map_ids=ctypes.addressof(ids)))
+    except BpfError as error:
+        if error.errno == errno.ENOENT:
+            return []
+        raise
+    return ids[: info.nr_map_ids] if info.type == kind else []
+
+
+def program_name(number: int) -> str:
+    """The name of a program; empty if it has none, is gone, or may not be asked for (that takes CAP_SYS_ADMIN)."""
+    try:
+        return bytes(_program_info(number, _ProgramInfo()).name).decode(errors="replace")
+    except BpfError:
+        return ""
+
+
+def _program_info(number: int, info: _ProgramInfo) -> _ProgramInfo:
+    """What the kernel knows of a program, written into `info`, which says where lists go."""
+    fd = _checked(library().bpf_prog_get_fd_by_id(number), f"cannot open program {number}")
+    size = ctypes.c_uint32(ctypes.sizeof(info))
+    try:
         _checked(
             library().bpf_obj_get_info_by_fd(fd, ctypes.byref(info), ctypes.byref(size)),
             f"cannot describe program {number}",
         )
-        return ids[: info.nr_map_ids] if info.type == kind else []
     finally:
         os.close(fd)
+    return info
 
 
 @dataclass(frozen=True)
@@ -314,19 +329,6 @@ def cgroup_programs(cgroup_fd: int) -> CgroupPrograms:
         "cannot ask for the programs of a cgroup",
     )
     return CgroupPrograms(tuple(ids[: count.value]), flags.value)
-
-
-def program_name(number: int) -> str:
-    """The name of a program; empty if it has none, is gone, or may not be asked for (that takes CAP_SYS_ADMIN)."""
-    fd = library().bpf_prog_get_fd_by_id(number)
-    if fd < 0:
-        return ""
-    info, size = ctypes.create_string_buffer(_PROGRAM_NAME.stop), ctypes.c_uint32(_PROGRAM_NAME.stop)
-    try:
-        failed = library().bpf_obj_get_info_by_fd(fd, info, ctypes.byref(size)) != 0
-    finally:
-        os.close(fd)
-    return "" if failed else info.raw[_PROGRAM_NAME].split(b"\0")[0].decode(errors="replace")
 
 
 class BpfLink:

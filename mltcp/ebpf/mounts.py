@@ -58,11 +58,6 @@ def _unescaped(field: bytes) -> str:
     return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), field))
 
 
-def mounted(kind: str) -> list[Path]:
-    """The mount points of a file system type."""
-    return [mount.path for mount in mounts(kind)]
-
-
 def cgroup_mount() -> Mount:
     """The mount of the cgroup v2 hierarchy, wherever it is: of several, one that can be written and shows all of it.
 
