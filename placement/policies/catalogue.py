@@ -113,4 +113,8 @@ def _varied(policy: CommunicationPolicy, variant: str) -> CommunicationPolicy:
         return replace(policy, bucket_bytes=0)
     if variant == "gpus":
         return replace(policy, compute_rank=rule_numbers.WEIGHTED_COMPUTE)
-    return replace(policy, compute_rank=rule_numbers.SERVICE)
+    if variant == "links":
+        return replace(policy, compute_rank=rule_numbers.SERVICE)
+    raise ValueError(
+        f"variant of a communication policy: expected layered, whole, gpus or links, got {variant!r}"
+    )

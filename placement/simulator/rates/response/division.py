@@ -12,6 +12,7 @@ from placement.simulator.rates.response.state import (
     NEGLIGIBLE_GAIN,
     ORDERED,
     POWER,
+    PRICED,
     Present,
     Rule,
     Tables,
@@ -22,7 +23,11 @@ _INFINITE = float("inf")
 
 @compiled_with_arrays
 def divide(rule: Rule, tables: Tables, present: Present, count: int, nodes: int) -> None:
-    """Divide all nodes among the first `count` jobs present."""
+    """Divide all nodes among the first `count` jobs present.
+
+    Raises:
+        ValueError: there is no such kind of rule.
+    """
     for position in range(count):
         present.nodes[position] = 0
         present.priority[position] = present.left[position]
@@ -40,8 +45,10 @@ def divide(rule: Rule, tables: Tables, present: Present, count: int, nodes: int)
             fill_marginal(tables, present, count, left)
     elif rule.kind == POWER:
         power_shares(tables, present, count, nodes)
-    else:
+    elif rule.kind == PRICED:
         priced_shares(tables, present, count, nodes)
+    else:
+        raise ValueError("kind of a response rule: expected one of placement.simulator.rates.response.state")
 
 
 @compiled_with_arrays

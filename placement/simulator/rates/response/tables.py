@@ -7,12 +7,14 @@ from functools import lru_cache
 
 import numpy as np
 
+from mltcp.core.errors import MltcpError
 from placement.model.throughput.throughput import ThroughputModel, Workload
 from placement.policies.schedulers.response.catalogue import ResponseScheduler
 from placement.policies.schedulers.response.equal_shares import EqualShares
 from placement.policies.schedulers.response.filling import Filling
 from placement.policies.schedulers.response.he_srpt import HeSrpt, fitted_power
 from placement.policies.schedulers.response.hull import hull_of
+from placement.policies.schedulers.response.node_price import NodePrice
 from placement.policies.schedulers.response.ordered_shares import OrderedShares
 from placement.policies.schedulers.response.width_rules import WidthRule
 from placement.policies.schedulers.response.widths import peak_width
@@ -47,12 +49,22 @@ def speeds_of_model(model: ThroughputModel, workload: Workload, nodes: int) -> t
 
 
 def rule_of(scheduler: ResponseScheduler) -> Rule:
-    """The scheduler as the loop knows it."""
+    """The scheduler as the loop knows it.
+
+    Raises:
+        MltcpError: it has no compiled rule.
+    """
     if isinstance(scheduler, OrderedShares):
         return Rule(ORDERED, _FILLINGS[scheduler.filling], float(scheduler.gamma))
     if isinstance(scheduler, EqualShares):
         return Rule(EQUAL, FILL_NONE, 0.0)
-    return Rule(POWER if isinstance(scheduler, HeSrpt) else PRICED, FILL_NONE, 0.0)
+    if isinstance(scheduler, HeSrpt):
+        return Rule(POWER, FILL_NONE, 0.0)
+    if isinstance(scheduler, NodePrice):
+        return Rule(PRICED, FILL_NONE, 0.0)
+    raise MltcpError(
+        f"{type(scheduler).__name__}: expected a scheduler with a compiled rule, see division.divide"
+    )
 
 
 @lru_cache(maxsize=256)
