@@ -38,7 +38,7 @@ def waiting_text(job: SlurmJob, gpus: str = "") -> str:
     """The state in Slurm of a job that has not ended, such as ``Slurm job 7: pending (Resources)``."""
     text = f"Slurm job {job.id}: {job.state.lower()}"
     if job.reason not in ("", "None"):
-        text += f" ({job.reason})"
+        text += f" ({one_line(job.reason)})"
     return f"{text}, GPUs {gpus}" if gpus else text
 
 

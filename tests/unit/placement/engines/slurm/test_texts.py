@@ -187,6 +187,23 @@ def test_texts_of_users_change_nothing_of_what_their_jobs_ask_for(around, tmp_pa
             assert told.end(held.id) == JobFinished(held.id)
 
 
+def test_a_users_job_that_gets_another_name_and_comment_is_still_that_job(around, tmp_path):
+    number = by_nobody(around, "--gres=gpu:1")
+    with running(tmp_path) as (engine, told):
+        engine.start(EngineJob("a", (), 1, {}, "", held=str(number)), [HostShare("n1", (0,))])
+        told.start("a")
+        around.command("scontrol", "update", f"JobId={number}", "JobName=a|b c", "Comment=x\nJobId=1")
+        for _ in range(4):  # each is told by a later look at all jobs
+            other = by_nobody(around, "--gres=gpu:1")
+            told.until(
+                lambda each, n=other: (
+                    isinstance(each, JobsHeld) and str(n) in [job.reference for job in each.jobs]
+                )
+            )
+        around.command("scancel", str(number))
+        assert told.end("a") == JobStopped("a", why=f"Slurm job {number}: cancelled")
+
+
 def test_only_jobs_that_are_marked_are_released(around, tmp_path):
     number = by_nobody(around, "--hold", "--gres=gpu:1", "--comment=x AdminComment=mltcp")
     with running(tmp_path) as (engine, _):
@@ -221,15 +238,15 @@ def test_a_job_that_is_not_listed_is_asked_for(around, tmp_path, programs):
     assert len(list(tmp_path.glob("a-*"))) == 1
 
 
-def test_a_job_of_which_slurm_says_nothing_is_not_gone(around, tmp_path, programs):
+@pytest.mark.parametrize(
+    "answer", ['echo "squeue: error: quota" >&2; exit 1', "exit 0", "echo 1 PENDING; exit 0"]
+)
+def test_a_job_of_which_slurm_says_nothing_is_not_gone(around, tmp_path, programs, answer):
     with running(tmp_path) as (engine, told):
         handle = engine.start(job("a", WAIT, tmp_path / "on", tmp_path / "enough"), [HostShare("n1", (0,))])
         told.start("a")
         asked = tmp_path / "asked"
-        programs(
-            "squeue",
-            f'[[ "$*" == *--jobs=* ]] && echo >> {asked} && echo "squeue: error: quota" >&2 && exit 1; exit 0',
-        )
+        programs("squeue", f'[[ "$*" == *--jobs=* ]] || exit 0; echo >> {asked}; {answer}')
         until(lambda: asked.exists() and len(asked.read_text()) > 5)
         (tmp_path / "bin" / "squeue").unlink()
         assert state(around, number_of(handle)) == "RUNNING"
