@@ -8,17 +8,13 @@ import time
 from collections.abc import Mapping, Sequence
 
 from mltcp.core.errors import MltcpError
-from mltcp.core.one_line import one_line
 from placement.engines.engine import EngineJob, HeldJob, HostShare, JobsHeld
-from placement.slurm.commands import SlurmError, SlurmUnreachableError, slurm
+from placement.slurm.commands import SlurmError, slurm
 from placement.slurm.jobs import HeldSlurmJob, SlurmJob, held_jobs, job_numbered
 from placement.slurm.reports import SlurmNode
 
 ASK_AGAIN_S = 5.0
 """How often it is asked what the held jobs ask for, as their users may change it."""
-
-TELL_AGAIN_S = 30.0
-"""How often they are told, changed or not: what kept one from being placed may be over."""
 
 _TRES_GPUS = re.compile(r"gres[:/]gpu(?::[A-Za-z][^:=,]*)?(?:[:=](\d+))?(?:,|$)")
 
@@ -38,11 +34,10 @@ class UsersJobs:
         self._held: dict[int, HeldJob] = {}
         self._asked_at_s = 0.0
         self._told: tuple[HeldJob, ...] | None = None
-        self._told_at_s = 0.0
         self._said: set[int] = set()
 
     def look(self, listed: Mapping[int, SlurmJob]) -> JobsHeld | None:
-        """All jobs that wait to be placed, if they have changed, and from time to time.
+        """All jobs that wait to be placed, if they have changed.
 
         Raises:
             SlurmError: Slurm does not say what a job asks for.
@@ -57,9 +52,9 @@ class UsersJobs:
                 number: each for number in waiting if (each := self._held_job(number, asked.get(number)))
             }
         told = tuple(self._held.values())
-        if told == self._told and now_s < self._told_at_s + TELL_AGAIN_S:
+        if told == self._told:
             return None
-        self._told, self._told_at_s = told, now_s
+        self._told = told
         return JobsHeld(told)
 
     def release(self, job: EngineJob, placement: Sequence[HostShare]) -> SlurmJob:
@@ -94,15 +89,10 @@ class UsersJobs:
         return None
 
     def _leave_to_slurm(self, number: int, why: str) -> None:
-        try:
-            slurm(["scontrol", "release", str(number)])
-        except SlurmUnreachableError:
-            raise
-        except SlurmError as error:
-            why += f"; it stays held: {error}"
         if number not in self._said:
-            _log.warning("Slurm job %d is not placed, and left to Slurm: %s", number, one_line(why))
+            _log.warning("Slurm job %d is not placed, and left to Slurm: %s", number, why)
             self._said.add(number)
+        slurm(["scontrol", "release", str(number)])
 
 
 def _as_held(job: HeldSlurmJob, nodes: Mapping[str, SlurmNode]) -> HeldJob:
