@@ -7,7 +7,7 @@ from typing import Any
 
 from mltcp.core.errors import UsageError
 from placement.slurm.host_lists import shorten
-from placement.slurm.reports import SlurmNode, SlurmSwitch, nodes_in, scontrol, switches_in
+from placement.slurm.reports import SlurmNode, SlurmSwitch, nodes_here, scontrol, switches_in
 
 ONE_SWITCH = "switch"
 """The switch of all nodes where Slurm has no topology."""
@@ -40,14 +40,14 @@ def cluster_document(
 
 
 def cluster_here(nic_bps: int, uplink_bps: int | None = None) -> dict[str, Any]:
-    """The document of the Slurm that scontrol finds here; see :func:`cluster_document`.
+    """The document of the Slurm that is found here; see :func:`cluster_document`.
 
     Raises:
         MltcpError: scontrol fails, or is not there.
         UsageError: Slurm's topology is no tree of its nodes.
     """
     return cluster_document(
-        nodes_in(scontrol("--oneliner", "show", "nodes"), "scontrol show nodes"),
+        nodes_here().nodes,
         switches_in(scontrol("show", "topology"), "scontrol show topology"),
         nic_bps,
         uplink_bps,

@@ -17,7 +17,7 @@ from placement.slurm.cluster import (
     topology_conf,
     topology_yaml,
 )
-from placement.slurm.reports import nodes_in, scontrol, switches_in
+from placement.slurm.reports import nodes_here, nodes_in, switches_in
 
 _EXAMPLES = """\
 examples:
@@ -88,11 +88,11 @@ def _from_slurm(options: argparse.Namespace) -> dict[str, object]:
     uplink_bps = None if options.uplink is None else parse_rate_bps(options.uplink, field="--uplink")
     if not options.nodes and not options.switches:
         return cluster_here(nic_bps, uplink_bps)
-    nodes = _text(options.nodes) if options.nodes else scontrol("--oneliner", "show", "nodes")
+    nodes = nodes_in(_text(options.nodes), str(options.nodes)) if options.nodes else nodes_here().nodes
     # A file of nodes may be of another Slurm than the one here.
     switches = _text(options.switches) if options.switches else ""
     return cluster_document(
-        nodes_in(nodes, str(options.nodes or "scontrol show nodes")),
+        nodes,
         switches_in(switches, str(options.switches or "scontrol show topology")),
         nic_bps,
         uplink_bps,
