@@ -13,6 +13,8 @@ from placement.experiments.setting import Setting
 from placement.model.cluster import GPU_MEMORY_MB, Cluster, Gpu
 from placement.model.contention import PUBLISHED, Contention
 
+TOOL = "mltcp-placement"
+
 _SERVERS, _GPUS = 16, 4
 _NS_PER_MS = 1_000_000
 _DIGITS = 6
