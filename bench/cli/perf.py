@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -171,17 +172,19 @@ def _test(options: argparse.Namespace) -> int:
             why = "interrupted before the test began"
             shown.fail(why)
             print(f"mltcp-bench: {why}", file=sys.stderr)
-            return interruption.status
+            return interruption.ended()
         except BrokenPipeError:
             raise
         except Exception as error:
             shown.fail(str(error) or type(error).__name__)
             raise
         shown.end(outcome)
-    if options.omit and not outcome.interrupted and report.is_all_omitted(outcome, options.omit):
+    if outcome.interrupted:
+        return interruption.ended()
+    if options.omit and report.is_all_omitted(outcome, options.omit):
         unit = "iterations" if plan.buckets else "seconds"
         print(f"mltcp-bench: --omit: nothing is left after the first {options.omit} {unit}", file=sys.stderr)
-    return interruption.status if outcome.interrupted else 0
+    return 0
 
 
 class _Interruption:
@@ -191,14 +194,19 @@ class _Interruption:
     """
 
     def __init__(self) -> None:
-        self.status = 130
+        self._number: int = signal.SIGINT
         self._first_s: float | None = None
+
+    def ended(self) -> int:
+        """The exit status. The same request may still come while the interpreter ends: it is ignored."""
+        signal.signal(self._number, signal.SIG_IGN)
+        return 128 + self._number
 
     def on_signal(self, number: int) -> None:
         """Raise KeyboardInterrupt, or SystemExit."""
         now_s = time.monotonic()
         if self._first_s is None:
-            self._first_s, self.status = now_s, 128 + number
+            self._first_s, self._number = now_s, number
             raise KeyboardInterrupt
         if now_s - self._first_s > _SAME_REQUEST_S:
             sys.exit(128 + number)
