@@ -23,6 +23,7 @@ from placement.experiments.jobs.kept import kept_runs
 from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS
 from placement.traces.async_sgd.table import read_trace
 from placement.traces.async_sgd.trace import draw_trace
+from placement.traces.left_out import tell_left_out
 
 POLICIES = "hell+fill,equi,srpt"
 CONTROLS = ("cubic", "reno", "bbr")
@@ -129,6 +130,7 @@ def plan_of(options: argparse.Namespace) -> AsyncJobsPlan:
         drawn = draw_trace(models(), options.jobs, options.seed)
     else:
         drawn = read_trace(options.trace, models())
+        tell_left_out("mltcp-bench", drawn)
         if len(drawn) > MOST_SERVERS:
             raise UsageError(f"--trace: expected 1 to {MOST_SERVERS} jobs, got {len(drawn)}")
     load = parse_number(options.load, field="--load", lowest=0)

@@ -68,11 +68,13 @@ def execute(options: argparse.Namespace) -> int:
     from placement.model.throughput.table import read_table
     from placement.policies.schedulers.registry import NAMES
     from placement.traces.contention.trace import read_trace
+    from placement.traces.left_out import tell_left_out
 
     refuse_ignored(options, _IGNORED, "models and GPUs")
     policies = parse_names(options.policies, lambda name: str(NAMES.parse(name)))
     table = None if options.table is None else read_table(options.table)
     trace = read_trace(options.trace, table or nominal_table())
+    tell_left_out("mltcp-bench", trace)
     trace.check_rows(nominal_table())
     if options.first is not None:
         if options.first < 1:

@@ -78,10 +78,12 @@ def execute(options: argparse.Namespace) -> int:
     from placement.simulator.rates.run import check_fits
     from placement.traces.deadlines.drs import WORKLOADS, DrsMix
     from placement.traces.deadlines.read import read
+    from placement.traces.left_out import left_out_document, tell_left_out
 
     refuse_ignored(options, IGNORED_BY_WHOLE_JOBS, "whole jobs")
     policies = parse_names(options.policies, lambda name: str(NAMES.parse(name)))
     trace = read(Path(options.trace), WORKLOADS, DrsMix())
+    tell_left_out("mltcp-bench", trace)
     if options.first is not None:
         if options.first < 1:
             raise UsageError(f"--first: expected 1 or more, got {options.first}")
@@ -94,7 +96,9 @@ def execute(options: argparse.Namespace) -> int:
         results = compare_jobs(plan, journal, lambda policy, job: bar.advance(f"{policy}, job {job}"))
     files = [] if options.output is None else write_results(options.output, _WORKLOAD, plan, results)
     if options.json:
-        print(json.dumps({**document(_WORKLOAD, plan, results), "files": files}, allow_nan=False))
+        left_out = left_out_document([trace])
+        found = {**document(_WORKLOAD, plan, results), "left_out": left_out, "files": files}
+        print(json.dumps(found, allow_nan=False))
     else:
         print_table(plan, results)
         for file in files:

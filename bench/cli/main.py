@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 
@@ -59,7 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
 
     def run() -> int:
-        options = _parser(named_subcommand(SUBCOMMANDS, given)).parse_args(given)
+        named = named_subcommand(SUBCOMMANDS, given)
+        try:
+            options = _parser(named).parse_args(given)
+        except SystemExit as end:
+            if end.code and named is not None and named.name == "perf":
+                importlib.import_module(named.module).fail_before_the_test(given)
+            raise
         exit_on_sigterm()
         return int(options.execute(options))
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bench.perf import report
 from bench.perf.client import Outcome, run
@@ -15,9 +16,12 @@ from bench.perf.intervals import Interval
 from bench.perf.plan import DOWN, MOST_BYTES, PORT, UP, Bucket, PerfPlan
 from bench.perf.server import PerfServer
 from bench.workloads.profile import load
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.quantities import IPERF_SIZES, parse_size_bytes
+from mltcp.core.signals import stop_signals
 from mltcp.ebpf.jobs import check_name
+
+_SAME_REQUEST_S = 1.0
 
 # The options of each role, with their attributes and defaults.
 _OF_THE_SERVER = {"-B": ("bind", None), "-1": ("one_off", False)}
@@ -95,9 +99,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def execute(options: argparse.Namespace) -> int:
     """Serve, or run a test; returns the exit status."""
-    if not 0 < options.port < 65536:
-        raise UsageError(f"--port: expected 1 to 65535, got {options.port}")
-    _check_role(options)
     try:
         return _serve(options) if options.server else _test(options)
     except BrokenPipeError:
@@ -107,7 +108,9 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _check_role(options: argparse.Namespace) -> None:
-    """Refuse options of the other role."""
+    """Refuse options of the other role, and a port that cannot be."""
+    if not 0 < options.port < 65536:
+        raise UsageError(f"--port: expected 1 to 65535, got {options.port}")
     role, others = ("-s", _OF_THE_CLIENT) if options.server else ("-c", _OF_THE_SERVER)
     given = [name for name, (attribute, default) in others.items() if getattr(options, attribute) != default]
     if given:
@@ -119,7 +122,13 @@ def _check_role(options: argparse.Namespace) -> None:
 
 def _serve(options: argparse.Namespace) -> int:
     say = _say_json if options.json else _say
-    server = PerfServer(options.bind, options.port, say)
+    try:
+        _check_role(options)
+        server = PerfServer(options.bind, options.port, say)
+    except MltcpError as error:
+        if options.json or options.json_stream:
+            print(json.dumps({"schema": report.SCHEMA, "time": _now(), "error": str(error)}), flush=True)
+        raise
     say(f"mltcp-bench perf: listening on port {server.port}")
     try:
         server.serve(1 if options.one_off else None)
@@ -144,17 +153,72 @@ def _now() -> str:
 
 
 def _test(options: argparse.Namespace) -> int:
-    plan = plan_of(options)
-    shown = _Stream(plan, options) if options.json or options.json_stream else _Lines(plan, options)
-    try:
-        outcome = run(
-            plan, options.client, options.port, options.interval, options.omit, shown.interval, shown.start
-        )
-    except KeyboardInterrupt:
-        print("mltcp-bench: interrupted before the test began", file=sys.stderr)
-        return 130
-    shown.end(outcome)
-    return 130 if outcome.interrupted else 0
+    shown = _Stream(options) if options.json or options.json_stream else _Lines(options)
+    interruption = _Interruption()
+    with stop_signals(interruption.on_signal):
+        try:
+            _check_role(options)
+            plan = plan_of(options)
+            outcome = run(
+                plan,
+                options.client,
+                options.port,
+                options.interval,
+                options.omit,
+                shown.interval,
+                shown.start,
+            )
+        except KeyboardInterrupt:
+            why = "interrupted before the test began"
+            shown.fail(why)
+            print(f"mltcp-bench: {why}", file=sys.stderr)
+            return interruption.ended()
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            shown.fail(str(error) or type(error).__name__)
+            raise
+        shown.end(outcome)
+    if outcome.interrupted:
+        return interruption.ended()
+    if options.omit and report.is_all_omitted(outcome, options.omit):
+        unit = "iterations" if plan.buckets else "seconds"
+        print(f"mltcp-bench: --omit: nothing is left after the first {options.omit} {unit}", file=sys.stderr)
+    return 0
+
+
+class _Interruption:
+    """Ends the test at the first signal, and the process at one that comes long after it.
+
+    What comes at once after the first is the same request: `timeout` signals the process and its group.
+    """
+
+    def __init__(self) -> None:
+        self._number: int = signal.SIGINT
+        self._first_s: float | None = None
+
+    def ended(self) -> int:
+        """The exit status. The same request may still come while the interpreter ends: it is ignored."""
+        signal.signal(self._number, signal.SIG_IGN)
+        return 128 + self._number
+
+    def on_signal(self, number: int) -> None:
+        """Raise KeyboardInterrupt, or SystemExit."""
+        now_s = time.monotonic()
+        if self._first_s is None:
+            self._first_s, self._number = now_s, number
+            raise KeyboardInterrupt
+        if now_s - self._first_s > _SAME_REQUEST_S:
+            sys.exit(128 + number)
+
+
+def fail_before_the_test(given: Sequence[str]) -> None:
+    """Print the document of arguments that cannot be parsed, if they ask for one."""
+    for name in ("--json", "--json-stream"):
+        if name in given:
+            options = argparse.Namespace(omit=0, json_stream=name == "--json-stream")
+            _Stream(options).fail("bad arguments, as standard error says")
+            return
 
 
 def plan_of(options: argparse.Namespace) -> PerfPlan:
@@ -230,11 +294,12 @@ def _size(text: str) -> int:
 class _Lines:
     """Text output, as the test goes on."""
 
-    def __init__(self, plan: PerfPlan, options: argparse.Namespace) -> None:
-        self._shape = bool(plan.buckets), len(plan.directions) > 1
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._shape = False, False
         self._omit = options.omit
 
     def start(self, outcome: Outcome) -> None:
+        self._shape = bool(outcome.plan.buckets), len(outcome.plan.directions) > 1
         print(f"connected to {outcome.server}")
         print(report.header(*self._shape), flush=True)
 
@@ -245,35 +310,48 @@ class _Lines:
     def end(self, outcome: Outcome) -> None:
         print("\n".join(report.summary_lines(outcome, self._omit)))
 
+    def fail(self, error: str) -> None:
+        """Do nothing: the error is told on standard error."""
+
 
 class _Stream:
-    """JSON output: one document at the end, or one object per line."""
+    """JSON output: one document at the end, or one object per line; whatever happens, it ends with one."""
 
-    def __init__(self, plan: PerfPlan, options: argparse.Namespace) -> None:
-        self._plan = plan
+    def __init__(self, options: argparse.Namespace) -> None:
         self._omit = options.omit
         self._streams = options.json_stream
         self._start: dict[str, object] = {}
+        self._intervals: list[object] = []
 
     def start(self, outcome: Outcome) -> None:
         self._start = {
             "server": outcome.server,
             "time": _now(),
-            "plan": self._plan.document(),
+            "plan": outcome.plan.document(),
         }
         self._tell("start", self._start)
 
     def interval(self, found: Sequence[Interval]) -> None:
-        self._tell("interval", report.interval_document(found))
+        interval = report.interval_document(found)
+        self._tell("interval", interval)
+        if not self._streams:
+            self._intervals.append(interval)
 
     def end(self, outcome: Outcome) -> None:
         end = report.summary(outcome, self._omit)
         self._tell("end", end)
+        self._document({"end": end})
+
+    def fail(self, error: str) -> None:
+        """End with what there is, and the error."""
+        if self._streams:
+            print(json.dumps({"schema": report.SCHEMA, "event": "error", "error": error}), flush=True)
+        self._document({"end": {}, "error": error})
+
+    def _document(self, rest: Mapping[str, object]) -> None:
         if not self._streams:
-            intervals = [report.interval_document(each) for each in outcome.intervals]
-            document = {"schema": report.SCHEMA, "start": self._start, "intervals": intervals, "end": end}
-            json.dump(document, sys.stdout, allow_nan=False)
-            print()
+            found = {"schema": report.SCHEMA, "start": self._start, "intervals": self._intervals, **rest}
+            print(json.dumps(found, allow_nan=False), flush=True)
 
     def _tell(self, event: str, data: object) -> None:
         if self._streams:

@@ -66,6 +66,13 @@ def summary(outcome: Outcome, omit: int) -> dict[str, Any]:
     }
 
 
+def is_all_omitted(outcome: Outcome, omit: int) -> bool:
+    """Whether nothing of a direction is left in the summary without what is omitted."""
+    directions = summary(outcome, omit)["directions"]
+    what = "iterations" if outcome.plan.buckets else "after_omitted"
+    return any(each[what] is None for each in directions)
+
+
 def iteration_summary(times_s: Sequence[float]) -> dict[str, Any] | None:
     """Mean, median and 99th percentile (the nearest rank) of iteration times; None without any."""
     if not times_s:

@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from mltcp.core.bounded_files import MOST_DOCUMENT_BYTES, read_bounded
 from mltcp.core.errors import UsageError
 
 FIRST_BUCKET_BYTES = 1 << 20
@@ -118,7 +119,7 @@ def load(name_or_path: str) -> Profile:
             f"profile: expected one of {allowed}, or the path of a JSON profile, got {name_or_path!r}"
         )
     try:
-        content = path.read_bytes()
+        content = read_bounded(path, MOST_DOCUMENT_BYTES)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     return _parse(content, str(path))

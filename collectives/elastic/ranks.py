@@ -61,19 +61,29 @@ class Ranks:
         """The value that an action has on rank 0, on every rank.
 
         Raises:
-            MltcpError: the action has raised it; every rank raises the same.
+            MltcpError: the action has raised it, or an OSError; every rank raises the same.
         """
         outcome: tuple[_Value | None, MltcpError | None] = (None, None)
         if self.rank == 0:
-            try:
-                outcome = (action(), None)
-            except MltcpError as raised:
-                outcome = (None, raised)
+            outcome = _outcome(action)
         value, error = self.of_first(outcome)
         if error is not None:
             raise error
         found: _Value = value
         return found
+
+    def on_all(self, action: Callable[[], _Value]) -> _Value:
+        """The value that an action has on this rank; every rank calls this at the same place.
+
+        Raises:
+            MltcpError: the action has raised it on some rank, or an OSError; every rank raises that of the first one.
+        """
+        value, failed = _outcome(action)
+        for error in self.of_all(failed):
+            if error is not None:
+                raise error
+        done: _Value = value  # type: ignore[assignment]  # None is the value of an action that has it
+        return done
 
     def of_all(self, value: Any) -> list[Any]:
         """The values of all ranks, by rank."""
@@ -82,6 +92,17 @@ class Ranks:
         values: list[Any] = [None] * self.count
         dist.all_gather_object(values, value, group=self.group)
         return values
+
+
+def _outcome(action: Callable[[], _Value]) -> tuple[_Value | None, MltcpError | None]:
+    """The value of an action, or its error."""
+    try:
+        return action(), None
+    except MltcpError as raised:
+        return None, raised
+    except OSError as raised:
+        place = f"{raised.filename}: " if raised.filename else ""
+        return None, MltcpError(f"{place}{raised.strerror or raised}")
 
 
 def _device_of(group: dist.ProcessGroup | None) -> torch.device:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
 
 from mltcp.core.errors import MltcpError, UsageError
+
+_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS)
 
 
 def check_writable(path: Path) -> None:
@@ -59,10 +62,17 @@ def _replace(path: Path, content: bytes, durable: bool) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable; without this, a crash may undo a renaming."""
+    """Make the names in a directory durable; without this, a crash may undo a renaming.
+
+    File systems that cannot sync a directory (some FUSE, NFS and CIFS ones) are left to their own order of writing.
+    Raises OSError.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
     finally:
         os.close(descriptor)
 

@@ -31,7 +31,8 @@ def exit_status(
 
     try:
         status = run()
-        sys.stdout.flush()
+        if sys.stdout is not None:  # None: it was closed before the start
+            sys.stdout.flush()
         return status
     except UsageError as error:
         return report(error, BAD_USAGE)

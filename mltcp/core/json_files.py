@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from mltcp.core.bounded_files import MOST_DOCUMENT_BYTES, read_bounded
 from mltcp.core.errors import UsageError
 
 
@@ -13,10 +14,10 @@ def read_json(path: Path) -> Any:
     """The document in a file.
 
     Raises:
-        UsageError: the file cannot be read, or is no JSON; the message begins with its path.
+        UsageError: the file cannot be read, is too large, or is no JSON; the message begins with its path.
     """
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_bounded(path, MOST_DOCUMENT_BYTES))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     except RecursionError:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import ip_address
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from mltcp.core.demand import Demand, Phase
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import UsageError, shown
+from placement.cassini.ip_packets import IpPacket, IpPackets, address_text
 
 BIN_NS = 1_000_000
 FEWEST_ITERATIONS = 3
 
 _MOST_BINS = 20_000_000
+_MOST_SENDERS = 4096
+_MOST_PACKETS = 50_000_000
+_SHOWN = 8
 _LIKENESS = 0.3
 _OF_THE_BEST = 0.9
 _UP = 0.05
@@ -67,57 +72,55 @@ def captured(
     """
     if not 1_000 <= bin_ns <= 10**9:
         raise UsageError(f"bin_ns: expected 1000 to 1000000000, got {bin_ns}")
-    packets = list(_packets(path, on_packets))
-    if not packets:
-        raise UsageError(f"{path}: no IPv4 or IPv6 packets in it")
-    chosen = sender or _busiest(packets)
-    own = [(at_ns, size) for at_ns, address, size in packets if address == chosen]
-    if not own:
-        found = ", ".join(sorted({address for _, address, _ in packets})[:8])
-        raise UsageError(f"{path}: no packets from {chosen}; there are some from {found}")
-    times_ns = np.array([at_ns for at_ns, _ in own], np.int64)
+    chosen, own = _of_sender(IpPackets(path, on_packets), sender)
+    times_ns, sizes = np.array(own.times_ns, np.int64), np.array(own.sizes, np.float64)
     times_ns -= times_ns.min()
-    sizes = np.array([size for _, size in own], np.float64)
     period_ns, likeness = _period(times_ns, sizes, bin_ns, path)
     demand = Demand(_phases(times_ns, sizes, period_ns, bin_ns))
-    return Captured(demand, chosen, float(times_ns.max() / period_ns), likeness, len(own))
+    return Captured(demand, chosen, float(times_ns.max() / period_ns), likeness, len(sizes))
 
 
-def _packets(path: Path, on_packets: Callable[[int], None]) -> Iterator[tuple[int, str, int]]:
-    """Yield the arrival time, the source address and the size on the wire of each packet."""
-    # scapy takes a second to import, and warns on stderr about the host's interfaces.
-    from scapy.config import conf
-    from scapy.error import Scapy_Exception
-    from scapy.layers.inet import IP
-    from scapy.layers.inet6 import IPv6
-    from scapy.layers.l2 import CookedLinux, Ether, Loopback
-    from scapy.utils import PcapReader
+class _Sent:
+    """The packets of one sender, in 12 bytes each."""
 
+    def __init__(self) -> None:
+        self.times_ns, self.sizes = array("q"), array("I")
+
+    def add(self, packet: IpPacket) -> None:
+        self.times_ns.append(packet.at_ns)
+        self.sizes.append(packet.wire_bytes)
+
+
+def _of_sender(packets: IpPackets, sender: str | None) -> tuple[str, _Sent]:
+    """The packets of this sender, or of the one that sent most bytes."""
+    wanted = None if sender is None else _packed(sender)
+    sent: dict[bytes, _Sent] = {}
+    others: set[bytes] = set()
+    for kept, packet in enumerate(packets):
+        if wanted not in (None, packet.source):
+            if len(others) < _SHOWN:
+                others.add(packet.source)
+            continue
+        if (packet.source not in sent and len(sent) == _MOST_SENDERS) or kept >= _MOST_PACKETS:
+            raise UsageError(
+                f"{packets.path}: expected at most {_MOST_SENDERS} senders and {_MOST_PACKETS} packets, got more; "
+                "name one by --sender, or capture fewer"
+            )
+        sent.setdefault(packet.source, _Sent()).add(packet)
+    if sent:
+        address = max(sorted(sent), key=lambda each: sum(sent[each].sizes))
+        return address_text(address), sent[address]
+    if not others:
+        raise UsageError(f"{packets.path}: {packets.none_found()}")
+    found = ", ".join(sorted(map(address_text, others)))
+    raise UsageError(f"{packets.path}: no packets from {sender}; there are some from {found}")
+
+
+def _packed(address: str) -> bytes:
     try:
-        reader = PcapReader(str(path))
-    except (OSError, EOFError, Scapy_Exception) as error:
-        raise UsageError(f"{path}: {str(error) or 'no capture'}") from None
-    # The contents of packets are not needed, and dissecting them would take most of the time.
-    conf.layers.filter([Ether, CookedLinux, Loopback, IP, IPv6])
-    try:
-        with reader:
-            for number, packet in enumerate(reader):
-                if number % 4096 == 0:
-                    on_packets(number)
-                inner = packet.getlayer(IP) or packet.getlayer(IPv6)
-                if inner is not None:
-                    yield int(packet.time * 10**9), inner.src, int(packet.wirelen or len(packet))
-    except (OSError, EOFError, Scapy_Exception, ValueError) as error:
-        raise UsageError(f"{path}: {str(error) or 'ends in the middle of a packet'}") from None
-    finally:
-        conf.layers.unfilter()
-
-
-def _busiest(packets: list[tuple[int, str, int]]) -> str:
-    sent: Counter[str] = Counter()
-    for _, address, size in packets:
-        sent[address] += size
-    return max(sorted(sent), key=lambda address: sent[address])
+        return ip_address(address).packed
+    except ValueError:
+        raise UsageError(f"sender: expected an IPv4 or IPv6 address, got {shown(address)}") from None
 
 
 def _period(times_ns: np.ndarray, sizes: np.ndarray, bin_ns: int, path: Path) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mltcp.core.bounded_files import MOST_DOCUMENT_BYTES, read_bounded
 from mltcp.core.errors import MltcpError, UsageError
 from placement.experiments.run import PARTS, SimulationRun, document_of
 from placement.experiments.run_log import read_log
@@ -100,7 +101,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
     """
     path = folder / PLAN
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_bounded(path, MOST_DOCUMENT_BYTES))
     except OSError as error:
         raise UsageError(
             f"{path}: {error.strerror or error}; expected a folder that `compare -o` made"

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from mltcp.core.bounded_files import MOST_TABLE_BYTES, read_bounded
 from mltcp.core.errors import UsageError
 
 HEADER = "job_num,msg_size,avg_latency"
@@ -59,7 +60,7 @@ def as_csv(measurements: Iterable[Measurement]) -> str:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
+        return read_bounded(path, MOST_TABLE_BYTES).decode("utf-8-sig").splitlines()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

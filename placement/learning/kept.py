@@ -15,6 +15,7 @@ from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.json_files import read_json
 from placement.learning.lessons import Lessons
+from placement.model.array_files import read_arrays
 
 _STATE = "training.json"
 _COUNTS = ("parts", "steps", "traces")
@@ -90,9 +91,9 @@ class KeptTraining:
         """
         path = self.folder / _lessons(part)
         try:
-            with np.load(path, allow_pickle=False) as archive:
-                return Lessons(*(archive[name] for name in Lessons._fields))
-        except (OSError, ValueError, KeyError) as error:
+            arrays = read_arrays(path)
+            return Lessons(*(arrays[name] for name in Lessons._fields))
+        except Exception as error:  # an archive that is damaged ends in any of a dozen errors
             raise UsageError(f"{path}: expected the lessons of part {part}: {error}") from None
 
     def remove_lessons(self) -> None:

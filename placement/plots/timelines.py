@@ -16,6 +16,7 @@ from matplotlib.colors import LinearSegmentedColormap, rgb_to_hsv, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
+from mltcp.core.bounded_files import MOST_DOCUMENT_BYTES, read_bounded
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
 from placement.plots.style import FAINT, INK, JOB_COLOURS, MUTED, WIDTH_IN, darker, framed, paler
@@ -92,7 +93,7 @@ def load(path: Path) -> Timeline:
         UsageError: the file cannot be read, or is something else.
     """
     try:
-        return _timeline(json.loads(path.read_bytes()))
+        return _timeline(json.loads(read_bounded(path, MOST_DOCUMENT_BYTES)))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     except (ValueError, TypeError, KeyError, ArithmeticError, AttributeError, RecursionError, UsageError):

@@ -1,23 +1,24 @@
 """The GPU trace of Alibaba's PAI, July and August 2020: `cluster-trace-gpu-v2020` of github.com/alibaba/clusterdata.
 
 From "MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale Heterogeneous GPU Clusters" (Weng et al.,
-NSDI 2022). Two of its tables are read, which are comma-separated values without names of columns (a first line with
-exactly these names is passed over):
+NSDI 2022). Two of its tables are read, which are comma-separated values without names of columns:
 
     pai_job_table.csv   job_name,inst_id,user,status,start_time,end_time
     pai_task_table.csv  job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,gpu_type
 
-Times are seconds since an unknown moment; an empty one, or 0, is unknown. A task has `inst_num` instances, each with
-`plan_gpu` percent of a GPU: as GPUs are not divided here, each instance gets that many rounded up to whole ones. A
-job's GPUs are those of all its tasks; its arrival is the `start_time` of the job table, which is when it was
-submitted; its duration is from the first start to the last end of its tasks that have GPUs. Whether it terminated
-well or failed makes no difference: it had its GPUs.
+Copies that people keep may have a first line with these names, in any order and with others between them, a number of
+the line before the first field, as pandas writes it, and be packed by gzip.
+
+Times are seconds since an unknown moment; an empty one, nan, or 0, is unknown. A task has `inst_num` instances, each
+with `plan_gpu` percent of a GPU: as GPUs are not divided here, each instance gets that many rounded up to whole ones.
+A job's GPUs are those of all its tasks; its arrival is the `start_time` of the job table, which is when it was
+submitted; its duration is from the first start to the last end of its tasks that have GPUs. Whether it terminated well
+or failed makes no difference: it had its GPUs.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +26,10 @@ from pathlib import Path
 from mltcp.core.errors import UsageError
 from placement.model.job import Model
 from placement.traces import entries
+from placement.traces.columns import Columns
 from placement.traces.entries import RecordedJob
-from placement.traces.fields import MOST, MOST_TEXT, Field, Once, fault, shown
+from placement.traces.fields import MOST, MOST_TEXT, Field, fault, shown
+from placement.traces.left_out import JobSieve
 from placement.traces.models import PUBLISHED
 from placement.traces.source import Record, Source
 from placement.traces.trace import Trace
@@ -40,18 +43,25 @@ STATUSES = ("Running", "Terminated", "Failed", "Waiting")
 JOB_TABLE = "pai_job_table.csv"
 TASK_TABLE = "pai_task_table.csv"
 
+_UNKNOWN = ("", "nan", "none", "null")
 _NS_PER_S = 10**9
 
 
 @dataclass(frozen=True)
 class _Tasks:
-    """The tasks of a job: whole GPUs, and the first start and last end of those with GPUs (None: one is unknown)."""
+    """The tasks of a job: whole GPUs, and the first start and last end of those with GPUs (None: one is unknown).
+
+    With a `fault`, one of them cannot be read.
+    """
 
     gpus: int
     begin_ns: int | None
     end_ns: int | None
+    fault: UsageError | None = None
 
     def with_more(self, other: _Tasks) -> _Tasks:
+        if self.fault or other.fault:
+            return self if self.fault else other
         if not (self.gpus and other.gpus):
             return self if self.gpus else other
         begins, ends = (self.begin_ns, other.begin_ns), (self.end_ns, other.end_ns)
@@ -65,34 +75,40 @@ class _Tasks:
 def parse(jobs: Source, tasks: Source, models: Mapping[str, Model] = PUBLISHED) -> Trace:
     """Read a trace; what each job trains is chosen by its name, and how long by its duration (see `entries`).
 
-    Jobs are left out, and counted in `Trace.skipped`, that were never submitted, never started, have no end, ended
-    before they started, have no tasks or no GPUs; and the jobs of tasks that the job table does not list.
+    Jobs are left out, and counted in `Trace.left_out`, that were never submitted, never started, have no end, ended
+    before they started, have no tasks or no GPUs, or are listed before; those of which a line, or one of a task of
+    theirs, has too few or too many fields or a field that is no number, negative or too fine; and the jobs of tasks
+    that the job table does not list. A task that is listed again counts once.
 
     Raises:
-        UsageError: a line has too few or too many fields; a field is no number, negative or too fine; a job, or a
-            task of a job, is there twice; no job is left.
+        UsageError: no job is left.
     """
-    tasks_of = _tasks(tasks)
-    skipped: Counter[str] = Counter()
+    sieve = JobSieve()
+    tasks_of = _tasks(tasks, sieve)
     kept: list[RecordedJob] = []
-    once = Once()
-    for fields in _rows(jobs, JOB_COLUMNS):
-        name, place = _name(fields), fields["job_name"].place
-        once.add(name, place, "job_name")
-        entry = _entry(name, place, _time_ns(fields["start_time"]), tasks_of.get(name))
-        if isinstance(entry, RecordedJob):
-            kept.append(entry)
-        else:
-            skipped[entry] += 1
-    skipped["not in the job table"] += sum(name not in once for name in tasks_of)
-    return entries.trace(jobs, kept, models, {key: count for key, count in skipped.items() if count})
+    listed: set[str] = set()
+    for record, columns in _records(jobs, JOB_COLUMNS):
+        with sieve.faults():
+            fields = columns.fields(record)
+            name = _name(fields)
+            listed.add(name)
+            if sieve.is_new(name):
+                entry = _entry(name, record.place, _time_ns(fields["start_time"]), tasks_of.get(name))
+                if isinstance(entry, RecordedJob):
+                    kept.append(entry)
+                else:
+                    sieve.leave_out(entry)
+    sieve.leave_out("not in the job table", sum(name not in listed for name in tasks_of))
+    return entries.trace(jobs, kept, models, sieve)
 
 
 def table_of(record: Record) -> str | None:
     """The table whose first record this is: JOB_TABLE, TASK_TABLE, or None."""
     for table, columns in {JOB_TABLE: JOB_COLUMNS, TASK_TABLE: TASK_COLUMNS}.items():
-        is_header = record.fields == columns
-        if is_header or (len(record.fields) == len(columns) and record.fields[3] in STATUSES):
+        if set(columns) <= {name.strip() for name in record.fields}:
+            return table
+        before = len(record.fields) - len(columns)  # the number of the line, if any
+        if before in (0, 1) and record.fields[before + 3].strip() in STATUSES:
             return table
     return None
 
@@ -111,7 +127,8 @@ def load(path: Path, source: Source | None = None, models: Mapping[str, Model] =
         UsageError: as `parse`; and neither table is at `path`, or the other's name cannot be told.
     """
     if path.is_dir():
-        return parse(Source.load(path / JOB_TABLE), Source.load(path / TASK_TABLE), models)
+        tables = [Source.load(_packed_or_not(path / table)) for table in (JOB_TABLE, TASK_TABLE)]
+        return parse(tables[0], tables[1], models)
     source = source or Source.load(path)
     first = next(source.records())
     table = table_of(first)
@@ -119,7 +136,7 @@ def load(path: Path, source: Source | None = None, models: Mapping[str, Model] =
         reason = f"{len(first.fields)} fields"
         expected = f"{len(JOB_COLUMNS)} of {JOB_TABLE} or {len(TASK_COLUMNS)} of {TASK_TABLE}"
         raise fault(first.place, "line", reason, expected)
-    other = Source.load(_beside(path, table))
+    other = Source.load(_packed_or_not(_beside(path, table)))
     return parse(source, other, models) if table == JOB_TABLE else parse(other, source, models)
 
 
@@ -131,21 +148,38 @@ def _beside(path: Path, table: str) -> Path:
     return path.with_name(path.name.replace(this, that))
 
 
-def _tasks(source: Source) -> dict[str, _Tasks]:
+def _packed_or_not(path: Path) -> Path:
+    """The file at this path, or the one that only differs from it by gzip's suffix."""
+    other = path.with_suffix("") if path.suffix == ".gz" else path.with_name(f"{path.name}.gz")
+    return other if other.exists() and not path.exists() else path
+
+
+def _tasks(source: Source, sieve: JobSieve) -> dict[str, _Tasks]:
     tasks_of: dict[str, _Tasks] = {}
-    once = Once()
-    for fields in _rows(source, TASK_COLUMNS):
-        name = _name(fields)
-        once.add((name, fields["task_name"].word()), fields["task_name"].place, "task_name")
-        task = _Tasks(_gpus(fields), _time_ns(fields["start_time"]), _time_ns(fields["end_time"]))
-        tasks_of[name] = tasks_of.get(name, _Tasks(0, None, None)).with_more(task)
+    listed: set[tuple[str, str]] = set()
+    for record, columns in _records(source, TASK_COLUMNS):
+        with sieve.faults():
+            fields = columns.fields(record)
+            name, task_name = _name(fields), fields["task_name"].word()
+            if (name, task_name) not in listed:
+                listed.add((name, task_name))
+                tasks_of[name] = tasks_of.get(name, _Tasks(0, None, None)).with_more(_task(fields))
     return tasks_of
+
+
+def _task(fields: Mapping[str, Field]) -> _Tasks:
+    try:
+        return _Tasks(_gpus(fields), _time_ns(fields["start_time"]), _time_ns(fields["end_time"]))
+    except UsageError as error:
+        return _Tasks(0, None, None, error)  # which its job's line tells, if there is one
 
 
 def _entry(name: str, place: str, arrival_ns: int | None, tasks: _Tasks | None) -> RecordedJob | str:
     """The job, or the reason why it is left out."""
     if tasks is None:
         return "no tasks"
+    if tasks.fault is not None:
+        raise tasks.fault
     if not tasks.gpus:
         return "no GPUs"
     if arrival_ns is None:
@@ -159,14 +193,19 @@ def _entry(name: str, place: str, arrival_ns: int | None, tasks: _Tasks | None) 
     return RecordedJob(name, arrival_ns, tasks.gpus, tasks.end_ns - tasks.begin_ns, place)
 
 
-def _rows(source: Source, columns: tuple[str, ...]) -> Iterator[Mapping[str, Field]]:
-    for number, record in enumerate(source.records()):
-        if number == 0 and record.fields == columns:
-            continue
-        if len(record.fields) != len(columns):
-            raise fault(record.place, "line", f"{len(record.fields)} fields", f"{len(columns)}")
-        named = zip(columns, record.fields, strict=True)
-        yield {name: Field(record.place, name, text) for name, text in named}
+def _records(source: Source, expected: tuple[str, ...]) -> Iterator[tuple[Record, Columns]]:
+    """The records below any names of columns, each with the columns of the table."""
+    records = source.records()
+    first = next(records)
+    names = tuple(name.strip() for name in first.fields)
+    if set(expected) <= set(names):
+        columns = Columns(first.place, names)
+    else:
+        numbered = len(names) == len(expected) + 1 and names[0].isdecimal()
+        columns = Columns(first.place, ("", *expected) if numbered else expected)
+        yield first, columns
+    for record in records:
+        yield record, columns
 
 
 def _name(fields: Mapping[str, Field]) -> str:
@@ -174,16 +213,20 @@ def _name(fields: Mapping[str, Field]) -> str:
 
 
 def _time_ns(field: Field) -> int | None:
-    if not field.text.strip():
+    if _is_unknown(field):
         return None
     return field.units(_NS_PER_S, "ns") or None
 
 
 def _gpus(fields: Mapping[str, Field]) -> int:
-    if not fields["plan_gpu"].text.strip() or not fields["inst_num"].text.strip():
+    if _is_unknown(fields["plan_gpu"]) or _is_unknown(fields["inst_num"]):
         return 0
     expected = f"percent from 0 to {MOST_TEXT}"
     percent = fields["plan_gpu"].number(expected)
     if not 0 <= percent <= MOST:
         raise fields["plan_gpu"].error(f"{shown(fields['plan_gpu'].text)} is out of range", expected)
     return fields["inst_num"].whole() * math.ceil(percent / 100)
+
+
+def _is_unknown(field: Field) -> bool:
+    return field.text.strip().lower() in _UNKNOWN

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -27,6 +27,7 @@ from mltcp.core.errors import UsageError
 from placement.model.job import Job, Model
 from placement.traces.columns import Columns
 from placement.traces.fields import Field, fault, shown
+from placement.traces.left_out import JobSieve
 from placement.traces.models import PUBLISHED
 from placement.traces.source import Record, Source
 from placement.traces.trace import Trace
@@ -45,22 +46,35 @@ _BYTES_PER_MB = 10**6
 def parse(source: Source, models: Mapping[str, Model] = PUBLISHED) -> Trace:
     """Read a trace.
 
+    A job is left out, and counted in `Trace.left_out`, whose line has too few or too many fields, or a field that is
+    empty, no number, too small, too large or too fine; whose model is unknown; whose job_id is there before; or whose
+    two scales differ as those of no line before.
+
     Args:
         source: the file.
         models: those known, where the file does not describe them.
 
     Raises:
-        UsageError: a column is missing, unknown or there twice; a line has too few or too many fields; a field is
-            empty, no number, too small, too large or too fine; a model is unknown; a job_id is there twice; the two
-            scales do not agree; there are no jobs.
+        UsageError: a column is missing, unknown or there twice; or no job is left.
     """
     records = source.records()
     header = next(records)
     columns = _columns(header)
-    rows = [_Row(record.place, columns.fields(record)) for record in records]
-    if not rows:
+    sieve = JobSieve()
+    jobs: list[tuple[Job, str]] = []
+    scale: Fraction | None = None
+    for record in records:
+        with sieve.faults():
+            row = _Row(record.place, columns.fields(record))
+            job = row.job(models)
+            row_scale = row.scale if row.is_scaled else Fraction(1)
+            row.check_scale(scale or row_scale)
+            scale = scale or row_scale
+            jobs.append((job, row.place))
+    sieve.check_some_left(len(jobs))
+    if not jobs:
         raise fault(header.place, "file", "no jobs follow the names of the columns", "1 or more")
-    return Trace.of(source.name, [(row.job(models), row.place) for row in rows], _scale(rows))
+    return Trace.of(source.name, jobs, scale or Fraction(1), sieve)
 
 
 def written(trace: Trace) -> str:
@@ -133,6 +147,8 @@ class _Row:
 
     def check_scale(self, scale: Fraction) -> None:
         """Check that the two times and the two numbers of iterations of this line differ by the trace's scale."""
+        if not self.is_scaled:
+            return
         if self.scale != scale:
             reason = f"{self.scale} times sim_iterations, where another line has {scale} times"
             raise self.fields["iterations"].error(reason, "one scale in all lines")
@@ -152,15 +168,6 @@ def _columns(header: Record) -> Columns:
         needed += group if set(columns.names).intersection(group) else ()
     columns.need(needed, ", ".join(needed))
     return columns
-
-
-def _scale(rows: Sequence[_Row]) -> Fraction:
-    if not rows[0].is_scaled:
-        return Fraction(1)
-    scale = rows[0].scale
-    for row in rows:
-        row.check_scale(scale)
-    return scale
 
 
 def _cells(job: Job, trace: Trace) -> list[str]:

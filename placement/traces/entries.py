@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from placement.model.job import Job, Model
 from placement.traces.fields import fault
+from placement.traces.left_out import JobSieve
 from placement.traces.models import assigned
 from placement.traces.source import Source
 from placement.traces.trace import Trace
@@ -32,7 +33,7 @@ class RecordedJob:
 
 
 def trace(
-    source: Source, entries: Iterable[RecordedJob], models: Mapping[str, Model], skipped: Mapping[str, int]
+    source: Source, entries: Iterable[RecordedJob], models: Mapping[str, Model], sieve: JobSieve
 ) -> Trace:
     """The trace of these entries of `source`; it begins with the first arrival.
 
@@ -42,17 +43,19 @@ def trace(
     computes without a pause, but at least one.
 
     Raises:
-        UsageError: no entries, or jobs too long to be counted.
+        UsageError: no entries, or only jobs that are too long to be counted.
     """
     ordered = sorted(entries, key=lambda entry: (entry.arrival_ns, entry.name))
     if not ordered:
-        reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(skipped.items()))
+        sieve.check_some_left(0)
+        left_out = sieve.result().counts
+        reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(left_out.items()))
         reason = "no jobs are left" + (f" ({reasons})" if reasons else "")
         raise fault(source.place(1), "file", reason, "1 or more")
     first_ns = ordered[0].arrival_ns
     known = tuple(models.values())
     jobs = [(_job(number, entry, first_ns, known), entry.place) for number, entry in enumerate(ordered)]
-    return Trace.of(source.name, jobs, skipped=skipped)
+    return Trace.of(source.name, jobs, sieve=sieve)
 
 
 def _job(number: int, entry: RecordedJob, first_ns: int, models: Sequence[Model]) -> Job:

@@ -8,31 +8,32 @@ a JSON list of jobs:
                    "detail": [{"ip": "m47", "gpus": ["gpu0", "gpu1"]}]}],
      "submitted_time": "2017-10-07 01:11:39", "user": "ce2f4c"}
 
-A job's GPUs are those of its first attempt, and its duration is from the start of the first to the end of the last
-one, as in the analysis that comes with the trace; its arrival is `submitted_time`. Times are local, as written: the
-hour that the end of summer time repeats is not told apart. Whether a job passed, failed or was killed makes no
-difference: it had its GPUs.
+A job's GPUs are those of its first attempt that started with any, and its duration is from that start to the end of
+the last attempt that started, as in the analysis that comes with the trace; its arrival is `submitted_time`. Times are
+local, as written: the hour that the end of summer time repeats is not told apart. Whether a job passed, failed or was
+killed makes no difference: it had its GPUs.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 from placement.model.job import Model
 from placement.traces import entries
 from placement.traces.entries import RecordedJob
-from placement.traces.fields import Once, fault, shown
+from placement.traces.fields import fault, shown
+from placement.traces.left_out import TWICE, JobSieve
 from placement.traces.models import PUBLISHED
 from placement.traces.source import Source
 from placement.traces.trace import Trace
 
 _TIME = "%Y-%m-%d %H:%M:%S"
-_NONE = (None, "", "None")
+_NONE = ("", "none", "null", "nan", "nat")
 _NS_PER_S = 10**9
 _SPACE = re.compile(r"[ \t\r\n]*")
 
@@ -40,45 +41,65 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 def parse(source: Source, models: Mapping[str, Model] = PUBLISHED) -> Trace:
     """Read a trace; what each job trains is chosen by its name, and how long by its duration (see `entries`).
 
-    Jobs are left out, and counted in `Trace.skipped`, that were never submitted, never started, have no end, ended
-    before they started, or had no GPUs.
+    Jobs are left out, and counted in `Trace.left_out`, that were never submitted, never started, have no end, ended
+    before they started, had no GPUs, or are listed before; and those of which a key is missing or of another type, or
+    a time is none.
 
     Raises:
-        UsageError: not JSON, not a list of jobs, a key is missing or of another type, a time is none, a jobid is
-            there twice, or no job is left.
+        UsageError: not JSON, not a list of jobs, or no job is left.
     """
-    skipped: Counter[str] = Counter()
-    kept: list[RecordedJob] = []
-    once = Once()
+    sieve = JobSieve()
+    kept: dict[str, RecordedJob] = {}
     for place, document in _documents(source):
-        jobid = _get(place, document, "jobid", str)
-        once.add(jobid, place, "jobid")
-        entry = _entry(place, jobid, document)
-        if isinstance(entry, RecordedJob):
-            kept.append(entry)
-        else:
-            skipped[entry] += 1
-    return entries.trace(source, kept, models, skipped)
+        with sieve.faults():
+            jobid = _get(place, document, "jobid", str)
+            entry = _entry(place, jobid, document)
+            if not isinstance(entry, RecordedJob):
+                sieve.leave_out(entry)
+            elif jobid in kept:
+                sieve.leave_out(TWICE)
+            else:
+                kept[jobid] = entry
+    return entries.trace(source, kept.values(), models, sieve)
 
 
 def _entry(place: str, jobid: str, document: Any) -> RecordedJob | str:
     """The job, or the reason why it is left out."""
     arrival_ns = _time_ns(place, document, "submitted_time")
-    attempts = _get(place, document, "attempts", list)
-    if not attempts:
-        return "never started"
-    gpus = sum(len(_get(place, each, "gpus", list)) for each in _get(place, attempts[0], "detail", list))
-    begin_ns = _time_ns(place, attempts[0], "start_time")
-    end_ns = _time_ns(place, attempts[-1], "end_time")
+    attempts = [_Attempt.of(place, each) for each in _list(place, document, "attempts")]
+    started = [each for each in attempts if each.begin_ns is not None]
+    with_gpus = next((each for each in started if each.gpus), None)
     if arrival_ns is None:
         return "never submitted"
-    if begin_ns is None:
+    if not started:
         return "never started"
-    if end_ns is None:
+    first, last = with_gpus or started[0], started[-1]
+    if last.end_ns is None:
         return "no end"
-    if end_ns < begin_ns:
+    duration_ns = last.end_ns - (first.begin_ns or 0)
+    if duration_ns < 0:
         return "ended before it started"
-    return RecordedJob(jobid, arrival_ns, gpus, end_ns - begin_ns, place) if gpus else "no GPUs"
+    return RecordedJob(jobid, arrival_ns, first.gpus, duration_ns, place) if with_gpus else "no GPUs"
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    gpus: int
+    begin_ns: int | None
+    end_ns: int | None
+
+    @classmethod
+    def of(cls, place: str, document: Any) -> Self:
+        gpus = sum(len(_list(place, each, "gpus")) for each in _list(place, document, "detail"))
+        return cls(gpus, _time_ns(place, document, "start_time"), _time_ns(place, document, "end_time"))
+
+
+def _list(place: str, document: Any, key: str) -> list[Any]:
+    """The list of this key, empty where it is null."""
+    if isinstance(document, dict) and key in document and document[key] is None:
+        return []
+    found: list[Any] = _get(place, document, key, list)
+    return found
 
 
 def _get(place: str, document: Any, key: str, kind: type) -> Any:
@@ -93,7 +114,7 @@ def _get(place: str, document: Any, key: str, kind: type) -> Any:
 
 
 def _time_ns(place: str, document: Any, key: str) -> int | None:
-    if isinstance(document, dict) and key in document and document[key] in _NONE:
+    if isinstance(document, dict) and key in document and str(document[key]).strip().lower() in _NONE:
         return None
     text = _get(place, document, key, str)
     try:

@@ -16,6 +16,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Self
 
+from mltcp.core.bounded_files import MOST_DOCUMENT_BYTES, read_bounded
 from mltcp.core.demand import Demand, Phase, demand_document, demand_from_document
 from mltcp.core.errors import UsageError
 from placement.traces.demands import rescaled
@@ -254,7 +255,7 @@ def _read(path: Path) -> str:
     if not path.exists() and path.suffix != ".json":
         raise UsageError(f"set: expected a file or one of {', '.join(names())}, got {str(path)!r}")
     try:
-        return path.read_text()
+        return read_bounded(path, MOST_DOCUMENT_BYTES).decode()
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from mltcp.core.bounded_files import MOST_TABLE_BYTES, read_bounded
 from mltcp.core.errors import UsageError
 from placement.traces.fields import fault
 
@@ -35,13 +36,13 @@ class Source:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a file of text in UTF-8.
+        """Read a file of text in UTF-8, or one that gzip has made of it.
 
         Raises:
-            UsageError: it cannot be read, is empty, or no text.
+            UsageError: it cannot be read, is empty, too large, or no text.
         """
         try:
-            return cls.decode(path.read_bytes(), str(path))
+            return cls.decode(read_bounded(path, MOST_TABLE_BYTES), str(path))
         except OSError as error:
             raise UsageError(f"{_printable(str(path))}: {error.strerror}") from None
         except ValueError as error:  # a NUL in the name
@@ -71,7 +72,7 @@ class Source:
     @property
     def name(self) -> str:
         """The name of the trace: the file's stem."""
-        return Path(self.file).stem
+        return Path(self.file.removesuffix(".gz")).stem
 
     def place(self, line: int) -> str:
         """The place of a line, "file:line"."""

@@ -12,6 +12,7 @@ from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
 from placement.model.job import Job
 from placement.traces.fields import MOST, MOST_TEXT, Once, fault, shown
+from placement.traces.left_out import JobSieve, LeftOut
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Trace:
         seconds_per_simulated_s: of the paper's scale: 100 for traces that are simulated at a hundredth of the time,
             as the published simulator did (`scale10`), and 1 for all others. Results of the simulation, times this,
             are those to compare with the paper.
-        skipped: of the entries that make no job, how many for which reason.
+        left_out: the entries of its file that make no job.
         places: of each job, "file:line" where it was read, for messages; empty if it was not read.
 
     Raises:
@@ -34,7 +35,7 @@ class Trace:
     name: str
     jobs: tuple[Job, ...]
     seconds_per_simulated_s: Fraction = Fraction(1)
-    skipped: Mapping[str, int] = field(default_factory=dict, hash=False)
+    left_out: LeftOut = field(default=LeftOut(), compare=False, repr=False)
     places: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -47,23 +48,35 @@ class Trace:
             once.add(job.job_id, self.place(index), "job_id")
             _check_countable(job, self.place(index))
 
+    @property
+    def skipped(self) -> Mapping[str, int]:
+        """Of the entries that make no job, how many for which reason."""
+        return self.left_out.counts
+
     @classmethod
     def of(
         cls,
         name: str,
         jobs: Iterable[tuple[Job, str]],
         seconds_per_simulated_s: Fraction = Fraction(1),
-        skipped: Mapping[str, int] | None = None,
+        sieve: JobSieve | None = None,
     ) -> Self:
         """Make a trace of jobs in any order, each with the place where it was read.
 
+        Args:
+            name: for reports.
+            jobs: with their places.
+            seconds_per_simulated_s: see the class.
+            sieve: of the file, if they were read; it gets those that are too long, or whose number is there twice.
+
         Raises:
-            UsageError: as the class.
+            UsageError: as the class; with a sieve, no job is left.
         """
-        ordered = sorted(jobs, key=lambda each: _order(each[0]))
+        listed = list(jobs) if sieve is None else _sifted(jobs, sieve)
+        ordered = sorted(listed, key=lambda each: _order(each[0]))
         numbers = tuple(job for job, _ in ordered)
         places = tuple(place for _, place in ordered)
-        return cls(name, numbers, seconds_per_simulated_s, dict(skipped or {}), places)
+        return cls(name, numbers, seconds_per_simulated_s, sieve.result() if sieve else LeftOut(), places)
 
     def place(self, index: int) -> str:
         """The place where the job of this index was read; the trace's name if it was not read."""
@@ -91,6 +104,17 @@ def check_fits(trace: Trace, cluster: Cluster) -> None:
                 f"{each} ({job.gpus}); {found}",
                 "what they have",
             )
+
+
+def _sifted(jobs: Iterable[tuple[Job, str]], sieve: JobSieve) -> list[tuple[Job, str]]:
+    kept = []
+    for job, place in jobs:
+        with sieve.faults():
+            _check_countable(job, place)
+            if sieve.is_new(job.job_id):
+                kept.append((job, place))
+    sieve.check_some_left(len(kept))
+    return kept
 
 
 def _check_countable(job: Job, place: str) -> None:

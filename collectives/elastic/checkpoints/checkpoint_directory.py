@@ -49,11 +49,13 @@ class CheckpointDirectory:
             raise MltcpError(f"{self.path}: {error.strerror}") from None
 
     def checkpoints(self) -> list[Path]:
-        """The checkpoints, newest first."""
+        """The checkpoints, newest first. Raises CheckpointError if the directory cannot be read."""
         try:
             names = os.listdir(self.path)
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: {error.strerror}") from None
         return [self.path / name for name in sorted(filter(_CHECKPOINT.fullmatch, names), reverse=True)]
 
     def newest(self) -> tuple[Path, Header] | None:

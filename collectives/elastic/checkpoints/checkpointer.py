@@ -10,6 +10,7 @@ from pathlib import Path
 from collectives.elastic.checkpoints.checkpoint_directory import CheckpointDirectory
 from collectives.elastic.checkpoints.header import CheckpointError, Header, StoredFile, stored_file
 from collectives.elastic.checkpoints.identity import difference
+from collectives.elastic.checkpoints.stored_values import reason
 from collectives.elastic.checkpoints.training_state import TrainingState
 from collectives.elastic.ranks import Ranks
 
@@ -40,7 +41,7 @@ class Checkpointer:
         if found is None:
             return None
         path, header = found
-        self._state.load(path)
+        self._ranks.on_all(lambda: self._state.load(path))
         return header
 
     def save(self, header: Header) -> int:
@@ -55,8 +56,11 @@ class Checkpointer:
         failed = None
         try:
             mine = {name: stored_file(unfinished / name) for name in self._state.save(unfinished)}
-        except (OSError, RuntimeError) as error:
-            failed = CheckpointError(f"{unfinished}: rank {self._ranks.rank} could not write: {error}")
+        except CheckpointError as error:
+            failed = error
+        except Exception as error:  # of the objects' own methods, too
+            why = error.strerror if isinstance(error, OSError) and error.strerror else reason(error)
+            failed = CheckpointError(f"{unfinished}: rank {self._ranks.rank} could not write: {why}")
         outcomes = self._ranks.of_all((mine, failed))
         files = {name: file for each, _ in outcomes for name, file in each.items()}
         errors = [error for _, error in outcomes if error is not None]

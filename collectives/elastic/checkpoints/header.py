@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mltcp.core.errors import MltcpError, shown
+from mltcp.core.bounded_files import MOST_DOCUMENT_BYTES, read_bounded
+from mltcp.core.errors import MltcpError, UsageError, shown
 
 NAME = "header.json"
 FORMAT = 1
@@ -82,10 +84,12 @@ def read_header(checkpoint: Path) -> Header:
     """
     path = checkpoint / NAME
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_bounded(path, MOST_DOCUMENT_BYTES, regular=True))
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
+    except UsageError as error:
+        raise CheckpointError(str(error)) from None
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: expected a whole JSON document, got {error}") from None
     if not isinstance(document, dict):
         raise CheckpointError(f"{path}: expected a JSON object, got {shown(document)}")
@@ -95,9 +99,14 @@ def read_header(checkpoint: Path) -> Header:
     if found != (wanted := _digest(fields)):
         raise CheckpointError(f"{path}: sha256: expected {wanted}, got {shown(found, 70)}")
     fields.pop("format")
-    segments = tuple(Segment(**each) for each in fields.pop("segments"))
-    files = {name: StoredFile(**each) for name, each in fields.pop("files").items()}
-    return Header(**fields, segments=segments, files=files)
+    try:
+        segments = tuple(Segment(**each) for each in fields.pop("segments"))
+        files = {name: StoredFile(**each) for name, each in fields.pop("files").items()}
+        header = Header(**fields, segments=segments, files=files)
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise CheckpointError(f"{path}: expected the fields of format {FORMAT}: {error}") from None
+    _check_types(header, path)
+    return header
 
 
 def check_files(checkpoint: Path, header: Header) -> None:
@@ -109,7 +118,10 @@ def check_files(checkpoint: Path, header: Header) -> None:
     for name, wanted in header.files.items():
         path = checkpoint / name
         try:
-            size = path.stat().st_size
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise CheckpointError(f"{path}: expected a file")
+            size = status.st_size
             if size != wanted.bytes:
                 raise CheckpointError(f"{path}: size: expected {wanted.bytes} bytes, got {size}")
             found = stored_file(path)
@@ -124,6 +136,17 @@ def stored_file(path: Path) -> StoredFile:
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return StoredFile(file.tell(), digest)
+
+
+def _check_types(header: Header, path: Path) -> None:
+    counts = (header.samples_done, header.total_samples, header.epoch_samples, header.seed)
+    if any(type(count) is not int or count < 0 for count in counts):
+        raise CheckpointError(f"{path}: expected counts from 0 on, got {shown(counts)}")
+    if not isinstance(header.model, dict):
+        raise CheckpointError(f"{path}: model: expected an object, got {shown(header.model)}")
+    for name in header.files:
+        if "/" in name or name in ("", ".", ".."):
+            raise CheckpointError(f"{path}: files: expected names in the checkpoint, got {shown(name)}")
 
 
 def _digest(fields: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from mltcp.core.errors import MltcpError
@@ -37,14 +38,14 @@ class RunLock:
 
         Raises:
             CheckpointsInUse: the other run has not ended within `wait_s`.
-            MltcpError: the file cannot be opened.
+            MltcpError: the file cannot be opened, or its file system has no locks.
         """
         try:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise MltcpError(f"{self._path}: {error.strerror}") from None
         end_s = time.monotonic() + wait_s
-        while not _locked(file):
+        while not self._locked(file):
             if given_up() or time.monotonic() >= end_s:
                 owner = os.pread(file, _LONGEST_OWNER, 0).decode(errors="replace").strip()
                 os.close(file)
@@ -54,9 +55,10 @@ class RunLock:
                     f"{self._path.parent}: expected no other run within {wait_s:g} s, got {owner or 'one'}"
                 )
             time.sleep(_POLL_S)
-        os.ftruncate(file, 0)
-        os.pwrite(file, f"process {os.getpid()} on host {socket.gethostname()}\n".encode(), 0)
         self._file = file
+        with suppress(OSError):  # on a full disk the lock holds all the same
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"process {os.getpid()} on host {socket.gethostname()}\n".encode(), 0)
         return True
 
     def release(self) -> None:
@@ -65,10 +67,14 @@ class RunLock:
             os.close(self._file)
             self._file = None
 
-
-def _locked(file: int) -> bool:
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
+    def _locked(self, file: int) -> bool:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return False
+        except OSError as error:
+            os.close(file)
+            raise MltcpError(
+                f"{self._path}: expected a file system with locks (fcntl): {error.strerror or error}"
+            ) from None
+        return True

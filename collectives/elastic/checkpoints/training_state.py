@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from collectives.elastic.checkpoints.header import CheckpointError
 from collectives.elastic.checkpoints.identity import unwrapped
+from collectives.elastic.checkpoints.stored_values import check_values, read_values, reason, write_values
 from collectives.elastic.ranks import Ranks
 
 _WHOLE = "state.pt"
@@ -39,7 +37,7 @@ class TrainingState(Protocol):
     def save(self, directory: Path) -> list[str]:
         """Write and sync this rank's files, and return their names. All ranks call it.
 
-        Raises OSError or RuntimeError if they cannot be written.
+        Raises any error if they cannot be written; CheckpointError if a value could not be read back.
         """
 
     def load(self, directory: Path) -> None:
@@ -56,14 +54,15 @@ class WholeState:
 
     def save(self, directory: Path) -> list[str]:
         """See `TrainingState`."""
+        state = _states(self._objects, self._ranks)
         if self._ranks.rank != 0:
             return []
-        _write(directory / _WHOLE, {name: each.state_dict() for name, each in self._objects.items()})
+        write_values(directory / _WHOLE, state)
         return [_WHOLE]
 
     def load(self, directory: Path) -> None:
         """See `TrainingState`. Raises CheckpointError if the state is not that of the objects."""
-        _restore(self._objects, _read(directory / _WHOLE), directory)
+        _restore(self._objects, read_values(directory / _WHOLE), directory)
 
 
 class ShardedState:
@@ -87,36 +86,42 @@ class ShardedState:
 
         model, optimizer = get_state_dict(self._model, self._optimizer)
         state = {"model": model, "optimizer": optimizer}
+        others = _states(self._others, self._ranks)
+        self._ranks.on_all(lambda: check_values({**state, **others}))
         writer = dcp.FileSystemWriter(directory)
         try:
             dcp.save(state, storage_writer=writer, process_group=self._ranks.group)
         except CheckpointException as error:  # it is no Exception
-            raise RuntimeError(_first_line(error)) from None
+            raise RuntimeError(_reason_of(error)) from None
         mine = sorted(path.name for path in directory.glob(f"__{self._ranks.rank}_*"))
         if self._ranks.rank == 0:
-            _write(directory / _OTHERS, {name: each.state_dict() for name, each in self._others.items()})
+            write_values(directory / _OTHERS, others)
             mine += [".metadata", _OTHERS]
         return mine
 
     def load(self, directory: Path) -> None:
         """See `TrainingState`. Raises CheckpointError if the state is not that of the objects."""
         import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.api import CheckpointException
         from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
+        from collectives.elastic.checkpoints.sharded_files import CheckedPlanner, CheckedReader, read_metadata
+
+        metadata = self._ranks.on_all(lambda: read_metadata(directory))
         model, optimizer = get_state_dict(self._model, self._optimizer)
         state: dict[str, Any] = {"model": model, "optimizer": optimizer}
         try:
-            reader = dcp.FileSystemReader(directory)
-            dcp.load(state, storage_reader=reader, process_group=self._ranks.group)
+            reader = CheckedReader(directory, metadata)
+            dcp.load(state, storage_reader=reader, planner=CheckedPlanner(), process_group=self._ranks.group)
             set_state_dict(
                 self._model,
                 self._optimizer,
                 model_state_dict=state["model"],
                 optim_state_dict=state["optimizer"],
             )
-        except (RuntimeError, ValueError, KeyError) as error:
-            raise CheckpointError(f"{directory}: {_first_line(error)}") from None
-        _restore(self._others, _read(directory / _OTHERS), directory)
+        except (CheckpointException, Exception) as error:  # what is damaged ends in any of a dozen errors
+            raise CheckpointError(f"{directory}: {_reason_of(error)}") from None
+        _restore(self._others, read_values(directory / _OTHERS), directory)
 
 
 def training_state(
@@ -130,23 +135,19 @@ def training_state(
     return WholeState({"model": unwrapped(model), "optimizer": optimizer, **others}, ranks)
 
 
-def _write(path: Path, state: Mapping[str, Any]) -> None:
-    with open(path, "xb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
+def _states(objects: Mapping[str, Stateful], ranks: Ranks) -> dict[str, Any]:
+    """The states of the objects, asked for in the same order on all ranks, since asking may communicate.
 
-
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        found: Mapping[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise CheckpointError(
-            f"{path}: expected a file system that all hosts share: {error.strerror}"
-        ) from None
-    except (pickle.UnpicklingError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: {_first_line(error)}") from None
-    return found
+    An optimizer that keeps a part on each rank (ZeroRedundancyOptimizer) has its state on rank 0 only.
+    """
+    states: dict[str, Any] = {}
+    for name, each in objects.items():
+        consolidate = getattr(each, "consolidate_state_dict", None)
+        if callable(consolidate):
+            consolidate(to=0)
+        if consolidate is None or ranks.rank == 0:
+            states[name] = each.state_dict()
+    return states
 
 
 def _restore(objects: Mapping[str, Stateful], state: Mapping[str, Any], checkpoint: Path) -> None:
@@ -157,10 +158,11 @@ def _restore(objects: Mapping[str, Stateful], state: Mapping[str, Any], checkpoi
     for name, each in objects.items():
         try:
             each.load_state_dict(state[name])
-        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{checkpoint}: {name}: {_first_line(error)}") from None
+        except Exception as error:  # of the object's own method
+            raise CheckpointError(f"{checkpoint}: {name}: {reason(error)}") from None
 
 
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:2]) or type(error).__name__
+def _reason_of(error: BaseException) -> str:
+    """What went wrong on the first rank on which something did, in one line."""
+    failures: Mapping[int, Any] = getattr(error, "failures", {})
+    return reason(failures[min(failures)][0]) if failures else reason(error)

@@ -8,10 +8,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from mltcp.core.bounded_files import MOST_DOCUMENT_BYTES, read_bounded
 from mltcp.core.errors import UsageError
 from placement.experiments.setting import Setting
 from placement.model.cluster import GPU_MEMORY_MB, Cluster, Gpu
 from placement.model.contention import PUBLISHED, Contention
+
+TOOL = "mltcp-placement"
 
 _SERVERS, _GPUS = 16, 4
 _NS_PER_MS = 1_000_000
@@ -94,7 +97,7 @@ def load_contention(path: Path) -> Contention:
         UsageError: the file cannot be read, is another document, or has invalid constants.
     """
     try:
-        document: Any = json.loads(path.read_bytes())
+        document: Any = json.loads(read_bounded(path, MOST_DOCUMENT_BYTES))
         names = ("latency_ns", "ns_per_byte", "penalty_ns_per_byte")
         constants = [Fraction(f"{document[name]['value']:.{_DIGITS}g}") for name in names]
     except OSError as error:

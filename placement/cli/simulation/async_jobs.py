@@ -12,6 +12,7 @@ from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import MltcpError, UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
+from placement.cli.simulation.arguments import TOOL
 from placement.cli.simulation.jobs_arguments import given_or, parse_processes, parse_seeds
 from placement.experiments.response.figures import FIGURES, alpha_high, cells_of, figure_document
 from placement.experiments.response.report import print_figure, print_results
@@ -31,6 +32,7 @@ from placement.simulator.rates.response.settings import NODES, ResponseSettings
 from placement.traces.async_sgd.models import SETS
 from placement.traces.async_sgd.table import read_trace
 from placement.traces.async_sgd.trace import AsyncTrace
+from placement.traces.left_out import left_out_document, tell_left_out
 
 WORKLOAD = "async-sgd"
 DEFAULT_POLICIES = "equi,jsq-chunk,knee+fill,hell,hell+fill,hell+marginal,node-price"
@@ -164,6 +166,7 @@ def _document(
         "nodes": settings.nodes,
         "server_node": options.server_node or SERVER_NODES[0],
         "throughput": options.throughput or METHODS[0],
+        "left_out": left_out_document(comparison.traces),
         "policies": [
             result.document() | {"to_first": result.against(results[0]).document()} for result in results
         ],
@@ -210,7 +213,9 @@ def _traces(options: argparse.Namespace) -> tuple[AsyncTrace, ...]:
         return DrawnTraces(models, _jobs(options), _seeds(options)).traces()
     if options.jobs is not None:
         raise UsageError(f"--jobs: expected only without --trace, got {options.jobs}")
-    return tuple(read_trace(path, models) for path in options.trace)
+    traces = tuple(read_trace(path, models) for path in options.trace)
+    tell_left_out(TOOL, *traces)
+    return traces
 
 
 def _jobs(options: argparse.Namespace) -> int:

@@ -13,12 +13,13 @@ from typing import Any
 
 from mltcp.core.errors import UsageError
 from mltcp.core.progress import progress_bar
-from placement.cli.simulation.arguments import add_setting, check_seed, setting_of
+from placement.cli.simulation.arguments import TOOL, add_setting, check_seed, setting_of
 from placement.experiments.compare import ComparisonPlan, SeededTrace, compare, finished
 from placement.experiments.comparison import PolicyComparison
 from placement.experiments.policy_name import PolicyName, SimulationModel, parse_policies
 from placement.experiments.report import print_comparison
 from placement.experiments.setting import Setting
+from placement.traces.left_out import left_out_document, tell_left_out
 from placement.traces.mix import JOBS, SCALES, scaled
 from placement.traces.read import FORMATS, read
 from placement.traces.trace import check_fits
@@ -145,7 +146,12 @@ def plan_of(options: argparse.Namespace) -> ComparisonPlan:
 def document(plan: ComparisonPlan, comparison: PolicyComparison) -> dict[str, Any]:
     """The document that ``--json`` prints: the comparison and its configuration."""
     planned = plan.document()
-    return {**comparison.document(), "traces": planned["traces"], "config": planned["setting"]}
+    return {
+        **comparison.document(),
+        "traces": planned["traces"],
+        "left_out": left_out_document(entry.trace for entry in plan.entries),
+        "config": planned["setting"],
+    }
 
 
 def _compare(plan: ComparisonPlan, folder: Path, processes: int, kept: bool) -> PolicyComparison:
@@ -169,7 +175,9 @@ def _read(options: argparse.Namespace) -> tuple[SeededTrace, ...]:
         if getattr(options, name) is not None:
             raise UsageError(f"--{name.replace('_', '-')} with --trace: only --fresh has one")
     seed = 0 if options.seed is None else options.seed
-    return tuple(SeededTrace(read(path, options.format), seed) for path in options.trace)
+    traces = [read(path, options.format) for path in options.trace]
+    tell_left_out(TOOL, *traces)
+    return tuple(SeededTrace(trace, seed) for trace in traces)
 
 
 def _fresh(options: argparse.Namespace, setting: Setting) -> tuple[SeededTrace, ...]:

@@ -10,6 +10,7 @@ from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
+from placement.cli.simulation.arguments import TOOL
 from placement.cli.simulation.jobs_arguments import given_or, parse_number, parse_processes, parse_seeds
 from placement.experiments.contention.report import print_rounds
 from placement.experiments.contention.results import RoundsPolicyResult, text
@@ -26,6 +27,7 @@ from placement.simulator.rates.rounds.published_loop import POLICIES
 from placement.simulator.rates.rounds.settings import GPUS, NODES, RoundsSettings
 from placement.traces.contention.mix import MIXES, ContentionMix
 from placement.traces.contention.trace import SHIPPED, ContentionTrace, read_trace
+from placement.traces.left_out import left_out_document, tell_left_out
 
 DEFAULT = "fifo-packed-none,srsf-first-ratio,greedy,reopt"
 """The policies that run unless others are given."""
@@ -85,7 +87,10 @@ def execute(options: argparse.Namespace) -> int:
     for trace in traces:
         trace.check_rows(table)
     results = _run(policies, traces, settings, options.published_loop, parse_processes(options.processes))
-    document, title = text(results, settings.restart_ns / _NS_PER_S), _title(options, traces, settings)
+    document, title = (
+        _text(results, settings, traces, options.trace is not None),
+        _title(options, traces, settings),
+    )
     if options.output is not None:
         _write(options.output, document, title, results)
     if options.json:
@@ -93,6 +98,16 @@ def execute(options: argparse.Namespace) -> int:
     else:
         print_rounds(title, results)
     return 0
+
+
+def _text(
+    results: Sequence[RoundsPolicyResult],
+    settings: RoundsSettings,
+    traces: Sequence[ContentionTrace],
+    were_read: bool,
+) -> str:
+    restart_s = settings.restart_ns / _NS_PER_S
+    return text(results, restart_s, left_out_document(traces) if were_read else None)
 
 
 def _write(folder: Path, document: str, title: str, results: Sequence[RoundsPolicyResult]) -> None:
@@ -158,7 +173,9 @@ def _traces(options: argparse.Namespace, table: SensitivityTable) -> list[Conten
     for name in ("load", "mix"):
         if getattr(options, name) is not None:
             raise UsageError(f"--{name}: expected only without --trace, got {getattr(options, name)}")
-    return [read_trace(str(given), table) for given in options.trace]
+    traces = [read_trace(str(given), table) for given in options.trace]
+    tell_left_out(TOOL, *traces)
+    return traces
 
 
 def _title(options: argparse.Namespace, traces: Sequence[ContentionTrace], settings: RoundsSettings) -> str:

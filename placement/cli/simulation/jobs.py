@@ -18,6 +18,7 @@ from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
 from placement.cli.simulation import async_jobs, contention
+from placement.cli.simulation.arguments import TOOL
 from placement.cli.simulation.jobs_arguments import given_or, parse_number, parse_processes, parse_seeds
 from placement.cli.simulation.jobs_pictures import draw
 from placement.experiments.jobs.bound import TraceBound, bound_of
@@ -45,6 +46,7 @@ from placement.simulator.rates.run import check_fits
 from placement.simulator.rates.settings import GPUS, NODES, RatesSettings
 from placement.traces.deadlines.drs import WORKLOADS, DrsMix
 from placement.traces.deadlines.read import read
+from placement.traces.left_out import left_out_document, tell_left_out
 
 _DEFAULT = "drs,norm,edf,fifo,themis-batch"
 _DRS = "drs"
@@ -188,7 +190,7 @@ def execute(options: argparse.Namespace) -> int:
     differences = {} if baseline is None else _differences(results, baseline)
     bounds = [bound_of(trace, base.settings) for trace in base.traces.traces()] if options.bound else []
     if options.json:
-        print(_text(options.workload, results, differences, bounds))
+        print(_text(options.workload, results, differences, bounds, base.traces))
         return 0
     print_jobs(_title(options, base), results)
     print_differences(differences)
@@ -217,9 +219,12 @@ def _text(
     results: Sequence[PolicyResult],
     differences: Mapping[str, RateDifference],
     bounds: Sequence[TraceBound],
+    traces: Traces,
 ) -> str:
     """The JSON document; what was not asked for is not in it."""
     found = document(workload, results)
+    if isinstance(traces, Given):
+        found["left_out"] = left_out_document(traces.given)
     for policy in found["policies"]:
         if policy["policy"] in differences:
             policy["difference"] = differences[policy["policy"]].document()
@@ -306,7 +311,9 @@ def _traces(options: argparse.Namespace) -> Traces:
     for name in given:
         if name != "urgent":
             raise UsageError(f"--{name}: expected only without --trace, got {given[name]:g}")
-    return Given(tuple(read(path, WORKLOADS, mix) for path in options.trace))
+    traces = tuple(read(path, WORKLOADS, mix) for path in options.trace)
+    tell_left_out(TOOL, *traces)
+    return Given(traces)
 
 
 def _sweeps(options: argparse.Namespace) -> tuple[Sweep, ...]:

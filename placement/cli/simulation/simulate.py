@@ -11,12 +11,13 @@ from typing import Any
 
 from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.errors import UsageError
-from placement.cli.simulation.arguments import add_setting, check_seed, setting_of
+from placement.cli.simulation.arguments import TOOL, add_setting, check_seed, setting_of
 from placement.experiments.policy_name import LWF, PolicyName, SimulationModel
 from placement.experiments.report import print_outcome
 from placement.experiments.run import SimulationTask, simulate_task, task, trace_digest
 from placement.experiments.workers import Workers
 from placement.simulator.outcome import Outcome
+from placement.traces.left_out import tell_left_out
 from placement.traces.read import FORMATS, read
 from placement.traces.trace import check_fits
 
@@ -126,6 +127,7 @@ def task_of(options: argparse.Namespace) -> SimulationTask:
     setting = setting_of(options)
     setting.check(policy)
     trace = read(options.trace, options.format)
+    tell_left_out(TOOL, trace)
     check_fits(trace, setting.cluster)
     return task(trace, trace_digest(trace), policy, setting, options.seed)
 
@@ -147,6 +149,7 @@ def document(what: SimulationTask, outcome: Outcome) -> dict[str, Any]:
     found = {
         **outcome.document(),
         "time_scale": float(what.trace.seconds_per_simulated_s),
+        "left_out": what.trace.left_out.document(),
         "config": config,
     }
     if outcome.use is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Self
@@ -143,11 +143,21 @@ class RoundsPolicyResult:
         return {"policy": self.policy, **means, "traces": [trace.document() for trace in self.traces]}
 
 
-def text(results: Sequence[RoundsPolicyResult], restart_cost_s: float) -> str:
-    """The JSON document as a line: the same results give the same bytes."""
-    found = {
+def text(
+    results: Sequence[RoundsPolicyResult], restart_cost_s: float, left_out: Mapping[str, Any] | None = None
+) -> str:
+    """The JSON document as a line: the same results give the same bytes.
+
+    Args:
+        results: of the policies.
+        restart_cost_s: seconds.
+        left_out: of traces that were read, what was left out of them.
+    """
+    found: dict[str, Any] = {
         "workload": "contention",
         "restart_cost_s": restart_cost_s,
         "policies": [result.document() for result in results],
     }
+    if left_out is not None:
+        found["left_out"] = left_out
     return json.dumps(found, allow_nan=False)

@@ -15,12 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from mltcp.core.errors import UsageError
-from placement.experiments.parameter_server.tcp_packets import (
-    Endpoint,
-    TcpPacket,
-    address_text,
-    tcp_packets,
-)
+from placement.cassini.ip_packets import address_text
+from placement.experiments.parameter_server.tcp_packets import Endpoint, TcpPacket, tcp_packets
 from placement.experiments.parameter_server.transfers import CONTROL_SHARE, Transfer, transfers
 from placement.model.parameter_server.service_document import service_document
 from placement.model.parameter_server.service_times import ServiceTimes

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from mltcp.core.bounded_files import MOST_TABLE_BYTES, read_bounded
 from mltcp.core.errors import UsageError, shown
 
 _MOST = 10**6
@@ -87,7 +88,7 @@ def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[CsvRow]:
         UsageError: it cannot be read, is no table in UTF-8, or a column is missing.
     """
     try:
-        text = path.read_text("utf-8-sig")
+        text = read_bounded(path, MOST_TABLE_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     except ValueError:

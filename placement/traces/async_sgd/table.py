@@ -17,6 +17,7 @@ from placement.model.throughput.throughput import Workload
 from placement.traces.async_sgd.trace import MOST_JOBS, AsyncTrace
 from placement.traces.columns import Columns
 from placement.traces.fields import Field, fault, shown
+from placement.traces.left_out import JobSieve
 from placement.traces.source import Source
 
 COLUMNS = ("arrival_units", "model", "epochs")
@@ -29,8 +30,9 @@ def read_trace(path: Path, models: tuple[Workload, ...]) -> AsyncTrace:
     """Read a trace; its jobs are put in the order of their arrival.
 
     Raises:
-        UsageError: "file:line: field: reason; expected what": a column is missing, unknown or there twice; a line has
-            too few or too many fields; a number is none or out of range; a model is not in the set; there are no jobs.
+        UsageError: "file:line: field: reason; expected what": a column is missing, unknown or there twice; or no job
+            is left without those whose line has too few or too many fields, a number that is none or out of range, or
+            a model that is not in the set.
     """
     source = Source.load(path)
     records = source.records()
@@ -38,12 +40,24 @@ def read_trace(path: Path, models: tuple[Workload, ...]) -> AsyncTrace:
     columns = Columns.of(header, COLUMNS)
     columns.need(COLUMNS, ", ".join(COLUMNS))
     numbers = {model.name: number for number, model in enumerate(models)}
-    rows = [_job(columns.fields(record), numbers) for record in records]
+    sieve = JobSieve()
+    rows: list[tuple[float, int, float]] = []
+    for record in records:
+        with sieve.faults():
+            rows.append(_job(columns.fields(record), numbers))
+    sieve.check_some_left(len(rows))
     if not 1 <= len(rows) <= MOST_JOBS:
         raise fault(header.place, "file", f"{len(rows)} jobs follow", f"1 to {MOST_JOBS}")
     rows.sort(key=lambda row: row[0])
     arrivals, model, epochs = zip(*rows, strict=True)
-    return AsyncTrace(source.name, models, np.array(arrivals), np.array(model, np.int64), np.array(epochs))
+    return AsyncTrace(
+        source.name,
+        models,
+        np.array(arrivals),
+        np.array(model, np.int64),
+        np.array(epochs),
+        left_out=sieve.result(),
+    )
 
 
 def _job(fields: Mapping[str, Field], numbers: Mapping[str, int]) -> tuple[float, int, float]:

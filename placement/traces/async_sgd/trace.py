@@ -13,6 +13,7 @@ from placement.model.throughput.throughput import Workload
 from placement.traces.async_sgd.models import EPOCHS_VARIANCE
 from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
 from placement.traces.fields import MOST
+from placement.traces.left_out import LeftOut
 
 MOST_JOBS = 1_000_000
 
@@ -32,6 +33,7 @@ class AsyncTrace:
         model: the position of its model in `models`.
         epochs: of the job; need not be whole.
         seed: of a trace that was drawn; None if it was read.
+        left_out: the lines of its file that make no job.
     """
 
     name: str
@@ -40,6 +42,7 @@ class AsyncTrace:
     model: np.ndarray
     epochs: np.ndarray
     seed: int | None = field(default=None)
+    left_out: LeftOut = field(default=LeftOut(), repr=False)
 
     def __len__(self) -> int:
         return len(self.epochs)

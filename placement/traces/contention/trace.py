@@ -14,7 +14,8 @@ from pathlib import Path
 from mltcp.core.errors import UsageError
 from placement.model.throughput.table import SensitivityTable
 from placement.traces.columns import Columns
-from placement.traces.fields import MOST, Field, Once, fault
+from placement.traces.fields import MOST, Field, fault
+from placement.traces.left_out import JobSieve, LeftOut
 from placement.traces.source import Source
 
 SETS = Path(__file__).parent / "sets"
@@ -68,6 +69,7 @@ class ContentionTrace:
         jobs: one or more.
         seed: of a trace that was drawn; None if it was read.
         places: of each job, "file:line" where it was read, for messages; empty if it was not read.
+        left_out: the lines of its file that make no job.
 
     Raises:
         UsageError: no jobs, or another order.
@@ -77,6 +79,7 @@ class ContentionTrace:
     jobs: tuple[ContentionJob, ...]
     seed: int | None = None
     places: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    left_out: LeftOut = field(default=LeftOut(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.jobs:
@@ -106,7 +109,8 @@ def read_trace(given: str, table: SensitivityTable) -> ContentionTrace:
     """Read a trace from a file, or one of `SHIPPED` by its name.
 
     Raises:
-        UsageError: the file cannot be read, a line is wrong, or the table has no row for a job.
+        UsageError: the file cannot be read, or no job is left without those whose line is wrong, or for which the
+            table has no row.
     """
     path = SETS / f"{given}.csv" if given in SHIPPED else Path(given)
     source = Source.load(path)
@@ -114,16 +118,23 @@ def read_trace(given: str, table: SensitivityTable) -> ContentionTrace:
     header = next(records)
     columns = Columns.of(header, COLUMNS)
     columns.need(COLUMNS[:-1], ", ".join(COLUMNS))
-    once, found = Once(), []
+    sieve = JobSieve()
+    found: list[tuple[ContentionJob, str]] = []
     for record in records:
-        job = _job(columns.fields(record), record.place, table)
-        once.add(job.name, record.place, "job_id")
-        found.append((job, record.place))
+        with sieve.faults():
+            job = _job(columns.fields(record), record.place, table)
+            if sieve.is_new(job.name):
+                found.append((job, record.place))
+    sieve.check_some_left(len(found))
     if not found:
         raise fault(header.place, "file", "no jobs follow the names of the columns", "1 or more")
     found.sort(key=lambda each: each[0].arrival_ns)
     return ContentionTrace(
-        source.name, tuple(job for job, _ in found), None, tuple(place for _, place in found)
+        source.name,
+        tuple(job for job, _ in found),
+        None,
+        tuple(place for _, place in found),
+        sieve.result(),
     )
 
 

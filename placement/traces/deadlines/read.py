@@ -63,7 +63,7 @@ def with_drawn_deadlines(trace: Trace, mix: DrsMix, seed: int) -> DeadlineTrace:
             )
         except UsageError as error:
             raise UsageError(f"{trace.place(index)}: {error}") from None
-    return DeadlineTrace.of(trace.name, found)
+    return DeadlineTrace.of(trace.name, found, trace.left_out)
 
 
 def _workload(job: Job) -> Workload:

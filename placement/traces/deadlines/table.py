@@ -19,7 +19,8 @@ from mltcp.core.errors import UsageError
 from placement.model.throughput.throughput import Workload
 from placement.traces.columns import Columns
 from placement.traces.deadlines.trace import HIGHEST_ALPHA, DeadlineJob, DeadlineTrace
-from placement.traces.fields import Field, Once, fault, shown
+from placement.traces.fields import Field, fault, shown
+from placement.traces.left_out import JobSieve
 from placement.traces.source import Record, Source
 
 _NEEDED = ("job_id", "arrival_s", "workload")
@@ -34,25 +35,29 @@ _LONGEST_HEADER = 1000
 def parse(source: Source, workloads: Sequence[Workload]) -> DeadlineTrace:
     """Read a trace; its jobs are put in the order of their arrival.
 
+    A job is left out, and counted in the trace's `left_out`, whose line has too few or too many fields, or a field that
+    is empty, no number or out of range; whose workload is unknown; whose job_id is there before; or whose deadline is
+    not after its arrival.
+
     Raises:
-        UsageError: "file:line: field: reason; expected what": a column is missing, unknown or there twice; a line has
-            too few or too many fields; a field is empty, no number or out of range; a workload is unknown; a job_id is
-            there twice; a deadline is not after the arrival; there are no jobs.
+        UsageError: "file:line: field: reason; expected what": a column is missing, unknown or there twice; or no job
+            is left.
     """
     records = source.records()
     header = next(records)
     columns = _columns(header)
     known = {workload.name: workload for workload in workloads}
-    once = Once()
+    sieve = JobSieve()
     found: list[tuple[DeadlineJob, str]] = []
     for record in records:
-        fields = columns.fields(record)
-        job = _job(fields, known)
-        once.add(job.name, record.place, "job_id")
-        found.append((job, record.place))
+        with sieve.faults():
+            job = _job(columns.fields(record), known)
+            if sieve.is_new(job.name):
+                found.append((job, record.place))
+    sieve.check_some_left(len(found))
     if not found:
         raise fault(header.place, "file", "no jobs follow the names of the columns", "1 or more")
-    return DeadlineTrace.of(source.name, found)
+    return DeadlineTrace.of(source.name, found, sieve.result())
 
 
 def is_table(path: Path) -> bool:

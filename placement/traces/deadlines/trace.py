@@ -10,8 +10,11 @@ from fractions import Fraction
 from mltcp.core.errors import UsageError, shown
 from placement.model.throughput.throughput import Workload
 from placement.traces.fields import MOST
+from placement.traces.left_out import LeftOut
 
 HIGHEST_ALPHA = 1000
+
+_NONE = LeftOut()
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class DeadlineTrace:
         arrivals_ns: the time in which jobs arrive, for the utilization over it.
         seed: of a trace that was drawn; None if it was read.
         places: of each job, "file:line" where it was read, for messages; empty if it was not read.
+        left_out: the entries of its file that make no job.
 
     Raises:
         UsageError: no jobs, a name twice, or another order.
@@ -82,6 +86,7 @@ class DeadlineTrace:
     arrivals_ns: int
     seed: int | None = None
     places: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    left_out: LeftOut = field(default=LeftOut(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.jobs:
@@ -98,7 +103,9 @@ class DeadlineTrace:
             raise UsageError(f"{self.name}: arrivals_ns: expected 1 or more, got {self.arrivals_ns}")
 
     @classmethod
-    def of(cls, name: str, jobs: Iterable[tuple[DeadlineJob, str]]) -> DeadlineTrace:
+    def of(
+        cls, name: str, jobs: Iterable[tuple[DeadlineJob, str]], left_out: LeftOut = _NONE
+    ) -> DeadlineTrace:
         """A trace that was read: jobs in any order, each with its place; they arrive until the last one has.
 
         Raises:
@@ -107,7 +114,7 @@ class DeadlineTrace:
         ordered = sorted(jobs, key=lambda each: each[0].arrival_ns)
         latest_ns = max((job.arrival_ns for job, _ in ordered), default=0)
         places = tuple(place for _, place in ordered)
-        return cls(name, tuple(job for job, _ in ordered), max(latest_ns, 1), None, places)
+        return cls(name, tuple(job for job, _ in ordered), max(latest_ns, 1), None, places, left_out)
 
     def place(self, index: int) -> str:
         """The place where the job of this index was read; the trace's name if it was not read."""

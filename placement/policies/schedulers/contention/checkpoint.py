@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from mltcp.core.errors import UsageError, shown
+from placement.model.array_files import read_arrays
 from placement.model.throughput.table import SensitivityTable
 from placement.policies.schedulers.contention.perceptron import Layers, best_steps
 
@@ -131,8 +132,7 @@ class Checkpoint:
             UsageError: it cannot be read, or is no such network.
         """
         try:
-            with np.load(path, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
+            arrays = read_arrays(path)
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror or error}") from None
         except Exception as error:  # an archive that is damaged ends in any of a dozen errors

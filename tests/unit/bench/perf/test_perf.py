@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -297,6 +298,123 @@ def test_an_interrupt_shows_what_there_is():
         assert "interrupted: the server's figures are missing" in shown
         server.send_signal(signal.SIGINT)
         assert server.wait(20) == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("form", ["--json", "--json-stream"])
+def test_a_signal_ends_the_document(port, number, form):
+    process = subprocess.Popen(
+        [*BENCH, "-c", "127.0.0.1", "-p", str(port), "-t", "60", "-i", "0.1", form],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(
+            number, signal.default_int_handler if number == 2 else signal.SIG_DFL
+        ),
+    )
+    lines = []
+    if form == "--json-stream":
+        lines = [process.stdout.readline() for _ in range(3)]
+    else:
+        _wait_until_it_sends(process, port)
+    process.send_signal(number)
+    if number == signal.SIGTERM:
+        process.send_signal(number)  # as `timeout` does
+    rest, errors = process.communicate(timeout=30)
+    assert process.returncode == 128 + number, errors
+    last = json.loads([*lines, *rest.splitlines()][-1])
+    end = last["end"] if form == "--json" else last["data"]
+    assert end["interrupted"] is True
+    assert end["directions"][0]["sender"]["bytes"] > 0
+    assert errors == ""
+
+
+def _wait_until_it_sends(process, port):
+    while True:
+        assert process.poll() is None
+        shown = subprocess.run(["ss", "-tin", f"dport = :{port}"], capture_output=True, text=True, check=True)
+        sent = [int(each) for each in re.findall(r"bytes_sent:(\d+)", shown.stdout)]
+        if max(sent, default=0) > 10_000_000:
+            return
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "error"),
+    [
+        (["-c", "127.0.0.1", "-p", "1"], 1, "no mltcp-bench perf server answers at 127.0.0.1 port 1"),
+        (["-c", "no.such.host.invalid"], 2, "no.such.host.invalid: "),
+        (["-c", "127.0.0.1", "-p", "0"], 2, "--port: expected 1 to 65535, got 0"),
+        (["-c", "127.0.0.1", "-t", "0"], 2, "--time: expected more than 0"),
+        (["-c", "127.0.0.1", "-1"], 2, "-1: expected with -s only, got -c"),
+        (["-c", "127.0.0.1", "--profile", "no-such-profile"], 2, "no-such-profile"),
+        (["-c", "127.0.0.1", "-C", "nosuch"], 2, "congestion control 'nosuch'"),
+    ],
+)
+@pytest.mark.parametrize("form", ["--json", "--json-stream"])
+def test_an_error_is_a_document_too(capsys, arguments, status, error, form):
+    assert main(["perf", *arguments, form]) == status
+    said = capsys.readouterr()
+    assert said.err.startswith("mltcp-bench: ")
+    assert said.err.count("\n") == 1
+    found = json.loads(said.out)
+    assert error in found["error"]
+    assert found["error"] in said.err
+    assert form == "--json-stream" or (found["start"], found["intervals"], found["end"]) == ({}, [], {})
+
+
+@pytest.mark.parametrize("arguments", [["-t", "-1"], ["-t", "x"], ["--no-such-option"], ["-s"]])
+@pytest.mark.parametrize("form", ["--json", "--json-stream"])
+def test_arguments_that_cannot_be_parsed_are_a_document_too(capsys, arguments, form):
+    with pytest.raises(SystemExit) as end:
+        main(["perf", "-c", "127.0.0.1", form, *arguments])
+    assert end.value.code == 2
+    said = capsys.readouterr()
+    assert "error" in json.loads(said.out)
+    assert ": error: " in said.err
+
+
+def test_an_error_of_the_server_is_a_document_too(capsys):
+    assert main(["perf", "-s", "-B", "192.0.2.1", "--json"]) in (1, 2)
+    said = capsys.readouterr()
+    assert json.loads(said.out)["error"] in said.err
+
+
+def test_a_server_that_vanishes_is_a_document_with_the_intervals_so_far():
+    with serving() as (server, number):
+        process = subprocess.Popen(
+            [*BENCH, "-c", "127.0.0.1", "-p", str(number), "-t", "60", "-i", "0.1", "--json-stream"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        first = [json.loads(process.stdout.readline())["event"] for _ in range(3)]
+        children = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(server.pid)], capture_output=True, text=True, check=True
+        )
+        for child in map(int, children.stdout.split()):
+            os.kill(child, signal.SIGKILL)
+        rest, errors = process.communicate(timeout=30)
+    assert first == ["start", "interval", "interval"]
+    last = json.loads(rest.splitlines()[-1])
+    assert (process.returncode, last["event"]) == (1, "error")
+    assert last["error"] in errors
+
+
+def test_it_is_told_where_nothing_is_left_after_what_is_omitted(port):
+    done = client(port, "--bytes", "1M", "--omit", "5", "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["end"]["directions"][0]["after_omitted"] is None
+    assert done.stderr == "mltcp-bench: --omit: nothing is left after the first 5 seconds\n"
+
+
+def test_a_closed_output_is_no_crash(port):
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *BENCH, *f"-c 127.0.0.1 -p {port} --bytes 1M --json".split()],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_no_server_is_one_line():

@@ -1,10 +1,14 @@
 """Checkpoints on disk: complete or absent, the last two kept, and damage found by name."""
 
+import errno
 import json
 import os
+import stat
+from dataclasses import asdict
 
 import pytest
 
+from collectives.elastic.checkpoints import header as checkpoint_header
 from collectives.elastic.checkpoints.checkpoint_directory import CheckpointDirectory, progress_of
 from collectives.elastic.checkpoints.header import (
     NAME,
@@ -97,6 +101,75 @@ def test_every_changed_field_of_a_header_is_found(directory):
         (path / NAME).write_text(json.dumps(changed))
         with pytest.raises(CheckpointError, match=f"{NAME}: sha256: expected "):
             read_header(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            {"files": {"../../../dev/zero": StoredFile(0, "")}},
+            "files: expected names in the checkpoint, got ",
+        ),
+        ({"samples_done": "5"}, "expected counts from 0 on, got "),
+        ({"samples_done": -5}, "expected counts from 0 on, got "),
+        ({"segments": 5}, "expected the fields of format 1: "),
+        ({"model": 5}, "model: expected an object, got 5"),
+    ],
+)
+def test_fields_of_a_header_with_a_right_digest_are_checked(directory, monkeypatch, change, text):
+    path = write(directory, 30)
+    monkeypatch.setattr(checkpoint_header, "asdict", lambda found: {**asdict(found), **as_json(change)})
+    (path / NAME).write_bytes(checkpoint_header.encoded(header(30)))
+    with pytest.raises(CheckpointError) as error:
+        read_header(path)
+    assert str(error.value).startswith(f"{path / NAME}: {text}")
+
+
+def as_json(fields):
+    return json.loads(json.dumps(fields, default=asdict))
+
+
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(directory):
+    path = write(directory, 30)
+    for name in ("state.pt", NAME):
+        (path / name).unlink()
+        os.mkfifo(path / name)
+        with pytest.raises(CheckpointError, match=f"{name}: expected a file"):
+            directory.newest()
+
+
+def test_a_header_nested_too_deeply_or_too_large_is_refused(directory, monkeypatch):
+    path = write(directory, 30)
+    (path / NAME).write_text("[" * 100_000)
+    with pytest.raises(CheckpointError, match="expected a whole JSON document"):
+        directory.newest()
+    monkeypatch.setattr(checkpoint_header, "MOST_DOCUMENT_BYTES", 1 << 20)
+    (path / NAME).write_text(" " * (2 << 20))
+    with pytest.raises(CheckpointError, match="expected at most 1 MiB, got more"):
+        directory.newest()
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EBADF])
+def test_a_checkpoint_is_kept_where_directories_cannot_be_synced(directory, monkeypatch, number):
+    sync = os.fsync
+
+    def fsync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert directory.newest() is None
+    assert write(directory, 30) == directory.newest()[0]
+
+
+def test_files_of_others_are_left_alone(directory):
+    for name in ("notes.txt", "checkpoint-7", "checkpoint-latest", ".checkpoint"):
+        (directory.path / name).write_text("mine")
+    kept = write(directory, 30)
+    directory.remove_unfinished()
+    assert directory.newest()[0] == kept
+    assert len(os.listdir(directory.path)) == 5
 
 
 def test_nothing_whole_is_said(directory):

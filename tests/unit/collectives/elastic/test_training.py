@@ -1,10 +1,14 @@
 """Trainings that stop and go on with other numbers of ranks, in forked ranks on loopback."""
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
+import pickle
 import signal
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,12 +19,12 @@ from torch.nn.parallel import DistributedDataParallel
 from bench.workloads.elastic.sample_counts import SampleCounts
 from collectives.elastic.batch_scaling import linear_in_batch
 from collectives.elastic.checkpoints.checkpoint_directory import progress_of
-from collectives.elastic.checkpoints.header import CheckpointError, Segment
-from collectives.elastic.checkpoints.run_lock import CheckpointsInUse
+from collectives.elastic.checkpoints.header import CheckpointError, Segment, encoded, read_header, stored_file
+from collectives.elastic.checkpoints.run_lock import CheckpointsInUse, RunLock
 from collectives.elastic.epoch_order import EpochOrder, step_range, step_seed
 from collectives.elastic.journal import read_journal
 from collectives.elastic.training import ElasticTraining, Stopped
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import MltcpError, UsageError
 from tests.unit.collectives.ranks import run_ranks, started
 
 # The first optimizer of a process imports it: the fork server does, not every rank.
@@ -323,7 +327,7 @@ def test_a_checkpoint_that_cannot_be_written_fails_all_ranks_and_leaves_the_last
 
     errors = run_ranks(body, 2, "gloo")
     assert errors[0] == errors[1]
-    assert errors[0].endswith("rank 0 could not write: [Errno 28] No space left on device")
+    assert errors[0].endswith("rank 0 could not write: No space left on device")
     assert progress_of(tmp_path).samples_done == 24
     assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []
 
@@ -442,3 +446,119 @@ def test_bad_arguments_are_named(tmp_path, options, text):
         elastic(Parts(distributed=False), tmp_path, **options)
     assert str(error.value) == text
     assert os.listdir(tmp_path) == []
+
+
+class Gathered:
+    """An object whose state is that of all ranks, which it asks for when it is saved."""
+
+    def __init__(self):
+        self.total = 0
+
+    def state_dict(self):
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        return {"total": total}
+
+    def load_state_dict(self, state):
+        self.total = state["total"].item()
+
+
+def test_states_that_communicate_are_asked_for_on_all_ranks(tmp_path):
+    def body(rank, ranks, steps):
+        gathered, parts = Gathered(), Parts()
+        with suppress(Stopped), elastic(parts, tmp_path, others={"x": gathered}) as training:
+            before = gathered.total
+            for _, batch in zip(range(steps), training, strict=False):
+                batch.mean(parts.loss(batch.indices)).backward()
+                parts.optimizer.step()
+                os.kill(os.getpid(), signal.SIGTERM)
+        return before
+
+    assert run_ranks(body, 2, "gloo", None, 20.0, 9) == [0, 0]
+    assert run_ranks(body, 2, "gloo", None, 20.0, 0) == [2, 2]
+
+
+def test_an_optimizer_with_a_part_on_each_rank_comes_back_on_another_number(tmp_path):
+    def body(rank, ranks, stop_at):
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        parts = Parts()
+        parts.optimizer = ZeroRedundancyOptimizer(
+            parts.called.parameters(), torch.optim.SGD, lr=0.05, momentum=0.9
+        )
+        with suppress(Stopped), elastic(parts, tmp_path, schedule=None) as training:
+            begun = training.samples_done
+            moments = sum("momentum_buffer" in each for each in parts.optimizer.optim.state.values())
+            for batch in training:
+                if batch.samples_done >= stop_at:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                batch.mean(parts.loss(batch.indices)).backward()
+                parts.optimizer.step()
+                parts.optimizer.zero_grad()
+                parts.counts.add(batch)
+        return begun, moments, parts.counts.faults(training.samples_done), parts.digest()
+
+    first = run_ranks(body, 2, "gloo", None, 60.0, 8)
+    second = run_ranks(body, 3, "gloo", None, 60.0, 40)
+    assert [each[0] for each in second] == [16] * 3
+    assert sum(each[1] for each in second) == 6, "each parameter's moments are on one rank"
+    assert all(each[2] == [] for each in (*first, *second))
+    assert len({each[3] for each in second}) == 1
+
+
+def test_a_value_that_could_not_be_read_back_is_refused_at_the_first_save_on_all_ranks(tmp_path):
+    class Odd:
+        def state_dict(self):
+            return {"y": Odd}
+
+    def body(rank, ranks):
+        parts = Parts()
+        try:
+            with elastic(parts, tmp_path, others={"x": Odd()}) as training:
+                for batch in training:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    batch.mean(parts.loss(batch.indices)).backward()
+                    parts.optimizer.step()
+        except CheckpointError as error:
+            return str(error)
+        return "saved"
+
+    first, second = run_ranks(body, 2, "gloo")
+    assert first == second
+    assert first.startswith("others['x']['y']: expected plain values, numpy's and tensors")
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EIO])
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, number):
+    def lockf(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "lockf", lockf)
+    with pytest.raises(MltcpError) as error:
+        RunLock(tmp_path / "lock").acquire(0)
+    expected = f"{tmp_path}/lock: expected a file system with locks (fcntl): {os.strerror(number)}"
+    assert str(error.value) == expected
+
+
+def test_a_hostile_sharded_checkpoint_is_refused_on_all_ranks_and_runs_nothing(tmp_path):
+    run_ranks(train_sharded, 2, "gloo", None, 60.0, tmp_path, 30)
+    checkpoint = tmp_path / "checkpoint-000000000000040"
+    ran = tmp_path / "ran"
+
+    class Runs:
+        def __reduce__(self):
+            return os.mkdir, (str(ran),)
+
+    (checkpoint / ".metadata").write_bytes(pickle.dumps(Runs()))
+    header = read_header(checkpoint)
+    files = {**header.files, ".metadata": stored_file(checkpoint / ".metadata")}
+    (checkpoint / "header.json").write_bytes(encoded(replace(header, files=files)))
+
+    def refused(rank, ranks):
+        with pytest.raises(CheckpointError) as error:
+            train_sharded(rank, ranks, tmp_path, 0)
+        return str(error.value)
+
+    expected = f"{checkpoint}/.metadata: expected classes of torch.distributed.checkpoint, got posix.mkdir"
+    assert run_ranks(refused, 2, "gloo") == [expected] * 2
+    assert not ran.exists()

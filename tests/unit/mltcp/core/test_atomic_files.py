@@ -1,11 +1,13 @@
 """Atomic writing: whole content, modes, and nothing left after an error."""
 
+import errno
 import os
+import stat
 
 import pytest
 
 from mltcp.core import atomic_files
-from mltcp.core.atomic_files import check_writable, write_atomically
+from mltcp.core.atomic_files import check_writable, sync_directory, write_atomically
 from mltcp.core.errors import MltcpError, UsageError
 
 
@@ -52,3 +54,27 @@ def test_a_device_is_written_directly():
 def test_an_unusable_path_is_refused(tmp_path, path, told):
     with pytest.raises(UsageError, match=told):
         check_writable(tmp_path / path)
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EBADF])
+def test_a_file_system_that_cannot_sync_a_directory_is_written_to(tmp_path, monkeypatch, number):
+    _fail_to_sync_directories(monkeypatch, number)
+    write_atomically(tmp_path / "file", b"content")
+    assert (tmp_path / "file").read_bytes() == b"content"
+
+
+def test_a_directory_whose_disk_fails_is_reported(tmp_path, monkeypatch):
+    _fail_to_sync_directories(monkeypatch, errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        sync_directory(tmp_path)
+
+
+def _fail_to_sync_directories(monkeypatch, number):
+    sync = os.fsync
+
+    def fsync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        sync(descriptor)
+
+    monkeypatch.setattr(atomic_files.os, "fsync", fsync)

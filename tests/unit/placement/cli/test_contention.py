@@ -87,12 +87,21 @@ def test_a_table_is_printed(capsys):
         ("a,0,FSDP,3", ":2: published: job: expected FSDP on 2, 4, 8 GPUs, got 'FSDP' on 3 GPUs"),
         ("a,-1,FSDP,2", ":2: arrival_s: '-1' is too small"),
         ("a,0,FSDP", ":2: line: 3 fields; expected 4"),
-        ("a,0,FSDP,2\na,0,FSDP,2", ":3: job_id: 'a' is also at"),
         ("", ":1: file: no jobs follow"),
     ],
 )
 def test_bad_lines_are_named(assert_refused, rows, message):
     assert_refused(f"job_id,arrival_s,model,gpus\n{rows}\n", message, "--workload", "contention")
+
+
+def test_a_bad_line_is_left_out_and_named(capsys, tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("job_id,arrival_s,model,gpus\na,0,FSDP,2\na,0,FSDP,2\nb,0,FSDP\n")
+    status, out, err = run(capsys, "--trace", str(path), "--policies", "greedy", "--json")
+    left_out = "left out: 1 cannot be read, 1 listed twice"
+    assert status == 0
+    assert err == f"mltcp-placement: mine: {left_out} (first: {path}:4: line: 3 fields; expected 4)\n"
+    assert json.loads(out)["left_out"]["mine"]["jobs"] == 2
 
 
 def test_a_table_with_a_hole_is_refused(capsys, tmp_path):

@@ -143,10 +143,24 @@ class TestSimulate:
 
     def test_bad_trace_is_named_by_line_and_field_and_nothing_is_written(self, capsys, tmp_path):
         path, output = tmp_path / "bad.csv", tmp_path / "out.json"
-        path.write_text(f"{HEADER}0,1.0,1,100,resnet50\n1,-2.0,8,10,vgg16\n")
+        path.write_text(f"{HEADER}1,-2.0,8,10,vgg16\n2,x,8,10,vgg16\n")
         said = refused(capsys, "simulate", "--trace", path, "-o", output, *PUBLISHED)
-        assert said.startswith(f"mltcp-placement: {path}:3: arrival_s: ")
+        assert said.startswith(f"mltcp-placement: {path}:2: arrival_s: ")
         assert not output.exists()
+
+    @pytest.mark.parametrize("command", ["simulate", "compare"])
+    def test_what_is_left_out_is_told_in_a_line_and_in_the_document(self, capsys, tmp_path, command):
+        path = tmp_path / "bad.csv"
+        path.write_text(f"{HEADER}0,1.0,1,100,resnet50\n1,-2.0,8,10,vgg16\n0,1.0,1,100,resnet50\n")
+        options = PUBLISHED if command == "simulate" else ["--policies", "lwf-1+srsf-1"]
+        assert main([command, "--trace", str(path), "--json", *options]) == 0
+        said = capsys.readouterr()
+        assert said.err.startswith(
+            f"mltcp-placement: bad: left out: 1 cannot be read, 1 listed twice (first: {path}:3: arrival_s: "
+        )
+        assert said.err.count("\n") == 1
+        left_out = json.loads(said.out)["left_out"]
+        assert (left_out if command == "simulate" else left_out["bad"])["jobs"] == 2
 
     def test_the_published_model_knows_stars_only(self, capsys, trace, tmp_path):
         path = tmp_path / "cluster.json"

@@ -114,18 +114,12 @@ def test_forms_of_the_same(text):
         (f"{SHORT}\n1,2,3,0,lstm\n", "t.csv:2: iterations", "too small"),
         (f"{SHORT}\n1,2,3,{10**18},lstm\n", "t.csv:2: iterations", "on all its GPUs"),
         (f"{SHORT}\n-1,2,3,4,lstm\n", "t.csv:2: job_id", "too small"),
-        (f"{SHORT}\n1,2,3,4,lstm\n2,2,3,4,lstm\n1,9,3,4,lstm\n", "t.csv:4: job_id", "1 is also at t.csv:2"),
         (f'{SHORT}\n1,2,3,4,"lstm\n', "t.csv:2: line", "unexpected end"),
         (f"{LONG}\n{JOB.replace('251.8', '251.8000001')}\n", "t.csv:2: model_size_mb", "steps of 1 byte"),
         (f"{LONG}\n{JOB.replace('251.8', '0')}\n", "t.csv:2: model_size_mb", "too small"),
         (f"{LONG}\n{JOB.replace(',32,', ',-1,')}\n", "t.csv:2: fw_ms", "too small"),
         (f"{LONG}\n{JOB.replace(',2751,', ',2751.5,')}\n", "t.csv:2: train_mem_mb", "too fine"),
         (f"{LONG}\n{JOB.replace('658.500', '658.501')}\n", "t.csv:2: arrival_s", "658.500"),
-        (
-            f"{LONG}\n{JOB}\n{JOB.replace('7,', '8,', 1).replace('4800', '4799')}\n",
-            "t.csv:3: iterations",
-            "4799/48",
-        ),
     ],
 )
 def test_bad_input_names_line_field_and_reason(text, place, words):
@@ -133,6 +127,31 @@ def test_bad_input_names_line_field_and_reason(text, place, words):
     assert message.startswith(f"{place}: ")
     assert words in message
     assert "; expected " in message
+
+
+def test_a_bad_line_is_left_out_and_named():
+    other = JOB.replace("7,", "8,", 1)
+    bad = [JOB.replace("lstm", ""), "1,2", other.replace("4800", "4799"), JOB, JOB]
+    trace = parse("\n".join([LONG, JOB, *bad, other]))
+    assert [job.job_id for job in trace.jobs] == [7, 8]
+    assert trace.skipped == {"cannot be read": 3, "listed twice": 2}
+    assert str(trace.left_out) == (
+        "left out: 3 cannot be read, 2 listed twice (first: t.csv:3: model: is empty; expected a name)"
+    )
+    assert trace.left_out.document()["jobs"] == 5
+
+
+@pytest.mark.parametrize("scaled", ["4799/48"])
+def test_a_line_of_another_scale_is_left_out(scaled):
+    trace = parse(f"{LONG}\n{JOB}\n{JOB.replace('7,', '8,', 1).replace('4800', '4799')}\n")
+    assert len(trace.jobs) == 1
+    assert scaled in trace.left_out.first
+
+
+def test_of_a_job_that_is_too_long_the_others_are_left():
+    trace = parse(f"{SHORT}\n1,2,3,{10**18},lstm\n2,2,3,4,lstm\n")
+    assert [job.job_id for job in trace.jobs] == [2]
+    assert "on all its GPUs" in trace.left_out.first
 
 
 @pytest.mark.parametrize(
