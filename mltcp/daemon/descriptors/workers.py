@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mltcp.core.errors import MltcpError
+from mltcp.core.user_lines import of_user
 from mltcp.daemon.descriptors.worker import MOST_BYTES
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow, RefusedFlow
 from mltcp.daemon.jobs.peer import Peer
@@ -162,7 +163,9 @@ class _Worker:
             if not answer.done():
                 self._blocked = True
                 _log.warning(
-                    "descriptors of %s block: no further ones are taken as long as they do", self._user
+                    "descriptors of %s block: no further ones are taken as long as they do",
+                    self._user,
+                    extra=of_user(self._user),
                 )
                 raise self._error()
             found: dict[str, Any] = json.loads(answer.result())
@@ -205,7 +208,9 @@ class _Worker:
         except OSError:
             packet = b""
         if not packet:
-            _log.warning("the process that takes descriptors of %s has ended", self._user)
+            _log.warning(
+                "the process that takes descriptors of %s has ended", self._user, extra=of_user(self._user)
+            )
             self.close()
             return
         self._blocked = False

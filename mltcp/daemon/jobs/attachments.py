@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mltcp.core.errors import NotAvailableError
+from mltcp.core.user_lines import of_user
 from mltcp.daemon.client.protocol import DeniedError
 from mltcp.daemon.jobs.job import Job
 from mltcp.daemon.jobs.limits import Limits
@@ -87,7 +88,9 @@ class Attachments:
                 raise NotAvailableError(f"process {peer.pid} cannot be attached: {error}") from None
             undone_on_failure.pop_all()
         self._held[connection] = _Attachment(job, path, program)
-        _log.info("%s: new connections of %s are its flows, in cgroup %s", job, peer, path)
+        _log.info(
+            "%s: new connections of %s are its flows, in cgroup %s", job, peer, path, extra=of_user(peer.user)
+        )
 
     def leave(self, connection: Member) -> None:
         """End the attachment of a closed connection. Processes that outlive it go on in the cgroup above."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from mltcp.core.errors import UsageError
+from mltcp.core.user_lines import of_user
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
 from mltcp.daemon.jobs.job import NO_CONTROL, ControlState, FinishedIteration, Job
 from mltcp.daemon.jobs.outside_changes import OutsideChanges
@@ -100,7 +101,12 @@ class TcMechanism:
             if job is not None and flow not in job.flows:
                 job.flows[flow] = None
                 self._pacer.add_flow(number, flow)
-                _log.info("%s: adopts %s:%d, because it carries the job's mark", job, *flow.remote)
+                _log.info(
+                    "%s: adopts %s:%d, because it carries the job's mark",
+                    job,
+                    *flow.remote,
+                    extra=of_user(job.user),
+                )
         for job in self._jobs.values():
             if not being_set(self._jobs.values(), job):
                 self._notice_settings(job)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
+from mltcp.core.user_lines import of_user
 from mltcp.daemon.client.protocol import (
     MOST_BYTES,
     MOST_DESCRIPTORS,
@@ -275,7 +276,12 @@ class DaemonServer:
         connection = Connection(self, accepted)
         limit = self._limit_reached(connection.peer)
         if limit:
-            _log.warning("refused a connection of %s: %s", connection.peer, limit)
+            _log.warning(
+                "refused a connection of %s: %s",
+                connection.peer,
+                limit,
+                extra=of_user(connection.peer.user),
+            )
             with suppress(OSError):
                 accepted.send(encode(error_reply(NotAvailableError(limit))))
             self._close(connection)
@@ -310,7 +316,8 @@ class DaemonServer:
         if connection not in self._connections:
             return
         if why:
-            _log.warning("dropped the connection of %s: %s", connection.peer, why)
+            peer = connection.peer
+            _log.warning("dropped the connection of %s: %s", peer, why, extra=of_user(peer.user))
         self._connections.discard(connection)
         self._connected[connection.peer.uid] -= 1
         self.loop.remove_reader(connection.fileno())
@@ -464,7 +471,8 @@ def _accepted(replies: Iterable[Reply], asked: Mapping[str, int]) -> list[Reply]
 def _failed(error: Exception, asked: Mapping[str, int], connection: Connection) -> list[Reply]:
     if not isinstance(error, MltcpError):
         # A bug here must not end the daemon, on which all jobs of the host depend.
-        _log.error("a request of %s failed", connection.peer, exc_info=error)
+        peer = connection.peer
+        _log.error("a request of %s failed", peer, exc_info=error, extra=of_user(peer.user))
         error = MltcpError(f"the daemon failed: {error!r}")
     return [{**asked, **error_reply(error)}]
 

@@ -33,6 +33,7 @@ from mltcp.daemon.mechanisms.socket import SocketMechanism
 from mltcp.daemon.mechanisms.tc import TcMechanism
 from mltcp.daemon.service import privileges
 from mltcp.daemon.service.configuration import Configuration
+from mltcp.daemon.service.log import tell_left_out
 from mltcp.daemon.service.requests import RequestHandler, send_event
 from mltcp.daemon.service.server import DaemonServer
 from mltcp.daemon.service.status_builder import StatusBuilder
@@ -279,9 +280,11 @@ class _Daemon:
     def _count(self) -> Iterator[None]:
         yield from self._manager.count()
         self._status.all()
+        tell_left_out()
 
     def close(self) -> None:
         """Close everything except the changes that the journal undoes."""
+        tell_left_out(at_once=True)
         # Before the connections, whose end would tell that the attached processes have left their jobs.
         self._manager.attachments.close()
         self._manager.cgroups.close()
