@@ -35,7 +35,8 @@ from mltcp.daemon.client.protocol import (
     encode,
     error_reply,
 )
-from mltcp.daemon.descriptors.workers import DescriptorWorkers, PassedFlows
+from mltcp.daemon.descriptors.workers import DescriptorWorkers, NoWorkerError, PassedFlows
+from mltcp.daemon.jobs.attachments import most_attached
 from mltcp.daemon.jobs.limits import Limits
 from mltcp.daemon.jobs.peer import Peer
 from mltcp.daemon.service.user_share import UserShare, metered
@@ -197,8 +198,9 @@ class DaemonServer:
         self._connections: set[Connection] = set()
         self._connected: Counter[int] = Counter()
         self._shares: dict[int, UserShare[Connection]] = {}
+        self._nameless: UserShare[Connection] = UserShare(2 * limits.seconds)
         self._told_s = -inf
-        self._most = _raise_descriptor_limit() - RESERVED_DESCRIPTORS
+        self._most = _raise_descriptor_limit() - RESERVED_DESCRIPTORS - 2 * most_attached()
         self._listener: socket.socket | None = None
         self.loop: asyncio.AbstractEventLoop
 
@@ -291,8 +293,10 @@ class DaemonServer:
         self.loop.add_reader(connection.fileno(), connection.receive)
 
     def _limit_reached(self, peer: Peer) -> str | None:
-        if len(self._connections) + len(self._unclosed) >= self._most:
-            return f"the daemon already has {self._most} connections, the limit"
+        in_all = len(self._connections) + len(self._unclosed)
+        part = peer.part_of(self._most, in_all)
+        if in_all >= part:
+            return f"the daemon already has {part} connections, the limit of all"
         most = min(self._limits.connections or self._most, self._most // 2)
         held = self._connected[peer.uid] + sum(each.peer.uid == peer.uid for each in self._unclosed)
         if not peer.is_root and held >= most:
@@ -358,12 +362,16 @@ class DaemonServer:
 
     async def _handle_passed(self, connection: Connection, packet: bytes, flags: int) -> None:
         asked: dict[str, int] = {}
+        left = False
         try:
             replies = await self._replies_to_passed(connection, packet, flags, asked)
         except Exception as error:
             replies = _failed(error, asked, connection)
+            left = isinstance(error, NoWorkerError)
         for reply in replies:
             connection.send(reply)
+        if left:
+            self.drop(connection, "its descriptors cannot be taken")
         connection.busy = False
         self._let_next_pass(self._share(connection))
         self._listen_to(connection)
@@ -391,7 +399,9 @@ class DaemonServer:
         peer = connection.peer
         share = self._shares.get(peer.uid)
         if share is None:
-            share = self._shares[peer.uid] = UserShare(None if peer.is_root else self._limits.seconds)
+            seconds = None if peer.is_root else self._limits.seconds
+            of_all = self._nameless if peer.is_nameless else None
+            share = self._shares[peer.uid] = UserShare(seconds, of_all=of_all)
         return share
 
     def _charge(self, connection: Connection, used_s: float) -> None:
@@ -447,6 +457,7 @@ class DaemonServer:
         now_s = self.loop.time()
         self._shares = {uid: share for uid, share in self._shares.items() if not share.is_idle(now_s)}
         self._unclosed = [each for each in self._unclosed if not each.close(self._workers)]
+        self._workers.end_idle()
         self.loop.call_later(1.0, self._next_second)
 
 

@@ -156,7 +156,8 @@ class _Daemon:
             changes,
         )
         handler = self._handler = RequestHandler(self._manager, self._status)
-        workers = DescriptorWorkers(None if job_map is None else job_map.tags_descriptor)
+        tags = None if job_map is None else job_map.tags_descriptor
+        workers = DescriptorWorkers(tags, configuration.limits.workers)
         self._server = DaemonServer(
             configuration.socket, configuration.group, handler, workers, configuration.limits
         )
