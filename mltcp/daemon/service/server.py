@@ -24,7 +24,9 @@ from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
+from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
+from mltcp.core.trusted_directory import make_trusted_directory
 from mltcp.core.user_lines import of_user
 from mltcp.daemon.client.protocol import (
     MOST_BYTES,
@@ -202,6 +204,7 @@ class DaemonServer:
         self._told_s = -inf
         self._most = _raise_descriptor_limit() - RESERVED_DESCRIPTORS - 2 * most_attached()
         self._listener: socket.socket | None = None
+        self._inode = 0
         self.loop: asyncio.AbstractEventLoop
 
     @property
@@ -213,12 +216,15 @@ class DaemonServer:
         """Start to listen; the socket of an earlier daemon is replaced.
 
         Raises:
+            UnsafeDirectoryError: another account controls the directory of the socket.
+            MltcpError: another process listens there.
             NotAvailableError: the socket cannot be created.
         """
         self.loop = loop
+        make_trusted_directory(self.path.parent, 0o755)
+        Address(path=self.path).check_free()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             self.path.unlink(missing_ok=True)
             former = os.umask(0o117)
             try:
@@ -227,6 +233,7 @@ class DaemonServer:
                 os.umask(former)
             self._open_to_group()
             listener.listen(BACKLOG)
+            self._inode = self.path.stat().st_ino
         except OSError as error:
             listener.close()
             raise NotAvailableError(f"cannot listen at {self.path}: {error.strerror or error}") from None
@@ -250,7 +257,10 @@ class DaemonServer:
             self.loop.remove_reader(self._listener.fileno())
             self._listener.close()
             self._listener = None
-            self.path.unlink(missing_ok=True)
+            # Another process may have put its own in the place of this one.
+            with suppress(FileNotFoundError):
+                if self.path.stat().st_ino == self._inode:
+                    self.path.unlink()
         self._workers.close()
 
     def subscribers(self) -> list[Connection]:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.core.signals import ENDING_SIGNALS, stop_signals
 from mltcp.daemon.descriptors.workers import DescriptorWorkers
@@ -62,7 +63,7 @@ def serve(configuration: Configuration) -> None:
     Raises:
         NotAvailableError: not root, or the host lacks something.
         UsageError: two names are of the same interface.
-        MltcpError: another daemon runs.
+        MltcpError: another daemon runs, or listens at the socket; nothing has been changed then.
     """
     require_root("mltcp daemon")
     if os.geteuid() != 0:
@@ -72,6 +73,7 @@ def serve(configuration: Configuration) -> None:
     with stop_signals(stop.request, signals=ENDING_SIGNALS), ExitStack() as stack:
         stack.callback(release)
         journal = stack.enter_context(Journal.locked(configuration.journal))
+        Address(path=configuration.socket).check_free()
         stack.callback(_restore, journal)
         _restore_leftovers(journal, configuration)
         daemon = _Daemon(configuration, journal)
