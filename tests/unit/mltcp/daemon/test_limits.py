@@ -1,6 +1,9 @@
 """The limits of users other than root: what they may choose, how much they may have, and how long others wait."""
 
+import io
+import logging
 import os
+import re
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -13,6 +16,7 @@ from mltcp.daemon.client.client import Client, Registration
 from mltcp.daemon.jobs import job_table
 from mltcp.daemon.jobs.limits import Limits
 from mltcp.daemon.jobs.peer import Peer
+from mltcp.daemon.service import log
 from mltcp.daemon.service.user_share import UserShare
 from tests.unit.mltcp.daemon.serving import NOBODY, serving
 
@@ -207,3 +211,32 @@ def test_uids_without_an_account_have_so_much_time_together():
         share.charge(0.1, 1.0)
     assert shares[0].wait_s(1.0) > 0.5
     assert UserShare(0.2).wait_s(1.0) == 0
+
+
+CAUSES_LINES = """
+for number in range(100):
+    client = Client(path, 60)
+    client.register(Registration(f'job-{number}'))
+    client.close()
+"""
+
+
+@ROOT
+def test_a_user_who_registers_and_leaves_without_end_does_not_fill_the_log(public_directory):
+    stream, logger = io.StringIO(), logging.getLogger("mltcp.daemon")
+    before = logger.handlers[:], logger.filters[:], logger.level, logger.propagate
+    try:
+        log.configure(stream)
+        with serving(public_directory, Limits(seconds=1.0)) as server:
+            as_nobody(server, CAUSES_LINES)
+            with Client(server.path) as root:
+                root.register(Registration("roots"))
+            server.call(lambda: log.tell_left_out(at_once=True))
+    finally:
+        logger.handlers[:], logger.filters[:], logger.level, logger.propagate = before
+    lines = stream.getvalue().splitlines()
+    of_nobody = [line for line in lines if "of nobody)" in line]
+    assert 20 <= len(of_nobody) < 60
+    assert any("(roots of root) begins" in line for line in lines)
+    left_out = re.search(r"(\d+) further lines of user nobody were left out$", stream.getvalue(), re.M)
+    assert 195 <= int(left_out[1]) + len(of_nobody) <= 201
