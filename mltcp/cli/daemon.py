@@ -69,7 +69,23 @@ def execute(options: argparse.Namespace) -> int:
 def unit() -> str:
     """A systemd unit for this installation."""
     program = shutil.which("mltcp") or os.path.abspath(sys.argv[0])
-    return (files("mltcp.daemon") / "mltcpd.service").read_text().replace("@MLTCP@", program)
+    package = str(files("mltcp"))
+    text = (files("mltcp.daemon") / "mltcpd.service").read_text().replace("@MLTCP@", _quoted(program))
+    if any(_is_in_a_home(each) for each in (program, package, sys.prefix, sys.base_prefix)):
+        text = text.replace("ProtectHome=yes", "ProtectHome=read-only")  # the program is there
+    return text
+
+
+def _quoted(program: str) -> str:
+    """A program's path as a word of ExecStart=; source: systemd.service(5), systemd.unit(5) of specifiers."""
+    escaped = program.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return escaped if escaped == program and not set(program) & set(" \t'") else f'"{escaped}"'
+
+
+def _is_in_a_home(path: str) -> bool:
+    """Whether ProtectHome=yes hides a path, also one that leads there; source: systemd.exec(5)."""
+    places = (Path(path), Path(path).resolve())
+    return any(place.is_relative_to(home) for place in places for home in ("/home", "/root", "/run/user"))
 
 
 def _configuration(path: Path | None, interfaces_follow: bool) -> Configuration:

@@ -11,6 +11,9 @@ from mltcp.control.iteration import IterationRecord, IterationTracker
 from mltcp.pacing.rate_law import Constants, RateLaw
 from mltcp.pacing.sock_diag import NO_SAMPLE, FlowKey, Sample
 
+MOST_READ = 1024
+"""Flows that are read in a control interval. Of jobs with many, a part is read in each, and they advance after all."""
+
 SMALLEST_CHANGE = 0.005
 """The smallest relative change of a rate that is sent to the kernel."""
 
@@ -37,6 +40,9 @@ class PacedJob:
         applied: the rate in force, as a share of the line rate.
         retransmits, marks, acked_bytes: sums over all flows since each was added, closed ones included.
         finished: the iterations that have ended since the caller last cleared the list.
+        unread: the flows that are still to be read before the job advances.
+        grown: what the counters of the others have grown by.
+        read_ns: when it advanced.
     """
 
     law: RateLaw
@@ -48,6 +54,9 @@ class PacedJob:
     marks: int = 0
     acked_bytes: int = 0
     finished: list[IterationRecord] = field(default_factory=list)
+    unread: list[FlowKey] = field(default_factory=list)
+    grown: Sample = NO_SAMPLE
+    read_ns: int | None = None
     _waiting: bool = False
     _in_flight: bool = False  # at each reading since the last one with acknowledgements, that one included
 
@@ -126,6 +135,7 @@ class PacingController:
         job = PacedJob(
             RateLaw(self._line_rate_bps, self._constants), aggressiveness if self._mltcp else None, tracker
         )
+        job.read_ns = self._last_ns
         self.jobs[number] = job
         return job
 
@@ -148,14 +158,20 @@ class PacingController:
 
     def tick(self, now_ns: int) -> tuple[dict[int, float], list[FlowKey]]:
         """Run a control interval; returns the changed rates, as shares of the line rate, and the closed flows."""
-        flows = [flow for job in self.jobs.values() for flow in job.flows]
-        samples = iter(self._samples.sample(flows))
+        parts = self._parts()
+        samples = iter(self._samples.sample([flow for part in parts.values() for flow in part]))
         # Not if they cannot be read: the next ones then belong to both intervals.
-        from_ns, self._last_ns = self._last_ns, now_ns
+        self._last_ns = now_ns
         gone: list[FlowKey] = []
         changed: dict[int, float] = {}
         for number, job in self.jobs.items():
-            grown = self._take(job, samples, gone)
+            part = parts[number]
+            self._take(job, [(flow, next(samples)) for flow in part], gone)
+            del job.unread[: len(part)]
+            if job.unread:
+                continue
+            from_ns, job.read_ns = job.read_ns, now_ns
+            grown, job.grown = job.grown if job.flows else NO_SAMPLE, NO_SAMPLE
             if from_ns is None:
                 continue
             job.advance(from_ns, now_ns, grown)
@@ -164,26 +180,37 @@ class PacingController:
                 changed[number] = job.applied = share
         return changed, gone
 
-    def _take(self, job: PacedJob, samples: Iterable[Sample | None], gone: list[FlowKey]) -> Sample:
-        """The growth of the counters, and what is in flight, summed over the flows of a job."""
-        acked = delivered = marked = retransmits = unacked = 0
-        lost = []
-        for (flow, before), now in zip(job.flows.items(), samples, strict=False):
+    def _parts(self) -> dict[int, list[FlowKey]]:
+        """The flows of each job that are read now: all, or as many of each as there is space for."""
+        for job in self.jobs.values():
+            job.unread = job.unread or list(job.flows)
+        left, parts = MOST_READ, {}
+        for rest, number in enumerate(sorted(self.jobs, key=lambda each: len(self.jobs[each].unread))):
+            most = max(1, left // (len(self.jobs) - rest))
+            parts[number] = self.jobs[number].unread[:most]
+            left -= len(parts[number])
+        return {number: parts[number] for number in self.jobs}
+
+    def _take(
+        self, job: PacedJob, samples: Iterable[tuple[FlowKey, Sample | None]], gone: list[FlowKey]
+    ) -> None:
+        """Add the growth of the counters, and what is in flight, to that of the job's flows that were read before."""
+        acked, delivered, marked, retransmits, unacked = job.grown
+        for flow, now in samples:
             if now is None:
-                lost.append(flow)
+                del job.flows[flow]
+                self._samples.forget(flow)
+                gone.append(flow)
                 continue
             unacked += now.unacked
+            before = job.flows[flow]
             if before is not None:
                 acked += now.acked_bytes - before.acked_bytes
                 delivered += (now.delivered - before.delivered) & 0xFFFFFFFF
                 marked += (now.delivered_ce - before.delivered_ce) & 0xFFFFFFFF
                 retransmits += (now.retransmits - before.retransmits) & 0xFFFFFFFF
             job.flows[flow] = now
-        for flow in lost:
-            del job.flows[flow]
-            self._samples.forget(flow)
-        gone += lost
-        return Sample(acked, delivered, marked, retransmits, unacked) if job.flows else NO_SAMPLE
+        job.grown = Sample(acked, delivered, marked, retransmits, unacked)
 
     def rates(self) -> Mapping[int, float]:
         """The rate in force of every job, as a share of the line rate."""

@@ -10,7 +10,7 @@ import errno
 import ipaddress
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -106,14 +106,7 @@ class SockDiag:
     """
 
     def __init__(self) -> None:
-        try:
-            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
-        except OSError as error:
-            raise NotAvailableError(
-                f"sock_diag is not available: {error.strerror} (CONFIG_INET_DIAG)"
-            ) from None
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
-        self._socket.bind((0, 0))
+        self._socket = _open()
         self._requests: dict[FlowKey, bytes] = {}
         self._next_number = 1
 
@@ -190,17 +183,40 @@ class SockDiag:
             made = self._requests[flow] = flow.request(0)
         return made[:8] + _U32.pack(number) + made[12:]
 
-    def marked(self, mark: int, mask: int) -> list[tuple[FlowKey, int]]:
-        """The established connections whose mark is `mark` under `mask`, each with its whole mark.
+    def marked(self, mark: int, mask: int) -> Iterator[list[tuple[FlowKey, FlowOptions]]]:
+        """The established connections whose mark is `mark` under `mask`, a few hundred at a time, some maybe twice.
 
-        It needs CAP_NET_ADMIN and visits every connection of the namespace, so call it at most once a second.
+        It needs CAP_NET_ADMIN and visits every connection of the namespace, so call it at most once a second. Other
+        requests may be made meanwhile.
 
         Raises:
             MltcpError: the kernel refuses it, or changes interrupt it again and again.
         """
         condition = _mark_condition(mark, mask)
-        found = self._dump(0, 1 << TCP_ESTABLISHED, condition)
-        return [(key, options.mark) for key, options in found]
+        with _open() as own:
+            for family in (socket.AF_INET, socket.AF_INET6):
+                states = 1 << TCP_ESTABLISHED
+                yield from self._parts(own, _dump_request(family, _WANT_CONTROL, states, condition))
+
+    def _parts(self, own: socket.socket, request: bytes) -> Iterator[list[tuple[FlowKey, FlowOptions]]]:
+        for _ in range(netlink.DUMPS):
+            number = self._take_numbers(1)
+            netlink.send(own, netlink.message(_SOCK_DIAG_BY_FAMILY, netlink.DUMP, request, number))
+            whole, done = True, False
+            while not done:
+                buffer, part = netlink.receive(own), []
+                for kind, _, start, end in netlink.messages(buffer):
+                    whole = whole and not netlink.is_interrupted(buffer, start)
+                    done = kind in (netlink.DONE, netlink.ERROR)
+                    if done:
+                        _check(netlink.error_in(buffer, start, end))
+                    else:
+                        options = _options_in(buffer, start, end)
+                        part += [] if options is None else [(_key_in(buffer, start), options)]
+                yield part
+            if whole:
+                return
+        raise _interrupted()
 
     def classified(self, mark: int, mask: int) -> list[ClassifiedSocket]:
         """The TCP sockets of this namespace, in any state, whose mark is `mark` under `mask`; with 0, all of them.
@@ -214,8 +230,7 @@ class SockDiag:
     def _dump(self, wants: int, states: int, condition: bytes) -> list[tuple[FlowKey, ClassifiedSocket]]:
         found = []
         for family in (socket.AF_INET, socket.AF_INET6):
-            request = _REQ.pack(family, socket.IPPROTO_TCP, wants, 0, states) + bytes(48) + condition
-            found += self._whole_dump(request)
+            found += self._whole_dump(_dump_request(family, wants, states, condition))
         return found
 
     def _whole_dump(self, request: bytes) -> list[tuple[FlowKey, ClassifiedSocket]]:
@@ -225,9 +240,7 @@ class SockDiag:
             found, whole = self._dumped(number)
             if whole:
                 return found
-        raise MltcpError(
-            f"sock_diag: expected a whole list, got {netlink.DUMPS} that changes had interrupted"
-        )
+        raise _interrupted()
 
     def _dumped(self, asked: int) -> tuple[list[tuple[FlowKey, ClassifiedSocket]], bool]:
         found: list[tuple[FlowKey, ClassifiedSocket]] = []
@@ -242,6 +255,24 @@ class SockDiag:
                     _check(netlink.error_in(buffer, start, end))
                     return found, whole
                 found.append((_key_in(buffer, start), _classified_in(buffer, start, end)))
+
+
+def _open() -> socket.socket:
+    try:
+        opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
+    except OSError as error:
+        raise NotAvailableError(f"sock_diag is not available: {error.strerror} (CONFIG_INET_DIAG)") from None
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+    opened.bind((0, 0))
+    return opened
+
+
+def _dump_request(family: int, wants: int, states: int, condition: bytes) -> bytes:
+    return _REQ.pack(family, socket.IPPROTO_TCP, wants, 0, states) + bytes(48) + condition
+
+
+def _interrupted() -> MltcpError:
+    return MltcpError(f"sock_diag: expected a whole list, got {netlink.DUMPS} that changes had interrupted")
 
 
 def _mark_condition(mark: int, mask: int) -> bytes:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
 
 from mltcp.core.errors import UsageError
 from placement.gate.messages import Hello, take_messages
+from placement.gate.turns import GateUser
 
 READ_BYTES = 4096
 """Most bytes read from one peer before the next one is served."""
@@ -24,23 +26,34 @@ _CREDENTIALS = Struct("=iII")
 class RankIdentity:
     """The rank that a connection belongs to."""
 
-    run: tuple[str, str]
+    run: tuple[str, str, str]
     rank: int
-
-    @classmethod
-    def of(cls, hello: Hello) -> RankIdentity:
-        """The rank that a HELLO introduces."""
-        return cls((hello.job, hello.instance), hello.rank)
 
 
 class GateConnection:
-    """A non-blocking, accepted connection."""
+    """A non-blocking, accepted connection.
+
+    Attributes:
+        uid: of the peer at a Unix socket (SO_PEERCRED); None over TCP.
+        user: whose turns its operations take.
+        since_s: when it was accepted (CLOCK_MONOTONIC).
+        member: the rank that it belongs to, once that has introduced itself.
+        waits_for: the operation that the rank waits for.
+
+    Raises:
+        OSError: the peer has gone.
+    """
 
     def __init__(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)
         if accepted.family != socket.AF_UNIX:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = accepted
+        self.uid = self._peer_uid() if accepted.family == socket.AF_UNIX else None
+        self.user = (
+            GateUser.at_address(accepted.getpeername()[0]) if self.uid is None else GateUser.of_uid(self.uid)
+        )
+        self.since_s = time.monotonic()
         self.member: RankIdentity | None = None
         self.waits_for: tuple[int, int] | None = None
         self.is_watched = False
@@ -49,11 +62,17 @@ class GateConnection:
 
     @property
     def may_describe(self) -> bool:
-        """Whether the peer is on the Unix socket and runs as root or as the gate's own user (SO_PEERCRED)."""
-        if self.socket.family != socket.AF_UNIX:
-            return False
+        """Whether the peer is on the Unix socket and runs as root or as the gate's own user."""
+        return self.uid in (0, os.getuid())
+
+    def _peer_uid(self) -> int:
         found = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        return _CREDENTIALS.unpack(found)[1] in (0, os.getuid())
+        return int(_CREDENTIALS.unpack(found)[1])
+
+    def rank_of(self, hello: Hello) -> RankIdentity:
+        """The rank that a HELLO on this connection introduces. No user can name a rank of another one."""
+        owner = "" if self.uid is None else self.user.name
+        return RankIdentity((hello.job, hello.instance, owner), hello.rank)
 
     @property
     def must_write(self) -> bool:

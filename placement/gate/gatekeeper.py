@@ -9,6 +9,10 @@ operation, unless no other job shares the links.
 A transfer of which nothing is heard for much longer than it should take is stalled: it no longer counts as running, so
 that a job that is stopped holds up nobody else, and counts again as soon as one of its ranks is heard.
 
+Users take turns, not runs, of which a user may have many: the user who has held the links for the least time goes
+first, and nobody overtakes him there; the policy ranks the runs of one user. While another user waits, a transfer takes
+no further operations that need not be, and counts as running for `LONGEST_TURN_NS` at most, whatever is heard of it.
+
 There is no deadlock, because no rank waits for a rank that waits itself: while an admitted operation of a job lacks
 ranks, everything that the job asks for is admitted, since a missing rank may be waiting for it; an operation that has
 all of its ranks needs no further admission to end.
@@ -17,15 +21,19 @@ all of its ranks needs no further admission to end.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, TypeVar
 
+from mltcp.core.accounts import NAMELESS
 from mltcp.core.errors import UsageError
 from mltcp.core.one_line import one_line
+from mltcp.core.user_lines import of_user
 from placement.gate.jobs import GateJob
 from placement.gate.messages import Ask
 from placement.gate.state import GateState
+from placement.gate.turns import GateUser, HeldTimes
 
 _log = logging.getLogger("placement.gate")
 
@@ -41,18 +49,27 @@ STALLED_NS = 5_000_000_000
 STALLED_TIMES = 10
 """See `STALLED_NS`: room for contention, and for links that are slower than described."""
 
+LONGEST_TURN_NS = 5_000_000_000
+"""A transfer for which another user waits no longer counts as running after this time."""
+
 UNKNOWN_SERVICE = 1 << 62
 """The SRSF rank of jobs whose remaining compute time is unknown: last."""
 
 MOST_OPERATIONS = 10_000
 """Most operations of one run at a time."""
 
+MOST_RUNS_OF_USER = 256
+"""Most runs of one user at a time."""
+
+MOST_RUNS = 1024
+"""Most runs at a time; a quarter is kept for accounts with a name."""
+
 MOST_KNOWN = 10_000
 """Most job descriptions kept; the oldest is dropped."""
 
 Peer = TypeVar("Peer")
-RunId = tuple[str, str]
-"""A run: the names of its job and its instance."""
+RunId = tuple[str, str, str]
+"""A run: the names of its job, of its instance and of its user (empty over TCP: its ranks have several addresses)."""
 
 OperationKey = tuple[int, int]
 """An operation: its process group and its number in that group."""
@@ -88,15 +105,28 @@ class GateOperation(Generic[Peer]):
 
 @dataclass(slots=True)
 class GateRun(Generic[Peer]):
-    """A run of a job with at least one connected rank; `heard_ns` is when one of its ranks last said something."""
+    """A run of a job with at least one connected rank.
+
+    Attributes:
+        user: whose turns it takes: the user of the rank that came first.
+        heard_ns: when one of its ranks last said something.
+        turn_ns: when its running transfer began.
+        charged_ns: until when that has been added to the user's time.
+        stalled: its transfer does not count as running, because nothing is heard of it.
+        overdue: its transfer does not count as running, because it lasts too long for others.
+    """
 
     name: RunId
     number: int
     job: GateJob
+    user: GateUser
     connections: dict[int, int] = field(default_factory=dict)
     iterations: int = 0
     heard_ns: int = 0
+    turn_ns: int = 0
+    charged_ns: int = 0
     stalled: bool = False
+    overdue: bool = False
     operations: dict[OperationKey, GateOperation[Peer]] = field(default_factory=dict)
 
     def waiting(self) -> list[GateOperation[Peer]]:
@@ -136,6 +166,8 @@ class Gatekeeper(Generic[Peer]):
         self.counts = GateCounts()
         self._state = state
         self._runs: dict[RunId, GateRun[Peer]] = {}
+        self._running: dict[int, GateRun[Peer]] = {}
+        self._held = HeldTimes()
         self._known: dict[str, GateJob] = {}
         self._orders = count()
 
@@ -158,15 +190,29 @@ class Gatekeeper(Generic[Peer]):
                 self._state.put(run.number, job.links)
         return self._admit(now_ns)
 
-    def enter(self, name: RunId, rank: int) -> None:
-        """Add a connection of a rank."""
+    def enter(self, name: RunId, rank: int, user: GateUser) -> None:
+        """Add a connection of a rank.
+
+        Raises:
+            UsageError: the user, or all users, have as many runs as they may have.
+        """
         run = self._runs.get(name)
         if run is None:
+            self._check_another_run(user)
             numbers = {each.number for each in self._runs.values()}
             number = next(number for number in count() if number not in numbers)
-            run = self._runs[name] = GateRun(name, number, self._known.get(name[0], GateJob(name[0])))
+            job = self._known.get(name[0], GateJob(name[0]))
+            run = self._runs[name] = GateRun(name, number, job, user)
             self._state.put(number, run.job.links)
         run.connections[rank] = run.connections.get(rank, 0) + 1
+
+    def _check_another_run(self, user: GateUser) -> None:
+        own = sum(run.user == user for run in self._runs.values())
+        if own >= MOST_RUNS_OF_USER:
+            raise UsageError(f"runs: expected at most {MOST_RUNS_OF_USER} of {user.name}, got one more")
+        most = MOST_RUNS - MOST_RUNS // 4 if user.share == NAMELESS else MOST_RUNS
+        if len(self._runs) >= most:
+            raise UsageError(f"runs: expected at most {most} of all users, got one more")
 
     def leave(self, name: RunId, rank: int, now_ns: int) -> list[Grant[Peer]]:
         """Remove a connection of a rank, and with its last one the rank from all operations; returns admissions."""
@@ -180,6 +226,7 @@ class Gatekeeper(Generic[Peer]):
         self._end_transfer(run, now_ns)
         if not run.connections:
             del self._runs[name]
+            self._running.pop(run.number, None)
             self._state.remove(run.number)
         return self._admit(now_ns)
 
@@ -214,6 +261,7 @@ class Gatekeeper(Generic[Peer]):
         run, key = self._runs[name], (ask.group, ask.number)
         self._hear(run, now_ns)
         run.iterations = max(run.iterations, ask.iterations)
+        self._note_activity(run.user, now_ns)
         must_go = self._may_join(run, rank)
         operation = run.operations.get(key) or self._new(run, key, ask, now_ns)
         operation.ranks.add(rank)
@@ -223,7 +271,7 @@ class Gatekeeper(Generic[Peer]):
             self._set_moving(run, operation, now_ns)
             return [Grant(peer, key)]
         operation.waiting[rank] = peer
-        going = self._join(run, now_ns) if must_go else self._admit(now_ns)
+        going = self._join(run, now_ns, must_go) if must_go else self._admit(now_ns)
         if not operation.granted and len(operation.ranks) == 1:
             self.counts.waited += 1
         return going
@@ -236,10 +284,36 @@ class Gatekeeper(Generic[Peer]):
         return operation
 
     def _may_join(self, run: GateRun[Peer], rank: int) -> bool:
-        """Whether an operation of this rank joins the job's running transfer without a decision."""
+        """Whether an operation of this rank joins the job's transfer without a decision."""
+        if run.overdue:
+            return run.must_not_wait()
         return self._state.is_running(run.number) and (
-            run.must_not_wait() or run.is_sending_on(rank) or self._is_alone(run)
+            run.must_not_wait()
+            or self._is_alone(run)
+            or (run.is_sending_on(rank) and not self._another_user_waits(run))
         )
+
+    def _another_user_waits(self, run: GateRun[Peer]) -> bool:
+        """Whether an operation of another user waits on the links of this run."""
+        return any(other.waiting() for other in self._runs_of_others(run))
+
+    def _another_user_is_active(self, run: GateRun[Peer]) -> bool:
+        """Whether an operation of another user waits or runs on the links of this run."""
+        return any(
+            other.waiting() or self._state.is_running(other.number) for other in self._runs_of_others(run)
+        )
+
+    def _runs_of_others(self, run: GateRun[Peer]) -> Iterator[GateRun[Peer]]:
+        """The runs of other users on the links of this run."""
+        for other in self._runs.values():
+            if other.user != run.user and self._state.share_a_link(run.number, other.number):
+                yield other
+
+    def _note_activity(self, user: GateUser, now_ns: int) -> None:
+        active = {run.user for run in self._runs.values() if run.operations}
+        if user not in active:
+            self._charge(now_ns)
+            self._held.begin(user, active)
 
     def _is_alone(self, run: GateRun[Peer]) -> bool:
         """Whether no other job sends or waits on the links of this one."""
@@ -271,48 +345,92 @@ class Gatekeeper(Generic[Peer]):
 
     def _end_transfer(self, run: GateRun[Peer], now_ns: int) -> bool:
         """End the job's transfer if its last operation has ended, and return whether it did."""
-        if not self._state.is_running(run.number) or any(each.granted for each in run.operations.values()):
+        if any(each.granted for each in run.operations.values()):
             return False
-        self._state.stop(run.number, now_ns)
+        run.overdue = False
+        if not self._state.is_running(run.number):
+            return False
+        self._stop(run, now_ns)
         return True
+
+    def _start(self, run: GateRun[Peer], nbytes: int, now_ns: int) -> None:
+        """Start the transfer of a run, and its user's turn."""
+        self._state.start(run.number, nbytes, now_ns)
+        run.turn_ns = run.charged_ns = now_ns
+        self._running[run.number] = run
+
+    def _stop(self, run: GateRun[Peer], now_ns: int) -> None:
+        self._charge(now_ns)
+        self._state.stop(run.number, now_ns)
+        del self._running[run.number]
+
+    def _charge(self, now_ns: int) -> None:
+        """Add the time that transfers have run to that of their users."""
+        for run in self._running.values():
+            self._held.charge(run.user, now_ns - run.charged_ns)
+            run.charged_ns = now_ns
 
     def _hear(self, run: GateRun[Peer], now_ns: int) -> None:
         """Note that the run was heard; a stalled transfer of it counts as running again."""
         run.heard_ns = now_ns
         if run.stalled and run.admitted_bytes():
-            self._state.start(run.number, run.admitted_bytes(), now_ns)
+            self._start(run, run.admitted_bytes(), now_ns)
             for operation in run.operations.values():
                 if operation.granted:
                     self._set_moving(run, operation, now_ns)
         run.stalled = False
 
-    def _is_stalled(self, run: GateRun[Peer], now_ns: int) -> bool:
-        if not self._state.is_running(run.number):
-            return False
+    def _stalls_ns(self, run: GateRun[Peer]) -> int:
+        """When a running transfer is stalled, unless its run is heard before."""
         alone_ns = self._state.alone_ns(run.number, run.admitted_bytes())
-        return now_ns - run.heard_ns > STALLED_NS + STALLED_TIMES * alone_ns
+        return run.heard_ns + STALLED_NS + round(STALLED_TIMES * alone_ns)
 
-    def _set_stalled(self, run: GateRun[Peer], now_ns: int) -> None:
-        run.stalled = True
-        self.counts.stalled += 1
-        self._state.stop(run.number, now_ns)
-        silent_s = (now_ns - run.heard_ns) / 1e9
-        _log.warning(
-            "%s: silent for %.0f s with a pass; others no longer wait for it", one_line(run.name[0]), silent_s
-        )
+    def due_ns(self) -> int | None:
+        """The next time at which a transfer that others wait for no longer counts as running; None: nobody waits."""
+        ends = []
+        if any(run.waiting() for run in self._runs.values()):
+            for run in self._running.values():
+                ends.append(self._stalls_ns(run))
+                if self._another_user_waits(run):
+                    ends.append(run.turn_ns + LONGEST_TURN_NS)
+        return min(ends, default=None)
+
+    def _end_turn(self, run: GateRun[Peer], now_ns: int) -> None:
+        """Stop to count a transfer as running if nothing is heard of it, or if it lasts too long for others."""
+        why = ""
+        if now_ns >= self._stalls_ns(run):
+            run.stalled = True
+            why = f"silent for {(now_ns - run.heard_ns) / 1e9:.0f} s with a pass"
+        elif now_ns - run.turn_ns >= LONGEST_TURN_NS and self._another_user_waits(run):
+            run.overdue = True
+            why = f"a turn of {(now_ns - run.turn_ns) / 1e9:.0f} s"
+        if why:
+            self.counts.stalled += 1
+            self._stop(run, now_ns)
+            _log.warning(
+                "%s: %s; others no longer wait for it",
+                one_line(run.name[0]),
+                why,
+                extra=of_user(run.user.name),
+            )
 
     def expire(self, now_ns: int) -> list[Grant[Peer]]:
-        """Apply `GRACE_NS`, `STALLED_NS` and `PATIENCE_NS`; returns admissions. To be called periodically."""
+        """Apply `GRACE_NS`, `STALLED_NS`, `LONGEST_TURN_NS` and `PATIENCE_NS`; returns admissions.
+
+        To be called periodically, and when it is :meth:`due_ns`.
+        """
         for run in self._runs.values():
             for key, operation in list(run.operations.items()):
                 if operation.ended_ns is not None and now_ns - operation.ended_ns > GRACE_NS:
                     del run.operations[key]
             self._end_transfer(run, now_ns)
-            if self._is_stalled(run, now_ns):
-                self._set_stalled(run, now_ns)
+            if self._state.is_running(run.number):
+                self._end_turn(run, now_ns)
         going = self._admit(now_ns)
-        for run in self._runs.values():
-            if any(now_ns - each.asked_ns > PATIENCE_NS for each in run.waiting()):
+        # One of each user; where another user is there, the user's next turn is that of the run that is impatient.
+        impatient = {run.user: run for run in reversed(self._runs.values()) if _is_impatient(run, now_ns)}
+        for run in impatient.values():
+            if not self._another_user_is_active(run):
                 self.counts.overruled += 1
                 going += self._join(run, now_ns)
         return going
@@ -320,35 +438,45 @@ class Gatekeeper(Generic[Peer]):
     # -- decisions ---------------------------------------------------------------------------------------------------
 
     def _admit(self, now_ns: int) -> list[Grant[Peer]]:
-        """Ask the policy about each waiting job, in SRSF order, until it admits none.
+        """Ask the policy about each waiting job, in the order of users and then in SRSF order, until it admits none.
 
         One more running transfer can make AdaDUAL accept another one, so all are asked again after an admission.
         """
+        self._charge(now_ns)
         going: list[Grant[Peer]] = []
         before = -1
         while len(going) != before:
             before = len(going)
-            for run in self._waiting():
+            waited_for: dict[GateUser, set[str]] = {}
+            for run in self._waiting(now_ns):
+                links = set(run.job.links)
+                if any(user != run.user and links & waited_for[user] for user in waited_for):
+                    continue  # it would overtake another user
                 nbytes = sum(operation.nbytes for operation in run.waiting())
                 if self._state.may_start(run.number, nbytes, now_ns):
                     going += self._join(run, now_ns)
+                else:
+                    waited_for.setdefault(run.user, set()).update(links)
         return going
 
-    def _waiting(self) -> list[GateRun[Peer]]:
-        """The runs that wait and have no running transfer, by SRSF rank, then by the order of asking."""
+    def _waiting(self, now_ns: int) -> list[GateRun[Peer]]:
+        """The runs that wait and have no running transfer: by their users' turns, SRSF rank and order of asking."""
         waiting = [
             run for run in self._runs.values() if run.waiting() and not self._state.is_running(run.number)
         ]
-        return sorted(waiting, key=_rank)
+        return sorted(
+            waiting, key=lambda run: (self._held.order(run.user), not _is_impatient(run, now_ns), _rank(run))
+        )
 
-    def _join(self, run: GateRun[Peer], now_ns: int) -> list[Grant[Peer]]:
-        """Admit all waiting operations of a run into its transfer."""
+    def _join(self, run: GateRun[Peer], now_ns: int, must_go: bool = False) -> list[Grant[Peer]]:
+        """Admit all waiting operations of a run into its transfer, or into an overdue one that needs them to end."""
         waiting = {key: each for key, each in run.operations.items() if not each.granted}
         nbytes = sum(operation.nbytes for operation in waiting.values())
         if self._state.is_running(run.number):
             self._state.extend(run.number, nbytes, now_ns)
-        else:
-            self._state.start(run.number, nbytes, now_ns)
+        elif not must_go:
+            self._start(run, nbytes, now_ns)
+            run.overdue = False
         run.heard_ns, run.stalled = now_ns, False
         going = []
         for key, operation in waiting.items():
@@ -359,8 +487,12 @@ class Gatekeeper(Generic[Peer]):
         return going
 
     def _set_moving(self, run: GateRun[Peer], operation: GateOperation[Peer], now_ns: int) -> None:
-        if not operation.lacks_ranks:
+        if not operation.lacks_ranks and self._state.is_running(run.number):
             self._state.move(run.number, now_ns)
+
+
+def _is_impatient(run: GateRun[Peer], now_ns: int) -> bool:
+    return any(now_ns - each.asked_ns > PATIENCE_NS for each in run.waiting())
 
 
 def _rank(run: GateRun[Peer]) -> tuple[int, int]:

@@ -13,27 +13,35 @@ import select
 import socket
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from mltcp.core.accounts import NAMELESS
 from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.one_line import one_line
+from mltcp.core.user_lines import UserLines, of_user
 from placement.gate import messages
 from placement.gate.connection import GateConnection, RankIdentity
 from placement.gate.gatekeeper import Gatekeeper, GateRun, Grant
 from placement.gate.jobs import GateJob, GateLinks, job_from
 from placement.gate.listener import listen
 from placement.gate.state import GateState, gate_policy
+from placement.gate.turns import GateUser
 from placement.model.contention import PUBLISHED, Contention
 
 _log = logging.getLogger("placement.gate")
+_LINES = UserLines()
+_log.addFilter(_LINES)
 
 HEARTBEAT_S = 1.0
 """The interval of the heartbeat to waiting ranks."""
+
+INTRODUCTION_S = 10.0
+"""A peer that has not introduced itself as a rank after this time is disconnected."""
 
 _RESERVED_DESCRIPTORS = 64
 _STOP_S = 5.0
@@ -84,7 +92,10 @@ class GateServer:
             self._keeper.describe(job, time.monotonic_ns())
         self._most = _raise_descriptor_limit() - _RESERVED_DESCRIPTORS
         self._connections: dict[int, GateConnection] = {}
+        self._connected: Counter[GateUser] = Counter()
+        self._accepts = True
         self._tasks: deque[Callable[[], None]] = deque()
+        self._due_ns: int | None = None
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -145,7 +156,7 @@ class GateServer:
         beat_s = time.monotonic() + HEARTBEAT_S
         try:
             while not self._stopping:
-                for descriptor, events in self._epoll.poll(max(0.0, beat_s - time.monotonic())):
+                for descriptor, events in self._epoll.poll(self._until_s(beat_s)):
                     # An earlier event of this round may have closed the connection.
                     handler = self._handlers.get(descriptor)
                     if handler is not None:
@@ -153,8 +164,16 @@ class GateServer:
                 if time.monotonic() >= beat_s:
                     beat_s = time.monotonic() + HEARTBEAT_S
                     self._beat()
+                elif self._due_ns is not None and time.monotonic_ns() >= self._due_ns:
+                    self._tell(self._keeper.expire(time.monotonic_ns()))
         finally:
             self._close()
+
+    def _until_s(self, beat_s: float) -> float:
+        """The seconds to the next heartbeat, or to the end of a turn that others wait for."""
+        self._due_ns = self._keeper.due_ns()
+        due_s = beat_s if self._due_ns is None else min(beat_s, self._due_ns / 1e9)
+        return max(0.0, due_s - time.monotonic())
 
     def _close(self) -> None:
         if self._closed:
@@ -178,9 +197,16 @@ class GateServer:
 
     def _beat(self) -> None:
         self._tell(self._keeper.expire(time.monotonic_ns()))
+        latest_s = time.monotonic() - INTRODUCTION_S
         for connection in list(self._connections.values()):
             if connection.waits_for is not None:
                 self._send(connection, messages.message(messages.WAIT))
+            elif connection.member is None and connection.since_s < latest_s:
+                self._refuse(connection, f"HELLO: expected within {INTRODUCTION_S:.0f} s, got none")
+        _LINES.tell(_log)
+        if not self._accepts:
+            self._accepts = True
+            self._register(self._listener, self._accept)
 
     # -- connections -------------------------------------------------------------------------------------------------
 
@@ -190,15 +216,32 @@ class GateServer:
         except BlockingIOError:
             return
         except OSError as error:
-            _log.warning("a connection could not be accepted: %s", error.strerror)
+            # Until the next heartbeat: what waits would only fail again, at once.
+            _log.warning("connections cannot be accepted: %s", error.strerror)
+            self._accepts = False
+            self._epoll.unregister(self._listener)
             return
-        if len(self._connections) >= self._most:
-            _log.warning("refused a connection: there are %d already, which is the most", self._most)
+        try:
+            connection = GateConnection(accepted)
+        except OSError:
             accepted.close()
             return
-        connection = GateConnection(accepted)
+        limit = self._limit_reached(connection.user)
+        if limit:
+            _log.warning("refused a connection: %s", limit, extra=of_user(connection.user.name))
+            accepted.close()
+            return
         self._connections[accepted.fileno()] = connection
+        self._connected[connection.user] += 1
         self._register(accepted, lambda events: self._serve(connection, events))
+
+    def _limit_reached(self, user: GateUser) -> str | None:
+        if self._connected[user] >= self._most // 2:
+            return f"{user.name} already has {self._most // 2} connections, the limit"
+        most = self._most - self._most // 4 if user.share == NAMELESS else self._most
+        if len(self._connections) >= most:
+            return f"there are {most} connections of all users, the limit"
+        return None
 
     def _serve(self, connection: GateConnection, events: int) -> None:
         """Handle events of one connection; an error closes this connection only."""
@@ -217,7 +260,8 @@ class GateServer:
             self._refuse(connection, str(error))
         except Exception as error:
             # A bug in the gate must not end the loop that serves all jobs.
-            _log.exception("a message of %s failed", _who(connection))
+            extra = of_user(connection.user.name)
+            _log.exception("a message of %s failed", _who(connection), extra=extra)
             self._refuse(connection, f"the gate failed: {error!r}")
 
     def _watch(self, connection: GateConnection) -> None:
@@ -239,7 +283,8 @@ class GateServer:
             self._refuse(connection, str(error))
 
     def _refuse(self, connection: GateConnection, why: str) -> None:
-        _log.warning("dropped the connection of %s: %s", _who(connection), why)
+        extra = of_user(connection.user.name)
+        _log.warning("dropped the connection of %s: %s", _who(connection), one_line(why), extra=extra)
         with suppress(OSError, UsageError):
             connection.send(messages.message(messages.REFUSED, why.encode()[: messages.MOST_BYTES]))
         self._drop(connection)
@@ -250,6 +295,9 @@ class GateServer:
         del self._handlers[connection.socket.fileno()]
         self._epoll.unregister(connection.socket)
         connection.socket.close()
+        self._connected[connection.user] -= 1
+        if not self._connected[connection.user]:
+            del self._connected[connection.user]
         member, now_ns = connection.member, time.monotonic_ns()
         if member is None:
             return
@@ -289,8 +337,9 @@ class GateServer:
         token = self.configuration.token
         if token and not hmac.compare_digest(hello.token.encode(), token.encode()):
             raise UsageError("token: expected the gate's token, got another")
-        connection.member = RankIdentity.of(hello)
-        self._keeper.enter(connection.member.run, hello.rank)
+        member = connection.rank_of(hello)
+        self._keeper.enter(member.run, member.rank, connection.user)
+        connection.member = member
         self._answer(connection, {"policy": self.configuration.policy})
 
     def _learn(self, connection: GateConnection, body: bytes) -> None:

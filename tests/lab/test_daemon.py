@@ -18,6 +18,7 @@ from bench.cost.daemon import connections, load
 from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.network import namespaces
+from bench.lab.network.single_link import namespace_with_link
 from bench.lab.network.wiring import INTERFACE
 from bench.lab.topology import dumbbell
 from bench.workloads.job import JobSpec
@@ -110,6 +111,20 @@ def test_the_second_daemon_says_so_and_ends(namespace):
         assert second.wait(20) == 1
         daemon.process = first
         assert f"mltcpd is already running (pid {first.pid})" in daemon.log
+        with Client(daemon.socket) as client:
+            assert client.status().pid == first.pid
+        # With another journal, in another network namespace, while the first one is stopped.
+        before = host_state(namespace)
+        daemon.journal = daemon.journal.with_name("another")
+        daemon.configure("")
+        first.send_signal(signal.SIGSTOP)
+        with namespace_with_link() as daemon.namespace:
+            third = daemon.start(answers=False)
+            assert third.wait(20) == 1
+        daemon.process = first
+        assert f"cannot listen at unix:{daemon.socket}: another process does" in daemon.last_line
+        assert host_state(namespace) == before
+        first.send_signal(signal.SIGCONT)
         with Client(daemon.socket) as client:
             assert client.status().pid == first.pid
 

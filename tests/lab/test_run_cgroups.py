@@ -21,10 +21,14 @@ MLTCP = [sys.executable, "-m", "mltcp.cli"]
 RUN = [*MLTCP, "run", "--cc", "reno", "--job", "tested", "--", "sh", "-c", "echo $$; read line"]
 
 
-@pytest.fixture(params=["step", "a step\\of 1"])
+UNUSUAL = "a step\\of 1"
+with_usual_and_unusual_names = pytest.mark.parametrize("step", ["step", UNUSUAL], indirect=True)
+
+
+@pytest.fixture
 def step(request):
-    """A cgroup two levels down, such as that of a container, with an unusual name."""
-    outer = cgroup_root() / f"{request.param}-{uuid.uuid4().hex[:8]}"
+    """A cgroup two levels down, such as that of a container, with an unusual name unless the test gives another."""
+    outer = cgroup_root() / f"{getattr(request, 'param', UNUSUAL)}-{uuid.uuid4().hex[:8]}"
     path = outer / "inner"
     path.mkdir(parents=True)
     yield path
@@ -69,6 +73,7 @@ def below(step):
     return f"/{step.relative_to(cgroup_root())}/mltcp:tested:"
 
 
+@with_usual_and_unusual_names
 def test_in_a_private_cgroup_namespace_it_stays_below_its_cgroup(step):
     assert cgroup_of_program(started(["unshare", "--cgroup", *RUN], step)).startswith(below(step))
 
@@ -103,6 +108,7 @@ except MltcpError as error:
 """
 
 
+@with_usual_and_unusual_names
 @pytest.mark.parametrize("namespaces", [[], ["unshare", "--cgroup"]])
 @pytest.mark.parametrize("mounted", ["all", "part"])
 def test_a_cgroup_has_the_name_of_the_host_or_none(step, namespaces, mounted):

@@ -46,18 +46,19 @@ def controls():
         yield own
 
 
-@pytest.fixture(params=[OTHER_CODE, OTHER_LAYOUT], ids=["other code", "other layout"])
-def other_version(request, tmp_path):
-    """The folder of a version whose eBPF sources differ."""
+@pytest.fixture(scope="module", params=[OTHER_CODE, OTHER_LAYOUT], ids=["other code", "other layout"])
+def other_version(request, tmp_path_factory):
+    """The folder of a version whose eBPF sources differ; its objects are compiled once."""
+    folder = tmp_path_factory.mktemp("version")
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(build.HEADERS.parent, tmp_path / "mltcp", ignore=ignored)
-    (tmp_path / "pyproject.toml").touch()  # a checkout: its objects are beside their sources
+    shutil.copytree(build.HEADERS.parent, folder / "mltcp", ignore=ignored)
+    (folder / "pyproject.toml").touch()  # a checkout: its objects are beside their sources
     name, before, after = request.param
-    header = tmp_path / "mltcp" / "ebpf" / name
+    header = folder / "mltcp" / "ebpf" / name
     text = header.read_text()
     assert before in text
     header.write_text(text.replace(before, after, 1))
-    return tmp_path
+    return folder
 
 
 def by(version, controls, act, *arguments):

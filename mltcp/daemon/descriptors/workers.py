@@ -1,4 +1,7 @@
-"""The daemon's side of the processes that receive descriptors: one for each user who passes any."""
+"""The daemon's side of the processes that receive descriptors: one for each user who passes any.
+
+There are so many in all. One that has nothing to do ends after `IDLE_S`, or when another user needs one.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,17 @@ import logging
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from mltcp.core.errors import MltcpError
+from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.core.user_lines import of_user
 from mltcp.daemon.descriptors.worker import MOST_BYTES
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow, RefusedFlow
+from mltcp.daemon.jobs.limits import Limits
 from mltcp.daemon.jobs.peer import Peer
 from mltcp.pacing.sock_diag import FlowKey
 
@@ -24,6 +30,12 @@ _log = logging.getLogger("mltcp.daemon")
 LONGEST_S = 2.0
 """How long a request waits for the process; longer only if its descriptors block."""
 
+IDLE_S = 10.0
+"""How long a process without work stays."""
+
+MOST_OF_USER = 2
+"""Processes of a user, of which all but one are ending. One that is blocked does not end."""
+
 _LONGEST_END_S = 1.0
 _MODULE = "mltcp.daemon.descriptors.worker"
 _NO_MAP = -1
@@ -31,6 +43,10 @@ _NO_MAP = -1
 
 class BlockedError(MltcpError):
     """A descriptor that the user has passed blocks the process that looks at it."""
+
+
+class NoWorkerError(NotAvailableError):
+    """There is no process for the descriptors of a user, which are still on their connection."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +75,7 @@ class PassedFlows:
         Raises:
             BlockedError: one blocks.
         """
+        self.worker.held.discard(self.task)
         reply = await self.worker.ask(
             {"task": self.task, "do": "set", "settings": [vars(each) for each in settings]}
         )
@@ -70,9 +87,11 @@ class DescriptorWorkers:
 
     Args:
         tags_map: the descriptor of the map of sockets' jobs of the loaded controls, if there are any.
+        most: processes in all, those that are blocked included.
     """
 
-    def __init__(self, tags_map: int | None = None) -> None:
+    def __init__(self, tags_map: int | None = None, most: int = Limits().workers) -> None:
+        self._most = most
         self._tags_map = _NO_MAP if tags_map is None else tags_map
         self._workers: dict[int, _Worker] = {}
         self._ended: list[_Worker] = []
@@ -82,10 +101,12 @@ class DescriptorWorkers:
 
         Raises:
             BlockedError: one of these, or of earlier ones of this user, blocks.
+            NoWorkerError: there are as many processes as there may be.
         """
         worker = self._worker(peer)
         task = worker.next_task()
         reply = await worker.ask({"task": task, "do": "look"}, connection)
+        worker.held.add(task)
         found = tuple(FoundFlow(**{**each, "key": _key(each["key"])}) for each in reply["found"])
         refused = tuple(RefusedFlow(**each) for each in reply["refused"])
         return PassedFlows(worker, task, found, refused, reply["truncated"])
@@ -95,7 +116,10 @@ class DescriptorWorkers:
 
         What they carry is closed by whoever closes the connection last: the process, which is told to after the daemon.
         """
-        worker = self._worker(peer)
+        try:
+            worker = self._worker(peer)
+        except NoWorkerError:
+            return False
         if not worker.tell({"do": "keep"}, connection):
             return False
         connection.close()
@@ -109,7 +133,23 @@ class DescriptorWorkers:
         if worker is not None:
             worker.close()
             self._ended.append(worker)
+        self._forget_ended()
+
+    def end_idle(self) -> None:
+        """End the processes that have had nothing to do for a while; to be called about once a second."""
+        latest_s = time.monotonic() - IDLE_S
+        for uid, worker in list(self._workers.items()):
+            if worker.is_idle and worker.used_s < latest_s:
+                self.end(uid)
+        self._forget_ended()
+
+    def _forget_ended(self) -> None:
         self._ended = [each for each in self._ended if not each.is_gone()]
+
+    @property
+    def count(self) -> int:
+        """The number of processes, those that are ending included."""
+        return len(self._workers) + len(self._ended)
 
     def close(self) -> None:
         """End all processes. One that is blocked ends when it is not any more."""
@@ -120,14 +160,41 @@ class DescriptorWorkers:
 
     def _worker(self, peer: Peer) -> _Worker:
         worker = self._workers.get(peer.uid)
-        if worker is None or worker.has_ended:
-            worker = self._workers[peer.uid] = _Worker(peer.user, self._tags_map)
+        if worker is not None and worker.has_ended:
+            self.end(peer.uid)
+            worker = None
+        if worker is None:
+            self._make_space(peer)
+            worker = self._workers[peer.uid] = _Worker(peer, self._tags_map)
         return worker
+
+    def _make_space(self, peer: Peer) -> None:
+        """Make space for a process of a user, by the end of one that has been idle for the longest.
+
+        Raises:
+            NoWorkerError: there is none.
+        """
+        self._forget_ended()
+        if sum(each.uid == peer.uid for each in self._ended) >= MOST_OF_USER:
+            raise NoWorkerError(f"descriptors: those that {peer.user} has passed before still block")
+        most = peer.part_of(self._most, self.count)
+        if self.count < most:
+            return
+        idle = [each for each in self._workers.values() if each.is_idle]
+        if not idle or self.count >= 2 * most:
+            raise NoWorkerError(
+                f"descriptors: {most} processes already take those of users, the limit (limits.workers)"
+            )
+        self.end(min(idle, key=lambda each: each.used_s).uid)
 
 
 class _Worker:
-    def __init__(self, user: str, tags_map: int) -> None:
-        self._user = user
+    def __init__(self, peer: Peer, tags_map: int) -> None:
+        self.uid = peer.uid
+        self.used_s = time.monotonic()
+        self.held: set[int] = set()
+        """The tasks whose descriptors are open there."""
+        self._user = peer.user
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
         self._last_task = 0
@@ -142,6 +209,11 @@ class _Worker:
             self._process = subprocess.Popen(command, pass_fds=passed, stdin=subprocess.DEVNULL)
         self._socket = ours
         self._loop.add_reader(ours.fileno(), self._receive)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has nothing to do, and holds no descriptors."""
+        return not (self._waiting or self.held or self._blocked)
 
     def next_task(self) -> int:
         self._last_task += 1
@@ -162,7 +234,9 @@ class _Worker:
             if not answer.done():
                 self._blocked = True
                 _log.warning(
-                    "descriptors of %s block: no further ones are taken as long as they do", self._user
+                    "descriptors of %s block: no further ones are taken as long as they do",
+                    self._user,
+                    extra=of_user(self._user),
                 )
                 raise self._error()
             found: dict[str, Any] = json.loads(answer.result())
@@ -172,6 +246,7 @@ class _Worker:
 
     def tell(self, message: Mapping[str, Any], connection: socket.socket | None = None) -> bool:
         """Send a message, with a connection; False if there is no space for it."""
+        self.used_s = time.monotonic()
         descriptors = [] if connection is None else [connection.fileno()]
         try:
             socket.send_fds(self._socket, [json.dumps(message).encode()], descriptors)
@@ -205,7 +280,9 @@ class _Worker:
         except OSError:
             packet = b""
         if not packet:
-            _log.warning("the process that takes descriptors of %s has ended", self._user)
+            _log.warning(
+                "the process that takes descriptors of %s has ended", self._user, extra=of_user(self._user)
+            )
             self.close()
             return
         self._blocked = False

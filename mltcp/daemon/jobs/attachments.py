@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from mltcp.core.errors import NotAvailableError
+from mltcp.core.user_lines import of_user
 from mltcp.daemon.client.protocol import DeniedError
 from mltcp.daemon.jobs.job import Job
 from mltcp.daemon.jobs.limits import Limits
@@ -33,6 +35,16 @@ from mltcp.ebpf.libbpf import BpfError
 _log = logging.getLogger("mltcp.daemon")
 
 
+MOST_ATTACHED = 1024
+"""Attached processes of all users; each takes two of the daemon's descriptors."""
+
+
+def most_attached() -> int:
+    """How many processes of all users may be attached, by the number of descriptors that the daemon may have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_ATTACHED if hard == resource.RLIM_INFINITY else min(MOST_ATTACHED, hard // 16)
+
+
 @dataclass(frozen=True)
 class _Attachment:
     job: Job
@@ -50,6 +62,7 @@ class Attachments:
 
     def __init__(self, controls: Controls, most_per_user: int = Limits().attached) -> None:
         self._most_per_user = most_per_user
+        self._most = most_attached()
         self._controls = controls
         self._held: dict[Member, _Attachment] = {}
         self._leftover = remove_left_cgroups()
@@ -63,6 +76,9 @@ class Attachments:
                 reached the limit.
         """
         peer = connection.peer
+        part = peer.part_of(self._most, len(self._held))
+        if len(self._held) >= part:
+            raise NotAvailableError(f"{part} processes of all users are already attached, the limit")
         held_by_user = sum(each.peer.uid == peer.uid for each in self._held)
         if held_by_user >= self._most_per_user and not peer.is_root:
             raise NotAvailableError(
@@ -87,7 +103,9 @@ class Attachments:
                 raise NotAvailableError(f"process {peer.pid} cannot be attached: {error}") from None
             undone_on_failure.pop_all()
         self._held[connection] = _Attachment(job, path, program)
-        _log.info("%s: new connections of %s are its flows, in cgroup %s", job, peer, path)
+        _log.info(
+            "%s: new connections of %s are its flows, in cgroup %s", job, peer, path, extra=of_user(peer.user)
+        )
 
     def leave(self, connection: Member) -> None:
         """End the attachment of a closed connection. Processes that outlive it go on in the cgroup above."""

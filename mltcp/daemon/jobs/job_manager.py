@@ -9,6 +9,7 @@ from typing import Any
 
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
+from mltcp.core.user_lines import of_user
 from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.job import NO_CONTROL, Job, Mechanism
 from mltcp.daemon.jobs.job_table import JobTable
@@ -92,10 +93,15 @@ class JobManager:
             job.mechanism.add_job(job)
         except MltcpError as error:
             self.refused += 1
-            _log.warning("%s is refused: %s", job, error)
+            _log.warning("%s is refused: %s", job, error, extra=of_user(job.user))
             raise
         self.jobs.add(job)
-        _log.info("%s begins, %s, because a process has registered it", job, job.mechanism.describe(job))
+        _log.info(
+            "%s begins, %s, because a process has registered it",
+            job,
+            job.mechanism.describe(job),
+            extra=of_user(job.user),
+        )
 
     def end(self, job: Job, why: str) -> None:
         """End a job; its processes, if any are left, run on without the daemon."""
@@ -103,7 +109,7 @@ class JobManager:
         self.cgroups.end(job)
         job.mechanism.remove_job(job)
         self.jobs.remove(job)
-        _log.info("%s ends after %d iterations: %s", job, job.times.count, why)
+        _log.info("%s ends after %d iterations: %s", job, job.times.count, why, extra=of_user(job.user))
 
     def release(self, cgroup: RegisteredCgroup, why: str) -> None:
         """End the registration of a cgroup, and the job if that was its last member."""

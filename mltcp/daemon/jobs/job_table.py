@@ -18,6 +18,9 @@ LAST_NUMBER = 0x3FFF
 It is a part of its packets' marks, too, in which Kubernetes uses the next two bits to translate and to drop packets.
 """
 
+MOST_JOBS = 4096
+"""Jobs of all users, as many as have entries in the kernel."""
+
 CLASS_STEP = 16
 """Numbers that are classes are multiples of this: the lower four bits of a packet's priority are the same for all jobs.
 
@@ -108,7 +111,7 @@ class JobTable:
             NotAvailableError: the user, or the host, has as many jobs as it can have.
             MltcpError: the sockets of this host cannot be listed.
         """
-        if not self._may_have_another(peer) or len(self._by_number) + len(self._used) >= len(self._numbers):
+        if not self._may_have_another(peer) or self._taken >= self._part_of(peer):
             self._find_carried()
         if not self._may_have_another(peer):
             held, left = self._held(peer)
@@ -116,18 +119,25 @@ class JobTable:
             raise NotAvailableError(
                 f"{peer.user} already has {held} jobs{also} on this host, the limit (limits.jobs)"
             )
+        part = self._part_of(peer)
+        if self._taken >= part:
+            also = "; ended ones count while connections of theirs are open" if self._used else ""
+            raise NotAvailableError(f"this host already has {part} jobs, the limit{also}")
         # Not the lowest: packets of the flows of a class's last job may still arrive after the class was removed.
         for _ in self._numbers:
             number = self._numbers[self._next]
             self._next = (self._next + 1) % len(self._numbers)
             if number not in self._by_number and number not in self._used:
                 return number
-        raise NotAvailableError(
-            f"this host already has {len(self._numbers)} jobs, the limit; ended ones count while connections of theirs "
-            "are open"
-            if self._used
-            else f"this host already has {len(self._numbers)} jobs, the limit"
-        )
+        raise NotAvailableError(f"this host already has {len(self._numbers)} jobs, the limit")
+
+    @property
+    def _taken(self) -> int:
+        """How many numbers are a job's, or are carried."""
+        return len(self._by_number) + len(self._used)
+
+    def _part_of(self, peer: Peer) -> int:
+        return peer.part_of(min(MOST_JOBS, len(self._numbers)), self._taken)
 
     def _held(self, peer: Peer) -> tuple[int, int]:
         """The number of jobs that a user has, and of ended ones whose numbers may still be carried."""

@@ -24,6 +24,7 @@ class Limits:
         attached: processes that are put into their job's cgroup, at a time.
         connections: to the daemon's socket; None: half of all that it can have.
         seconds: of the daemon's processor time, in each second. Later requests wait.
+        workers: processes that take descriptors, of all users; each has one at a time.
     """
 
     factor: float = 2.0
@@ -32,6 +33,7 @@ class Limits:
     attached: int = 64
     connections: int | None = None
     seconds: float = 0.2
+    workers: int = 16
 
     def check_function(self, peer: Peer, function: Aggressiveness, default: Aggressiveness) -> None:
         """Check an F that a user has chosen; the daemon's default is everybody's.

@@ -6,6 +6,8 @@ import logging
 import time
 from collections import deque
 
+from mltcp.core.accounts import account_name
+from mltcp.core.user_lines import of_user
 from mltcp.daemon.client.status import EVERYBODY, OutsideChange
 
 _log = logging.getLogger("mltcp.daemon")
@@ -27,7 +29,8 @@ class OutsideChanges:
 
     def notice(self, what: str, uid: int = EVERYBODY) -> None:
         """Log a change, and keep it for the status of the user whom it concerns."""
-        _log.warning("%s", what)
+        extra = {} if uid == EVERYBODY else of_user(account_name(uid) or str(uid))
+        _log.warning("%s", what, extra=extra)
         self.count += 1
         self._last.append(OutsideChange(time.time(), what, uid))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -184,11 +184,13 @@ class Pacer:
         """Give a job another F."""
         self._controller.change(number, aggressiveness)
 
-    def marked(self) -> list[tuple[FlowKey, int]]:
-        """The connections of this host that carry a job's mark, each with the job's number."""
-        if not self.mark:
-            return []
-        return [(flow, mark & ~MARK_MASK) for flow, mark in self._sock_diag.marked(self.mark, MARK_MASK)]
+    def marked(self) -> Iterator[list[tuple[FlowKey, FlowOptions]]]:
+        """The connections of this host that carry a job's mark, a few hundred at a time; none without marks."""
+        return self._sock_diag.marked(self.mark, MARK_MASK) if self.mark else iter(())
+
+    def number_of(self, mark: int) -> int:
+        """The number of the job whose mark this is."""
+        return mark & ~MARK_MASK
 
     def flow_options(self, flows: Sequence[FlowKey]) -> list[FlowOptions | None]:
         """The options of each connection; None for one that is closed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+from mltcp.core.user_lines import of_user
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
 from mltcp.daemon.jobs.job import NO_CONTROL, ControlState, FinishedIteration, Job
 from mltcp.daemon.mechanisms.flow_counters import FlowCounters
@@ -52,6 +53,7 @@ class SocketMechanism:
                 "%s: %s:%d is not counted, because it is in another network namespace",
                 job,
                 *flow.key.remote,
+                extra=of_user(job.user),
             )
 
     def socket_settings(self, job: Job) -> SocketSettings:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Mapping
 
 from mltcp.core.errors import UsageError
+from mltcp.core.user_lines import of_user
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
-from mltcp.daemon.jobs.job import NO_CONTROL, ControlState, FinishedIteration, Job
+from mltcp.daemon.jobs.job import NO_CONTROL, PAUSE_FLOWS, ControlState, FinishedIteration, Job
 from mltcp.daemon.jobs.outside_changes import OutsideChanges
-from mltcp.daemon.mechanisms.flow_settings_watch import CONTROL, PACKET_MARK, FlowSettingsWatch, being_set
+from mltcp.daemon.mechanisms.flow_settings_watch import (
+    CONTROL,
+    PACKET_MARK,
+    FlowSettingsWatch,
+    Settings,
+    being_set,
+)
 from mltcp.daemon.mechanisms.pacer import Pacer
 from mltcp.ebpf.congestion_controls import available
 from mltcp.ebpf.jobs import SocketSettings
+from mltcp.pacing.sock_diag import FlowKey, FlowOptions
 from mltcp.pacing.tc.qdiscs import HANDLE
 
 _log = logging.getLogger("mltcp.daemon")
@@ -93,31 +102,62 @@ class TcMechanism:
             records.clear()
         return finished
 
-    def maintain(self) -> None:
+    def maintain(self) -> Iterator[None]:
         """Adopt connections that carry a job's mark but were not passed, and notice what others have changed."""
-        for flow, number in self._pacer.marked():
-            job = self._jobs.get(number)
-            if job is not None and flow not in job.flows:
-                job.flows[flow] = None
-                self._pacer.add_flow(number, flow)
-                _log.info("%s: adopts %s:%d, because it carries the job's mark", job, *flow.remote)
-        for job in self._jobs.values():
-            if not being_set(self._jobs.values(), job):
-                self._notice_settings(job)
+        seen: dict[int, FlowOptions] = {}
+        for part in self._pacer.marked():
+            for flow, options in part:
+                job = self._jobs.get(self._pacer.number_of(options.mark))
+                if job is not None and flow not in job.flows:
+                    self._adopt(job, flow)
+                seen[flow.cookie] = options
+            yield
+        for job in list(self._jobs.values()):
+            yield from self._notice_settings(job, seen)
         self._pacer.check()
 
-    def _notice_settings(self, job: Job) -> None:
+    def _adopt(self, job: Job, flow: FlowKey) -> None:
+        job.flows[flow] = None
+        self._pacer.add_flow(job.number, flow)
+        _log.info(
+            "%s: adopts %s:%d, because it carries the job's mark",
+            job,
+            *flow.remote,
+            extra=of_user(job.user),
+        )
+
+    def _notice_settings(self, job: Job, seen: Mapping[int, FlowOptions]) -> Iterator[None]:
+        """Notice the flows whose settings are not those that they were last seen with.
+
+        What was `seen` may be older than the settings that the job has given them since: what differs is read again.
+        """
         flows = list(job.flows)
         self._watch.keep(job, {flow.cookie for flow in flows})
-        for flow, options in zip(flows, self._pacer.flow_options(flows), strict=True):
-            if options is None:
-                continue
-            wanted, now = {}, {}
-            if self._pacer.mark:
-                wanted[PACKET_MARK], now[PACKET_MARK] = f"{self.mark(job):#x}", f"{options.mark:#x}"
-            if job.control != NO_CONTROL:
-                wanted[CONTROL], now[CONTROL] = job.control, options.control
-            self._watch.see(job, flow.cookie, str(flow), wanted, now)
+        for at in range(0, len(flows), PAUSE_FLOWS):
+            if self._jobs.get(job.number) is not job or being_set(self._jobs.values(), job):
+                return
+            differing = [flow for flow in flows[at : at + PAUSE_FLOWS] if self._differs(job, flow, seen)]
+            for flow, options in zip(differing, self._pacer.flow_options(differing), strict=True):
+                if options is not None:
+                    wanted, now = self._settings(job, options)
+                    self._watch.see(job, flow.cookie, str(flow), wanted, now)
+            yield
+
+    def _differs(self, job: Job, flow: FlowKey, seen: Mapping[int, FlowOptions]) -> bool:
+        options = seen.get(flow.cookie)
+        if options is None:
+            return True
+        wanted, now = self._settings(job, options)
+        return now != self._watch.changed(job).get(flow.cookie, wanted)
+
+    def _settings(self, job: Job, options: FlowOptions) -> tuple[Settings, Settings]:
+        """The settings that a flow of the job should have, and those that it has."""
+        wanted, now = {}, {}
+        if self._pacer.mark:
+            wanted[PACKET_MARK], now[PACKET_MARK] = f"{self.mark(job):#x}", f"{options.mark:#x}"
+        if job.control != NO_CONTROL:
+            wanted[CONTROL], now[CONTROL] = job.control, options.control
+        return wanted, now
 
     def update_counters(self, job: Job) -> None:
         """Take the sums of the control loop."""

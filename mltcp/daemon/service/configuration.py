@@ -378,4 +378,5 @@ _LIMITS: dict[str, tuple[str, Check]] = {
     "attached": ("attached", _whole(0, LAST_NUMBER)),
     "connections": ("connections", _whole(1, 65536)),
     "seconds": ("seconds", _between(0.001, 1)),
+    "workers": ("workers", _whole(2, 4096)),
 }

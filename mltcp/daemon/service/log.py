@@ -1,4 +1,4 @@
-"""The daemon's log: one line for each action, with names of users escaped."""
+"""The daemon's log: one line for each action, with names of users escaped; a user can cause so many lines only."""
 
 from __future__ import annotations
 
@@ -7,8 +7,17 @@ import os
 from typing import TextIO
 
 from mltcp.core.one_line import one_line
+from mltcp.core.user_lines import UserLines
 
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+
+
+_LINES = UserLines()
+
+
+def tell_left_out(at_once: bool = False) -> None:
+    """Log how many lines of users were left out; to be called about once a second, and at the end."""
+    _LINES.tell(logging.getLogger("mltcp.daemon"), at_once)
 
 
 def configure(stream: TextIO) -> None:
@@ -17,6 +26,7 @@ def configure(stream: TextIO) -> None:
     handler.setFormatter(_OneLine(for_journal=_is_journal(stream)))
     logger = logging.getLogger("mltcp.daemon")
     logger.handlers[:] = [handler]
+    logger.filters[:] = [_LINES]
     logger.setLevel(logging.INFO)
     logger.propagate = False
 

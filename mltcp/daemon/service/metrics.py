@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import errno
 import socket
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError, shown
 from mltcp.daemon.client.status import DaemonStatus, InterfaceStatus, JobStatus
+from mltcp.daemon.service.scrape_server import ScrapeServer
 
 try:
-    from prometheus_client import CollectorRegistry, make_wsgi_app
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 except ImportError:
     raise NotAvailableError(
         "metrics need the package prometheus_client: pip install 'mltcp[daemon]'"
     ) from None
-
-MOST_SCRAPERS = 4
-SILENCE_S = 5.0
-"""How long a scraper may say nothing."""
-
-_POLL_S = 0.5
 
 JOB_LABELS = ("job", "instance", "user", "how")
 INTERFACE_LABELS = ("interface",)
@@ -104,63 +95,7 @@ DAEMON_METRICS = (
 )
 
 
-class _Handler(WSGIRequestHandler):
-    """Answers one scraper; one that says nothing for a while is hung up on."""
-
-    timeout = SILENCE_S
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Scrapes are not logged."""
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    """Serves a few scrapers at a time; others wait in the kernel's queue, and take no thread or descriptor here."""
-
-    daemon_threads = True
-    request_queue_size = MOST_SCRAPERS
-
-    def __init__(self, address: tuple[str, int], family: socket.AddressFamily) -> None:
-        self.address_family = family
-        self._free = threading.BoundedSemaphore(MOST_SCRAPERS)
-        super().__init__(address, _Handler)
-
-    def get_request(self) -> tuple[Any, Any]:
-        """Accept a connection, when there is a thread for it."""
-        if not self._free.acquire(timeout=_POLL_S):
-            raise OSError(errno.EAGAIN, "all scrapers are served")
-        try:
-            return super().get_request()
-        except OSError:
-            self._free.release()
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve one connection, on a thread."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A scraper that goes away is no error."""
-
-
-class MetricsServer:
-    """Serves the metrics until it is closed."""
-
-    def __init__(self, server: _Server) -> None:
-        self._server = server
-        self._thread = threading.Thread(target=server.serve_forever, name="mltcp-metrics", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-def serve(address: str, snapshot: Snapshot) -> MetricsServer:
+def serve(address: str, snapshot: Snapshot) -> ScrapeServer:
     """Serve metrics at HOST:PORT on a thread, which calls `snapshot` for each scrape.
 
     Raises:
@@ -175,11 +110,16 @@ def serve(address: str, snapshot: Snapshot) -> MetricsServer:
     try:
         found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
         family, _, _, _, where = found[0]
-        server = _Server((str(where[0]), int(where[1])), family)
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(where)
+            return ScrapeServer(listener, lambda: generate_latest(registry), CONTENT_TYPE_LATEST)
+        except OSError:
+            listener.close()
+            raise
     except (OSError, socket.gaierror) as error:
         raise MltcpError(f"metrics cannot be served at {address}: {error.strerror or error}") from None
-    server.set_app(make_wsgi_app(registry))
-    return MetricsServer(server)
 
 
 class _Collector:

@@ -10,6 +10,7 @@ from typing import Any
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.errors import MltcpError, UsageError, shown
+from mltcp.core.user_lines import of_user
 from mltcp.daemon.client.protocol import DeniedError, Fields
 from mltcp.daemon.descriptors.workers import PassedFlows
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow, RefusedFlow
@@ -194,7 +195,14 @@ class RequestHandler:
     def _change(self, connection: Connection, fields: Fields) -> Iterable[Reply]:
         job = self._manager.jobs.owned(fields.whole("number", 0, 1 << 31), connection.peer)
         self._manager.change(job, self._function(connection.peer, fields, job.aggressiveness))
-        _log.info("%s: F is %s now, asked for by %s", job, _law_text(job.aggressiveness), connection.peer)
+        peer = connection.peer
+        _log.info(
+            "%s: F is %s now, asked for by %s",
+            job,
+            _law_text(job.aggressiveness),
+            peer,
+            extra=of_user(peer.user),
+        )
         return [{}]
 
     def _stop(self, connection: Connection, fields: Fields) -> Iterable[Reply]:
@@ -232,8 +240,14 @@ class RequestHandler:
         for position in wanted.keys() - {each.position for each in refused}:
             self._add_flow(job, *wanted[position])
         if refused:
+            peer = connection.peer
             _log.warning(
-                "%s: %d descriptors of %s refused: %s", job, len(refused), connection.peer, refused[0].why
+                "%s: %d descriptors of %s refused: %s",
+                job,
+                len(refused),
+                peer,
+                refused[0].why,
+                extra=of_user(peer.user),
             )
         refused.sort(key=lambda each: each.position)
         return [{"accepted": passed.count - len(refused), "refused": [asdict(each) for each in refused]}]

@@ -24,7 +24,10 @@ from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
+from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
+from mltcp.core.trusted_directory import make_trusted_directory
+from mltcp.core.user_lines import of_user
 from mltcp.daemon.client.protocol import (
     MOST_BYTES,
     MOST_DESCRIPTORS,
@@ -34,7 +37,8 @@ from mltcp.daemon.client.protocol import (
     encode,
     error_reply,
 )
-from mltcp.daemon.descriptors.workers import DescriptorWorkers, PassedFlows
+from mltcp.daemon.descriptors.workers import DescriptorWorkers, NoWorkerError, PassedFlows
+from mltcp.daemon.jobs.attachments import most_attached
 from mltcp.daemon.jobs.limits import Limits
 from mltcp.daemon.jobs.peer import Peer
 from mltcp.daemon.service.user_share import UserShare, metered
@@ -196,9 +200,11 @@ class DaemonServer:
         self._connections: set[Connection] = set()
         self._connected: Counter[int] = Counter()
         self._shares: dict[int, UserShare[Connection]] = {}
+        self._nameless: UserShare[Connection] = UserShare(2 * limits.seconds)
         self._told_s = -inf
-        self._most = _raise_descriptor_limit() - RESERVED_DESCRIPTORS
+        self._most = _raise_descriptor_limit() - RESERVED_DESCRIPTORS - 2 * most_attached()
         self._listener: socket.socket | None = None
+        self._inode = 0
         self.loop: asyncio.AbstractEventLoop
 
     @property
@@ -210,12 +216,15 @@ class DaemonServer:
         """Start to listen; the socket of an earlier daemon is replaced.
 
         Raises:
+            UnsafeDirectoryError: another account controls the directory of the socket.
+            MltcpError: another process listens there.
             NotAvailableError: the socket cannot be created.
         """
         self.loop = loop
+        make_trusted_directory(self.path.parent, 0o755)
+        Address(path=self.path).check_free()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             self.path.unlink(missing_ok=True)
             former = os.umask(0o117)
             try:
@@ -224,6 +233,7 @@ class DaemonServer:
                 os.umask(former)
             self._open_to_group()
             listener.listen(BACKLOG)
+            self._inode = self.path.stat().st_ino
         except OSError as error:
             listener.close()
             raise NotAvailableError(f"cannot listen at {self.path}: {error.strerror or error}") from None
@@ -247,7 +257,10 @@ class DaemonServer:
             self.loop.remove_reader(self._listener.fileno())
             self._listener.close()
             self._listener = None
-            self.path.unlink(missing_ok=True)
+            # Another process may have put its own in the place of this one.
+            with suppress(FileNotFoundError):
+                if self.path.stat().st_ino == self._inode:
+                    self.path.unlink()
         self._workers.close()
 
     def subscribers(self) -> list[Connection]:
@@ -275,7 +288,12 @@ class DaemonServer:
         connection = Connection(self, accepted)
         limit = self._limit_reached(connection.peer)
         if limit:
-            _log.warning("refused a connection of %s: %s", connection.peer, limit)
+            _log.warning(
+                "refused a connection of %s: %s",
+                connection.peer,
+                limit,
+                extra=of_user(connection.peer.user),
+            )
             with suppress(OSError):
                 accepted.send(encode(error_reply(NotAvailableError(limit))))
             self._close(connection)
@@ -285,8 +303,10 @@ class DaemonServer:
         self.loop.add_reader(connection.fileno(), connection.receive)
 
     def _limit_reached(self, peer: Peer) -> str | None:
-        if len(self._connections) + len(self._unclosed) >= self._most:
-            return f"the daemon already has {self._most} connections, the limit"
+        in_all = len(self._connections) + len(self._unclosed)
+        part = peer.part_of(self._most, in_all)
+        if in_all >= part:
+            return f"the daemon already has {part} connections, the limit of all"
         most = min(self._limits.connections or self._most, self._most // 2)
         held = self._connected[peer.uid] + sum(each.peer.uid == peer.uid for each in self._unclosed)
         if not peer.is_root and held >= most:
@@ -310,7 +330,8 @@ class DaemonServer:
         if connection not in self._connections:
             return
         if why:
-            _log.warning("dropped the connection of %s: %s", connection.peer, why)
+            peer = connection.peer
+            _log.warning("dropped the connection of %s: %s", peer, why, extra=of_user(peer.user))
         self._connections.discard(connection)
         self._connected[connection.peer.uid] -= 1
         self.loop.remove_reader(connection.fileno())
@@ -351,12 +372,16 @@ class DaemonServer:
 
     async def _handle_passed(self, connection: Connection, packet: bytes, flags: int) -> None:
         asked: dict[str, int] = {}
+        left = False
         try:
             replies = await self._replies_to_passed(connection, packet, flags, asked)
         except Exception as error:
             replies = _failed(error, asked, connection)
+            left = isinstance(error, NoWorkerError)
         for reply in replies:
             connection.send(reply)
+        if left:
+            self.drop(connection, "its descriptors cannot be taken")
         connection.busy = False
         self._let_next_pass(self._share(connection))
         self._listen_to(connection)
@@ -384,7 +409,9 @@ class DaemonServer:
         peer = connection.peer
         share = self._shares.get(peer.uid)
         if share is None:
-            share = self._shares[peer.uid] = UserShare(None if peer.is_root else self._limits.seconds)
+            seconds = None if peer.is_root else self._limits.seconds
+            of_all = self._nameless if peer.is_nameless else None
+            share = self._shares[peer.uid] = UserShare(seconds, of_all=of_all)
         return share
 
     def _charge(self, connection: Connection, used_s: float) -> None:
@@ -440,6 +467,7 @@ class DaemonServer:
         now_s = self.loop.time()
         self._shares = {uid: share for uid, share in self._shares.items() if not share.is_idle(now_s)}
         self._unclosed = [each for each in self._unclosed if not each.close(self._workers)]
+        self._workers.end_idle()
         self.loop.call_later(1.0, self._next_second)
 
 
@@ -464,7 +492,8 @@ def _accepted(replies: Iterable[Reply], asked: Mapping[str, int]) -> list[Reply]
 def _failed(error: Exception, asked: Mapping[str, int], connection: Connection) -> list[Reply]:
     if not isinstance(error, MltcpError):
         # A bug here must not end the daemon, on which all jobs of the host depend.
-        _log.error("a request of %s failed", connection.peer, exc_info=error)
+        peer = connection.peer
+        _log.error("a request of %s failed", peer, exc_info=error, extra=of_user(peer.user))
         error = MltcpError(f"the daemon failed: {error!r}")
     return [{**asked, **error_reply(error)}]
 

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.core.signals import ENDING_SIGNALS, stop_signals
 from mltcp.daemon.descriptors.workers import DescriptorWorkers
@@ -33,6 +34,7 @@ from mltcp.daemon.mechanisms.socket import SocketMechanism
 from mltcp.daemon.mechanisms.tc import TcMechanism
 from mltcp.daemon.service import privileges
 from mltcp.daemon.service.configuration import Configuration
+from mltcp.daemon.service.log import tell_left_out
 from mltcp.daemon.service.requests import RequestHandler, send_event
 from mltcp.daemon.service.server import DaemonServer
 from mltcp.daemon.service.status_builder import StatusBuilder
@@ -61,7 +63,7 @@ def serve(configuration: Configuration) -> None:
     Raises:
         NotAvailableError: not root, or the host lacks something.
         UsageError: two names are of the same interface.
-        MltcpError: another daemon runs.
+        MltcpError: another daemon runs, or listens at the socket; nothing has been changed then.
     """
     require_root("mltcp daemon")
     if os.geteuid() != 0:
@@ -71,6 +73,7 @@ def serve(configuration: Configuration) -> None:
     with stop_signals(stop.request, signals=ENDING_SIGNALS), ExitStack() as stack:
         stack.callback(release)
         journal = stack.enter_context(Journal.locked(configuration.journal))
+        Address(path=configuration.socket).check_free()
         stack.callback(_restore, journal)
         _restore_leftovers(journal, configuration)
         daemon = _Daemon(configuration, journal)
@@ -155,7 +158,8 @@ class _Daemon:
             changes,
         )
         handler = self._handler = RequestHandler(self._manager, self._status)
-        workers = DescriptorWorkers(None if job_map is None else job_map.tags_descriptor)
+        tags = None if job_map is None else job_map.tags_descriptor
+        workers = DescriptorWorkers(tags, configuration.limits.workers)
         self._server = DaemonServer(
             configuration.socket, configuration.group, handler, workers, configuration.limits
         )
@@ -279,9 +283,11 @@ class _Daemon:
     def _count(self) -> Iterator[None]:
         yield from self._manager.count()
         self._status.all()
+        tell_left_out()
 
     def close(self) -> None:
         """Close everything except the changes that the journal undoes."""
+        tell_left_out(at_once=True)
         # Before the connections, whose end would tell that the attached processes have left their jobs.
         self._manager.attachments.close()
         self._manager.cgroups.close()

@@ -29,12 +29,14 @@ class UserShare(Generic[Waiting]):
         waiting: connections on which a request waits for the user's time, first in first out.
         to_pass: connections on which descriptors wait for those of another connection of the user.
         passing: whether descriptors of the user are being looked at.
+        of_all: what all uids without an account have together, if this is one of them.
     """
 
     per_s: float | None
     waiting: deque[Waiting] = field(default_factory=deque)
     to_pass: deque[Waiting] = field(default_factory=deque)
     passing: bool = False
+    of_all: UserShare[Waiting] | None = None
     _used_s: float = 0.0
     _since_s: float = 0.0
 
@@ -43,12 +45,15 @@ class UserShare(Generic[Waiting]):
         if self.per_s is not None:
             self._used_s = min(self._left_s(now_s) + used_s, self.per_s * FORGOTTEN_S)
             self._since_s = now_s
+        if self.of_all is not None:
+            self.of_all.charge(used_s, now_s)
 
     def wait_s(self, now_s: float) -> float:
         """How long the next request has to wait; 0: not at all."""
         if self.per_s is None:
             return 0.0
-        return max(0.0, self._left_s(now_s) / self.per_s - BURST_S)
+        of_all_s = 0.0 if self.of_all is None else self.of_all.wait_s(now_s)
+        return max(of_all_s, self._left_s(now_s) / self.per_s - BURST_S)
 
     def is_idle(self, now_s: float) -> bool:
         """Whether there is nothing to remember."""

@@ -45,7 +45,8 @@ class Running:
         )
         self.status = StatusBuilder(self.manager.jobs, None, "", 0.01, (), lambda: self.server.connections)
         handler = RequestHandler(self.manager, self.status)
-        self.server = DaemonServer(path, "there-is-no-such-group", handler, DescriptorWorkers(), limits)
+        workers = self.workers = DescriptorWorkers(most=limits.workers)
+        self.server = DaemonServer(path, "there-is-no-such-group", handler, workers, limits)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
 

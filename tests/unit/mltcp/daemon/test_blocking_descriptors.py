@@ -6,12 +6,14 @@ import socket
 import struct
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.client.client import Client, Registration
+from mltcp.daemon.descriptors.workers import MOST_OF_USER
+from mltcp.daemon.jobs.limits import Limits
 from mltcp.pacing.tcp_info import descriptors
 from tests.eventually import eventually
 from tests.unit.mltcp.daemon.serving import NOBODY, serving
@@ -190,3 +192,63 @@ def test_the_daemon_itself_has_no_more_descriptors_afterwards(server):
             assert client.add_flows([good.fileno()] * 3) == ()
     eventually(lambda: _user_has_no_connection(server))
     assert len(descriptors()) <= before
+
+
+def test_a_user_who_comes_again_and_again_with_descriptors_that_block_has_few_processes(server):
+    with ExitStack() as stack:
+        for _ in range(4):
+            ours, _ = stack.enter_context(connection())
+            fill(ours)
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER)
+            peer = pass_without_waiting(server, ours.fileno())
+            os.close(ours.detach())
+            peer.close()
+            eventually(lambda: server.call(lambda: server.server.connections) == 0)
+            assert server.call(lambda: server.workers.count) <= 1 + MOST_OF_USER
+
+
+def test_accounts_without_a_name_have_few_processes_and_others_are_served(public_directory, monkeypatch):
+    monkeypatch.setattr("mltcp.daemon.descriptors.workers.IDLE_S", 0.0)
+    with (
+        serving(public_directory, Limits(workers=4)) as server,
+        connection() as (good, _),
+        ExitStack() as stack,
+    ):
+        for uid in (*range(300_001, 300_006), NOBODY, 0):
+            os.seteuid(uid)
+            try:
+                client = stack.enter_context(Client(server.path, timeout_s=60))
+            finally:
+                os.seteuid(0)
+            client.register(Registration("job"))
+            assert client.add_flows([good.fileno()]) == ()
+            assert server.call(lambda: server.workers.count) <= 8
+        assert server.call(lambda: server.server.connections) == 7
+        eventually(lambda: server.call(lambda: server.workers.count) == 0)
+
+
+def test_where_all_processes_are_busy_accounts_without_a_name_are_refused_before_others(public_directory):
+    with (
+        serving(public_directory, Limits(workers=4)) as server,
+        connection() as (good, _),
+        ExitStack() as stack,
+    ):
+
+        def user(uid):
+            os.seteuid(uid)
+            try:
+                client = stack.enter_context(Client(server.path, timeout_s=60))
+            finally:
+                os.seteuid(0)
+            client.register(Registration("job"))
+            return client
+
+        for uid in (300_001, 300_002):
+            user(uid).add_flows([good.fileno()])
+        server.call(
+            lambda: [each.held.add(0) for each in server.workers._workers.values()]
+        )  # as if they were busy
+        with pytest.raises(MltcpError, match=r"2 processes already take those of users.*limits\.workers"):
+            user(300_003).add_flows([good.fileno()])
+        assert user(NOBODY).add_flows([good.fileno()]) == ()
+        assert user(0).add_flows([good.fileno()]) == ()

@@ -1,16 +1,23 @@
 """The limits of users other than root: what they may choose, how much they may have, and how long others wait."""
 
+import io
+import logging
 import os
+import re
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import pytest
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import MltcpError, UsageError
 from mltcp.daemon.client.client import Client, Registration
+from mltcp.daemon.jobs import job_table
 from mltcp.daemon.jobs.limits import Limits
 from mltcp.daemon.jobs.peer import Peer
+from mltcp.daemon.service import log
+from mltcp.daemon.service.user_share import UserShare
 from tests.unit.mltcp.daemon.serving import NOBODY, serving
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed")
@@ -157,3 +164,79 @@ def test_a_flow_that_is_passed_again_takes_no_space(public_directory, monkeypatc
             ),
         )
         assert len(told) == 1
+
+
+NAMELESS = 300_001
+
+
+@pytest.mark.parametrize(
+    ("uid", "part"), [(NAMELESS, 8), (NOBODY, 14), (0, 16)], ids=["without a name", "an account", "root"]
+)
+def test_a_part_of_what_all_have_is_kept_for_accounts_with_a_name_and_for_root(uid, part):
+    peer = Peer(1, uid, uid)
+    assert peer.part_of(16, 0) == 16
+    assert peer.part_of(16, 8) == part
+    assert peer.part_of(16, 16) == part
+
+
+@ROOT
+def test_a_user_with_many_uids_leaves_space_for_others(public_directory, monkeypatch):
+    monkeypatch.setattr(job_table, "MOST_JOBS", 8)
+    with serving(public_directory) as server, ExitStack() as stack:
+
+        def user(uid):
+            os.seteuid(uid)
+            try:
+                return stack.enter_context(Client(server.path, timeout_s=60))
+            finally:
+                os.seteuid(0)
+
+        for uid in range(NAMELESS, NAMELESS + 4):
+            user(uid).register(Registration("job"))
+        with pytest.raises(MltcpError, match="this host already has 4 jobs, the limit"):
+            user(NAMELESS + 5).register(Registration("job"))
+        user(NOBODY).register(Registration("job"))
+        server.server._most = 16  # connections, of which there are 6
+        for uid in range(NAMELESS + 6, NAMELESS + 8):
+            user(uid).status()
+        with pytest.raises(MltcpError, match="the daemon already has 8 connections, the limit of all"):
+            user(NAMELESS + 9).status()
+        user(NOBODY).status()
+
+
+def test_uids_without_an_account_have_so_much_time_together():
+    together = UserShare(0.4)
+    shares = [UserShare(0.2, of_all=together) for _ in range(10)]
+    for share in shares:
+        share.charge(0.1, 1.0)
+    assert shares[0].wait_s(1.0) > 0.5
+    assert UserShare(0.2).wait_s(1.0) == 0
+
+
+CAUSES_LINES = """
+for number in range(100):
+    client = Client(path, 60)
+    client.register(Registration(f'job-{number}'))
+    client.close()
+"""
+
+
+@ROOT
+def test_a_user_who_registers_and_leaves_without_end_does_not_fill_the_log(public_directory):
+    stream, logger = io.StringIO(), logging.getLogger("mltcp.daemon")
+    before = logger.handlers[:], logger.filters[:], logger.level, logger.propagate
+    try:
+        log.configure(stream)
+        with serving(public_directory, Limits(seconds=1.0)) as server:
+            as_nobody(server, CAUSES_LINES)
+            with Client(server.path) as root:
+                root.register(Registration("roots"))
+            server.call(lambda: log.tell_left_out(at_once=True))
+    finally:
+        logger.handlers[:], logger.filters[:], logger.level, logger.propagate = before
+    lines = stream.getvalue().splitlines()
+    of_nobody = [line for line in lines if "of nobody)" in line]
+    assert 20 <= len(of_nobody) < 60
+    assert any("(roots of root) begins" in line for line in lines)
+    left_out = re.search(r"(\d+) further lines of user nobody were left out$", stream.getvalue(), re.M)
+    assert 195 <= int(left_out[1]) + len(of_nobody) <= 201

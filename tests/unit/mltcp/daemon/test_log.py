@@ -16,9 +16,9 @@ TELL = logging.getLogger("mltcp.daemon")
 
 @pytest.fixture(autouse=True)
 def as_before():
-    before = TELL.handlers[:], TELL.level, TELL.propagate
+    before = TELL.handlers[:], TELL.level, TELL.propagate, TELL.filters[:]
     yield
-    TELL.handlers[:], TELL.propagate = before[0], before[2]
+    TELL.handlers[:], TELL.propagate, TELL.filters[:] = before[0], before[2], before[3]
     TELL.setLevel(before[1])
 
 

@@ -5,17 +5,18 @@ import re
 import socket
 import threading
 import urllib.request
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mltcp.core.errors import MltcpError, UsageError
+from mltcp.daemon.service import scrape_server
 from mltcp.daemon.service.metrics import (
     DAEMON_METRICS,
     INTERFACE_METRICS,
     JOB_METRICS,
-    MOST_SCRAPERS,
     serve,
 )
 from tests.eventually import eventually
@@ -27,7 +28,7 @@ DOCS = Path(__file__).parents[4] / "docs" / "daemon.md"
 def scraped(told):
     server = serve("127.0.0.1:0", lambda: told)
     try:
-        port = server._server.server_port
+        port = server.port
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
             text = response.read().decode()
     finally:
@@ -76,7 +77,7 @@ def test_what_is_no_address_is_said_in_one_line(address):
 def test_a_port_that_is_taken_is_said_in_one_line():
     server = serve("127.0.0.1:0", status)
     try:
-        address = f"127.0.0.1:{server._server.server_port}"
+        address = f"127.0.0.1:{server.port}"
         with pytest.raises(
             MltcpError, match=f"metrics cannot be served at {address}: Address already in use"
         ):
@@ -90,22 +91,83 @@ def test_the_page_lists_exactly_these_metrics():
     assert listed == {metric.name for metric in (*DAEMON_METRICS, *INTERFACE_METRICS, *JOB_METRICS)}
 
 
-def test_scrapers_that_say_nothing_take_no_more_than_a_few_threads():
-    server = serve("127.0.0.1:0", lambda: status(job()))
-    try:
-        port = server._server.server_port
-        before = threading.active_count()
-        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(MOST_SCRAPERS)]
-        eventually(lambda: threading.active_count() >= before + MOST_SCRAPERS)
-        more = [socket.socket() for _ in range(20)]
-        for each in more:
-            each.setblocking(False)
-            each.connect_ex(("127.0.0.1", port))
-        assert threading.active_count() <= before + MOST_SCRAPERS
-        for each in (*silent, *more):
-            each.close()
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
-            assert b"mltcp_job_ranks" in response.read()
-        assert threading.active_count() <= before + MOST_SCRAPERS
-    finally:
-        server.close()
+@contextmanager
+def scrapes(**limits):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in limits.items():
+            patch.setattr(scrape_server, name, value)
+        server = serve("127.0.0.1:0", lambda: status(job()))
+        try:
+            yield server
+        finally:
+            server.close()
+
+
+def scrape(server):
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=60) as response:
+        assert b"mltcp_job_ranks" in response.read()
+
+
+def connect(server):
+    return socket.create_connection(("127.0.0.1", server.port), timeout=60)
+
+
+def is_over(connection):
+    with suppress(ConnectionResetError):
+        return connection.recv(1) == b""
+    return True
+
+
+def test_scrapers_that_do_not_end_their_requests_delay_nobody_and_take_one_thread():
+    with scrapes(LONGEST_S=600.0) as server, ExitStack() as stack:
+        threads = threading.active_count()
+        slow = [stack.enter_context(connect(server)) for _ in range(3 * scrape_server.MOST_CONNECTIONS)]
+        for each in slow:
+            with suppress(ConnectionError):  # an old one has given way
+                each.send(b"GET /metrics HTTP/1.1\r\nX: ")
+        for _ in range(4):
+            scrape(server)
+        assert threading.active_count() <= threads
+        assert len(server._scrapes) <= scrape_server.MOST_CONNECTIONS
+        assert is_over(slow[0])
+
+
+def test_a_whole_request_has_a_deadline_however_often_a_byte_comes():
+    with scrapes(LONGEST_S=0.3) as server, connect(server) as slow:
+        slow.send(b"GET /metrics HTTP/1.1\r\nX: ")
+
+        def is_hung_up_on():
+            try:
+                slow.send(b"x")
+            except ConnectionError:
+                return True
+            return False
+
+        eventually(is_hung_up_on)
+
+
+def test_a_reply_that_is_not_read_has_the_same_deadline(monkeypatch):
+    with scrapes(LONGEST_S=0.3) as server, connect(server) as slow:
+        monkeypatch.setattr(server, "_make_page", lambda: bytes(64 << 20))
+        slow.send(b"GET /metrics HTTP/1.1\r\n\r\n")
+        eventually(lambda: len(server._scrapes) == 1)
+        eventually(lambda: not server._scrapes)
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "answer"),
+    [
+        (b"GET /metrics HTTP/1.0\r\n\r\n", b"HTTP/1.1 200 OK"),
+        (b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n", b"HTTP/1.1 200 OK"),
+        (b"POST / HTTP/1.1\r\n\r\n", b"HTTP/1.1 405 "),
+        (b"\xff\x00\r\n\r\n", b"HTTP/1.1 405 "),
+        (b"x" * 20000, b""),
+    ],
+)
+def test_other_requests_are_answered_or_hung_up_on(request_bytes, answer):
+    with scrapes() as server:
+        with connect(server) as made, suppress(ConnectionError):
+            made.sendall(request_bytes)
+            received = made.makefile("rb").read()
+            assert received.startswith(answer)
+        scrape(server)

@@ -203,3 +203,53 @@ def test_an_interval_whose_counters_cannot_be_read_counts_with_the_next():
     assert halved.controller.rates() == whole.controller.rates()
     assert whole.controller.jobs[0].law.current_bps < LINE
     assert halved.controller.jobs[0].law.current_bps == whole.controller.jobs[0].law.current_bps
+
+
+# -- many flows ------------------------------------------------------------------------------------------------------
+
+
+def test_of_a_job_with_many_flows_a_part_is_read_at_a_time_and_nothing_is_lost(monkeypatch):
+    monkeypatch.setattr("mltcp.pacing.controller.MOST_READ", 8)
+    loop = Loop(flows=20, total=0)
+    loop.tick(2)  # from then on they count
+    asked = []
+    usual = loop.counters.sample
+    monkeypatch.setattr(loop.counters, "sample", lambda flows: asked.append(len(flows)) or usual(flows))
+    for _ in range(9):
+        for each in loop.flows[0]:
+            loop.counters.grow(each, acked=10, retransmits=1)
+        loop.tick()
+    # The last ones are read in the next rounds.
+    loop.tick(6)
+    assert max(asked) == 8
+    assert loop.job().retransmits == 9 * 20
+    assert loop.job().acked_bytes == 9 * 20 * 10
+
+
+def test_jobs_with_few_flows_are_read_in_every_interval_beside_one_with_many(monkeypatch):
+    monkeypatch.setattr("mltcp.pacing.controller.MOST_READ", 8)
+    loop = Loop(jobs=3, flows=2)
+    many = [flow(1000 + each) for each in range(100)]
+    loop.counters.samples |= dict.fromkeys(many, Sample(0, 0, 0, 0))
+    loop.controller.add_flows(0, many)
+    loop.tick(100)
+    for _ in range(5):
+        loop.counters.grow(loop.flows[1][0], acked=7)
+        loop.tick()
+        assert loop.job(1).read_ns == loop.now_ns
+    assert loop.job(1).acked_bytes == 35
+
+
+def test_flows_that_close_while_others_are_read_are_forgotten(monkeypatch):
+    monkeypatch.setattr("mltcp.pacing.controller.MOST_READ", 8)
+    loop = Loop(flows=20)
+    loop.tick(4)
+    gone = []
+    for each in loop.flows[0]:
+        loop.counters.samples[each] = None
+    for _ in range(8):
+        loop.tick()
+        gone += loop.gone
+    assert sorted(gone, key=str) == sorted(loop.flows[0], key=str)
+    assert not loop.job().flows
+    assert not loop.job().unread

@@ -1,5 +1,6 @@
 """Requests over netlink: lists that changes interrupt, errors at their end, and answers of other requests."""
 
+import contextlib
 import errno
 import os
 import socket
@@ -8,7 +9,7 @@ import struct
 import pytest
 
 from mltcp.core.errors import MltcpError
-from mltcp.pacing import netlink
+from mltcp.pacing import netlink, sock_diag
 from mltcp.pacing.sock_diag import FlowKey, SockDiag
 from mltcp.pacing.tc.messages import TcSocket
 
@@ -175,16 +176,38 @@ def test_the_real_kernel_refuses_one_of_a_batch_and_the_next_one_is_right(diagno
             assert all(diagnosis.sample([good, good]))
 
 
-def test_a_list_of_marked_connections_that_was_interrupted_is_asked_for_again(diagnosis):
+def classified(diagnosis):
+    return diagnosis.classified(0x10000, 0xFFFF0000)
+
+
+def marked(diagnosis):
+    return [each for part in diagnosis.marked(0x10000, 0xFFFF0000) for each in part]
+
+
+@pytest.mark.parametrize("listed", [classified, marked])
+def test_a_list_of_marked_connections_that_was_interrupted_is_asked_for_again(diagnosis, monkeypatch, listed):
+    def answer(*answers):
+        asking(diagnosis, *answers)
+        monkeypatch.setattr(sock_diag, "_open", lambda: contextlib.nullcontext(diagnosis._socket))
+
     empty = lambda ns: [done(ns[0])]  # noqa: E731
-    asking(diagnosis, lambda ns: [done(ns[0], flags=MULTI | INTERRUPTED)], empty, empty)
-    assert diagnosis.marked(0x10000, 0xFFFF0000) == []
-    asking(diagnosis, lambda ns: [done(ns[0], errno.EMSGSIZE)])
+    answer(lambda ns: [done(ns[0], flags=MULTI | INTERRUPTED)], empty, empty)
+    assert listed(diagnosis) == []
+    answer(lambda ns: [done(ns[0], errno.EMSGSIZE)])
     with pytest.raises(MltcpError, match="EMSGSIZE"):
-        diagnosis.marked(0x10000, 0xFFFF0000)
-    # The rest of that list is not of the next one.
-    asking(diagnosis, lambda ns: [done(ns[0] - 1, errno.EPERM), done(ns[0])], empty)
-    assert diagnosis.marked(0x10000, 0xFFFF0000) == []
+        listed(diagnosis)
+    answer(*[lambda ns: [done(ns[0], flags=MULTI | INTERRUPTED)]] * netlink.DUMPS)
+    with pytest.raises(MltcpError, match="expected a whole list"):
+        listed(diagnosis)
+
+
+def test_the_rest_of_a_list_that_failed_is_not_of_the_next_one(diagnosis):
+    asking(
+        diagnosis,
+        lambda ns: [done(ns[0] - 1, errno.EPERM), done(ns[0])],
+        lambda ns: [done(ns[0])],
+    )
+    assert classified(diagnosis) == []
 
 
 def test_acknowledgements_of_rates_that_were_lost_are_not_those_of_the_next_ones(monkeypatch):

@@ -7,7 +7,8 @@ import struct
 
 import pytest
 
-from mltcp.pacing.sock_diag import BATCH, FlowKey, SockDiag
+from mltcp.pacing.sock_diag import BATCH, FlowKey, FlowOptions, SockDiag
+from mltcp.pacing.tcp_info import congestion_control
 
 SO_COOKIE = 57
 
@@ -95,8 +96,18 @@ def test_connections_are_found_by_their_mark(diagnosis, host):
     pairs = [pair(host) for _ in range(3)]
     for number, (client, _) in enumerate(pairs):
         client.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, 0x7A7A0010 + number)
-    found = dict(diagnosis.marked(0x7A7A0000, 0xFFFF0000))
-    assert found == {key(client): 0x7A7A0010 + number for number, (client, _) in enumerate(pairs)}
+    pairs[1][0].setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+    usual = congestion_control(pairs[0][0].fileno())
+    found = {}
+    for part in diagnosis.marked(0x7A7A0000, 0xFFFF0000):
+        found |= part
+        # Other requests are answered meanwhile.
+        assert diagnosis.sample([key(pairs[0][0])]) != [None]
+        assert len(diagnosis.classified(0x7A7A0000, 0xFFFF0000)) == 3
+    assert found == {
+        key(client): FlowOptions("reno" if number == 1 else usual, 0x7A7A0010 + number)
+        for number, (client, _) in enumerate(pairs)
+    }
     for client, accepted in pairs:
         client.close()
         accepted.close()

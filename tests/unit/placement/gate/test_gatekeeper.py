@@ -7,17 +7,29 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mltcp.core.accounts import NAMELESS
 from mltcp.core.errors import UsageError
 from placement.gate import gatekeeper
 from placement.gate.gatekeeper import GRACE_NS, PATIENCE_NS, STALLED_NS, Gatekeeper
 from placement.gate.jobs import GateJob
 from placement.gate.messages import Ask
 from placement.gate.state import GateState, gate_policy
+from placement.gate.turns import GateUser
 from placement.model.contention import Contention
 
 WORLD = 7
 CONTENTION = Contention(Fraction(0), Fraction(1), Fraction(0))
 """AdaDUAL's acceptance is 1/2."""
+
+
+def _user(job):
+    """Jobs are one user's, or that of the user before the underscore."""
+    name = job.rpartition("_")[0]
+    return GateUser(name, name)
+
+
+def _run(job):
+    return (job, "", _user(job).name)
 
 
 class Gate:
@@ -29,7 +41,7 @@ class Gate:
         self.gone = []
         for job, count in ranks.items():
             for rank in range(count):
-                self.keeper.enter((job, ""), rank)
+                self.keeper.enter(_run(job), rank, _user(job))
 
     def _go(self, going):
         self.gone += [(*go.peer, go.key[1]) for go in going]
@@ -37,13 +49,13 @@ class Gate:
 
     def ask(self, job, rank, number=1, nbytes=1000, size=2, iterations=0, group=WORLD):
         ask = Ask(group, number, nbytes, size, iterations)
-        return self._go(self.keeper.ask((job, ""), rank, ask, (job, rank), self.now_ns))
+        return self._go(self.keeper.ask(_run(job), rank, ask, (job, rank), self.now_ns))
 
     def done(self, job, rank, number=1, group=WORLD):
-        return self._go(self.keeper.done((job, ""), rank, (group, number), self.now_ns))
+        return self._go(self.keeper.done(_run(job), rank, (group, number), self.now_ns))
 
     def leave(self, job, rank):
-        return self._go(self.keeper.leave((job, ""), rank, self.now_ns))
+        return self._go(self.keeper.leave(_run(job), rank, self.now_ns))
 
     def expire(self, later_ns):
         self.now_ns += later_ns
@@ -406,7 +418,7 @@ def test_a_stalled_job_that_loses_its_ranks_leaves_nothing_behind():
     gate.leave("a", 0)
     assert gate.ask("b", 0) == {("b", 0)}
     gate.leave("a", 1)
-    assert [run.name for run in gate.keeper.runs] == [("b", "")]
+    assert [run.name for run in gate.keeper.runs] == [_run("b")]
 
 
 def test_a_run_that_stalled_and_ended_starts_afresh():
@@ -417,3 +429,170 @@ def test_a_run_that_stalled_and_ended_starts_afresh():
         gate.done("a", rank)
     assert gate.ask("b", 0) == {("b", 0)}
     assert gate.ask("a", 0, 2) == set()
+
+
+# -- users -----------------------------------------------------------------------------------------------------------
+
+SECOND_NS = 1_000_000_000
+CHEAPEST = {"iterations": 1, "compute_ns": 1}
+
+
+def crowd(count, policy="srsf-1"):
+    """A gate at which all runs of one user ask, and one of another; the user's first one goes."""
+    gate = Gate(policy, b_1=1, **{f"a_{number}": 1 for number in range(count)})
+    for number in range(count):
+        gate.describe(f"a_{number}", **CHEAPEST)
+        gate.ask(f"a_{number}", 0, size=1)
+    assert gate.gone == [("a_0", 0, 1)]
+    return gate
+
+
+def turns(gate, holder, count, held_ns, again=False):
+    """The jobs that go next, each after the one before it has held the links for so long."""
+    order = []
+    for _ in range(count):
+        gate.expire(held_ns)
+        (going,) = gate.done(holder, 0)
+        if again:
+            gate.ask(holder, 0, size=1)
+        holder = going[0]
+        order.append(holder)
+    return order
+
+
+def test_another_users_operation_waits_for_one_turn_whatever_the_policy_says_of_the_others():
+    gate = crowd(60)
+    assert gate.ask("b_1", 0, size=1) == set()
+    assert turns(gate, "a_0", 1, SECOND_NS) == ["b_1"]
+
+
+def test_two_users_have_the_same_number_of_equal_turns_with_one_run_or_with_many():
+    gate = crowd(60)
+    gate.ask("b_1", 0, size=1)
+    order = turns(gate, "a_0", 20, SECOND_NS, again=True)
+    assert order.count("b_1") == 10
+
+
+def test_a_user_with_short_turns_goes_first_each_time():
+    gate = crowd(30)
+    holder = "a_0"
+    for _ in range(10):
+        gate.ask("b_1", 0, size=1)
+        gate.expire(SECOND_NS)
+        assert gate.done(holder, 0) == {("b_1", 0)}
+        gate.ask(holder, 0, size=1)
+        gate.expire(SECOND_NS // 100)
+        ((holder, _),) = gate.done("b_1", 0)
+
+
+def test_runs_that_have_waited_too_long_do_not_go_all_at_once_before_another_user():
+    gate = crowd(200)
+    gate.ask("b_1", 0, size=1)
+    holder = "a_0"
+    for _ in range(160):
+        ((going, _),) = gate.done(holder, 0)
+        if holder == "b_1":
+            assert gate.ask("b_1", 0, size=1) == set()
+        holder = going
+        assert gate.expire(SECOND_NS) == set()
+
+
+def test_small_operations_do_not_overtake_another_users_large_one():
+    gate = Gate("ada-srsf", a_1=1, a_2=1, b_1=1)
+    gate.ask("a_1", 0, nbytes=1000, size=1)
+    assert gate.ask("b_1", 0, nbytes=900, size=1) == set()
+    assert gate.ask("a_2", 0, nbytes=1, size=1) == set()
+    assert gate.done("a_1", 0) == {("b_1", 0), ("a_2", 0)}  # which may join the large one
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_turn_that_others_wait_for_ends_whatever_is_heard_of_it(size):
+    gate = Gate(a_1=2, b_1=1)
+    gate.ask("a_1", 0, 1, size=size)
+    assert gate.ask("b_1", 0, size=1) == set()
+    for number in range(2, 6):
+        gate.ask("a_1", 0, number, size=size)
+        assert gate.expire(SECOND_NS) == set()
+    gate.ask("a_1", 0, 6, size=size)
+    due_ns = gate.keeper.due_ns()
+    assert due_ns == gatekeeper.LONGEST_TURN_NS
+    assert gate.expire(due_ns - gate.now_ns) == {("b_1", 0)}
+    # Nobody waits now; what the first one asks for does not take the turn back.
+    assert gate.keeper.due_ns() is None or size == 1
+    gate.ask("a_1", 0, 7, size=size)
+    gate.done("b_1", 0)
+    assert gate.ask("b_1", 0, 2, size=1) == set() if size == 1 else {("b_1", 0)}
+
+
+def test_a_silent_transfer_is_due_when_it_stalls_not_at_some_later_look():
+    gate = Gate(a=2, b=2)
+    gate.whole("a", nbytes=0)
+    gate.ask("b", 0)
+    assert gate.keeper.due_ns() == STALLED_NS
+    gate.now_ns = STALLED_NS
+    assert gate.expire(0) == {("b", 0)}
+
+
+def test_operations_do_not_prolong_a_transfer_for_which_another_user_waits():
+    gate = Gate(a_1=1, b_1=1)
+    gate.ask("a_1", 0, 1, size=1)
+    assert gate.ask("a_1", 0, 2, size=1) == {("a_1", 0)}
+    gate.ask("b_1", 0, size=1)
+    assert gate.ask("a_1", 0, 3, size=1) == set()
+    gate.done("a_1", 0, 1)
+    assert gate.done("a_1", 0, 2) == {("b_1", 0)}
+    assert gate.done("b_1", 0) == {("a_1", 0)}
+
+
+def test_time_alone_counts_neither_for_nor_against_who_comes_later():
+    gate = crowd(2)
+    for _ in range(100):
+        gate.expire(SECOND_NS)
+        ((going, _),) = gate.done("a_0", 0)
+        gate.done(going, 0)
+        gate.ask("a_0", 0, size=1)
+        gate.ask("a_1", 0, size=1)
+    gate.ask("b_1", 0, size=1)
+    order = turns(gate, "a_0", 8, SECOND_NS, again=True)
+    assert order.count("b_1") == 4
+
+
+def test_uids_that_no_account_has_take_one_turn_together_and_turns_among_themselves():
+    gate = Gate()
+    users = {f"n_{uid}": GateUser(f"uid {uid}", NAMELESS) for uid in range(20)}
+    users["b"] = GateUser("uid 100", "uid 100")
+    for name, user in users.items():
+        gate.keeper.enter((name, "", ""), 0, user)
+
+    def ask(name):
+        ask = Ask(WORLD, 1, 1000, 1, 0)
+        return {peer.peer for peer in gate.keeper.ask((name, "", ""), 0, ask, name, gate.now_ns)}
+
+    for name in users:
+        ask(name)
+    order, holder = [], "n_0"
+    for _ in range(41):
+        gate.now_ns += SECOND_NS
+        (going,) = gate.keeper.done((holder, "", ""), 0, (WORLD, 1), gate.now_ns)
+        ask(holder)
+        holder = going.peer
+        order.append(holder)
+    assert 20 <= order.count("b") <= 21
+    assert len(set(order)) == 21
+
+
+def test_a_user_has_so_many_runs_and_users_without_a_name_so_many_of_all(monkeypatch):
+    monkeypatch.setattr(gatekeeper, "MOST_RUNS_OF_USER", 3)
+    monkeypatch.setattr(gatekeeper, "MOST_RUNS", 8)
+    gate = Gate(a_1=1, a_2=1, a_3=1)
+    gate.keeper.enter(_run("a_1"), 1, _user("a_1"))
+    with pytest.raises(UsageError, match="at most 3 of a, got one more"):
+        gate.keeper.enter(_run("a_4"), 0, _user("a_4"))
+    for uid in range(3):
+        gate.keeper.enter(("n", "", str(uid)), 0, GateUser(str(uid), NAMELESS))
+    with pytest.raises(UsageError, match="at most 6 of all users"):
+        gate.keeper.enter(("n", "", "4"), 0, GateUser("4", NAMELESS))
+    gate.keeper.enter(_run("b_1"), 0, _user("b_1"))
+    gate.leave("a_1", 0)
+    gate.leave("a_1", 1)
+    gate.keeper.enter(_run("a_4"), 0, _user("a_4"))

@@ -9,6 +9,8 @@ import stat
 import struct
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -19,7 +21,8 @@ from collectives.gate import channel as gate_channel
 from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.trusted_directory import UnsafeDirectoryError
-from placement.gate import messages
+from placement.gate import gatekeeper, messages
+from placement.gate import server as gate_server
 from placement.gate.jobs import GateJob, job_document, job_from, links_from, load_links
 from placement.gate.server import GateConfiguration, GateServer
 from tests.eventually import eventually
@@ -473,3 +476,117 @@ def test_a_hundred_ranks_of_ten_jobs_are_all_let_through_one_job_at_a_time(serve
         for rank in ranks:
             rank.done()
     assert jobs[9][9].status()["operations"]["waited"] == 9
+
+
+# -- users -----------------------------------------------------------------------------------------------------------
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs other users")
+ALICE, BOB = 1, 2
+
+
+@contextlib.contextmanager
+def user(uid):
+    """Connect as another user: a peer is whose effective uid connects."""
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def open_address():
+    with tempfile.TemporaryDirectory(prefix="mltcp-test-") as directory:
+        os.chmod(directory, 0o755)
+        yield Address(path=Path(directory) / "gate.sock")
+
+
+@needs_root
+def test_many_runs_of_one_user_are_one_turn_for_another_user(open_address):
+    with serving(open_address, open_to_all=True):
+        with user(ALICE):
+            many = [Rank(open_address, f"a{number}") for number in range(60)]
+        with user(BOB):
+            one = Rank(open_address, "b")
+        for rank in many:
+            rank.ask()
+            if rank is many[0]:
+                rank.may_go()
+            rank.status()  # it has been asked by then
+        one.ask()
+        one.status()
+        many[0].done()
+        one.may_go()
+        one.done()
+        many[1].may_go()
+
+
+@needs_root
+def test_a_user_cannot_act_as_a_rank_of_another_users_run(open_address):
+    with serving(open_address, open_to_all=True) as server:
+        with user(ALICE):
+            own, waiting = Rank(open_address, "a"), Rank(open_address, "other")
+        own.ask()
+        own.may_go()
+        waiting.ask()
+        waiting.status()
+        with user(BOB):
+            stranger = Rank(open_address, "a")
+        stranger.done()
+        assert [each["sending"] for each in stranger.status()["jobs"]] == [1, 0, 0]
+        assert len(server._keeper.runs) == 3
+
+
+@needs_root
+def test_more_runs_and_connections_than_a_user_may_have_are_refused_and_others_are_served(
+    open_address, monkeypatch, caplog
+):
+    monkeypatch.setattr(gatekeeper, "MOST_RUNS_OF_USER", 2)
+    with serving(open_address, open_to_all=True) as server:
+        server._most = 8
+        with user(ALICE):
+            held = [Rank(open_address, f"a{number}") for number in range(2)]
+            third = Rank(open_address)
+            third.send_json(messages.HELLO, version=1, job="a2", instance="run", rank=0)
+            assert third.refused() == "runs: expected at most 2 of uid 1, got one more"
+            held += [Rank(open_address, "a0", rank) for rank in (1, 2)]
+            assert Rank(open_address).take() == (None, b"")
+        with user(BOB):
+            held.append(Rank(open_address, "b"))
+    assert "uid 1 already has 4 connections, the limit" in caplog.text
+
+
+def test_a_peer_that_does_not_introduce_itself_is_disconnected_also_if_it_asks_for_the_status(
+    address, monkeypatch
+):
+    monkeypatch.setattr(gate_server, "INTRODUCTION_S", 0.0)
+    monkeypatch.setattr(gate_server, "HEARTBEAT_S", 0.1)
+    with serving(address):
+        rank, silent = Rank(address, "a"), Rank(address)
+        curious = Rank(address)
+        curious.send(messages.STATUS)
+        assert silent.refused().startswith("HELLO: expected within")
+        curious.expect(messages.WELCOME)
+        assert curious.refused().startswith("HELLO: expected within")
+        rank.ask()
+        rank.may_go()
+
+
+def test_a_frozen_job_holds_the_gate_until_its_limit_and_not_until_a_heartbeat(address, monkeypatch):
+    monkeypatch.setattr(gatekeeper, "STALLED_NS", 300_000_000)
+    monkeypatch.setattr(gate_server, "HEARTBEAT_S", 1000.0)
+    with serving(address):
+        frozen, other = Rank(address, "a"), Rank(address, "b")
+        frozen.ask()
+        frozen.may_go()
+        other.ask()
+        other.may_go()
+
+
+def test_lines_that_a_user_causes_are_limited_and_counted(address, caplog):
+    with serving(address):
+        for _ in range(100):
+            rank = Rank(address)
+            rank.send(99)
+            rank.refused()
+    assert caplog.text.count("dropped the connection") < 60
