@@ -1,4 +1,4 @@
-"""Reads what ``scontrol`` reports of nodes and switches, and ``topology.conf``, which has the same form."""
+"""Reads what ``scontrol`` reports of nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from mltcp.core.errors import NotAvailableError, UsageError, shown
 from placement.slurm.commands import slurm
-from placement.slurm.host_lists import expand
 
 _SOCKETS = re.compile(r"\([^)]*\)")
 _FIELD = re.compile(r"(\w+)=(\S*)")
@@ -25,15 +24,6 @@ class SlurmNode:
     state: str
     reason: str = ""
     address: str = ""
-
-
-@dataclass(frozen=True)
-class SlurmSwitch:
-    """A switch with what is right below it: nodes, or switches."""
-
-    name: str
-    nodes: tuple[str, ...] = ()
-    switches: tuple[str, ...] = ()
 
 
 def scontrol(*arguments: str) -> str:
@@ -82,28 +72,6 @@ def _gpus(gres: str) -> int:
     """The number of GPUs in ``gpu:a100:4(S:0-1),shard:8``."""
     counts = [each.split(":") for each in _SOCKETS.sub("", gres).split(",")]
     return sum(int(parts[-1]) if parts[-1].isdecimal() else 1 for parts in counts if parts[0] == "gpu")
-
-
-def switches_in(report: str, source: str) -> tuple[SlurmSwitch, ...]:
-    """The switches in a ``topology.conf``, or in the output of ``scontrol show topology``; empty without a topology.
-
-    Raises:
-        UsageError: it is malformed.
-    """
-    found: list[SlurmSwitch] = []
-    for number, line in _lines(report.replace("\\\n", " ")):
-        fields = {name.lower(): value for name, value in _FIELD.findall(line)}
-        if not fields and "topology" in line.lower():
-            return ()
-        if "switchname" not in fields or not ("nodes" in fields or "switches" in fields):
-            raise UsageError(
-                f"{source}: line {number}: expected SwitchName= and Nodes= or Switches=, got {shown(line)}"
-            )
-        below = expand(fields.get("switches", ""))
-        # Above other switches, scontrol lists all nodes further down too.
-        nodes = () if below else expand(fields["nodes"])
-        found += [SlurmSwitch(name, nodes, below) for name in expand(fields["switchname"])]
-    return tuple(found)
 
 
 def _lines(report: str) -> Iterator[tuple[int, str]]:
