@@ -88,6 +88,7 @@ class SlurmEngine:
         }
         self._slots = HostSlots({each.name: each.gpus or each.cpus for each in self.nodes.values()})
         self._logs, self._options, self._python = logs.absolute(), tuple(options), python
+        self._reservation = any(each.partition("=")[0] == "--reservation" for each in options)
         self._user = getpass.getuser()
         self._users_jobs = UsersJobs(self.nodes) if users_jobs else None
         # Not of the service's process, so that the next one recognizes its jobs.
@@ -263,7 +264,7 @@ class SlurmEngine:
     def _look_at_nodes(self) -> None:
         out: dict[str, str] = {}
         for node in nodes_in(scontrol("--oneliner", "show", "nodes"), "scontrol"):
-            event = event_of_node(node)
+            event = event_of_node(node, reservation=self._reservation)
             if isinstance(event, HostOut):
                 out[event.host] = event.why
             before = None if self._out is None else self._out.get(node.name, "")
