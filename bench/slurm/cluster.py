@@ -303,8 +303,8 @@ class SlurmCluster:
         return subprocess.run(command, env=self.environment, capture_output=True, check=False).returncode == 0
 
     def _all_nodes_idle(self) -> bool:
-        states = self.command("sinfo", "--noheader", "--Node", "--format=%t").split()
-        return len(states) == len(self._nodes) and all(each == "idle" for each in states)
+        lines = self.command("sinfo", "--noheader", "--Node", "--format=%N %t").splitlines()
+        return {tuple(each.split()) for each in lines} == {(name, "idle") for name in self._nodes}
 
     def _await(self, condition: Callable[[], bool], daemon: str) -> None:
         end_s = time.monotonic() + _LONGEST_START_S
