@@ -21,7 +21,7 @@ from typing import TypeVar
 from bench.slurm.cluster import SlurmCluster
 from mltcp.core.errors import MltcpError
 from placement.client.client import Client, ServiceError
-from placement.engines.slurm.submission import name_in_slurm
+from placement.engines.slurm.submission import mark_of, name_in_slurm
 from placement.service.protocol import placement_pb2 as pb
 
 T = TypeVar("T")
@@ -117,6 +117,11 @@ class _Trial:
     @property
     def address(self) -> str:
         return f"unix:{self.place}/service"
+
+    @property
+    def mark(self) -> str:
+        """What the service's names in Slurm have in common."""
+        return mark_of(self.place / "jobs")
 
 
 def run_trial(plan: TrialPlan, remaining: Callable[[int], None]) -> TrialResult:
@@ -290,7 +295,7 @@ def _accounting_breaches(trial: _Trial, jobs: Mapping[str, int]) -> Iterator[str
     A slurmctld that was killed may have told of a job's start, and not of its end or of its other number: then of no
     job more than one run to the end.
     """
-    names = {name_in_slurm(job_id): job_id for job_id in jobs}
+    names = {name_in_slurm(job_id, trial.mark): job_id for job_id in jobs}
     found: dict[str, list[str]] = defaultdict(list)
     exact = not trial.kills["slurmctld"]
 
@@ -331,6 +336,6 @@ def _handover_ms(trial: _Trial, statuses: Mapping[str, pb.JobStatus]) -> tuple[f
     times = [
         (through[name] - status.placed_ns) / 1e6
         for status in statuses.values()
-        if (name := name_in_slurm(status.id)) in through and status.placed_ns
+        if (name := name_in_slurm(status.id, trial.mark)) in through and status.placed_ns
     ]
     return (statistics.median(times), max(times)) if times else (float("nan"), float("nan"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from mltcp.core.errors import UsageError
 from placement.slurm.host_lists import shorten
-from placement.slurm.reports import SlurmNode, nodes_in, scontrol
+from placement.slurm.reports import SlurmNode, nodes_here, scontrol
 from placement.slurm.topology_files import ALL_NODES, SlurmSwitch, switches_in
 
 ONE_SWITCH = "switch"
@@ -57,14 +57,14 @@ def cluster_document(
 def cluster_here(
     nic_bps: int, uplink_bps: int | None = None, assumed: Callable[[str], None] = _log.warning
 ) -> dict[str, Any]:
-    """The document of the Slurm that scontrol finds here; see :func:`cluster_document`.
+    """The document of the Slurm that is found here; see :func:`cluster_document`.
 
     Raises:
         MltcpError: scontrol fails, or is not there.
         UsageError: Slurm's topology is no tree.
     """
     return cluster_document(
-        nodes_in(scontrol("--oneliner", "show", "nodes"), "scontrol show nodes"),
+        nodes_here().nodes,
         switches_in(scontrol("show", "topology"), "scontrol show topology"),
         nic_bps,
         uplink_bps,

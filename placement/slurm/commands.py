@@ -40,14 +40,16 @@ class SlurmUnreachableError(SlurmError):
 
 
 def slurm(
-    command: Sequence[str], *, text: str | None = None, environment: Mapping[str, str] | None = None
+    command: Sequence[str], *, text: str | None = None, variables: Mapping[str, str] | None = None
 ) -> str:
-    """Run a command of Slurm; returns its standard output.
+    """Run a command of Slurm in a plain environment; returns its standard output.
+
+    What an operator has set for himself, such as SQUEUE_PARTITION or SLURM_TIME_FORMAT, would change the answers.
 
     Args:
         command: a program with its arguments.
         text: its standard input.
-        environment: its environment; None: that of this process.
+        variables: what it gets besides :func:`plain_environment`.
 
     Raises:
         NotAvailableError: it is not installed.
@@ -60,11 +62,11 @@ def slurm(
             list(command),
             input=text,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             errors="replace",
             timeout=LONGEST_S,
             check=False,
-            env=environment,
+            env={**plain_environment(), **(variables or {})},
             stdin=None if text is not None else subprocess.DEVNULL,
         )
     except FileNotFoundError:

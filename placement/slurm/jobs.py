@@ -1,18 +1,22 @@
-"""Reads Slurm's jobs: ``squeue``, ``scontrol show job``, and ``sacct`` for those that slurmctld has forgotten.
+"""Reads Slurm's jobs: ``squeue``, and ``sacct`` for those that slurmctld has forgotten.
 
-Their oldest documented formats are read, which all versions print; ``--json`` differs from version to version.
+Names, comments and paths are texts of users: they are compared, shown, and never read as anything else.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from mltcp.core.errors import NotAvailableError
 from placement.slurm.commands import SlurmError, SlurmUnreachableError, slurm
+from placement.slurm.host_lists import expand
+from placement.slurm.rows import Rows, jobs, value
 
 PLACE_ME = "mltcp"
-"""The AdminComment by which job_submit.lua marks jobs that are to be placed."""
+"""The AdminComment by which job_submit.lua marks jobs that are to be placed; users cannot write it."""
 
 HELD = frozenset({"JobHeldAdmin", "JobHeldUser"})
 """Slurm's reasons of jobs that wait to be released."""
@@ -28,32 +32,19 @@ ENDED = frozenset(
 WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
 """The states of a job that has no processes yet."""
 
-_FIELD = re.compile(r"(?:^|\s)([A-Za-z:]+)=(\S*)")
-_TRES_GPUS = re.compile(r"gres[:/]gpu(?::[A-Za-z][^:=,]*)?(?:[:=](\d+))?(?:,|$)")
-_INDICES = re.compile(r"Nodes=(\S+).*?GRES=\S*?gpu\S*?\(IDX:([^)]*)\)")
-
-
-@dataclass(frozen=True)
-class SlurmJob:
-    """A job as ``squeue`` lists it; of a heterogeneous job its leader, whose id is that of the whole.
-
-    Attributes:
-        id: Slurm's number.
-        state: such as PENDING, RUNNING, COMPLETED.
-        reason: why it waits or has failed, such as Resources, Priority, NonZeroExitCode; "None" for none.
-        name, comment: as submitted.
-    """
-
-    id: int
-    state: str
-    reason: str
-    name: str
-    comment: str
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended, well or not."""
-        return self.state in ENDED
+_LISTED = (
+    *("JobID", "HetJobOffset", "ArrayTaskID", "State", "UserID", "Reason", "SubmitTime", "exit_code"),
+    *("RestartCnt", "admin_comment", "Name", "Comment"),
+)
+_ASKED_FOR = (
+    *("JobID", "UserID", "UserName", "Reason", "SubmitTime", "EligibleTime", "admin_comment", "NumNodes"),
+    *("MaxNodes", "NumTasks", "tres-per-node", "tres-per-job", "tres-per-task", "tres-per-socket", "Sockets"),
+    *("Partition", "Dependency", "ReqNodes", "Feature", "Reservation", "ArrayTaskID", "HetJobOffset"),
+)
+_EXCLUDED = ("%A", "%x")
+_FORGOTTEN = "invalid job id"
+_GPUS = re.compile(r" Nodes=(\S+) .*?GRES=\S*?gpu\S*?\(IDX:([0-9,-]+)\)")
+_AFTER_GPUS = "\n   MinCPUsNode="
 
 
 @dataclass(frozen=True)
@@ -76,150 +67,297 @@ class SlurmEnd:
 
 
 @dataclass(frozen=True)
+class SlurmJob:
+    """A job as ``squeue`` lists it; of a heterogeneous job its leader, whose id is that of the whole.
+
+    Attributes:
+        id: Slurm's number.
+        state: such as PENDING, RUNNING, COMPLETED.
+        uid: the account whose job it is.
+        reason: why it waits or has failed, such as Resources, Priority, NonZeroExitCode; "None" for none.
+        name, comment: as its user wrote them last.
+        submitted: when, as Slurm prints it; that of a job that was requeued is when that happened.
+        status, signal: of its batch script, once it has ended.
+        restarts: how often Slurm has put it back into its queue after a start, be it one that failed.
+        to_be_placed: whether job_submit.lua has marked it.
+    """
+
+    id: int
+    state: str
+    uid: int
+    reason: str = "None"
+    name: str = ""
+    comment: str = ""
+    submitted: str = ""
+    status: int = 0
+    signal: int = 0
+    restarts: int = 0
+    to_be_placed: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self.state in ENDED
+
+    @property
+    def held(self) -> bool:
+        """Whether it waits to be released."""
+        return self.state == "PENDING" and self.reason in HELD
+
+    @property
+    def end(self) -> SlurmEnd | None:
+        """How it has ended; None: it has not."""
+        return SlurmEnd(self.state, self.status, self.signal, self.reason) if self.over else None
+
+
+@dataclass(frozen=True)
+class SlurmQueue:
+    """The jobs by number that squeue lists, and how many of its records could not be read."""
+
+    jobs: Mapping[int, SlurmJob]
+    unreadable: int = 0
+
+
+@dataclass(frozen=True)
 class HeldSlurmJob:
-    """A job that job_submit.lua has held to be placed.
+    """What a job that is held to be placed asks for, as far as it decides where Slurm would let it run.
+
+    Texts are as Slurm prints them, and empty where it says that there is nothing.
 
     Attributes:
         number: Slurm's.
-        owner: the account of its user.
-        nodes: the smallest number of nodes that it asks for.
-        gpus_per_node: as asked for; 0: not by node.
-        gpus: the total that it asks for.
+        uid, owner: the account of its user, by number and name.
+        reason: why it waits.
+        submitted, begins: when it was submitted, and the first moment it may run.
+        to_be_placed: whether job_submit.lua has marked it.
+        nodes, nodes_most: the smallest and the largest number of nodes; 0 for the largest: there is none.
+        tasks: the number of tasks.
+        per_node, per_job, per_task, per_socket: resources such as ``gres:gpu:a100:2,gres:shard:4``.
+        sockets: of each node, such as ``2``; ``*`` for any.
+        partitions: names, with commas.
+        dependency: of other jobs that must end, start or fail first.
+        required, excluded: lists of nodes, such as ``n[1-2,7]``.
+        features: the constraint.
+        reservation: its name.
+        array: indices of tasks; empty: it is no array.
+        component: the number of a heterogeneous job's component; empty: it is no such job.
     """
 
     number: int
+    uid: int
     owner: str
+    reason: str
+    submitted: str
+    begins: str
+    to_be_placed: bool
     nodes: int
-    gpus_per_node: int
-    gpus: int
+    nodes_most: int
+    tasks: int
+    per_node: str = ""
+    per_job: str = ""
+    per_task: str = ""
+    per_socket: str = ""
+    sockets: str = ""
+    partitions: str = ""
+    dependency: str = ""
+    required: str = ""
+    excluded: str = ""
+    features: str = ""
+    reservation: str = ""
+    array: str = ""
+    component: str = ""
 
 
-def jobs_of_user(user: str | None) -> tuple[SlurmJob, ...]:
-    """The jobs of a user, or of all, that slurmctld knows: those not over, and those that ended a short time ago.
+def jobs_of_user(uid: int | None) -> SlurmQueue:
+    """The jobs of an account, or of all, that slurmctld knows: those not over, and those that ended a short time ago.
+
+    Components of heterogeneous jobs other than the first, and arrays, are left out.
 
     Raises:
         SlurmError: squeue fails.
     """
-    whose = [f"--user={user}"] if user is not None else []
-    return jobs_in(slurm(["squeue", "--noheader", "--states=all", *whose, "--format=%i|%T|%r|%j|%k"]))
+    return queue_in(jobs(_LISTED, *([f"--user={uid}"] if uid is not None else [])))
 
 
-def jobs_in(report: str) -> tuple[SlurmJob, ...]:
-    """The jobs in such an output of squeue; components of heterogeneous jobs other than the first are left out."""
-    found = []
-    for line in report.splitlines():
-        fields = line.strip().split("|", 4)
-        number = fields[0].removesuffix("+0")
-        if len(fields) == 5 and number.isdecimal():
-            found.append(SlurmJob(int(number), *fields[1:]))
-    return tuple(found)
-
-
-def held_job(number: int) -> HeldSlurmJob | None:
-    """A held job as its user asked for it; None: nobody marked it to be placed, or it wants no GPUs.
+def job_numbered(number: int) -> SlurmJob | None:
+    """The job of that number, whoever's it is; None: slurmctld says that it knows none.
 
     Raises:
-        SlurmError: scontrol fails, or there is no such job.
-    """
-    return held_job_in(_shown(number))
-
-
-def held_job_in(report: str) -> HeldSlurmJob | None:
-    """The job in the first line of ``scontrol --oneliner show job``; see :func:`held_job`."""
-    fields = _fields(report)
-    if fields.get("AdminComment") != PLACE_ME:
-        return None
-    nodes = _number(fields.get("NumNodes", "1").partition("-")[0]) or 1
-    per_node, in_all = _gpus(fields.get("TresPerNode", "")), _gpus(fields.get("TresPerJob", ""))
-    gpus = (
-        nodes * per_node
-        or in_all
-        or _gpus(fields.get("TresPerTask", "")) * _number(fields.get("NumTasks", "1"))
-    )
-    owner = fields.get("UserId", "").partition("(")[0]
-    return HeldSlurmJob(int(fields["JobId"]), owner, nodes, per_node, gpus) if gpus else None
-
-
-def _gpus(tres: str) -> int:
-    """The number of GPUs in ``gres:gpu:4``, ``gres:gpu:a100:4``, ``gres/gpu:4`` or ``gres/gpu=4``."""
-    found = _TRES_GPUS.search(tres)
-    return 0 if found is None else int(found[1] or 1)
-
-
-def end_of(job: int, name: str) -> SlurmEnd | None:
-    """How a job has ended; None: it has not, or nothing is known of it any more, or its number is another job's.
-
-    Raises:
-        SlurmUnreachableError: Slurm does not answer.
+        SlurmError: squeue fails, so that nothing is known.
     """
     try:
-        found = end_in(_shown(job), name)
+        found = queue_in(jobs(_LISTED, f"--jobs={number}"))
     except SlurmUnreachableError:
         raise
-    except SlurmError:
-        found = None
-    return found or _accounted_end(job, name)
+    except SlurmError as error:
+        if _FORGOTTEN in str(error).lower():
+            return None
+        raise
+    if number not in found.jobs and found.unreadable:
+        raise SlurmError(f"squeue: expected one job {number}, got {found.unreadable} that cannot be read")
+    return found.jobs.get(number)
 
 
-def end_in(report: str, name: str) -> SlurmEnd | None:
-    """How a job of that name has ended, in the first line of ``scontrol --oneliner show job``; see :func:`end_of`."""
-    fields = _fields(report)
-    if fields.get("JobName") != name or fields.get("JobState") not in ENDED:
-        return None
-    status, _, signal = fields.get("ExitCode", "0:0").partition(":")
-    return SlurmEnd(fields.get("JobState", ""), _number(status), _number(signal), fields.get("Reason", ""))
+def queue_in(rows: Rows) -> SlurmQueue:
+    """The jobs in an answer of squeue. Two of one number are two that cannot be read."""
+    found, unreadable = [], rows.unreadable
+    for row in rows.read:
+        offset, task = value(row[1]), value(row[2])
+        if task or offset not in ("", "0"):
+            continue
+        try:
+            found.append(_listed(row))
+        except ValueError:
+            unreadable += 1
+    times = Counter(each.id for each in found)
+    once = {each.id: each for each in found if times[each.id] == 1}
+    return SlurmQueue(once, unreadable + len(found) - len(once))
 
 
-def _accounted_end(job: int, name: str) -> SlurmEnd | None:
+def _listed(row: tuple[str, ...]) -> SlurmJob:
+    number, _, _, state, uid, reason, submitted, code, restarts, mark, name, comment = row
+    status, signal = _exit(code.strip())
+    return SlurmJob(
+        int(number),
+        state.strip(),
+        int(uid),
+        reason.strip(),
+        name,
+        comment,
+        submitted.strip(),
+        status,
+        signal,
+        int(restarts),
+        mark.strip() == PLACE_ME,
+    )
+
+
+def _exit(code: str) -> tuple[int, int]:
+    """Status and signal in ``3:0``, or in a status of wait(2), which squeue of some versions prints."""
+    status, colon, signal = code.partition(":")
+    return (int(status), int(signal)) if colon else (int(code) >> 8 & 255, int(code) & 127)
+
+
+def held_jobs(numbers: Iterable[int]) -> dict[int, HeldSlurmJob]:
+    """Held jobs as their users ask for them now; those are missing that ended meanwhile or cannot be read.
+
+    Raises:
+        SlurmError: squeue fails.
+    """
+    wanted = f"--jobs={','.join(map(str, numbers))}"
+    try:
+        asked, excluded = jobs(_ASKED_FOR, wanted), jobs(_EXCLUDED, wanted)
+    except SlurmUnreachableError:
+        raise
+    except SlurmError as error:
+        if _FORGOTTEN in str(error).lower():
+            return {}
+        raise
+    return held_in(asked, excluded)
+
+
+def held_in(asked: Rows, excluded: Rows) -> dict[int, HeldSlurmJob]:
+    """The held jobs in two answers of squeue, the second one with the nodes that they exclude."""
+    without = {number.strip(): value(hosts) for number, hosts in excluded.read}
+    found = {}
+    for row in asked.read:
+        try:
+            job = _held(row, without)
+        except (ValueError, KeyError):
+            continue
+        found[job.number] = job
+    return found
+
+
+def _held(row: tuple[str, ...], without: Mapping[str, str]) -> HeldSlurmJob:
+    fields = dict(zip(_ASKED_FOR, map(value, row), strict=True))
+    fewest, _, most = fields["NumNodes"].partition("-")
+    return HeldSlurmJob(
+        number=int(fields["JobID"]),
+        uid=int(fields["UserID"]),
+        owner=fields["UserName"],
+        reason=fields["Reason"],
+        submitted=fields["SubmitTime"],
+        begins=fields["EligibleTime"],
+        to_be_placed=fields["admin_comment"] == PLACE_ME,
+        nodes=int(fewest or 1),
+        nodes_most=int(fields["MaxNodes"] or most or 0),
+        tasks=int(fields["NumTasks"] or 1),
+        per_node=fields["tres-per-node"],
+        per_job=fields["tres-per-job"],
+        per_task=fields["tres-per-task"],
+        per_socket=fields["tres-per-socket"],
+        sockets=fields["Sockets"],
+        partitions=fields["Partition"],
+        dependency=fields["Dependency"],
+        required=fields["ReqNodes"],
+        excluded=without[fields["JobID"]],
+        features=fields["Feature"],
+        reservation=fields["Reservation"],
+        array=fields["ArrayTaskID"],
+        component=fields["HetJobOffset"],
+    )
+
+
+def accounted_end(number: int, uid: int, name: str | None, submitted: str) -> SlurmEnd | None:
+    """How a job has ended, by accounting; None: it has not, or accounting knows none of that number that is this one.
+
+    Args:
+        number: Slurm's number of the job, which may be another one's meanwhile.
+        uid: its account.
+        name: the name that it was submitted with; None: any.
+        submitted: when; the job is that one also under another name, if the moment is the same.
+    """
     options = (
-        "--allocations",
-        "--noheader",
-        "--parsable2",
-        f"--jobs={job}",
-        "--format=State,ExitCode,JobName",
+        *("--allocations", "--noheader", "--parsable2", f"--jobs={number}"),
+        "--format=State,ExitCode,UID,Submit,JobName",
     )
     try:
-        return accounted_end_in(slurm(["sacct", *options]), name)
+        return accounted_end_in(slurm(["sacct", *options]), uid, name, submitted)
     except (SlurmError, NotAvailableError):
         return None  # accounting may be switched off
 
 
-def accounted_end_in(report: str, name: str) -> SlurmEnd | None:
-    """How a job of that name has ended, in the first line of sacct; see :func:`end_of`."""
-    state, code, named = (report.partition("\n")[0] + "||").split("|", 2)
+def accounted_end_in(report: str, uid: int, name: str | None, submitted: str) -> SlurmEnd | None:
+    """How the job has ended that the first record of sacct is about; see :func:`accounted_end`.
+
+    All before the name, which is a text of the user and comes last, is Slurm's.
+    """
+    fields = report.split("|", 4)
+    if len(fields) < 5:
+        return None
+    state, code, whose, when, named = fields
+    is_this = name is None or named.partition("\n")[0] == name or (submitted != "" and when == submitted)
     word, _, cause = state.partition(" ")
-    if named.rstrip("|") != name or word not in ENDED:
+    if whose != str(uid) or not is_this or word not in ENDED:
         return None
     status, _, signal = code.partition(":")
     return SlurmEnd(word, _number(status), _number(signal), cause=cause)
 
 
-def has_been_requeued(job: int) -> bool:
-    """Whether Slurm has put a job back into its queue after a start, be it one that failed.
+def gpu_indices(job: SlurmJob, hosts: Collection[str]) -> str:
+    """The GPUs that Slurm gave a job on these hosts, such as ``n1: 0-1, n3: 2``; empty: none, or it does not say.
 
     Raises:
         SlurmError: scontrol fails.
     """
-    return _number(_fields(_shown(job)).get("Restarts", "0")) > 0
+    return indices_in(slurm(["scontrol", "--details", "show", "job", str(job.id)]), job.name, hosts)
 
 
-def gpu_indices(job: int) -> str:
-    """The GPUs that Slurm gave a job, such as ``n1: 0-1, n3: 2``; empty: none, or it does not say.
+def indices_in(report: str, name: str, hosts: Collection[str]) -> str:
+    """The GPUs in ``scontrol --details show job`` of a job of that name; see :func:`gpu_indices`.
 
-    Raises:
-        SlurmError: scontrol fails.
+    Texts of users are the name, before the GPUs, and what comes behind them.
     """
-    report = slurm(["scontrol", "--details", "show", "job", str(job)])
-    return ", ".join(f"{nodes}: {indices}" for nodes, indices in _INDICES.findall(report))
-
-
-def _shown(job: int) -> str:
-    return slurm(["scontrol", "--oneliner", "show", "job", str(job)])
-
-
-def _fields(shown: str) -> dict[str, str]:
-    """The fields of the first job that `_shown` returned."""
-    return dict(_FIELD.findall(shown.partition("\n")[0]))
+    found = []
+    is_several = " HetJobId=" in report.partition(" JobName=")[0]
+    for component, part in enumerate(report.split("\n\nJobId=") if is_several else [report]):
+        named = f" JobName={name}{f'+{component}' if component else ''}\n"
+        shown = part.partition(named)[2].partition(_AFTER_GPUS)[0]
+        found += [
+            (nodes, indices) for nodes, indices in _GPUS.findall(shown) if set(expand(nodes)) <= set(hosts)
+        ]
+    return ", ".join(f"{nodes}: {indices}" for nodes, indices in found)
 
 
 def _number(text: str) -> int:

@@ -16,7 +16,7 @@ from placement.slurm.cluster import (
     node_lines,
     switches_of,
 )
-from placement.slurm.reports import nodes_in, scontrol
+from placement.slurm.reports import nodes_here, nodes_in
 from placement.slurm.topology_files import switches_in_file, topology_conf, topology_yaml
 
 _EXAMPLES = """\
@@ -88,10 +88,10 @@ def _from_slurm(options: argparse.Namespace) -> dict[str, object]:
     uplink_bps = None if options.uplink is None else parse_rate_bps(options.uplink, field="--uplink")
     if not options.nodes and not options.switches:
         return cluster_here(nic_bps, uplink_bps, _tell)
-    nodes = _text(options.nodes) if options.nodes else scontrol("--oneliner", "show", "nodes")
+    nodes = nodes_in(_text(options.nodes), str(options.nodes)) if options.nodes else nodes_here().nodes
     # A file of nodes may be of another Slurm than the one here.
     return cluster_document(
-        nodes_in(nodes, str(options.nodes or "scontrol show nodes")),
+        nodes,
         switches_in_file(options.switches) if options.switches else (),
         nic_bps,
         uplink_bps,

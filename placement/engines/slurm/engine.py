@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import getpass
-import hashlib
 import logging
-import socket
+import os
+import re
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
+from mltcp.core.errors import MltcpError
 from placement.engines.engine import (
     EngineError,
     EngineEvent,
@@ -28,11 +29,11 @@ from placement.engines.event_queue import EventQueue
 from placement.engines.host_slots import HostSlots
 from placement.engines.slurm.following import FollowedJob, order
 from placement.engines.slurm.states import event_of_node
-from placement.engines.slurm.submission import Submission, name_in_slurm, submission
-from placement.engines.slurm.users_jobs import UsersJobs, release_held
-from placement.slurm.commands import SlurmError, SlurmUnreachableError, plain_environment, slurm
+from placement.engines.slurm.submission import Submission, mark_of, name_in_slurm, submission
+from placement.engines.slurm.users_jobs import UsersJobs
+from placement.slurm.commands import SlurmError, SlurmUnreachableError, slurm
 from placement.slurm.jobs import SlurmJob, jobs_of_user
-from placement.slurm.reports import nodes_in, scontrol
+from placement.slurm.reports import nodes_here
 
 LOOK_S = 1.0
 """How often Slurm is asked about all jobs at once."""
@@ -45,6 +46,9 @@ _STRAY_S = 30.0
 """How long a Slurm job of this engine may be there that the service does not know, before it is cancelled."""
 
 _LONGEST_NAME = 200
+_NUMBER = re.compile(r"(\d{1,10})(?:;\S*)?")
+
+_ALL = ("Slurm's jobs", "Slurm's nodes")
 
 _log = logging.getLogger("mltcp.placement")
 
@@ -55,7 +59,8 @@ class SlurmEngine:
     Which GPUs of a node they are is Slurm's choice; all of a node are alike to policies. Jobs survive the engine and
     its process: the next one finds them by their numbers, and one that was submitted without the number having been
     kept by the comment that names its launch. Nothing runs twice: jobs of one name wait for each other in Slurm, and
-    one that nobody knows is cancelled.
+    one of this service's that nobody knows is cancelled. What cannot be read of one job or node, or fails for it, is
+    told once, and concerns that one alone.
 
     Args:
         logs: the directory for the jobs' directories, on a file system that the nodes share; created if missing.
@@ -83,16 +88,13 @@ class SlurmEngine:
         look_s: float = LOOK_S,
         silence_s: float = SILENCE_S,
     ) -> None:
-        self.nodes = {
-            each.name: each for each in nodes_in(scontrol("--oneliner", "show", "nodes"), "scontrol")
-        }
+        self.nodes = {each.name: each for each in nodes_here().nodes}
         self._slots = HostSlots({each.name: each.gpus or each.cpus for each in self.nodes.values()})
         self._logs, self._options, self._python = logs.absolute(), tuple(options), python
         self._reservation = any(each.partition("=")[0] == "--reservation" for each in options)
-        self._user = getpass.getuser()
+        self._uid = os.getuid()
         self._users_jobs = UsersJobs(self.nodes) if users_jobs else None
-        # Not of the service's process, so that the next one recognizes its jobs.
-        self._mark = hashlib.sha256(f"{socket.gethostname()}:{self._logs}".encode()).hexdigest()[:8]
+        self._mark = mark_of(self._logs)
         self._jobs: dict[str, FollowedJob] = {}
         self._starting: set[str] = set()
         self._out: dict[str, str] | None = None
@@ -101,7 +103,7 @@ class SlurmEngine:
         self._lock = threading.Lock()
         self._look_s, self._silence_s = look_s, silence_s
         self._nodes_at_s = 0.0
-        self._silent = False
+        self._complaints: dict[str, str] = {}
         self._wake, self._closed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="slurm-engine", daemon=True)
         self._thread.start()
@@ -121,7 +123,7 @@ class SlurmEngine:
         directory = None
         try:
             if job.held:
-                known = release_held(job, placement)
+                known = self._released(job, placement)
             else:
                 directory = self._directory_of(job)
                 known = self._submitted(job, placement, directory)
@@ -134,7 +136,9 @@ class SlurmEngine:
             if isinstance(error, SlurmError):
                 raise EngineError(f"job {job.id}: {error}") from None
             raise
-        followed = FollowedJob(job.id, known.id, known.name, known.comment, directory, tuple(placement))
+        followed = FollowedJob(
+            job.id, known.id, known.name, known.comment, directory, tuple(placement), known.uid
+        )
         with self._lock:
             self._starting.discard(job.id)
             self._jobs[job.id] = followed
@@ -192,65 +196,123 @@ class SlurmEngine:
             job,
             placement,
             self.nodes,
+            name=name_in_slurm(job.id, self._mark),
             comment=comment,
             directory=directory,
             python=self._python,
             options=self._options,
         )
-        if job.launch:
-            for each in jobs_of_user(self._user):
-                if each.name == wanted.name and each.comment == comment:
-                    return each
-        return SlurmJob(_submit(wanted), "PENDING", "None", wanted.name, comment)
+        found = self._found(wanted.name, comment) if job.launch else None
+        number = self._submit(wanted, comment) if found is None else found.id
+        return SlurmJob(number, "PENDING", self._uid, name=wanted.name, comment=comment)
+
+    def _released(self, job: EngineJob, placement: Sequence[HostShare]) -> SlurmJob:
+        if self._users_jobs is None:
+            raise SlurmError(f"Slurm job {job.held}: expected --users-jobs with a job that a user submitted")
+        return self._users_jobs.release(job, placement)
+
+    def _found(self, name: str, comment: str) -> SlurmJob | None:
+        """The job of this account by its name, which is of one job, and its comment, which names the launch."""
+        for each in jobs_of_user(self._uid).jobs.values():
+            if (each.uid, each.name, each.comment) == (self._uid, name, comment):
+                return each
+        return None
+
+    def _submit(self, wanted: Submission, comment: str) -> int:
+        """Hand a job to sbatch; returns its number.
+
+        Sites let sbatch print more than that, and fail behind it: then the job is looked for.
+
+        Raises:
+            SlurmUnreachableError: it may have been submitted or not.
+            SlurmError: it was refused.
+        """
+        try:
+            number = number_in(slurm(["sbatch", *wanted.arguments], text=wanted.script))
+        except SlurmUnreachableError:
+            raise
+        except SlurmError:
+            found = self._found(wanted.name, comment)
+            if found is None:
+                raise
+            return found.id
+        if number is not None:
+            return number
+        found = self._found(wanted.name, comment)
+        if found is None:
+            raise SlurmUnreachableError(
+                "sbatch: expected the number of a job, got none, and squeue lists no such job"
+            )
+        return found.id
 
     def _watch(self) -> None:
         while not self._closed.is_set():
             self._wake.clear()
-            # An error here must not end the thread that follows all jobs.
-            try:
+            with self._apart("Slurm's jobs"):
                 self._look()
-            except SlurmError as error:
-                if not self._silent:
-                    _log.warning("Slurm does not answer: %s", error)
-                self._silent = True
-            except Exception:
-                _log.exception("the look at Slurm's jobs failed")
-            else:
-                if self._silent:
-                    _log.info("Slurm answers again")
-                self._silent = False
+            if time.monotonic() >= self._nodes_at_s:
+                with self._apart("Slurm's nodes"):
+                    self._look_at_nodes()
+                    self._nodes_at_s = time.monotonic() + _NODES_S
             self._wake.wait(self._look_s)
+
+    @contextmanager
+    def _apart(self, what: str) -> Iterator[None]:
+        """Keep what fails inside from all that is outside, and say so once until it has succeeded again.
+
+        A slurmctld that does not answer is said of all, and not of each job that it is asked about.
+        """
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, SlurmUnreachableError) and what not in _ALL:
+                raise
+            said = f"{type(error).__name__}: {error}"
+            if self._complaints.get(what) != said:
+                _log.warning("%s: %s", what, error, exc_info=not isinstance(error, MltcpError))
+            self._complaints[what] = said
+        else:
+            if self._complaints.pop(what, None) is not None:
+                _log.info("%s: there is an answer again", what)
 
     def _look(self) -> None:
         with self._lock:
             jobs = list(self._jobs.values())
-            starting = {name_in_slurm(job_id) for job_id in self._starting}
-        listed = {each.id: each for each in jobs_of_user(self._user if self._users_jobs is None else None)}
+            starting = {name_in_slurm(job_id, self._mark) for job_id in self._starting}
+        queue = jobs_of_user(self._uid if self._users_jobs is None else None)
+        with self._apart("squeue"):
+            if queue.unreadable:
+                raise SlurmError(f"{queue.unreadable} jobs cannot be read")
         for job in jobs:
-            end = job.look(listed.get(job.number), self._silence_s, self._events.put)
-            if end is not None:
-                self._ended(job, end)
-        self._cancel_strays(listed, {job.number for job in jobs}, starting)
-        held = None if self._users_jobs is None else self._users_jobs.look(listed)
-        if held is not None:
-            self._events.put(held)
-        if time.monotonic() >= self._nodes_at_s:
-            self._look_at_nodes()
-            self._nodes_at_s = time.monotonic() + _NODES_S
+            with self._apart(f"job {job.job_id}"):
+                end = job.look(queue.jobs.get(job.number), self._silence_s, self._events.put)
+                if end is not None:
+                    self._ended(job, end)
+        self._cancel_strays(queue.jobs, {job.number for job in jobs}, starting)
+        if self._users_jobs is not None:
+            with self._apart("jobs of users that are held"):
+                held = self._users_jobs.look(queue.jobs)
+                if held is not None:
+                    self._events.put(held)
 
     def _ended(self, job: FollowedJob, event: EngineEvent) -> None:
         with self._lock:
             del self._jobs[job.job_id]
+            self._complaints.pop(f"job {job.job_id}", None)
             self._slots.release(job.job_id)
         self._events.put(event)
 
     def _cancel_strays(self, listed: Mapping[int, SlurmJob], known: set[int], starting: set[str]) -> None:
-        """Cancel jobs of this engine that nobody knows: sbatch was accepted, and its answer did not arrive."""
+        """Cancel jobs of this engine that nobody knows: sbatch was accepted, and its answer did not arrive.
+
+        The mark is in everybody's squeue: only jobs of the service's own account are its.
+        """
         now_s = time.monotonic()
         strays = [
             each
             for each in listed.values()
-            if each.comment.startswith(f"mltcp:{self._mark}:")
+            if each.uid == self._uid
+            and each.comment.startswith(f"mltcp:{self._mark}:")
             and not (each.over or each.id in known or each.name in starting)
         ]
         self._stray_since = {each.id: self._stray_since.get(each.id, now_s) for each in strays}
@@ -259,16 +321,21 @@ class SlurmEngine:
                 _log.warning(
                     "Slurm job %d (%s) belongs to no job of the service: cancelled", each.id, each.name
                 )
-                order(["scancel", f"--name={each.name}", str(each.id)])
+                order(["scancel", f"--user={self._uid}", f"--name={each.name}", str(each.id)])
 
     def _look_at_nodes(self) -> None:
+        found = {each.name: each for each in nodes_here().nodes}
         out: dict[str, str] = {}
-        for node in nodes_in(scontrol("--oneliner", "show", "nodes"), "scontrol"):
-            event = event_of_node(node, reservation=self._reservation)
+        for name in self.nodes | found:
+            event = (
+                event_of_node(found[name], reservation=self._reservation)
+                if name in found
+                else HostOut(name, "not listed by Slurm")
+            )
             if isinstance(event, HostOut):
                 out[event.host] = event.why
-            before = None if self._out is None else self._out.get(node.name, "")
-            if before != out.get(node.name, ""):
+            before = None if self._out is None else self._out.get(name, "")
+            if before != out.get(name, ""):
                 self._events.put(event)
         self._out = out
         self._leave_before_start(out)
@@ -283,9 +350,8 @@ class SlurmEngine:
                 job.leave(f"host {host}: {out[host]}")
 
 
-def _submit(wanted: Submission) -> int:
-    printed = slurm(["sbatch", *wanted.arguments], text=wanted.script, environment=plain_environment())
-    number = printed.strip().partition(";")[0]
-    if not number.isdecimal():
-        raise SlurmError(f"sbatch: expected the number of a job, got {printed.strip()[:60]!r}")
-    return int(number)
+def number_in(printed: str) -> int | None:
+    """The number in what ``sbatch --parsable`` printed; None: no line has one, or several have."""
+    lines = [line.strip() for line in printed.splitlines()]
+    numbers = {int(found[1]) for line in lines if (found := _NUMBER.fullmatch(line))}
+    return numbers.pop() if len(numbers) == 1 else None

@@ -23,7 +23,7 @@ from placement.engines.engine import (
 from placement.engines.slurm.records import beats, give_up, given_up, has_unseen_end, note_unseen_end
 from placement.engines.slurm.states import event_of_end, gone, own_end, waiting_text
 from placement.slurm.commands import SlurmError, slurm
-from placement.slurm.jobs import WAITING, SlurmEnd, SlurmJob, end_of, gpu_indices, has_been_requeued
+from placement.slurm.jobs import WAITING, SlurmEnd, SlurmJob, accounted_end, gpu_indices, job_numbered
 
 _ASK_AGAIN_S = 2.0
 _CANCEL_AGAIN_S = 30.0
@@ -40,9 +40,10 @@ class FollowedJob:
 
     Attributes:
         job_id: the service's name of it.
-        number, name, comment: in Slurm; one that forgets jobs gives their numbers out again.
+        number, name, comment: in Slurm, as submitted; one that forgets jobs gives their numbers out again.
         directory: of its logs.
         placement: the slots that it has.
+        uid: the account whose job it is in Slurm; None: the handle of an earlier version does not say.
         kill_at_s: when it is cancelled that is asked to stop now; None: it is not to stop.
     """
 
@@ -52,8 +53,10 @@ class FollowedJob:
     comment: str
     directory: Path | None
     placement: tuple[HostShare, ...] = ()
+    uid: int | None = None
     kill_at_s: float | None = None
     has_started: bool = False
+    _seen: SlurmJob | None = None
     _left: str = ""
     _text: str = ""
     _ask_at_s: float = 0.0
@@ -75,6 +78,7 @@ class FollowedJob:
             reference["comment"],
             None if directory is None else Path(directory),
             tuple(HostShare(host, tuple(slots)) for host, slots in reference["placement"]),
+            reference.get("uid", os.getuid() if directory is not None else None),
         )
 
     @property
@@ -86,12 +90,20 @@ class FollowedJob:
             "comment": self.comment,
             "directory": None if self.directory is None else os.fspath(self.directory),
             "placement": [[share.host, list(share.slots)] for share in self.placement],
+            "uid": self.uid,
         }
         return JobHandle(self.job_id, json.dumps(reference))
 
     def is_this(self, listed: SlurmJob | None) -> bool:
-        """Whether it is what Slurm lists under its number."""
-        return listed is not None and (listed.name, listed.comment) == (self.name, self.comment)
+        """Whether it is what Slurm lists under its number: of its account, and with one of the texts as submitted.
+
+        Either text may have been changed since; a user's own job may have got others, as it likes.
+        """
+        if listed is None or self.uid not in (None, listed.uid):
+            return False
+        if self.directory is None and self.uid is not None:
+            return True
+        return listed.name == self.name or listed.comment == self.comment
 
     def look(
         self, listed: SlurmJob | None, silence_s: float, tell: Callable[[EngineEvent], None]
@@ -102,13 +114,16 @@ class FollowedJob:
             listed: what Slurm lists under its number.
             silence_s: after how long without a sign of life a lost job does not run any more.
             tell: called with further events.
+
+        Raises:
+            SlurmError: it is not listed, and Slurm does not say whether it is there.
         """
-        seen = listed if self.is_this(listed) else None
         if self._lost is not None:
             return self._await_silence(silence_s)
+        seen = listed if self.is_this(listed) else self._asked_for()
         if seen is None or seen.over:
             return self._end(seen)
-        self._missed = 0
+        self._missed, self._seen, self.uid = 0, seen, seen.uid
         if seen.state == "PENDING" and (self.has_started or self._is_requeued(seen)):
             # By Slurm itself, to wait for the same nodes or, where a launch has failed, for an administrator.
             self.leave(f"Slurm job {self.number}: Slurm requeued it")
@@ -125,6 +140,11 @@ class FollowedJob:
             note_unseen_end(self.directory)
             self.cancel()
         return None
+
+    def _asked_for(self) -> SlurmJob | None:
+        """What Slurm says when it is asked for the number alone: not to be listed is not to be gone."""
+        asked = job_numbered(self.number)
+        return asked if self.is_this(asked) else None
 
     def _has_ended_unseen(self) -> bool:
         """Whether the job has noted its own end for `UNSEEN_END_S`, and for that time again at each further call.
@@ -147,12 +167,8 @@ class FollowedJob:
         return own_end(self.directory, len(self.placement), self.kill_at_s is not None)
 
     def _is_requeued(self, seen: SlurmJob) -> bool:
-        """Whether Slurm has begun to run it and put it back; asked when what Slurm says of it has changed."""
-        if self.directory is None or self._text == waiting_text(seen):
-            return False
-        with suppress(SlurmError):
-            return has_been_requeued(self.number)
-        return False
+        """Whether Slurm has begun to run it and put it back."""
+        return self.directory is not None and seen.restarts > 0
 
     def leave(self, why: str) -> None:
         """Take it out of Slurm so that it is started again, elsewhere or here; a user's own is held there again."""
@@ -162,12 +178,17 @@ class FollowedJob:
             self.cancel()
 
     def cancel(self, *options: str) -> None:
-        """Have scancel end it, or do what the options say; by name too, as its number may be another job's now."""
-        name = [] if self.directory is None else [f"--name={self.name}"]
-        order(["scancel", *options, *name, str(self.number)])
+        """Have scancel end it, or do what the options say.
+
+        By account and name too, as its number may be another job's now.
+        """
+        whose = [] if self.uid is None else [f"--user={self.uid}"]
+        if self.directory is not None:
+            whose.append(f"--name={self.name if self._seen is None else self._seen.name}")
+        order(["scancel", *options, *whose, str(self.number)])
 
     def _end(self, seen: SlurmJob | None) -> EngineEvent | None:
-        end = end_of(self.number, self.name)
+        end = self._accounted_end() if seen is None else seen.end
         if self.directory is not None and has_unseen_end(self.directory):
             end = self._own_end() or end
         if end is not None:
@@ -184,6 +205,12 @@ class FollowedJob:
                     return gone(self.job_id, self.number)
                 return self._lose(self._lost_for(f"Slurm job {self.number}: Slurm has forgotten it"))
         return None
+
+    def _accounted_end(self) -> SlurmEnd | None:
+        if self.uid is None:
+            return None
+        name = None if self.directory is None else self.name
+        return accounted_end(self.number, self.uid, name, "" if self._seen is None else self._seen.submitted)
 
     def _left_event(self) -> JobFailed | None:
         """The event of a job that was taken out of Slurm to be started again; None: it was not."""
@@ -228,7 +255,7 @@ class FollowedJob:
         gpus = ""
         if seen.state == "RUNNING":
             with suppress(SlurmError):
-                gpus = gpu_indices(self.number)
+                gpus = gpu_indices(seen, [share.host for share in self.placement])
         self._text = waiting_text(seen, gpus)
         tell(JobSeen(self.job_id, self._text))
 

@@ -6,9 +6,11 @@ Nodes of which the job gets the same number are a component of a heterogeneous j
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
+import socket
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -88,9 +90,17 @@ class Submission:
     script: str
 
 
-def name_in_slurm(job_id: str) -> str:
-    """The name of a job's Slurm jobs, in which no character means anything to squeue."""
-    return f"mltcp.{quote(job_id, safe='')}"[:_LONGEST_NAME]
+def mark_of(logs: Path) -> str:
+    """What the names and comments of a service's Slurm jobs have in common, and those of no other service.
+
+    It is not of the service's process, so that the next one recognizes its jobs.
+    """
+    return hashlib.sha256(f"{socket.gethostname()}:{logs}".encode()).hexdigest()[:8]
+
+
+def name_in_slurm(job_id: str, mark: str) -> str:
+    """The name of a job's Slurm jobs, which wait for each other; no character in it means anything to squeue."""
+    return f"mltcp.{quote(job_id, safe='')}"[:_LONGEST_NAME] + f".{mark}"
 
 
 def submission(
@@ -98,6 +108,7 @@ def submission(
     placement: Sequence[HostShare],
     nodes: Mapping[str, SlurmNode],
     *,
+    name: str,
     comment: str,
     directory: Path,
     python: str,
@@ -109,12 +120,12 @@ def submission(
         job: the job.
         placement: its slots; slots of a node with GPUs are GPUs, others CPUs.
         nodes: Slurm's nodes by name.
+        name: tells the job from others, also of other services.
         comment: tells this launch of the job from others.
         directory: of its logs, on a file system that the nodes share.
         python: the interpreter on the nodes.
         options: further options of sbatch, such as a partition.
     """
-    name = name_in_slurm(job.id)
     alike = [list(group) for _, group in groupby(_sorted(placement), key=lambda share: len(share.slots))]
     whole = (
         *(f"--job-name={name}", f"--comment={comment}", "--dependency=singleton", "--requeue"),

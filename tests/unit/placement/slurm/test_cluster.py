@@ -44,7 +44,7 @@ SWITCHES = (
 )
 def test_gpus_of_a_node(gres, gpus):
     assert nodes_in(NODE.format("n1", gres, "IDLE+DRAIN"), "nodes") == (
-        SlurmNode("n1", gpus, 8, "IDLE+DRAIN", address="n1"),
+        SlurmNode("n1", gpus, 8, "IDLE+DRAIN", address="n1", gres=gres),
     )
 
 
@@ -295,4 +295,4 @@ def test_bad_usage_is_one_line(arguments, status, error, capsys):
 def test_without_scontrol_it_is_said(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["topology", "--nic", "1gbit"]) == 1
-    assert "scontrol is not installed: give files" in capsys.readouterr().err
+    assert "sinfo is not installed: give files" in capsys.readouterr().err

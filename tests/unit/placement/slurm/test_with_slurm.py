@@ -72,5 +72,5 @@ def test_a_controller_that_is_gone_is_one_line():
         )
         done = read(cluster.environment)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("mltcp-placement: scontrol --oneliner show nodes: ")
+    assert done.stderr.startswith("mltcp-placement: sinfo --noheader --all --local: ")
     assert done.stderr.count("\n") == 1

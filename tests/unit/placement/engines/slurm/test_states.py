@@ -8,62 +8,13 @@ from placement.engines.engine import HostBack, HostOut, JobFailed, JobFinished, 
 from placement.engines.slurm.records import note_exit
 from placement.engines.slurm.states import event_of_end, event_of_node, own_end, waiting_text
 from placement.engines.slurm.submission import STOPPED
-from placement.slurm.jobs import SlurmEnd, SlurmJob, accounted_end_in, end_in, held_job_in, jobs_in
+from placement.slurm.jobs import SlurmEnd, SlurmJob
 from placement.slurm.reports import SlurmNode, nodes_in
 
-SHOWN = (
-    "JobId=7 JobName=mltcp.a UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=4294901754 Nice=0 Account=(null)"
-    " QOS=(null) JobState={state} Reason={reason} Dependency=(null) Requeue=0 Restarts=0 BatchFlag=1 Reboot=0"
-    " ExitCode={code} RunTime=00:00:03 TimeLimit=UNLIMITED TimeMin=N/A\n"
-)
 
-
-class TestJobs:
-    def test_of_squeue(self):
-        report = "7|PENDING|Resources|mltcp.a|mltcp:1234:5-0\n9+0|RUNNING|None|x|(null)\n9+1|RUNNING|None|x|(null)\n"
-        assert jobs_in(report) == (
-            SlurmJob(7, "PENDING", "Resources", "mltcp.a", "mltcp:1234:5-0"),
-            SlurmJob(9, "RUNNING", "None", "x", "(null)"),
-        )
-
-    def test_that_are_arrays_or_nonsense_are_left_out(self):
-        assert jobs_in("12_[1-4]|PENDING|None|x|y\nsqueue: error\n\n") == ()
-
-    def test_say_why_they_wait(self):
-        assert waiting_text(SlurmJob(7, "PENDING", "Resources", "", "")) == "Slurm job 7: pending (Resources)"
-        assert (
-            waiting_text(SlurmJob(7, "RUNNING", "None", "", ""), "n1: 0-1")
-            == "Slurm job 7: running, GPUs n1: 0-1"
-        )
-
-
-class TestHeldJobs:
-    @pytest.mark.parametrize(
-        ("asked", "gpus", "per_node"),
-        [
-            ("NumNodes=2 NumCPUs=2 NumTasks=2 TresPerNode=gres:gpu:4", 8, 4),
-            ("NumNodes=2-2 NumCPUs=2 NumTasks=2 TresPerNode=gres/gpu:a100:2", 4, 2),
-            ("NumNodes=1 NumCPUs=1 NumTasks=1 TresPerNode=gres/gpu=1", 1, 1),
-            ("NumNodes=1 NumCPUs=1 NumTasks=1 TresPerJob=gres:gpu:6", 6, 0),
-            ("NumNodes=1 NumCPUs=4 NumTasks=4 TresPerTask=gres/gpu:2", 8, 0),
-            ("NumNodes=1 NumCPUs=1 NumTasks=1 TresPerNode=gres:gpu", 1, 1),
-        ],
-    )
-    def test_say_how_many_gpus_they_want(self, asked, gpus, per_node):
-        shown = f"JobId=7 UserId=ann(1000) JobState=PENDING {asked} AdminComment=mltcp "
-        found = held_job_in(shown)
-        assert (found.number, found.owner, found.gpus, found.gpus_per_node) == (7, "ann", gpus, per_node)
-
-    @pytest.mark.parametrize(
-        "shown",
-        [
-            "JobId=7 UserId=ann(1000) NumNodes=1 TresPerNode=gres:gpu:4",
-            "JobId=7 UserId=ann(1000) NumNodes=1 TresPerNode=gres:gpu:4 AdminComment=maintenance",
-            "JobId=7 UserId=ann(1000) NumNodes=1 TresPerNode=gres:shard:4 AdminComment=mltcp",
-        ],
-    )
-    def test_that_are_held_for_another_reason_are_not_ours(self, shown):
-        assert held_job_in(shown) is None
+def test_a_job_that_waits_says_why():
+    assert waiting_text(SlurmJob(7, "PENDING", 0, "Resources")) == "Slurm job 7: pending (Resources)"
+    assert waiting_text(SlurmJob(7, "RUNNING", 0), "n1: 0-1") == "Slurm job 7: running, GPUs n1: 0-1"
 
 
 class TestEnds:
@@ -92,20 +43,9 @@ class TestEnds:
             ),
         ],
     )
-    def test_of_scontrol(self, tmp_path, state, code, reason, event):
-        end = end_in(SHOWN.format(state=state, code=code, reason=reason), "mltcp.a")
-        assert event_of_end("a", 7, end, tmp_path) == event
-
-    def test_of_another_job_with_the_same_number_are_not_its(self):
-        assert end_in(SHOWN.format(state="COMPLETED", code="0:0", reason="None"), "mltcp.b") is None
-        assert accounted_end_in("COMPLETED|0:0|mltcp.b\n", "mltcp.a") is None
-
-    def test_of_accounting(self):
-        cancelled = accounted_end_in("CANCELLED by 1000|0:15|a|b\n", "a|b")
-        assert cancelled == SlurmEnd("CANCELLED", 0, 15, cause="by 1000")
-        assert accounted_end_in("COMPLETED|0:0|a\nFAILED|1:0|a\n", "a") == SlurmEnd("COMPLETED", 0, 0)
-        assert accounted_end_in("RUNNING|0:0|a\n", "a") is None
-        assert accounted_end_in("", "a") is None
+    def test_that_slurm_tells(self, tmp_path, state, code, reason, event):
+        status, signal = map(int, code.split(":"))
+        assert event_of_end("a", 7, SlurmEnd(state, status, signal, reason), tmp_path) == event
 
     def test_that_the_ranks_noted_are_believed_whatever_slurm_says(self, tmp_path):
         # A slurmctld that was killed before it wrote the end down misses the job on its node, and says so.

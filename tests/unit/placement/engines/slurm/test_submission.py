@@ -10,7 +10,7 @@ import pytest
 from placement.engines.engine import EngineJob, HostShare
 from placement.engines.slurm import step
 from placement.engines.slurm.records import give_up
-from placement.engines.slurm.submission import STOPPED, STOPPED_BADLY, name_in_slurm, submission
+from placement.engines.slurm.submission import STOPPED, STOPPED_BADLY, mark_of, name_in_slurm, submission
 from placement.slurm.reports import SlurmNode
 
 NODES = {
@@ -26,6 +26,7 @@ def submitted(*shares, environment=None, options=(), directory=Path("/logs/a")):
         EngineJob("a/b 1", ("python", "train.py", "it's"), ranks, environment or {}),
         placement,
         NODES,
+        name=name_in_slurm("a/b 1", "m"),
         comment="mltcp:m:1-0",
         directory=directory,
         python="/opt/python",
@@ -49,7 +50,7 @@ def test_nodes_alike_are_one_component():
     (found,) = components(submitted(("n2", [0, 1]), ("n3", [2, 3]), options=["--partition=x"]).arguments)
     assert found["--nodelist"] == "n2,n3"
     assert (found["--nodes"], found["--gres"], found["--ntasks-per-node"]) == ("2", "gpu:2", "1")
-    assert (found["--job-name"], found["--comment"]) == ("mltcp.a%2Fb%201", "mltcp:m:1-0")
+    assert (found["--job-name"], found["--comment"]) == ("mltcp.a%2Fb%201.m", "mltcp:m:1-0")
     assert found["--dependency"] == "singleton"
     assert found["--partition"] == "x"
 
@@ -84,7 +85,12 @@ def test_what_the_job_says_is_data_to_the_shell():
 
 
 def test_long_names_are_cut():
-    assert len(name_in_slurm("x" * 500)) == 200
+    assert len(name_in_slurm("x" * 500, "12345678")) == 209
+
+
+def test_services_of_one_account_have_names_of_their_own():
+    marks = [mark_of(Path(place)) for place in ("/shared/one/jobs", "/shared/two/jobs")]
+    assert len({name_in_slurm("gpt", mark) for mark in marks}) == 2
 
 
 def run_script(directory, srun):
