@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from mltcp.core.errors import NotAvailableError, UsageError, shown
 from placement.slurm import rows
 from placement.slurm.commands import SlurmError, slurm
+from placement.slurm.gpu_requests import all_gpus, gpus_in
 
-_SOCKETS = re.compile(r"\([^)]*\)")
 _FIELD = re.compile(r"(\w+)=(\S*)")
 _REASON = re.compile(r" Reason=(.*?)(?: \[[^\]]*\])?(?: Comment=.*)?$")
 _TEXTS = re.compile(r" (?:Reason|Comment|Extra)=")
@@ -174,9 +175,10 @@ def _without_texts(line: str) -> str:
 
 
 def _gpus(gres: str) -> int:
-    """The number of GPUs in ``gpu:a100:4(S:0-1),shard:8``."""
-    counts = [each.split(":") for each in _SOCKETS.sub("", gres).split(",")]
-    return sum(int(parts[-1]) if parts[-1].isdecimal() else 1 for parts in counts if parts[0] == "gpu")
+    """The number of GPUs in ``gpu:a100:4(S:0-1),shard:8``; 0 where Slurm's own notation is not followed."""
+    with suppress(UsageError):
+        return all_gpus(gpus_in(gres))
+    return 0
 
 
 def _lines(report: str) -> Iterator[tuple[int, str]]:

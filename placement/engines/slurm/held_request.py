@@ -23,7 +23,15 @@ class LeftToSlurmError(MltcpError):
 
 
 class NotYetError(MltcpError):
-    """A held job may not run for now, and takes no GPUs until it may."""
+    """A held job may not run for now, and takes no GPUs until it may.
+
+    Attributes:
+        dependency: whether that depends on other jobs.
+    """
+
+    def __init__(self, text: str, *, dependency: bool = False) -> None:
+        super().__init__(text)
+        self.dependency = dependency
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ def _check_kind(job: HeldSlurmJob) -> None:
 
 def _check_time(job: HeldSlurmJob, now_s: float) -> None:
     if job.dependency:
-        raise NotYetError(f"it waits for its dependency {shown(job.dependency)}")
+        raise NotYetError(f"it waits for its dependency {shown(job.dependency)}", dependency=True)
     try:
         begins_s = time.mktime(time.strptime(job.begins, _TIME))
     except ValueError:

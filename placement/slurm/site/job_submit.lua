@@ -9,7 +9,7 @@ local service_uid = nil            -- the service's user id, if it runs neither 
 
 local HELD = 0
 local NO_VAL = 4294967294
-local MARK, PLACED = "mltcp", "mltcp:placed"  -- AdminComment, which users cannot write
+local MARK, PLACED, AWAITED = "mltcp", "mltcp:placed", "^mltcp:waits"  -- AdminComment, which users cannot write
 local ACCESS_DENIED = 2002
 local CHOSEN = { "req_nodes", "exc_nodes", "features", "partition", "reservation",
     "tres_per_job", "tres_per_node", "tres_per_task", "tres_per_socket" }
@@ -88,12 +88,17 @@ end
 -- A marked job is released by the service only, on the nodes that it chooses; once it has, what they were chosen for
 -- stays as it is.
 function slurm_job_modify(change, job, _, uid)
-    local is_held, is_placed = job.admin_comment == MARK, job.admin_comment == PLACED
+    local mark = job.admin_comment or ""
+    local is_awaited = string.find(mark, AWAITED) ~= nil  -- its dependency is
+    local is_held, is_placed = mark == MARK or is_awaited, mark == PLACED
     if not (is_held or is_placed) or may_place(uid) or (job.job_state or 0) % 256 ~= 0 then
         return slurm.SUCCESS
     end
-    if is_held and (change.priority or NO_VAL) ~= NO_VAL and change.priority ~= HELD then
-        return refuse(job, "waits to be placed by mltcp-placement, which releases it then")
+    if is_held and (change.priority or NO_VAL) ~= NO_VAL then
+        return refuse(job, "is held until it is placed by mltcp-placement, which releases it then")
+    end
+    if is_awaited and (change.begin_time or 0) ~= 0 and change.begin_time ~= NO_VAL then
+        return refuse(job, "waits for its dependency: change that, or submit it again")
     end
     if is_held and is_text(change.req_nodes) then
         return refuse(job, "waits to be placed: its nodes are chosen by mltcp-placement")
