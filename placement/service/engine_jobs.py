@@ -178,8 +178,8 @@ class EngineJobs:
             now = self._registry.jobs[job.id]
             if not now.over:
                 state, why = (pb.ENDED, now.reason) if now.reason else (pb.FAILED, _text(error))
-                self._reactions.ended(now, state, why)
-                if now.spec.held:
+                self._reactions.ended(now, pb.ENDED if now.spec.held else state, why)
+                if now.spec.held:  # it has not failed: it is still the workload manager's
                     with suppress(MltcpError):
                         await self.decline(now.spec.held, why)
             return

@@ -11,7 +11,7 @@ from mltcp.core.errors import MltcpError
 from mltcp.core.one_line import one_line
 from placement.engines.engine import EngineJob, HeldJob, HostShare, JobsHeld
 from placement.engines.slurm.following import order
-from placement.engines.slurm.held_request import NotYetError, held_request
+from placement.engines.slurm.held_request import LeftToSlurmError, NotYetError, held_request
 from placement.slurm.commands import SlurmError, SlurmUnreachableError, slurm
 from placement.slurm.jobs import (
     AWAITED,
@@ -101,7 +101,9 @@ class UsersJobs:
         return seen
 
     def decline(self, number: int, why: str) -> None:
-        """Let Slurm run a job as it likes, which cannot be placed; one that has been changed meanwhile is told again.
+        """Let Slurm run a job as it likes, which cannot be placed.
+
+        One that has been changed meanwhile, or may not run for now, is told again when it is due.
 
         Raises:
             SlurmError: Slurm does not say what it asks for.
@@ -109,9 +111,12 @@ class UsersJobs:
         asked = held_jobs([number]).get(number)
         if asked is None:
             return
-        with suppress(MltcpError):
-            if held_request(asked, self.nodes, time.time()) != self._held.get(number):
-                self._told, self._asked_at_s = None, 0.0
+        self._told, self._asked_at_s = None, 0.0
+        with suppress(LeftToSlurmError):
+            try:
+                if held_request(asked, self.nodes, time.time()) != self._held.get(number):
+                    return
+            except NotYetError:
                 return
         self._leave_to_slurm(number, why)
 
