@@ -60,7 +60,10 @@ OWN_CONTROLS = {
 
 BEGIN_EARLY = (
     *("lab", "engine ports"),
-    *(f"tests/unit/placement/{name}.py" for name in ("engines/slurm/test_engine", "service/test_slurm")),
+    *(
+        f"tests/unit/placement/{name}.py"
+        for name in ("engines/slurm/test_engine", "service/test_slurm", "engines/slurm/test_texts")
+    ),
     "tests/unit/collectives/group/test_same_as_gloo_on_four_ranks.py",
     "tests/unit/collectives/group/test_backend.py",
     "tests/unit/test_imports.py",

@@ -225,7 +225,7 @@ class SlurmCluster:
         for number in range(most):
             _null_device(self.directory / f"gpu{number}")
         lines = [
-            f"NodeName={name} Name=gpu {f'Type={kind} ' if (kind := self._gpu_types.get(name)) else ''}"
+            f"NodeName={name} Name=gpu {f'Type={self._gpu_types[name]} ' if name in self._gpu_types else ''}"
             f"File={self.directory}/gpu{'[0-' + str(gpus - 1) + ']' if gpus > 1 else '0'}"
             for name, gpus in self._nodes.items()
             if gpus

@@ -197,16 +197,20 @@ def job_numbered(number: int) -> SlurmJob | None:
     """The job of that number, whoever's it is; None: slurmctld says that it knows none.
 
     Raises:
-        SlurmError: squeue fails, so that nothing is known.
+        SlurmError: squeue fails or says nothing, so that nothing is known.
     """
     try:
-        found = queue_in(jobs(_LISTED, f"--jobs={number}"))
+        rows = jobs(_LISTED, f"--jobs={number}")
+        if not rows.read:
+            slurm(["scontrol", "show", "job", str(number)])
+            raise SlurmError(f"squeue: expected job {number}, which scontrol shows, got none")
     except SlurmUnreachableError:
         raise
     except SlurmError as error:
         if _FORGOTTEN in str(error).lower():
             return None
         raise
+    found = queue_in(rows)
     if number not in found.jobs and found.unreadable:
         raise SlurmError(f"squeue: expected one job {number}, got {found.unreadable} that cannot be read")
     return found.jobs.get(number)
@@ -335,13 +339,14 @@ def accounted_end(number: int, uid: int, name: str | None, submitted: str) -> Sl
 def accounted_end_in(report: str, uid: int, name: str | None, submitted: str) -> SlurmEnd | None:
     """How the job has ended that the first record of sacct is about; see :func:`accounted_end`.
 
-    All before the name, which is a text of the user and comes last, is Slurm's.
+    All before the name, which is a text of the user and comes last, is Slurm's; what has no such fields is a site's.
     """
-    fields = report.split("|", 4)
-    if len(fields) < 5:
+    records = (line.split("|", 4) for line in report.split("\n"))
+    first = next((each for each in records if len(each) == 5 and each[2].isdecimal()), None)
+    if first is None:
         return None
-    state, code, whose, when, named = fields
-    is_this = name is None or named.partition("\n")[0] == name or (submitted != "" and when == submitted)
+    state, code, whose, when, named = first
+    is_this = name is None or named == name or (submitted != "" and when == submitted)
     word, _, cause = state.partition(" ")
     if whose != str(uid) or not is_this or word not in ENDED:
         return None

@@ -44,11 +44,18 @@ class Marks:
         )
 
     def rows(self, answer: str, count: int) -> Rows:
-        """The records of `count` fields in an answer to such a format."""
+        """The records of `count` fields in an answer to such a format.
+
+        Sites let programs print lines of their own before and behind. The first field is one line, without texts.
+        """
         *records, rest = answer.split(f"{self.record}\n")
         fields = [record.split(self.field) for record in records]
-        read = tuple(tuple(each[:-1]) for each in fields if len(each) == count + 1 and not each[-1])
-        return Rows(read, len(records) - len(read) + bool(rest.strip()))
+        read = tuple(
+            (each[0].rpartition("\n")[2], *each[1:-1])
+            for each in fields
+            if len(each) == count + 1 and not each[-1]
+        )
+        return Rows(read, len(records) - len(read) + (self.field in rest))
 
 
 def jobs(fields: Sequence[str], *options: str) -> Rows:

@@ -307,7 +307,8 @@ class SlurmEngine:
     def _ended(self, job: FollowedJob, event: EngineEvent) -> None:
         with self._lock:
             del self._jobs[job.job_id]
-            self._complaints.pop(f"job {job.job_id}", None)
+            for what in (f"job {job.job_id}", f"job {job.job_id}, which waits"):
+                self._complaints.pop(what, None)
             self._slots.release(job.job_id)
         self._events.put(event)
 
@@ -375,7 +376,8 @@ class SlurmEngine:
         for job in waiting:
             host = next((share.host for share in job.placement if share.host in out), None)
             if host is not None:
-                job.leave(f"host {host}: {out[host]}")
+                with self._apart(f"job {job.job_id}, which waits"):
+                    job.leave(f"host {host}: {out[host]}")
 
 
 def number_in(printed: str) -> int | None:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from mltcp.core.one_line import one_line
 from placement.engines.engine import EngineEvent, HostBack, HostOut, JobFailed, JobFinished, JobStopped
 from placement.engines.node_process import exit_text
 from placement.engines.slurm.records import FAILURE, ended_status, ended_well
@@ -58,7 +59,7 @@ def waiting_text(job: SlurmJob, gpus: str = "") -> str:
     """The state in Slurm of a job that has not ended, such as ``Slurm job 7: pending (Resources)``."""
     text = f"Slurm job {job.id}: {job.state.lower()}"
     if job.reason not in ("", "None"):
-        text += f" ({job.reason})"
+        text += f" ({one_line(job.reason)})"
     return f"{text}, GPUs {gpus}" if gpus else text
 
 
@@ -151,7 +152,7 @@ def event_of_node(node: SlurmNode, *, reservation: bool = False) -> HostOut | Ho
     kind = next((word for state, word in out.items() if state in states), None)
     if kind is None:
         return HostBack(node.name)
-    return HostOut(node.name, f"{kind} in Slurm" + (f": {node.reason}" if node.reason else ""))
+    return HostOut(node.name, f"{kind} in Slurm" + (f": {one_line(node.reason)}" if node.reason else ""))
 
 
 def _states(text: str) -> set[str]:

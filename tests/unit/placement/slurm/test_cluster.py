@@ -7,7 +7,8 @@ import pytest
 from mltcp.core.errors import UsageError
 from placement.cli.main import main
 from placement.slurm.cluster import cluster_document, node_lines, switches_of
-from placement.slurm.reports import SlurmNode, nodes_in
+from placement.slurm.reports import SlurmNode, nodes_in, nodes_of
+from placement.slurm.rows import Rows
 from placement.slurm.topology_files import (
     SlurmSwitch,
     switches_in,
@@ -46,6 +47,52 @@ def test_gpus_of_a_node(gres, gpus):
     assert nodes_in(NODE.format("n1", gres, "IDLE+DRAIN"), "nodes") == (
         SlurmNode("n1", gpus, 8, "IDLE+DRAIN", address="n1", gres=gres),
     )
+
+
+@pytest.mark.parametrize("mark", ["Reason", "Comment", "Extra"])
+@pytest.mark.parametrize(
+    "text", ["prolog State=IDLE Gres=gpu:0 CPUTot=?", " RealMemory=1 State=DOWN", "x\nNodeName?"]
+)
+def test_texts_of_nodes_are_no_fields(mark, text):
+    system = " OS=Linux 6.1 #1 SMP State=DOWN CPUTot=? RealMemory=1"
+    first_line = NODE.format("n1", "gpu:4", "IDLE+DRAIN").replace(" State=", f"{system} State=", 1)
+    report = f"{first_line} {mark}={text}\n{NODE.format('n2', 'gpu:4', 'IDLE')}\n"
+    first, second = nodes_in(report, "nodes")
+    assert (first.name, first.gpus, first.cpus, first.state) == ("n1", 4, 8, "IDLE+DRAIN")
+    assert (second.name, second.state) == ("n2", "IDLE")
+
+
+def test_a_node_that_is_there_twice_is_refused():
+    with pytest.raises(UsageError, match="line 2: expected node 'n1' once, got it again"):
+        nodes_in(f"{NODE}\n".format("n1", "gpu:4", "IDLE") * 2, "nodes")
+
+
+def test_nodes_of_sinfo_are_each_there_once_with_their_partitions():
+    def row(name, cpus="8", partition="all", reason="none"):
+        return (
+            name,
+            cpus,
+            "gpu:a100:4(S:0-1)",
+            "gpu:a100:1(IDX:0)",
+            "idle+drain",
+            "10.0.0.1",
+            "fast",
+            partition,
+            reason,
+        )
+
+    rows = (
+        row("n10"),
+        row("n2", reason="bad CPUTot=?\nx"),
+        row("n3", cpus="?"),
+        row("n2", partition="small", reason="bad CPUTot=?\nx"),
+    )
+    found = nodes_of(Rows(rows, 1))
+    assert ([each.name for each in found.nodes], found.unreadable) == (["n2", "n10"], 2)
+    first = found.nodes[0]
+    assert (first.gpus, first.cpus, first.state, first.partitions) == (4, 8, "IDLE+DRAIN", ("all", "small"))
+    assert (first.gres_used, first.features, first.address) == ("gpu:a100:1(IDX:0)", "fast", "10.0.0.1")
+    assert [each.reason for each in found.nodes] == ["bad CPUTot=?\nx", ""]
 
 
 def test_switches_of_scontrol_and_of_a_file():

@@ -83,13 +83,28 @@ def test_other_jobs_are_left_alone(slurm, options):
 
 @pytest.mark.parametrize(
     "change",
-    [["release", "{}"], ["update", "JobId={}", "Priority=9"], ["update", "JobId={}", "ReqNodeList=n1"]],
+    [
+        ["release", "{}"],
+        ["hold", "{}"],
+        ["update", "JobId={}", "Priority=9"],
+        ["update", "JobId={}", "ReqNodeList=n1"],
+    ],
 )
 def test_a_user_does_not_place_a_held_job(slurm, change):
     number, _ = submitted(slurm, "--gres=gpu:1")
     refused = run(slurm, "scontrol", *(each.format(number) for each in change))
     assert "denied" in refused.stderr
     assert held(slurm, number)
+
+
+def test_a_user_does_not_start_a_job_whose_dependency_is_watched(slurm):
+    number, _ = submitted(slurm, "--gres=gpu:1", "--dependency=singleton")
+    watch = ("StartTime=now+3650days", "AdminComment=mltcp:waits now")
+    assert run(slurm, "scontrol", "update", f"JobId={number}", *watch, user=0).returncode == 0
+    assert run(slurm, "scontrol", "release", number, user=0).returncode == 0
+    assert "denied" in run(slurm, "scontrol", "update", f"JobId={number}", "StartTime=now").stderr
+    assert "denied" in run(slurm, "scontrol", "hold", number).stderr
+    assert run(slurm, "scontrol", "update", f"JobId={number}", "Dependency=").returncode == 0
 
 
 def test_a_user_changes_a_held_job_but_not_a_placed_one(slurm):

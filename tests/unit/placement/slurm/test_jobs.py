@@ -90,11 +90,15 @@ class TestRows:
     def test_that_do_not_fit_are_counted_and_hide_no_others(self):
         good = ("1", "a", "b")
         assert MARKS.rows(answer(good, ("2", "a"), ("3", *"abcd"), good), 3) == Rows((good, good), 2)
-        assert MARKS.rows(answer(good) + "squeue: error", 3) == Rows((good,), 1)
+        assert MARKS.rows(answer(good) + "2" + MARKS.field, 3) == Rows((good,), 1)
+
+    def test_are_between_lines_of_a_site(self):
+        good = ("1", "a\n2", "b")
+        assert MARKS.rows(f"-- maintenance\n-- on Monday\n{answer(good, good)}bye\n", 3) == Rows((good, good))
 
     def test_have_other_marks_each_time(self):
         text = answer(("44", "RUNNING"), marks=Marks.new())
-        assert Marks.new().rows(answer(("1", text), marks=MARKS), 2) == Rows((), 1)
+        assert Marks.new().rows(answer(("1", text), marks=MARKS), 2) == Rows(())
         assert MARKS.rows(answer(("1", text)), 2) == Rows((("1", text),))
 
 
@@ -167,6 +171,10 @@ class TestAccounting:
         assert cancelled == SlurmEnd("CANCELLED", 0, 15, cause="by 1000")
         assert accounted_end_in("RUNNING|0:0|0|x|a\n", 0, "a", "") is None
         assert accounted_end_in("", 0, "a", "") is None
+
+    def test_is_read_behind_the_lines_of_a_site(self):
+        report = "-- a|b|c|d|e\n-- maintenance\nCOMPLETED|0:0|0|x|a\n"
+        assert accounted_end_in(report, 0, "a", "") == SlurmEnd("COMPLETED", 0, 0)
 
     def test_believes_no_line_that_is_in_a_name(self):
         assert accounted_end_in("RUNNING|0:0|0|x|a\nCOMPLETED|0:0|0|x|a\n", 0, "a", "") is None
