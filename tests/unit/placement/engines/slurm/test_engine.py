@@ -154,7 +154,7 @@ def test_every_component_of_a_job_of_nodes_that_are_not_alike_is_stopped(engine,
 
 def test_why_a_job_waits_in_slurm_is_told(around, engine):
     other = around.command(
-        "sbatch", "--parsable", "--nodelist=n1", "--gres=gpu:4", "--wrap=sleep 600"
+        "sbatch", "--parsable", "--output=/dev/null", "--nodelist=n1", "--gres=gpu:4", "--wrap=sleep 600"
     ).strip()
     try:
         engine.start(job("e", "pass"), [HostShare("n1", (0,))])

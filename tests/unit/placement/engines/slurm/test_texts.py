@@ -154,7 +154,7 @@ def test_a_comment_ends_no_job_of_anybody(around, tmp_path, monkeypatch):
                 numbers.append(by_nobody(around, "--nodelist=n2", f"--comment={line}", f"--job-name={line}"))
         # One of the service's own account with the mark, that nobody knows: its end shows that all were looked at.
         stray = around.command(
-            "sbatch", "--parsable", f"--comment=mltcp:{mark}:9-0", "--wrap=sleep 300"
+            "sbatch", "--parsable", "--output=/dev/null", f"--comment=mltcp:{mark}:9-0", "--wrap=sleep 300"
         ).strip()
         until(lambda: state(around, stray) == "CANCELLED")
         until(lambda: {state(around, number) for number in numbers} == {"RUNNING"})
