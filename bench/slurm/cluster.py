@@ -92,6 +92,7 @@ class SlurmCluster:
 
     Args:
         nodes: the number of GPUs of each node.
+        gpu_types: the type of the GPUs of a node, where they have one.
         cpus, memory_mb: of each node; 0: as Slurm assumes.
         running: whether the nodes run; otherwise Slurm knows them only.
         accounting: whether ``sacct`` works, with a database of its own.
@@ -108,6 +109,7 @@ class SlurmCluster:
         self,
         nodes: Mapping[str, int],
         *,
+        gpu_types: Mapping[str, str] | None = None,
         cpus: int = 64,
         memory_mb: int = 0,
         running: bool = True,
@@ -126,7 +128,7 @@ class SlurmCluster:
             "PATH": f"{_PATH}:{os.environ.get('PATH', '')}",
         }
         self._nodes, self._cpus, self._running, self._accounting = dict(nodes), cpus, running, accounting
-        self._memory_mb = memory_mb
+        self._memory_mb, self._gpu_types = memory_mb, dict(gpu_types or {})
         self._ports = {name: free_port() for name in ("slurmctld", "slurmdbd", "database", *nodes)}
         self._commands: dict[str, Sequence[str]] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -211,7 +213,8 @@ class SlurmCluster:
                 f"AccountingStoragePass={self.directory}/munge.sock\n"  # commands take the socket from here
             )
         for name, gpus in self._nodes.items():
-            gres = f" Gres=gpu:{gpus}" if gpus else ""
+            kind = self._gpu_types.get(name, "")
+            gres = f" Gres=gpu:{f'{kind}:' if kind else ''}{gpus}" if gpus else ""
             gres += f" RealMemory={self._memory_mb}" if self._memory_mb else ""
             text += (
                 f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={self._ports[name]} "
@@ -222,7 +225,8 @@ class SlurmCluster:
         for number in range(most):
             _null_device(self.directory / f"gpu{number}")
         lines = [
-            f"NodeName={name} Name=gpu File={self.directory}/gpu{'[0-' + str(gpus - 1) + ']' if gpus > 1 else '0'}"
+            f"NodeName={name} Name=gpu {f'Type={self._gpu_types[name]} ' if name in self._gpu_types else ''}"
+            f"File={self.directory}/gpu{'[0-' + str(gpus - 1) + ']' if gpus > 1 else '0'}"
             for name, gpus in self._nodes.items()
             if gpus
         ]
@@ -303,8 +307,8 @@ class SlurmCluster:
         return subprocess.run(command, env=self.environment, capture_output=True, check=False).returncode == 0
 
     def _all_nodes_idle(self) -> bool:
-        states = self.command("sinfo", "--noheader", "--Node", "--format=%t").split()
-        return len(states) == len(self._nodes) and all(each == "idle" for each in states)
+        lines = self.command("sinfo", "--noheader", "--Node", "--format=%N %t").splitlines()
+        return {tuple(each.split()) for each in lines} == {(name, "idle") for name in self._nodes}
 
     def _await(self, condition: Callable[[], bool], daemon: str) -> None:
         end_s = time.monotonic() + _LONGEST_START_S

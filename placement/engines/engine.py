@@ -152,6 +152,17 @@ class HostBack:
 
 
 @dataclass(frozen=True)
+class HostUsed:
+    """So many slots of a host are used by jobs that the workload manager runs without the engine's user.
+
+    It is told whenever the number has changed; before the first time it is 0.
+    """
+
+    host: str
+    slots: int
+
+
+@dataclass(frozen=True)
 class HeldJob:
     """A job that its user gave to the workload manager, which holds it until it is placed.
 
@@ -160,12 +171,14 @@ class HeldJob:
         owner: the account of its user.
         gpus: how many it asks for.
         per_host: how many of each host that it gets; 0: any number.
+        hosts: those on which the workload manager would let it run; empty: all.
     """
 
     reference: str
     owner: str
     gpus: int
     per_host: int = 0
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -178,7 +191,7 @@ class JobsHeld:
 JobEvent = JobStarted | JobSeen | JobFinished | JobFailed | JobStopped
 """An event of a job: JobStarted at most once, JobSeen any number of times, then exactly one of the others."""
 
-EngineEvent = JobEvent | HostOut | HostBack | JobsHeld
+EngineEvent = JobEvent | HostOut | HostBack | HostUsed | JobsHeld
 
 
 class Engine(Protocol):
@@ -210,6 +223,14 @@ class Engine(Protocol):
 
         Raises:
             EngineError: the job is not running.
+        """
+
+    def decline(self, reference: str, why: str) -> None:
+        """Give a job of `JobsHeld` back to the workload manager, which runs it as it likes.
+
+        Args:
+            reference: as told.
+            why: it cannot be placed, in one line.
         """
 
     def recover(self, known: Sequence[JobHandle]) -> None:

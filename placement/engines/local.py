@@ -146,6 +146,9 @@ class LocalEngine:
             self._jobs[job_id].stop(grace_s)
         self._wake()
 
+    def decline(self, reference: str, why: str) -> None:
+        """Does nothing: it holds no jobs."""
+
     def recover(self, known: Sequence[JobHandle]) -> None:
         """Make sure that the processes of an earlier engine's jobs have ended, and report how they ended.
 

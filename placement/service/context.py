@@ -110,8 +110,16 @@ class ServiceContext:
         """Forget jobs that have been over for long, or are too many."""
         before_ns = self.clock.now_ns() - round(self.rules.keep_ended_s * 1e9)
         for job in self.registry.forget(self.rules.keep_ended, before_ns):
-            self.decisions.pop(job.number, None)
-            forget_job(self.store, job)
+            self._forgotten(job)
+
+    def forget_job(self, job: JobRecord) -> None:
+        """Forget a job that is over, so that another one may have its id."""
+        del self.registry.jobs[job.id]
+        self._forgotten(job)
+
+    def _forgotten(self, job: JobRecord) -> None:
+        self.decisions.pop(job.number, None)
+        forget_job(self.store, job)
 
     def status(self, job_id: str, attached: bool = False) -> pb.JobStatus:
         """The status message of a job."""

@@ -18,6 +18,7 @@ from placement.engines.engine import (
     HeldJob,
     HostBack,
     HostOut,
+    HostUsed,
     JobEvent,
     JobFailed,
     JobHandle,
@@ -58,6 +59,7 @@ class JobReactions:
         launched: a job has been started.
         host_out: a host takes no jobs, with the reason.
         host_back: a host takes jobs.
+        host_used: so many slots of a host are used by others.
         held: all jobs that a workload manager holds until they are placed.
     """
 
@@ -67,6 +69,7 @@ class JobReactions:
     launched: Callable[[], None]
     host_out: Callable[[str, str], None]
     host_back: Callable[[str], None]
+    host_used: Callable[[str, int], None]
     held: Callable[[Sequence[HeldJob]], None]
 
 
@@ -143,6 +146,10 @@ class EngineJobs:
         with suppress(MltcpError):  # it has ended by itself; the event is on its way
             await self._engine.stop(job_id, self._context.rules.grace_s)
 
+    async def decline(self, reference: str, why: str) -> None:
+        """Give a held job back to the workload manager."""
+        await self._engine.decline(reference, why)
+
     async def close(self) -> None:
         """Stop the jobs that can be resumed, within their grace period, and close the engine.
 
@@ -171,7 +178,10 @@ class EngineJobs:
             now = self._registry.jobs[job.id]
             if not now.over:
                 state, why = (pb.ENDED, now.reason) if now.reason else (pb.FAILED, _text(error))
-                self._reactions.ended(now, state, why)
+                self._reactions.ended(now, pb.ENDED if now.spec.held else state, why)
+                if now.spec.held:  # it has not failed: it is still the workload manager's
+                    with suppress(MltcpError):
+                        await self.decline(now.spec.held, why)
             return
         finally:
             self._launching.discard(job.id)
@@ -209,6 +219,8 @@ class EngineJobs:
             self._reactions.host_out(event.host, event.why)
         elif isinstance(event, HostBack):
             self._reactions.host_back(event.host)
+        elif isinstance(event, HostUsed):
+            self._reactions.host_used(event.host, event.slots)
         elif isinstance(event, JobsHeld):
             self._reactions.held(event.jobs)
         else:

@@ -78,6 +78,10 @@ class EngineRunner:
         """
         await asyncio.to_thread(self._engine.stop, job_id, grace_s)
 
+    async def decline(self, reference: str, why: str) -> None:
+        """Give a held job back to the workload manager; see :class:`placement.engines.engine.Engine`."""
+        await asyncio.to_thread(self._engine.decline, reference, why)
+
     def close(self) -> None:
         """Stop polling, and close the engine."""
         self._stopping.set()

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from mltcp.core.demand import Demand
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.one_line import one_line
 from placement.cassini.circle import unified
 from placement.cassini.compatibility import Compatibility, compatibility
@@ -73,7 +73,7 @@ class ServiceOperations:
         if engine is not None:
             reactions = JobReactions(
                 *(self._begin, self._end, self._requeued, self._launched),
-                *(self._host_out, self._host_back, self._held),
+                *(self._host_out, self._host_back, self._host_used, self._held),
             )
             self._engine_jobs = EngineJobs(context, engine, reactions)
         policy = service_policy(context.rules.policy)
@@ -443,30 +443,52 @@ class ServiceOperations:
             _log.info("server %s: in use again", one_line(host))
             self._begin(self._change_server(host, pb.IN_USE, ""))
 
+    def _host_used(self, host: str, slots: int) -> None:
+        number = self._registry.number_of(host)
+        if number is not None:
+            self._registry.use_outside(number, slots)
+            self._capacity_changed(f"{host}: {slots} slots are used by others")
+
     def _held(self, held: Sequence[HeldJob]) -> None:
         """Queue the jobs that users gave to the engine's workload manager, and end those that they have taken back."""
-        for each in held:
-            self._begin(self._take_held(each))
-        present = {each.reference for each in held}
+        wanted = {each.reference: self._spec_of(each) for each in held}
         for job in list(self._registry.jobs.values()):
-            if job.spec.held and job.state == pb.QUEUED and job.spec.held not in present:
+            if not job.spec.held or job.state != pb.QUEUED:
+                continue
+            if job.spec.held not in wanted:
                 self._end(job, pb.ENDED, "it is not held in Slurm any more")
+            elif job.spec != wanted[job.spec.held]:
+                self._end(job, pb.ENDED, "its user changed what it asks for")
+        for each in held:
+            self._begin(self._take_held(each, wanted[each.reference]))
 
-    async def _take_held(self, held: HeldJob) -> None:
-        spec = pb.Job(
+    def _spec_of(self, held: HeldJob) -> pb.Job:
+        """What a held job asks for; hosts that the service does not know are none to it."""
+        return pb.Job(
             id=f"{HELD_PREFIX}{held.reference}",
             gpus=held.gpus,
             slots_per_server=held.per_host,
             iterations=1,
             held=held.reference,
+            servers=[host for host in held.hosts if self._registry.number_of(host) is not None],
         )
+
+    async def _take_held(self, held: HeldJob, spec: pb.Job) -> None:
         try:
-            if self._jobs.known(spec) is None:
+            if held.hosts and not spec.servers:
+                raise invalid("job.servers", f"expected a known server, got {', '.join(held.hosts[:8])}")
+            known = self._registry.jobs.get(spec.id)
+            if known is not None and known.over:
+                self.context.forget_job(known)  # Slurm holds it again, or has given its number to another job
+                known = None
+            if known is None:
                 self._jobs.add(spec, pb.QUEUED, held.owner)
                 self._job_queued(spec.id)
                 await self.context.store.committed()
         except RequestError as error:
-            _log.warning("job %s of %s stays held: %s", held.reference, one_line(held.owner), error)
+            if self._engine_jobs is not None:
+                with suppress(MltcpError):  # it is told again
+                    await self._engine_jobs.decline(held.reference, str(error))
 
     async def _change_server(self, host: str, state: pb.ServerState, reason: str) -> None:
         with suppress(RequestError):  # it has been removed meanwhile

@@ -2,87 +2,162 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from mltcp.core.errors import UsageError
 from placement.slurm.host_lists import shorten
-from placement.slurm.reports import SlurmNode, SlurmSwitch, nodes_here, scontrol, switches_in
+from placement.slurm.reports import SlurmNode, nodes_here, scontrol
+from placement.slurm.topology_files import ALL_NODES, SlurmSwitch, switches_in
 
 ONE_SWITCH = "switch"
 """The switch of all nodes where Slurm has no topology."""
 
+_log = logging.getLogger("mltcp.placement")
+
 
 def cluster_document(
-    nodes: Sequence[SlurmNode], switches: Sequence[SlurmSwitch], nic_bps: int, uplink_bps: int | None = None
+    nodes: Sequence[SlurmNode],
+    switches: Sequence[SlurmSwitch],
+    nic_bps: int,
+    uplink_bps: int | None = None,
+    assumed: Callable[[str], None] = _log.warning,
 ) -> dict[str, Any]:
     """The document that ``serve --cluster`` reads.
 
     Nodes without GPUs have their CPUs as slots. Slurm knows no capacities: `nic_bps` is that of all nodes, `uplink_bps`
     that of all uplinks; by default an uplink carries all that the nodes below it can send.
 
+    Args:
+        nodes: Slurm's nodes.
+        switches: its topology; empty: all nodes are below one switch.
+        nic_bps: see above.
+        uplink_bps: see above.
+        assumed: called with each assumption, in one line, about a topology that is no tree of all nodes.
+
     Raises:
-        UsageError: a node is below no switch, or below several.
+        UsageError: a switch is below itself, or has no line of its own.
     """
-    switch_of = _switch_of(nodes, switches)
+    tree = _Tree([each.name for each in nodes], switches, assumed)
     servers = [
-        {"name": each.name, "nic_bps": nic_bps, "switch": switch_of[each.name]}
+        {"name": each.name, "nic_bps": nic_bps, "switch": tree.switch_of[each.name]}
         | ({"gpus": each.gpus} if each.gpus else {"cpu_slots": each.cpus})
         for each in nodes
     ]
-    above = {below: each.name for each in switches for below in each.switches}
-    count = _nodes_below(switches)
     links = [
-        {"switch": below, "above": name, "capacity_bps": uplink_bps or nic_bps * max(1, count[below])}
-        for below, name in above.items()
+        {"switch": below, "above": above, "capacity_bps": uplink_bps or nic_bps * tree.nodes_below(below)}
+        for below, above in tree.above.items()
+        if tree.nodes_below(below)
     ]
     return {"servers": servers, "links": links}
 
 
-def cluster_here(nic_bps: int, uplink_bps: int | None = None) -> dict[str, Any]:
+def cluster_here(
+    nic_bps: int, uplink_bps: int | None = None, assumed: Callable[[str], None] = _log.warning
+) -> dict[str, Any]:
     """The document of the Slurm that is found here; see :func:`cluster_document`.
 
     Raises:
         MltcpError: scontrol fails, or is not there.
-        UsageError: Slurm's topology is no tree of its nodes.
+        UsageError: Slurm's topology is no tree.
     """
     return cluster_document(
         nodes_here().nodes,
         switches_in(scontrol("show", "topology"), "scontrol show topology"),
         nic_bps,
         uplink_bps,
+        assumed,
     )
 
 
-def _switch_of(nodes: Sequence[SlurmNode], switches: Sequence[SlurmSwitch]) -> dict[str, str]:
-    if not switches:
-        return {each.name: ONE_SWITCH for each in nodes}
-    found: dict[str, str] = {}
-    for switch in switches:
-        for name in switch.nodes:
-            if name in found:
-                raise UsageError(
-                    f"node {name}: expected below one switch, got {found[name]} and {switch.name}"
+class _Tree:
+    """The switch right above each node and each switch; what Slurm lets be unsaid is assumed.
+
+    Attributes:
+        switch_of: the switch of each node.
+        above: the switch above each switch but the roots.
+    """
+
+    def __init__(
+        self, nodes: Sequence[str], switches: Sequence[SlurmSwitch], assumed: Callable[[str], None]
+    ) -> None:
+        self._assumed = assumed
+        self._nodes = dict.fromkeys(nodes)
+        names = {each.name for each in switches}
+        # The service tells servers and switches apart by their names only.
+        self._called = {name: f"{name}-switch" if name in self._nodes else name for name in names}
+        self.switch_of: dict[str, str] = {}
+        self.above: dict[str, str] = {}
+        for switch in switches:
+            self._put_below(switch, names)
+        self._check_no_loop()
+        # A switch above others lists all nodes further down too: those that no switch below has are its own.
+        for switch in sorted(switches, key=lambda each: len(each.nodes) if each.switches else -1):
+            self._put_nodes_below(switch)
+        if switches:
+            self._put_the_rest()
+        else:
+            self.switch_of = dict.fromkeys(self._nodes, ONE_SWITCH)
+        self._below = Counter(way for switch in self.switch_of.values() for way in self._way(switch))
+
+    def nodes_below(self, switch: str) -> int:
+        """How many nodes are below a switch, at any depth."""
+        return self._below[switch]
+
+    def _put_below(self, switch: SlurmSwitch, names: Container[str]) -> None:
+        for each in switch.switches:
+            if each not in names:
+                raise UsageError(f"switch {each}: expected a line of its own (SwitchName={each}), got none")
+            below, name = self._called[each], self._called[switch.name]
+            if self.above.setdefault(below, name) != name:
+                first = self.above[below]
+                self._assumed(
+                    f"switch {each}: below {first} and {name} in Slurm: taken as below {first} only"
                 )
-            found[name] = switch.name
-    for node in nodes:
-        if node.name not in found:
-            raise UsageError(f"node {node.name}: expected below a switch of the topology, got below none")
-    return found
+
+    def _check_no_loop(self) -> None:
+        for switch in self.above:
+            seen, at = {switch}, switch
+            while (at := self.above.get(at, "")) and at not in seen:
+                seen.add(at)
+            if at:
+                raise UsageError(f"switch {at}: expected a tree, got the switch below itself")
+
+    def _put_nodes_below(self, switch: SlurmSwitch) -> None:
+        name = self._called[switch.name]
+        everything = any(each.upper() == ALL_NODES and each not in self._nodes for each in switch.nodes)
+        doubled: dict[str, list[str]] = {}
+        for node in self._nodes if everything else switch.nodes:
+            if node in self._nodes and self.switch_of.setdefault(node, name) != name and not switch.switches:
+                doubled.setdefault(self.switch_of[node], []).append(node)
+        for taken, nodes in doubled.items():
+            self._assumed(
+                f"nodes {shorten(nodes)}: below {taken} and {name} in Slurm: taken as below {taken} only"
+            )
+
+    def _put_the_rest(self) -> None:
+        rest = [node for node in self._nodes if node not in self.switch_of]
+        if not rest:
+            return
+        used = {way for switch in self.switch_of.values() for way in self._way(switch)}
+        roots = [switch for switch in used if switch not in self.above]
+        name = roots[0] if len(roots) == 1 else _unused(ONE_SWITCH, {*used, *self._nodes})
+        self._assumed(f"nodes {shorten(rest)}: below no switch in Slurm: taken as right below {name}")
+        self.switch_of.update(dict.fromkeys(rest, name))
+
+    def _way(self, switch: str) -> Iterator[str]:
+        """A switch, and those above it."""
+        while switch:
+            yield switch
+            switch = self.above.get(switch, "")
 
 
-def _nodes_below(switches: Sequence[SlurmSwitch]) -> dict[str, int]:
-    known = {each.name: each for each in switches}
-
-    def count(name: str, seen: tuple[str, ...]) -> int:
-        if name in seen:
-            raise UsageError(f"switch {name}: expected a tree, got the switch below itself")
-        if name not in known:
-            raise UsageError(f"switch {name}: expected a line of its own (SwitchName={name}), got none")
-        switch = known[name]
-        return len(switch.nodes) + sum(count(each, (*seen, name)) for each in switch.switches)
-
-    return {name: count(name, ()) for name in known}
+def _unused(name: str, used: Container[str]) -> str:
+    while name in used:
+        name += "-2"
+    return name
 
 
 def switches_of(cluster: Mapping[str, Any], source: str) -> tuple[SlurmSwitch, ...]:
@@ -110,29 +185,6 @@ def switches_of(cluster: Mapping[str, Any], source: str) -> tuple[SlurmSwitch, .
             )
         found.append(SlurmSwitch(name, own, below))
     return tuple(found)
-
-
-def topology_conf(switches: Iterable[SlurmSwitch]) -> str:
-    """The switches as a topology.conf(5)."""
-    lines = (
-        f"SwitchName={each.name} "
-        + (f"Switches={shorten(each.switches)}" if each.switches else f"Nodes={shorten(each.nodes)}")
-        for each in switches
-    )
-    return "\n".join(lines) + "\n"
-
-
-def topology_yaml(switches: Iterable[SlurmSwitch]) -> str:
-    """The switches as a topology.yaml(5), which Slurm has since 25.05."""
-    lines = ["---", "- topology: mltcp", "  cluster_default: true", "  tree:", "    switches:"]
-    for each in switches:
-        lines.append(f"      - switch: {each.name}")
-        lines.append(
-            f"        children: {shorten(each.switches)}"
-            if each.switches
-            else f"        nodes: {shorten(each.nodes)}"
-        )
-    return "\n".join(lines) + "\n"
 
 
 def node_lines(cluster: Mapping[str, Any], source: str) -> str:

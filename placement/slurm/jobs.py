@@ -18,6 +18,15 @@ from placement.slurm.rows import Rows, jobs, value
 PLACE_ME = "mltcp"
 """The AdminComment by which job_submit.lua marks jobs that are to be placed; users cannot write it."""
 
+PLACED = "mltcp:placed"
+"""That of a job which has been released on the nodes that were chosen."""
+
+AWAITED = "mltcp:waits"
+"""The beginning of that of a job whose dependency Slurm is to watch; when it may begin apart from that follows."""
+
+LEFT = "mltcp: left to Slurm"
+"""The beginning of that of a job that cannot be placed; why follows."""
+
 HELD = frozenset({"JobHeldAdmin", "JobHeldUser"})
 """Slurm's reasons of jobs that wait to be released."""
 
@@ -79,7 +88,7 @@ class SlurmJob:
         submitted: when, as Slurm prints it; that of a job that was requeued is when that happened.
         status, signal: of its batch script, once it has ended.
         restarts: how often Slurm has put it back into its queue after a start, be it one that failed.
-        to_be_placed: whether job_submit.lua has marked it.
+        mark: its AdminComment, which users cannot write.
     """
 
     id: int
@@ -92,7 +101,12 @@ class SlurmJob:
     status: int = 0
     signal: int = 0
     restarts: int = 0
-    to_be_placed: bool = False
+    mark: str = ""
+
+    @property
+    def to_be_placed(self) -> bool:
+        """Whether job_submit.lua has marked it, and it has not been placed since."""
+        return self.mark == PLACE_ME
 
     @property
     def over(self) -> bool:
@@ -232,7 +246,7 @@ def _listed(row: tuple[str, ...]) -> SlurmJob:
         status,
         signal,
         int(restarts),
-        mark.strip() == PLACE_ME,
+        value(mark),
     )
 
 

@@ -1,17 +1,17 @@
-"""Reads Slurm's nodes and switches: of the Slurm here, and of files with what ``scontrol`` prints elsewhere."""
+"""Reads Slurm's nodes: of the Slurm here, and of files with what ``scontrol`` prints elsewhere."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from mltcp.core.errors import NotAvailableError, UsageError, shown
 from placement.slurm import rows
 from placement.slurm.commands import SlurmError, slurm
-from placement.slurm.host_lists import expand
+from placement.slurm.gpu_requests import all_gpus, gpus_in
 
-_SOCKETS = re.compile(r"\([^)]*\)")
 _FIELD = re.compile(r"(\w+)=(\S*)")
 _REASON = re.compile(r" Reason=(.*?)(?: \[[^\]]*\])?(?: Comment=.*)?$")
 _TEXTS = re.compile(r" (?:Reason|Comment|Extra)=")
@@ -56,15 +56,6 @@ class SlurmNodes:
 
     nodes: tuple[SlurmNode, ...]
     unreadable: int = 0
-
-
-@dataclass(frozen=True)
-class SlurmSwitch:
-    """A switch with what is right below it: nodes, or switches."""
-
-    name: str
-    nodes: tuple[str, ...] = ()
-    switches: tuple[str, ...] = ()
 
 
 def scontrol(*arguments: str) -> str:
@@ -184,31 +175,10 @@ def _without_texts(line: str) -> str:
 
 
 def _gpus(gres: str) -> int:
-    """The number of GPUs in ``gpu:a100:4(S:0-1),shard:8``."""
-    counts = [each.split(":") for each in _SOCKETS.sub("", gres).split(",")]
-    return sum(int(parts[-1]) if parts[-1].isdecimal() else 1 for parts in counts if parts[0] == "gpu")
-
-
-def switches_in(report: str, source: str) -> tuple[SlurmSwitch, ...]:
-    """The switches in a ``topology.conf``, or in the output of ``scontrol show topology``; empty without a topology.
-
-    Raises:
-        UsageError: it is malformed.
-    """
-    found: list[SlurmSwitch] = []
-    for number, line in _lines(report.replace("\\\n", " ")):
-        fields = {name.lower(): value for name, value in _FIELD.findall(line)}
-        if not fields and "topology" in line.lower():
-            return ()
-        if "switchname" not in fields or not ("nodes" in fields or "switches" in fields):
-            raise UsageError(
-                f"{source}: line {number}: expected SwitchName= and Nodes= or Switches=, got {shown(line)}"
-            )
-        below = expand(fields.get("switches", ""))
-        # Above other switches, scontrol lists all nodes further down too.
-        nodes = () if below else expand(fields["nodes"])
-        found += [SlurmSwitch(name, nodes, below) for name in expand(fields["switchname"])]
-    return tuple(found)
+    """The number of GPUs in ``gpu:a100:4(S:0-1),shard:8``; 0 where Slurm's own notation is not followed."""
+    with suppress(UsageError):
+        return all_gpus(gpus_in(gres))
+    return 0
 
 
 def _lines(report: str) -> Iterator[tuple[int, str]]:

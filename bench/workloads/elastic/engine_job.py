@@ -27,6 +27,7 @@ from placement.engines.engine import (
     HostBack,
     HostOut,
     HostShare,
+    HostUsed,
     JobEvent,
     JobHandle,
     JobsHeld,
@@ -59,7 +60,7 @@ class EngineEvents:
     def collect(self, timeout_s: float) -> None:
         """Wait up to `timeout_s` for events of any job, and keep them."""
         for event in self.engine.poll(timeout_s):
-            if not isinstance(event, HostOut | HostBack | JobsHeld):
+            if not isinstance(event, HostOut | HostBack | HostUsed | JobsHeld):
                 self._kept.setdefault(event.job_id, []).append(event)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from mltcp.core.errors import UsageError
@@ -14,10 +15,9 @@ from placement.slurm.cluster import (
     cluster_here,
     node_lines,
     switches_of,
-    topology_conf,
-    topology_yaml,
 )
-from placement.slurm.reports import nodes_here, nodes_in, switches_in
+from placement.slurm.reports import nodes_here, nodes_in
+from placement.slurm.topology_files import switches_in_file, topology_conf, topology_yaml
 
 _EXAMPLES = """\
 examples:
@@ -49,7 +49,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--uplink", metavar="RATE", help="of every switch (default: all that the nodes below can send)"
     )
     command.add_argument("--nodes", type=Path, metavar="FILE", help="read them here instead of from scontrol")
-    command.add_argument("--switches", type=Path, metavar="FILE", help="a topology.conf, likewise")
+    command.add_argument("--switches", type=Path, metavar="FILE", help="a topology.conf or .yaml, likewise")
     command.set_defaults(execute=execute)
 
 
@@ -87,16 +87,20 @@ def _from_slurm(options: argparse.Namespace) -> dict[str, object]:
     nic_bps = parse_rate_bps(options.nic, field="--nic")
     uplink_bps = None if options.uplink is None else parse_rate_bps(options.uplink, field="--uplink")
     if not options.nodes and not options.switches:
-        return cluster_here(nic_bps, uplink_bps)
+        return cluster_here(nic_bps, uplink_bps, _tell)
     nodes = nodes_in(_text(options.nodes), str(options.nodes)) if options.nodes else nodes_here().nodes
     # A file of nodes may be of another Slurm than the one here.
-    switches = _text(options.switches) if options.switches else ""
     return cluster_document(
         nodes,
-        switches_in(switches, str(options.switches or "scontrol show topology")),
+        switches_in_file(options.switches) if options.switches else (),
         nic_bps,
         uplink_bps,
+        _tell,
     )
+
+
+def _tell(text: str) -> None:
+    print(f"mltcp-placement: {text}", file=sys.stderr)
 
 
 def _text(path: Path) -> str:

@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -23,17 +23,19 @@ from placement.engines.engine import (
     EngineUnreachableError,
     HostOut,
     HostShare,
+    HostUsed,
     JobHandle,
 )
 from placement.engines.event_queue import EventQueue
 from placement.engines.host_slots import HostSlots
 from placement.engines.slurm.following import FollowedJob, order
+from placement.engines.slurm.held_request import used_outside
 from placement.engines.slurm.states import event_of_node
 from placement.engines.slurm.submission import Submission, mark_of, name_in_slurm, submission
 from placement.engines.slurm.users_jobs import UsersJobs
 from placement.slurm.commands import SlurmError, SlurmUnreachableError, slurm
 from placement.slurm.jobs import SlurmJob, jobs_of_user
-from placement.slurm.reports import nodes_here
+from placement.slurm.reports import SlurmNode, nodes_here
 
 LOOK_S = 1.0
 """How often Slurm is asked about all jobs at once."""
@@ -91,12 +93,15 @@ class SlurmEngine:
         self.nodes = {each.name: each for each in nodes_here().nodes}
         self._slots = HostSlots({each.name: each.gpus or each.cpus for each in self.nodes.values()})
         self._logs, self._options, self._python = logs.absolute(), tuple(options), python
+        self._reservation = any(each.partition("=")[0] == "--reservation" for each in options)
         self._uid = os.getuid()
         self._users_jobs = UsersJobs(self.nodes) if users_jobs else None
         self._mark = mark_of(self._logs)
         self._jobs: dict[str, FollowedJob] = {}
         self._starting: set[str] = set()
         self._out: dict[str, str] | None = None
+        self._used: dict[str, int] = {}
+        self._told_used: dict[str, int] = {}
         self._stray_since: dict[int, float] = {}
         self._events = EventQueue()
         self._lock = threading.Lock()
@@ -157,6 +162,11 @@ class SlurmEngine:
             at_s = time.monotonic() + grace_s
             job.kill_at_s = at_s if job.kill_at_s is None else min(job.kill_at_s, at_s)
         self._wake.set()
+
+    def decline(self, reference: str, why: str) -> None:
+        """Give a held job back to Slurm; see :class:`placement.engines.engine.Engine`."""
+        if self._users_jobs is not None:
+            self._users_jobs.decline(int(reference), why)
 
     def recover(self, known: Sequence[JobHandle]) -> None:
         """Follow the jobs that an earlier engine submitted; their ends in the meantime are found and reported."""
@@ -327,14 +337,37 @@ class SlurmEngine:
         found = {each.name: each for each in nodes_here().nodes}
         out: dict[str, str] = {}
         for name in self.nodes | found:
-            event = event_of_node(found[name]) if name in found else HostOut(name, "not listed by Slurm")
+            event = (
+                event_of_node(found[name], reservation=self._reservation)
+                if name in found
+                else HostOut(name, "not listed by Slurm")
+            )
             if isinstance(event, HostOut):
                 out[event.host] = event.why
             before = None if self._out is None else self._out.get(name, "")
             if before != out.get(name, ""):
                 self._events.put(event)
         self._out = out
+        self._look_at_gpus(found.values())
+        if self._users_jobs is not None:
+            self._users_jobs.nodes = {name: found.get(name, node) for name, node in self.nodes.items()}
         self._leave_before_start(out)
+
+    def _look_at_gpus(self, nodes: Iterable[SlurmNode]) -> None:
+        """Tell how many GPUs of each node others have; more of them when they have been seen twice.
+
+        A job of ours that has just started or ended would be taken for another one otherwise.
+        """
+        with self._lock:
+            jobs = list(self._jobs.values())
+        for node in nodes:
+            used = used_outside(node, (job.gpus_on(node.name) for job in jobs))
+            told, before = self._told_used.get(node.name, 0), self._used.get(node.name, 0)
+            self._used[node.name] = used
+            sure = min(used, before)
+            if sure != told and node.name in self.nodes:
+                self._told_used[node.name] = sure
+                self._events.put(HostUsed(node.name, sure))
 
     def _leave_before_start(self, out: Mapping[str, str]) -> None:
         """Cancel jobs that wait in Slurm for a node that takes none."""

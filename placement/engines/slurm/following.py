@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from mltcp.core.one_line import one_line
 from placement.engines.engine import (
     EngineEvent,
     HostShare,
@@ -23,7 +25,16 @@ from placement.engines.engine import (
 from placement.engines.slurm.records import beats, give_up, given_up, has_unseen_end, note_unseen_end
 from placement.engines.slurm.states import event_of_end, gone, own_end, waiting_text
 from placement.slurm.commands import SlurmError, slurm
-from placement.slurm.jobs import WAITING, SlurmEnd, SlurmJob, accounted_end, gpu_indices, job_numbered
+from placement.slurm.jobs import (
+    LEFT,
+    PLACE_ME,
+    WAITING,
+    SlurmEnd,
+    SlurmJob,
+    accounted_end,
+    gpu_indices,
+    job_numbered,
+)
 
 _ASK_AGAIN_S = 2.0
 _CANCEL_AGAIN_S = 30.0
@@ -31,7 +42,13 @@ _CANCEL_AGAIN_S = 30.0
 UNSEEN_END_S = 15.0
 """How long after its own end a job is cancelled that Slurm still takes for running."""
 
+TAKE_BACK_S = 60.0
+"""For how long a user's own job waits on its nodes for what is neither their being busy nor to pass soon."""
+
+_PASSES = frozenset({"", "None", "Resources", "Priority", "BeginTime", "Prolog", "Cleaning"})
 _LOOKS_TO_BE_GONE = 3
+
+_log = logging.getLogger("mltcp.placement")
 
 
 @dataclass
@@ -65,6 +82,7 @@ class FollowedJob:
     _beats: tuple[str, ...] | None = None
     _beats_at_s: float = 0.0
     _ended_at_s: float | None = None
+    _stuck_since_s: float | None = None
 
     @classmethod
     def of(cls, handle: JobHandle) -> Self:
@@ -93,6 +111,12 @@ class FollowedJob:
             "uid": self.uid,
         }
         return JobHandle(self.job_id, json.dumps(reference))
+
+    def gpus_on(self, host: str) -> int:
+        """How many GPUs of a host Slurm has given it, as far as has been seen."""
+        if self._seen is None or self._seen.state == "PENDING" or self._lost is not None:
+            return 0
+        return sum(len(share.slots) for share in self.placement if share.host == host)
 
     def is_this(self, listed: SlurmJob | None) -> bool:
         """Whether it is what Slurm lists under its number: of its account, and with one of the texts as submitted.
@@ -127,9 +151,11 @@ class FollowedJob:
         if seen.state == "PENDING" and (self.has_started or self._is_requeued(seen)):
             # By Slurm itself, to wait for the same nodes or, where a launch has failed, for an administrator.
             self.leave(f"Slurm job {self.number}: Slurm requeued it")
-        if self._left and self.directory is None and seen.state == "PENDING":
-            order(["scontrol", "hold", str(self.number)])
-            return self._lost_for(self._left)
+        if self.directory is None and seen.state == "PENDING":
+            if self._left:
+                return self._hold_again()
+            if self._is_stuck(seen):
+                return self._leave_to_slurm(seen.reason)
         if not self.has_started and seen.state not in WAITING:
             self.has_started = True
             tell(JobStarted(self.job_id))
@@ -140,6 +166,38 @@ class FollowedJob:
             note_unseen_end(self.directory)
             self.cancel()
         return None
+
+    def _hold_again(self) -> EngineEvent:
+        """Hold a user's own job as it was before it was placed.
+
+        Raises:
+            SlurmError: Slurm refuses; it may have started it.
+        """
+        slurm(["scontrol", "hold", str(self.number)])
+        order(["scontrol", "update", f"JobId={self.number}", "ReqNodeList=", f"AdminComment={PLACE_ME}"])
+        return self._lost_for(self._left)
+
+    def _is_stuck(self, seen: SlurmJob) -> bool:
+        """Whether for `TAKE_BACK_S` Slurm has not been able to start a user's own job, but for other jobs."""
+        now_s = time.monotonic()
+        if seen.reason in _PASSES:
+            self._stuck_since_s = None
+            return False
+        if self._stuck_since_s is None:
+            self._stuck_since_s = now_s
+        return now_s >= self._stuck_since_s + TAKE_BACK_S
+
+    def _leave_to_slurm(self, reason: str) -> EngineEvent:
+        """Take a user's own job back from its nodes, of which it needs none any more if its user has held it.
+
+        Raises:
+            SlurmError: Slurm refuses; it may have started it.
+        """
+        mark = f"{LEFT}: {reason} on {','.join(share.host for share in self.placement)}"
+        slurm(["scontrol", "update", f"JobId={self.number}", "ReqNodeList=", f"AdminComment={mark[:200]}"])
+        why = f"Slurm job {self.number}: Slurm does not start it where it was placed ({reason}), and has it again"
+        _log.info("%s", one_line(why))
+        return JobStopped(self.job_id, why=why)
 
     def _asked_for(self) -> SlurmJob | None:
         """What Slurm says when it is asked for the number alone: not to be listed is not to be gone."""

@@ -26,8 +26,29 @@ _FAILED = {
     "DEADLINE": "it reached its deadline in Slurm",
     "OUT_OF_MEMORY": "it ran out of memory",
 }
-_OUT = frozenset({"DOWN", "ERROR", "FAIL", "FAILING", "INVAL", "FUTURE", "DRAIN", "DRAINED", "DRAINING"})
-_STATE_MARKS = re.compile(r"[*~#$@!%^-]")
+_OUT = {
+    **dict.fromkeys(("DRAIN", "DRAINED", "DRAINING", "DRNG"), "drained"),
+    **dict.fromkeys(("DOWN", "ERROR", "FAIL", "FAILING", "FAILG", "FUTURE", "DYNAMIC_FUTURE"), "down"),
+    **dict.fromkeys(("INVAL", "INVALID_REG"), "registered with less than slurm.conf has"),
+    **dict.fromkeys(("REBOOT_ISSUED", "REBOOTING"), "rebooting"),
+    **dict.fromkeys(("POWER_DOWN", "POWERING_DOWN"), "powering down"),
+    "BLOCKED": "blocked by a job that has its switch alone",
+    "EXTERNAL": "external",
+}
+"""Slurm's states and flags of nodes on which it starts no job, each with our word for it; the first one counts.
+
+Slurm starts jobs on nodes that are PLANNED for others, that are POWERED_DOWN (it starts the nodes first), and until a
+REBOOT_REQUESTED is issued.
+"""
+
+_RESERVED = {
+    **dict.fromkeys(("MAINTENANCE", "MAINT"), "in maintenance"),
+    **dict.fromkeys(("RESERVED", "RESV"), "reserved"),
+}
+"""Those on which it starts jobs of a reservation only."""
+
+_MARKS = {"$": "MAINTENANCE", "!": "POWER_DOWN", "%": "POWERING_DOWN", "^": "REBOOT_ISSUED"}
+_NO_STATES = re.compile(r"[*~#@-]")
 _LAST_BYTES = 4096
 _NOISE = re.compile(
     r"^(?:srun|slurmstepd|bash): (?:error: )?(?:Terminating|\*\*\*|Job step aborted|.*: Exited with)"
@@ -116,14 +137,25 @@ def _last_complaint(log: Path) -> str:
     return said[-1] if said else ""
 
 
-def event_of_node(node: SlurmNode) -> HostOut | HostBack:
+def event_of_node(node: SlurmNode, *, reservation: bool = False) -> HostOut | HostBack:
     """Whether a node takes jobs.
 
-    A node that does not answer for now (``IDLE*``) does: Slurm takes it down after SlurmdTimeout, and after a start of
-    slurmctld no node has answered yet.
+    A node that does not answer for now (``IDLE*``, NOT_RESPONDING) does: Slurm takes it down after SlurmdTimeout, and
+    after a start of slurmctld no node has answered yet.
+
+    Args:
+        node: as Slurm has it.
+        reservation: whether the jobs are submitted to a reservation.
     """
-    states = {_STATE_MARKS.sub("", each) for each in node.state.split("+")}
-    if not states & _OUT:
+    states = _states(node.state)
+    out = _OUT if reservation else {**_OUT, **_RESERVED}
+    kind = next((word for state, word in out.items() if state in states), None)
+    if kind is None:
         return HostBack(node.name)
-    kind = "drained" if any(each.startswith("DRAIN") for each in states) else "down"
     return HostOut(node.name, f"{kind} in Slurm" + (f": {one_line(node.reason)}" if node.reason else ""))
+
+
+def _states(text: str) -> set[str]:
+    """The state and the flags in ``IDLE+DRAIN``, ``DOWN*``, ``mixed$``."""
+    marked = "".join(f"+{_MARKS[each]}" if each in _MARKS else each for each in text.upper())
+    return {_NO_STATES.sub("", each) for each in marked.split("+")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -45,6 +45,8 @@ class SlotPool:
         self.capacity_mb = np.zeros(0, np.int64)
         self._shared = 0
         self._closed = np.zeros(0, bool)
+        self._used_outside: dict[int, int] = {}
+        self._outside = np.zeros(0, bool)
 
     def add(self, counts: Sequence[int], memories_mb: Sequence[int]) -> None:
         """Add servers: for each, its number of slots (0 for none of this kind) and the memory of a slot."""
@@ -60,6 +62,7 @@ class SlotPool:
         self.servers = np.concatenate((self.servers, servers))
         self.capacity_mb = np.concatenate((self.capacity_mb, capacity))
         self._closed = np.concatenate((self._closed, np.zeros(len(gpus), bool)))
+        self._outside = np.concatenate((self._outside, np.zeros(len(gpus), bool)))
 
     def close(self, server: int) -> None:
         """Give no further slots of a server."""
@@ -74,23 +77,32 @@ class SlotPool:
         self.close(server)
         self.capacity_mb[self._slots_of(server)] = _TAKEN
 
+    def use_outside(self, server: int, count: int) -> None:
+        """Give `count` of the free slots of a server to nobody: somebody else uses as many.
+
+        Which ones is not known, and may be chosen anew whenever slots are taken or freed.
+        """
+        self._used_outside[server] = count
+        self._mark_outside([server])
+
     def is_open(self, slot: int) -> bool:
-        """Whether a slot may be given to a job, as far as its server is concerned."""
-        return not self._closed[slot]
+        """Whether a slot may be given to a job, as far as its server and users outside are concerned."""
+        return not (self._closed[slot] or self._outside[slot])
 
     @property
     def all_open(self) -> bool:
-        """Whether no server is closed."""
-        return not self._closed.any()
+        """Whether no server is closed, and no slot used outside."""
+        return not (self._closed.any() or self._outside.any())
 
     @property
     def free(self) -> int:
-        """Number of slots that no job holds."""
-        return int(np.count_nonzero(self.gpus["workers"] == 0))
+        """Number of slots that no job holds, and nobody outside."""
+        return int(np.count_nonzero((self.gpus["workers"] == 0) & ~self._outside))
 
     def free_of(self, server: int) -> int:
-        """Number of slots of a server that no job holds."""
-        return int(np.count_nonzero(self.gpus["workers"][self._slots_of(server)] == 0))
+        """Number of slots of a server that no job holds, and nobody outside."""
+        own = self._slots_of(server)
+        return int(np.count_nonzero((self.gpus["workers"][own] == 0) & ~self._outside[own]))
 
     def capable(self, request: SlotRequest) -> int:
         """Number of slots that satisfy the request in an empty cluster."""
@@ -105,6 +117,13 @@ class SlotPool:
         large = self.capacity_mb >= request.memory_mb
         return self._count(
             self._closed & large & self._allowed(request) & (self.gpus["workers"] == 0), request
+        )
+
+    def used_outside(self, request: SlotRequest) -> int:
+        """Number of slots that would satisfy the request if nobody outside used them."""
+        return self._count(
+            self._outside & ~self._closed & self._allowed(request) & (self.capacity_mb >= request.memory_mb),
+            request,
         )
 
     def suits(self, slots: Sequence[int], request: SlotRequest) -> bool:
@@ -184,6 +203,7 @@ class SlotPool:
             self._shared += len(chosen)
         else:
             self.gpus["memory_left"][chosen] = _TAKEN
+        self._mark_outside(self._used_outside)
 
     def release(self, slots: Sequence[int], request: SlotRequest, work_ns: int) -> None:
         """Free slots of a job with `work_ns` of work left on each; the inverse of `occupy`."""
@@ -195,6 +215,7 @@ class SlotPool:
             self._shared -= len(chosen)
         else:
             self.gpus["memory_left"][chosen] = self.capacity_mb[chosen]
+        self._mark_outside(self._used_outside)
 
     def worked(self, slots: Sequence[int], work_ns: int) -> None:
         """Subtract finished work from each of a job's slots."""
@@ -211,6 +232,13 @@ class SlotPool:
     def number(self, server: int, slot: int) -> int:
         """The pool-wide number of a slot that is numbered within its server."""
         return int(self.servers["first_gpu"][server]) + slot
+
+    def _mark_outside(self, servers: Iterable[int]) -> None:
+        for server in servers:
+            own, count = self._slots_of(server), self._used_outside[server]
+            free = np.flatnonzero(self.gpus["workers"][own] == 0)
+            self._outside[own] = False
+            self._outside[own.start + free[max(0, len(free) - count) :]] = True
 
     def _slots_of(self, server: int) -> slice:
         first = int(self.servers["first_gpu"][server])
@@ -234,7 +262,7 @@ class SlotPool:
         if not hidden and request.servers is None and self.all_open:
             return self.gpus
         view = self.gpus.copy()
-        view["memory_left"][self._closed | ~self._allowed(request)] = _TAKEN
+        view["memory_left"][self._closed | self._outside | ~self._allowed(request)] = _TAKEN
         if hidden:
             view["memory_left"][view["workers"] > 0] = _TAKEN
         return view

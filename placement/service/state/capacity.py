@@ -50,6 +50,8 @@ def shortage(registry: Registry, job: JobRecord) -> str:
     where += " on the servers it may use" if request.servers is not None else ""
     memory = f" with {request.memory_mb} MB or more left" if request.memory_mb else ""
     unused = f", {closed} on servers that are not in use" if closed else ""
+    outside = registry.pool(job).used_outside(request)
+    unused += f", {outside} used by others" if outside else ""
     return f"{request.count} {_named(job)[1]}{where}{memory} needed, {available} free{unused}"
 
 

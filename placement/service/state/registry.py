@@ -123,6 +123,11 @@ class Registry:
         else:
             self.out_of_use[number] = why
 
+    def use_outside(self, number: int, count: int) -> None:
+        """Give `count` of the free slots of a server, GPUs if it has any, to no job: others use as many."""
+        pool = self.gpus if self.servers[number].gpus else self.cpu_slots
+        pool.use_outside(number, count)
+
     def check_removable(self, number: int, field: str) -> None:
         """Raise `RequestError` if a job runs on a server, or waits and names it."""
         name = self.servers[number].name

@@ -146,3 +146,20 @@ def test_as_many_on_each_server_is_what_every_policy_gives(counts, taken, per_se
     if chosen is not None:
         assert made.suits(chosen, request)
         assert not set(held) & set(chosen)
+
+
+def test_slots_that_others_use_are_free_ones_and_stay_as_many():
+    made = pool(4, 4)
+    made.occupy((0,), SlotRequest(1), 1000)
+    made.use_outside(0, 2)
+    assert (made.free, made.free_of(0), made.available(SlotRequest(1)), made.all_open) == (5, 1, 5, False)
+    assert made.choose(rule_numbers.FIRST_FIT, 1, SlotRequest(5)) == (1, 4, 5, 6, 7)
+    assert made.used_outside(SlotRequest(1)) == 2
+    made.occupy((2,), SlotRequest(1), 1000)  # one that others were thought to have
+    assert made.free_of(0) == 0
+    made.release((0,), SlotRequest(1), 1000)
+    assert made.free_of(0) == 1
+    made.use_outside(0, 9)
+    assert (made.free_of(0), made.capable(SlotRequest(8))) == (0, 8)
+    made.use_outside(0, 0)
+    assert (made.free_of(0), made.all_open) == (3, True)

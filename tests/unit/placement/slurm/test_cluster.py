@@ -6,9 +6,16 @@ import pytest
 
 from mltcp.core.errors import UsageError
 from placement.cli.main import main
-from placement.slurm.cluster import cluster_document, node_lines, switches_of, topology_conf, topology_yaml
-from placement.slurm.reports import SlurmNode, SlurmSwitch, nodes_in, nodes_of, switches_in
+from placement.slurm.cluster import cluster_document, node_lines, switches_of
+from placement.slurm.reports import SlurmNode, nodes_in, nodes_of
 from placement.slurm.rows import Rows
+from placement.slurm.topology_files import (
+    SlurmSwitch,
+    switches_in,
+    switches_in_file,
+    topology_conf,
+    topology_yaml,
+)
 
 NODE = "NodeName={} Arch=x86_64 CoresPerSocket=1 CPUAlloc=0 CPUTot=8 CPULoad=0.1 Gres={} State={} ThreadsPerCore=1"
 TOPOLOGY = """\
@@ -89,7 +96,8 @@ def test_nodes_of_sinfo_are_each_there_once_with_their_partitions():
 
 
 def test_switches_of_scontrol_and_of_a_file():
-    assert switches_in(TOPOLOGY, "topology") == SWITCHES
+    spine = SlurmSwitch("spine", ("n1", "n2", "n3", "n4"), ("leaf1", "leaf2"))
+    assert switches_in(TOPOLOGY, "topology") == (*SWITCHES[:2], spine)
     file = "# ours\nswitchname=leaf1 Nodes=n[1-2] # first\nSwitchName=leaf2 \\\n  Nodes=n3,n4\n\n"
     assert switches_in(file + "SwitchName=spine Switches=leaf[1-2]\n", "file") == SWITCHES
     assert switches_in("No topology information available\n", "topology") == ()
@@ -102,7 +110,6 @@ def test_switches_of_scontrol_and_of_a_file():
         (nodes_in, "", "x: expected one node or more, got none"),
         (nodes_in, "NodeName=n1 State=IDLE", "x: line 1: expected NodeName=, CPUTot= and State="),
         (nodes_in, "hello", "x: line 1: expected NodeName="),
-        (switches_in, "SwitchName=a", "x: line 1: expected SwitchName= and Nodes= or Switches="),
         (switches_in, "\nNodes=n1", "x: line 2: expected SwitchName="),
         (switches_in, "SwitchName=a Nodes=n[", "host list: expected names"),
     ],
@@ -129,18 +136,146 @@ def test_the_cluster_of_a_slurm():
 @pytest.mark.parametrize(
     ("switches", "error"),
     [
-        (SWITCHES[:1], "node n3: expected below a switch of the topology, got below none"),
-        ((*SWITCHES, SlurmSwitch("b", ("n1",))), "node n1: expected below one switch, got leaf1 and b"),
         ((*SWITCHES[:2], SlurmSwitch("spine", (), ("leaf3",))), "switch leaf3: expected a line of its own"),
         (
             (*SWITCHES, SlurmSwitch("a", (), ("b",)), SlurmSwitch("b", (), ("a",))),
-            "switch a: expected a tree, got the switch below itself",
+            "switch b: expected a tree, got the switch below itself",
         ),
     ],
 )
 def test_a_topology_that_is_no_tree_is_refused(switches, error):
     with pytest.raises(UsageError, match=error):
         cluster_document(NODES, switches, 10**9)
+
+
+def of_file(tmp_path, text, name="topology.conf"):
+    """Where the four nodes are, which uplinks there are, and what was assumed."""
+    path, assumed = tmp_path / name, []
+    path.write_text(text)
+    document = cluster_document(NODES, switches_in_file(path), 1, assumed=assumed.append)
+    links = {(each["switch"], each["above"]): each["capacity_bps"] for each in document["links"]}
+    return [each["switch"] for each in document["servers"]], links, assumed
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "links", "assumed"),
+    [
+        ("SwitchName=s1 Nodes=ALL", ["s1"] * 4, {}, []),
+        (
+            "SwitchName=s1 Nodes=n[1-3]",
+            ["s1"] * 4,
+            {},
+            ["nodes n4: below no switch in Slurm: taken as right below s1"],
+        ),
+        (
+            "SwitchName=a Nodes=n1\nSwitchName=b Nodes=n2",
+            ["a", "b", "switch", "switch"],
+            {},
+            ["nodes n[3-4]: below no switch in Slurm: taken as right below switch"],
+        ),
+        (
+            "SwitchName=a Nodes=n1\nSwitchName=r Switches=a Nodes=n[1-4]",
+            ["a", "r", "r", "r"],
+            {("a", "r"): 1},
+            [],
+        ),
+        (
+            "SwitchName=s0",
+            ["switch"] * 4,
+            {},
+            ["nodes n[1-4]: below no switch in Slurm: taken as right below switch"],
+        ),
+        (
+            "SwitchName=s0\nSwitchName=s1 Nodes=n[1-4]\nSwitchName=r Switches=s[0-1]",
+            ["s1"] * 4,
+            {("s1", "r"): 4},
+            [],
+        ),
+        ("SwitchName=s1 Nodes=n[1-4,7-9]\nSwitchName=r Switches=s1", ["s1"] * 4, {("s1", "r"): 4}, []),
+        (
+            "SwitchName=s1 Nodes=n[1-4]\nSwitchName=s2 Nodes=n[1-2]",
+            ["s1"] * 4,
+            {},
+            ["nodes n[1-2]: below s1 and s2 in Slurm: taken as below s1 only"],
+        ),
+        (
+            "SwitchName=s1 Nodes=n[1-4]\nSwitchName=p1 Switches=s1\nSwitchName=p2 Switches=s1",
+            ["s1"] * 4,
+            {("s1", "p1"): 4},
+            ["switch s1: below p1 and p2 in Slurm: taken as below p1 only"],
+        ),
+        ('SwitchName = "s1"  Nodes="n[1-4]" LinkSpeed=1', ["s1"] * 4, {}, []),
+        ("SwitchName=n1 Nodes=n[1-4]", ["n1-switch"] * 4, {}, []),
+        (
+            "BlockName=b1 Nodes=n[1-2]\nBlockName=b2 Nodes=n[3-4]\nBlockSizes=2,4\n",
+            ["b1", "b1", "b2", "b2"],
+            {("b1", "blocks"): 2, ("b2", "blocks"): 2},
+            [],
+        ),
+        ("BlockName=b1 Nodes=n[1-4]\nBlockSizes=4", ["b1"] * 4, {}, []),
+    ],
+)
+def test_topologies_as_sites_write_them(tmp_path, text, where, links, assumed):
+    assert of_file(tmp_path, text) == (where, links, assumed)
+
+
+def test_a_topology_in_several_files(tmp_path):
+    (tmp_path / "racks").mkdir()
+    (tmp_path / "racks" / "a").write_text("SwitchName=a Nodes=n[1-2]\n")
+    text = "include racks/a\nInclude nowhere\n"
+    with pytest.raises(UsageError, match="nowhere: No such file"):
+        of_file(tmp_path, text)
+    (tmp_path / "nowhere").write_text("SwitchName=b Nodes=n[3-4]\n")
+    assert of_file(tmp_path, text)[0] == ["a", "a", "b", "b"]
+    with pytest.raises(UsageError, match="expected at most 10 files"):
+        of_file(tmp_path, "include topology.conf\n")
+
+
+YAML = """\
+---
+- topology: flat
+  cluster_default: false
+  flat: true
+- topology: racks
+  cluster_default: true
+  tree:
+    switches:
+      - switch: spine  # of all
+        children: leaf[1-2]
+      - switch: "leaf1"
+        nodes: n[1-2]
+      - switch: leaf2
+        nodes: n[3-4]
+- topology: pods
+  block:
+    block_sizes:
+      - 2
+      - 4
+    blocks:
+      - block: b1
+        nodes: n[1-2]
+      - block: b2
+        nodes: n[3-4]
+"""
+
+
+def test_a_topology_yaml(tmp_path):
+    leaves = {("leaf1", "spine"): 2, ("leaf2", "spine"): 2}
+    assert of_file(tmp_path, YAML, "topology.yaml") == (["leaf1", "leaf1", "leaf2", "leaf2"], leaves, [])
+    pods = YAML.replace("true\n  tree", "false\n  tree").replace("pods", "pods\n  cluster_default: true")
+    assert of_file(tmp_path, pods, "topology.yaml")[0] == ["b1", "b1", "b2", "b2"]
+    written = topology_yaml(switches_of(cluster_document(NODES, SWITCHES, 1), "x"))
+    assert of_file(tmp_path, written, "topology.yaml")[1] == leaves
+    with pytest.raises(UsageError, match="line 1: expected '- topology: NAME' first, got 'switch: a'"):
+        of_file(tmp_path, "switch: a", "topology.yaml")
+
+
+def test_blocks_as_scontrol_prints_them():
+    report = (
+        "BlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=2\nBlockName=b2 BlockIndex=1 Nodes=n[3-4] BlockSize=2\n"
+        "AggregatedBlock=b[1-2] BlockIndex=2 Nodes=n[1-4] BlockSize=4\n"
+    )
+    assert switches_in(report, "topology")[2] == SlurmSwitch("blocks", (), ("b1", "b2"))
 
 
 def test_a_cluster_is_written_for_slurm_and_read_again():

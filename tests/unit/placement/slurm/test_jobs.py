@@ -108,9 +108,7 @@ class TestQueue:
         assert found.unreadable == 0
         assert found.jobs == {
             7: SlurmJob(7, "PENDING", 1000, "Resources", "a", "b", "2026-11-26T07:03:26"),
-            9: SlurmJob(
-                9, "FAILED", 1000, "Resources", "a", "b", "2026-11-26T07:03:26", 3, to_be_placed=True
-            ),
+            9: SlurmJob(9, "FAILED", 1000, "Resources", "a", "b", "2026-11-26T07:03:26", 3, mark="mltcp"),
         }
 
     def test_leaves_out_arrays_and_further_components(self):

@@ -9,7 +9,7 @@ from placement.engines.slurm.records import note_exit
 from placement.engines.slurm.states import event_of_end, event_of_node, own_end, waiting_text
 from placement.engines.slurm.submission import STOPPED
 from placement.slurm.jobs import SlurmEnd, SlurmJob
-from placement.slurm.reports import nodes_in
+from placement.slurm.reports import SlurmNode, nodes_in
 
 
 def test_a_job_that_waits_says_why():
@@ -105,3 +105,42 @@ class TestNodes:
         (node,) = nodes_in(line, "scontrol")
         assert event_of_node(node) == (event if isinstance(event, HostBack) else HostOut("n1", event))
         assert (node.address, node.gpus) == ("10.0.0.1", 4)
+
+    @pytest.mark.parametrize(
+        ("state", "why"),
+        [
+            ("IDLE+MAINTENANCE+RESERVED", "in maintenance"),
+            ("ALLOCATED+RESERVED", "reserved"),
+            ("idle$", "in maintenance"),
+            ("IDLE+POWERING_DOWN", "powering down"),
+            ("idle%", "powering down"),
+            ("DOWN+REBOOT_ISSUED", "down"),
+            ("IDLE+REBOOT_ISSUED", "rebooting"),
+            ("IDLE+BLOCKED", "blocked by a job that has its switch alone"),
+            ("IDLE+INVALID_REG", "registered with less than slurm.conf has"),
+            ("FUTURE", "down"),
+        ],
+    )
+    def test_that_slurm_starts_no_job_on_are_out(self, state, why):
+        assert event_of_node(SlurmNode("n1", 4, 8, state)) == HostOut("n1", f"{why} in Slurm")
+
+    @pytest.mark.parametrize(
+        "state",
+        [
+            "IDLE+PLANNED",
+            "idle-",
+            "MIXED+REBOOT_REQUESTED",
+            "idle~",
+            "IDLE+CLOUD+POWERING_UP",
+            "IDLE+NOT_RESPONDING",
+            "IDLE+COMPLETING",
+            "ALLOCATED+DYNAMIC_NORM",
+            "UNKNOWN*",
+        ],
+    )
+    def test_that_slurm_starts_jobs_on_are_in(self, state):
+        assert event_of_node(SlurmNode("n1", 4, 8, state)) == HostBack("n1")
+
+    def test_that_are_reserved_take_the_jobs_of_a_reservation(self):
+        node = SlurmNode("n1", 4, 8, "IDLE+MAINTENANCE+RESERVED")
+        assert event_of_node(node, reservation=True) == HostBack("n1")
