@@ -160,10 +160,15 @@ class Client:
         """The status of jobs (all if none are named), servers and links; the pages of the answer are combined."""
         request = self._pb.StatusRequest(job_ids=job_ids, unended=unended, without_cluster=not cluster)
         reply: pb.StatusReply = self.call("Status", request)
+        links = list(reply.links)
+        del reply.links[:]
+        _extend_links(reply, links)
         page = reply
         while page.next_page_token:
             request.page_token = page.next_page_token
             page = self.call("Status", request)
+            reply.servers.extend(page.servers)
+            _extend_links(reply, page.links)
             reply.jobs.extend(page.jobs)
         reply.next_page_token = ""
         return reply
@@ -190,7 +195,14 @@ class Client:
 
     def time_shifts(self, job_ids: Sequence[str] = ()) -> Sequence[pb.TimeShift]:
         """The time shifts of these jobs, or of all jobs that have one."""
-        return list(self.call("TimeShifts", self._pb.TimeShiftsRequest(job_ids=job_ids)).shifts)
+        request = self._pb.TimeShiftsRequest(job_ids=job_ids)
+        shifts: list[pb.TimeShift] = []
+        while True:
+            page = self.call("TimeShifts", request)
+            shifts += page.shifts
+            if not page.next_page_token:
+                return shifts
+            request.page_token = page.next_page_token
 
     def explain(self, job_id: str) -> pb.ExplainReply:
         """The reasons for a job's placement, or for the lack of one."""
@@ -249,6 +261,15 @@ class Client:
     @property
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         return (("authorization", f"Bearer {self._token}"),) if self._token else ()
+
+
+def _extend_links(reply: pb.StatusReply, links: Iterable[pb.LinkStatus]) -> None:
+    """Add the links of a page; the jobs of one link may be spread over several entries."""
+    for each in links:
+        if reply.links and reply.links[-1].name == each.name:
+            reply.links[-1].jobs.extend(each.jobs)
+        else:
+            reply.links.append(each)
 
 
 def profile_from(document: Mapping[str, Any], where: str = "profile") -> pb.Profile:

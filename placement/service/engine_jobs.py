@@ -32,6 +32,7 @@ from placement.service.engine_runner import EngineRunner
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.request_error import ErrorCode, RequestError
 from placement.service.state.job_record import JobRecord, wrong_state
+from placement.service.state.store import StoreUnwritableError
 
 ENGINE_STOPPED = "the service was stopped"
 ENGINE_GONE = "the engine that ran it is gone"
@@ -102,6 +103,11 @@ class EngineJobs:
             self._launching.add(job.id)
             self._reactions.begin(self._launch(job))
 
+    @property
+    def jobs_survive(self) -> bool:
+        """Whether jobs go on without the service, so that their engine is the one to say that they have ended."""
+        return self._engine.jobs_survive
+
     def holds(self, job: JobRecord) -> bool:
         """Whether a job has processes, or will have some that are being started."""
         return job.placed and (bool(job.engine) or job.id in self._launching)
@@ -113,7 +119,8 @@ class EngineJobs:
             MltcpError: the engine does not run it.
         """
         self._change(replace(job, state=pb.PLACED, reason=reason))
-        await self._context.store.committed()
+        with suppress(StoreUnwritableError):  # what a job writes may be what the disk is full of
+            await self._context.store.committed()
         if job.id not in self._launching:  # else its launch stops it
             await self._engine.stop(job.id, self._context.rules.grace_s)
 
@@ -134,7 +141,7 @@ class EngineJobs:
         # What a job does while it writes its checkpoint is no progress.
         done = int(self._context.done(job)) if job.spec.model else job.done
         self._change(replace(job, state=pb.STOPPING, reason=reason, done=done))
-        await self._context.store.committed()
+        await self._context.store.durable()
         with suppress(MltcpError):  # it has ended by itself; the event is on its way
             await self._engine.stop(job.id, self._context.rules.grace_s)
 
@@ -142,6 +149,15 @@ class EngineJobs:
         """Stop a job whose record says why."""
         with suppress(MltcpError):  # it has ended by itself; the event is on its way
             await self._engine.stop(job_id, self._context.rules.grace_s)
+
+    async def forget(self, jobs: Sequence[JobRecord]) -> None:
+        """Remove what the engine has kept of jobs that are forgotten, such as their logs."""
+        for job in jobs:
+            if job.engine:
+                try:
+                    await self._engine.forget(JobHandle(job.id, job.engine))
+                except Exception:  # of one job; the others are forgotten nevertheless
+                    _log.exception("job %s: its logs were not removed", one_line(job.id))
 
     async def close(self) -> None:
         """Stop the jobs that can be resumed, within their grace period, and close the engine.
@@ -153,8 +169,8 @@ class EngineJobs:
             return
         running = [job for job in self._registry.jobs.values() if self._can_resume(job)]
         for job in running:
-            with suppress(MltcpError):
-                await self.requeue(job, ENGINE_STOPPED)
+            with suppress(MltcpError, TimeoutError):
+                await asyncio.wait_for(self.requeue(job, ENGINE_STOPPED), _CLOSE_S)
         self._all_gone.clear()
         if self._stopping():
             with suppress(TimeoutError):
@@ -163,11 +179,13 @@ class EngineJobs:
 
     async def _launch(self, job: JobRecord) -> None:
         try:
-            await self._context.store.committed()
+            await self._context.store.durable()
             if self._registry.jobs[job.id].reason:
                 raise EngineError(f"job {job.id} was released before it was started")
             reference = await self._start(job)
-        except (MltcpError, OSError) as error:
+        except Exception as error:
+            if not isinstance(error, (MltcpError, OSError)):
+                _log.exception("job %s: its launch failed", one_line(job.id))
             now = self._registry.jobs[job.id]
             if not now.over:
                 state, why = (pb.ENDED, now.reason) if now.reason else (pb.FAILED, _text(error))

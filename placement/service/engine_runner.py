@@ -78,6 +78,10 @@ class EngineRunner:
         """
         await asyncio.to_thread(self._engine.stop, job_id, grace_s)
 
+    async def forget(self, handle: JobHandle) -> None:
+        """Remove what the engine has kept of a job that is over."""
+        await asyncio.to_thread(self._engine.forget, handle)
+
     def close(self) -> None:
         """Stop polling, and close the engine."""
         self._stopping.set()

@@ -12,7 +12,6 @@ import asyncio
 import grp
 import logging
 import os
-import resource
 import socket
 import struct
 import time
@@ -24,6 +23,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
+from mltcp.core.descriptors import raise_descriptor_limit
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 from mltcp.daemon.client.protocol import (
     MOST_BYTES,
@@ -197,7 +197,7 @@ class DaemonServer:
         self._connected: Counter[int] = Counter()
         self._shares: dict[int, UserShare[Connection]] = {}
         self._told_s = -inf
-        self._most = _raise_descriptor_limit() - RESERVED_DESCRIPTORS
+        self._most = raise_descriptor_limit() - RESERVED_DESCRIPTORS
         self._listener: socket.socket | None = None
         self.loop: asyncio.AbstractEventLoop
 
@@ -467,12 +467,3 @@ def _failed(error: Exception, asked: Mapping[str, int], connection: Connection) 
         _log.error("a request of %s failed", connection.peer, exc_info=error)
         error = MltcpError(f"the daemon failed: {error!r}")
     return [{**asked, **error_reply(error)}]
-
-
-def _raise_descriptor_limit() -> int:
-    """Raise the soft limit on descriptors to the hard limit; returns the number that may be used."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY:
-        hard = 1 << 20
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return min(hard, 1 << 16)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import hashlib
+import json
 import logging
 import socket
 import sys
@@ -26,6 +27,7 @@ from placement.engines.engine import (
 )
 from placement.engines.event_queue import EventQueue
 from placement.engines.host_slots import HostSlots
+from placement.engines.job_logs import remove_logs
 from placement.engines.slurm.following import FollowedJob, order
 from placement.engines.slurm.states import event_of_node
 from placement.engines.slurm.submission import Submission, name_in_slurm, submission
@@ -153,6 +155,10 @@ class SlurmEngine:
             at_s = time.monotonic() + grace_s
             job.kill_at_s = at_s if job.kill_at_s is None else min(job.kill_at_s, at_s)
         self._wake.set()
+
+    def forget(self, handle: JobHandle) -> None:
+        """Remove the logs of a job that is over; see :class:`placement.engines.engine.Engine`."""
+        remove_logs(self._logs, json.loads(handle.reference)["directory"])
 
     def recover(self, known: Sequence[JobHandle]) -> None:
         """Follow the jobs that an earlier engine submitted; their ends in the meantime are found and reported."""
