@@ -103,16 +103,13 @@ def shorten_places(places: Iterable[pb.ServerSlots], most_bytes: int) -> None:
 
 
 def shorten_explanation(explained: pb.ExplainReply) -> None:
-    """Leave out candidates that were not chosen, and at last the chosen one's slots, until it fits in a page."""
+    """Leave out candidates that were not chosen, and most slots of the one that was, if it does not fit in a page."""
     explained.summary = explained.summary[:10_000]
-    while explained.ByteSize() > PAGE_BYTES and len(explained.candidates) > 1:
-        at = next(
-            place
-            for place in reversed(range(len(explained.candidates)))
-            if not explained.candidates[place].chosen
-        )
-        del explained.candidates[at]
-    for each in explained.candidates:
-        if explained.ByteSize() > PAGE_BYTES:
-            del each.links[100:]
-            shorten_places(each.places, PAGE_BYTES // 4)
+    if explained.ByteSize() <= PAGE_BYTES:
+        return
+    chosen = [each for each in explained.candidates if each.chosen]
+    for each in chosen:
+        del each.links[100:]
+        shorten_places(each.places, PAGE_BYTES // 4)
+    del explained.candidates[:]
+    explained.candidates.extend(chosen)
