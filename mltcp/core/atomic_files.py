@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -58,13 +59,27 @@ def _replace(path: Path, content: bytes, durable: bool) -> None:
         sync_directory(path.parent)
 
 
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS, errno.EACCES, errno.EPERM)
+"""Of file systems that synchronise no directories, as 9p and some of FUSE, and of directories one may not read."""
+
+
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable; without this, a crash may undo a renaming."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    """Make the names in a directory durable; without this, a crash may undo a renaming.
+
+    A file system that cannot do that is as good as it is: what was renamed is there.
+
+    Raises:
+        OSError: the directory is gone, or its disk failed.
+    """
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
 
 
 def _umask() -> int:

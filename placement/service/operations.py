@@ -116,9 +116,12 @@ class ServiceOperations:
     async def _forget(self) -> None:
         """Forget old jobs whenever one has ended, and as time passes; never returns."""
         while True:
-            forgotten = self.context.forget()
-            if self._engine_jobs is not None and forgotten:
-                await self._engine_jobs.forget(forgotten)
+            try:
+                forgotten = self.context.forget()
+                if self._engine_jobs is not None and forgotten:
+                    await self._engine_jobs.forget(forgotten)
+            except Exception:  # so that later jobs are forgotten nevertheless
+                _log.exception("jobs that are over were not forgotten")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._has_ended.wait(), FORGET_EVERY_S)
                 await asyncio.sleep(FORGET_AFTER_S)
@@ -506,7 +509,9 @@ class ServiceOperations:
                 self._jobs.add(spec, pb.QUEUED, held.owner)
                 self._job_queued(spec.id)
         except RequestError as error:
-            _log.warning("job %s of %s stays held: %s", held.reference, one_line(held.owner), error)
+            _log.warning(
+                "job %s of %s stays held: %s", *map(one_line, (held.reference, held.owner, str(error)))
+            )
 
     async def _change_server(self, host: str, state: pb.ServerState, reason: str) -> None:
         with suppress(

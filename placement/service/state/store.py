@@ -122,6 +122,11 @@ Write = tuple[str, Row]
 class StoreUnwritableError(MltcpError):
     """The database cannot be written for now; what was put is kept, and written as soon as it can be."""
 
+    def __init__(self, trouble: str) -> None:
+        super().__init__(
+            f"{trouble}; what was asked for is in effect, and is stored as soon as that is possible"
+        )
+
 
 class Store:
     """The database of one service.

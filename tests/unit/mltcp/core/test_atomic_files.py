@@ -1,11 +1,13 @@
 """Atomic writing: whole content, modes, and nothing left after an error."""
 
+import errno
 import os
+import stat
 
 import pytest
 
 from mltcp.core import atomic_files
-from mltcp.core.atomic_files import check_writable, write_atomically
+from mltcp.core.atomic_files import check_writable, sync_directory, write_atomically
 from mltcp.core.errors import MltcpError, UsageError
 
 
@@ -52,3 +54,24 @@ def test_a_device_is_written_directly():
 def test_an_unusable_path_is_refused(tmp_path, path, told):
     with pytest.raises(UsageError, match=told):
         check_writable(tmp_path / path)
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EBADF])
+def test_a_file_system_that_synchronises_no_directories_is_written_to(tmp_path, monkeypatch, number):
+    synchronise = os.fsync
+
+    def of_files_only(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        synchronise(descriptor)
+
+    monkeypatch.setattr(os, "fsync", of_files_only)
+    write_atomically(tmp_path / "a", b"content")
+    assert (tmp_path / "a").read_bytes() == b"content"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_disk_that_fails_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError(errno.EIO, "failed")))
+    with pytest.raises(OSError, match="failed"):
+        sync_directory(tmp_path)
