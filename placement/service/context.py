@@ -9,8 +9,8 @@ from fractions import Fraction
 from placement.cassini.drift import THRESHOLD
 from placement.model.throughput.table import Combination
 from placement.service.contention.contention_state import ContentionState
-from placement.service.pages import shorten_explanation, shorten_status
 from placement.service.protocol import placement_pb2 as pb
+from placement.service.protocol.pages import shorten_explanation, shorten_status
 from placement.service.state.clock import Clock
 from placement.service.state.job_progress import done_iterations
 from placement.service.state.job_record import JobRecord, status_message

@@ -34,7 +34,6 @@ from placement.service.embedded_gate import EmbeddedGate
 from placement.service.engine_jobs import EngineJobs, JobReactions
 from placement.service.engine_runner import EngineRunner
 from placement.service.job_registration import HELD_PREFIX, JobRegistration, check_not_held, check_policy
-from placement.service.pages import shorten_explanation
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import (
     check_count,
@@ -43,6 +42,7 @@ from placement.service.protocol.checks import (
     demand_of,
     profile_message,
 )
+from placement.service.protocol.pages import shorten_explanation
 from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
 from placement.service.state.job_record import JobRecord, wrong_state
 from placement.service.state.persistence import save_link, save_server, save_server_state

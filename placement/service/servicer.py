@@ -23,10 +23,10 @@ from placement.service.access import (
 )
 from placement.service.agents.sessions import AgentSession
 from placement.service.operations import ServiceOperations
-from placement.service.pages import from_number, link_statuses, page_of, place_in
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol import placement_pb2_grpc as pb_grpc
 from placement.service.protocol.checks import MOST_IDS, check_count
+from placement.service.protocol.pages import from_number, link_statuses, page_of, place_in
 from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
 from placement.service.protocol.tokens import OPERATOR, AcceptedTokens, Caller, Role
 from placement.service.state.job_record import JobRecord

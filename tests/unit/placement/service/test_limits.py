@@ -12,9 +12,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from placement.client.client import Client, RefusedError, ServiceError
 from placement.engines.job_logs import remove_logs
-from placement.service import pages, servicer
+from placement.service import servicer
 from placement.service.context import ServiceRules
-from placement.service.protocol import keepalive
+from placement.service.protocol import keepalive, pages
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import MOST_PHASES
 from placement.service.protocol.security import Security

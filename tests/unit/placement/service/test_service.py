@@ -10,8 +10,9 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from mltcp.core.errors import UsageError
 from placement.client.client import Client, RefusedError, ServiceError
-from placement.service import operations, pages
+from placement.service import operations
 from placement.service.context import ServiceRules
+from placement.service.protocol import pages
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.server import NAME
 from tests.unit.placement.service.serving import (
