@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import stat
+import struct
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,6 +43,8 @@ class DatabaseFiles:
                 _check_file(each)
             self._take(Path(f"{self.path}.lock"))
             self._take(self.path)
+            if _is_in_the_way(self.path):
+                os.close(self._locks.pop())
         except BaseException:
             self.close()
             raise
@@ -93,6 +96,23 @@ class DatabaseFiles:
                 f"{self.path}: the file system has no locks ({without.strerror}), so that a second service could use "
                 "it: expected --state on a local file system"
             ) from None
+
+
+def _is_in_the_way(path: Path) -> bool:
+    """Whether the lock of a database that this process has taken keeps records of it from being locked.
+
+    SQLite locks records. On a local file system these are locks of another kind; NFS and others know one kind only.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.fcntl(
+            descriptor, fcntl.F_OFD_SETLK, struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        )
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _check_file(path: Path) -> None:

@@ -8,12 +8,12 @@ from placement.engines.engine import EngineError, JobFinished, JobHandle, JobSto
 
 
 class SurvivingEngine:
-    """Runs nothing; `jobs` has what was started, by id, and `stopped` what was asked to stop."""
+    """Runs nothing; `jobs` has what was started, by id, and `stopped` and `forgotten` what was asked for."""
 
     jobs_survive = True
 
-    def __init__(self, logs=None):
-        self.jobs, self.stopped, self.logs = {}, [], logs
+    def __init__(self):
+        self.jobs, self.stopped, self.forgotten = {}, [], []
         self._events, self._lock = Queue(), threading.Lock()
 
     def start(self, job, placement):
@@ -45,7 +45,7 @@ class SurvivingEngine:
             assert {each.job_id for each in known} <= set(self.jobs)
 
     def forget(self, handle):
-        pass
+        self.forgotten.append(handle.job_id)
 
     def close(self):
         pass

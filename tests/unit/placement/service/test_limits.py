@@ -262,12 +262,18 @@ def test_ids_of_slurms_jobs_are_given_to_no_client(tmp_path, name):
 
 def test_jobs_are_forgotten_as_jobs_end(tmp_path, monkeypatch):
     monkeypatch.setattr("placement.service.operations.FORGET_AFTER_S", 0.01)
-    with serving(tmp_path, rules=ServiceRules(keep_ended=2), **two_racks()) as address:
+    engine = SurvivingEngine()
+    with serving(tmp_path, engine=engine, rules=ServiceRules(keep_ended=2), **two_racks()) as address:
         with Client(address) as client:
             for number in range(6):
-                client.submit(job(f"j{number}", 1))
-                assert client.release(f"j{number}").state == pb.ENDED
+                client.submit(job(f"j{number}", 1, command=["train"]))
+                eventually(lambda number=number: f"j{number}" in engine.jobs)
+                engine.finish(f"j{number}")
+                eventually(
+                    lambda number=number: all(each.state != pb.PLACED for each in client.status().jobs)
+                )
             eventually(lambda: [each.id for each in client.status().jobs] == ["j4", "j5"])
+            eventually(lambda: engine.forgotten == ["j0", "j1", "j2", "j3"])
 
 
 def test_the_logs_of_a_job_are_removed_and_nothing_else(tmp_path):

@@ -117,3 +117,26 @@ def test_a_killed_service_knows_the_agents_of_the_one_before(tmp_path, tokens):
         with Client(process.address, token=OPERATOR) as client:
             eventually(lambda: client.job("a").attached)
         agent.vanish()
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_an_engine_that_ends_with_the_service_is_asked_to_stop_only_what_lost_its_process(tmp_path, gone):
+    engine = SurvivingEngine()
+    engine.jobs_survive = False
+    with serving(tmp_path, engine=engine, rules=ServiceRules(lease_s=0.05), **two_racks()) as address:
+        with Client(address) as client, subprocess.Popen(["sleep", "60"]) as child:
+            client.submit(job("a", 1, command=["train"]))
+            eventually(lambda: "a" in engine.jobs)
+            agent = Agent(address, "a", process=process_of(child))
+            eventually(lambda: client.job("a").attached)
+            if gone:
+                child.kill()
+                child.wait()
+            agent.vanish()
+            if gone:
+                status = eventually(lambda: (found := client.job("a")).state == pb.ENDED and found)
+                assert "its agent was gone" in status.reason
+            else:
+                assert "its engine says that it goes on" in eventually(lambda: client.job("a").seen)
+                assert (client.job("a").state, engine.stopped) == (pb.PLACED, [])
+            child.kill()

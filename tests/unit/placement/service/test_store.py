@@ -198,6 +198,21 @@ def test_where_files_cannot_be_locked_records_are_and_where_neither_can_be_it_is
         Store(tmp_path / "s.db", pytest.fail)
 
 
+def test_where_the_locks_of_files_are_those_of_records_the_database_has_none(tmp_path, monkeypatch):
+    """As on NFS, where SQLite could lock no record of a database that is locked."""
+
+    def denied(*_):
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(fcntl, "fcntl", denied)
+    store = Store(tmp_path / "s.db", pytest.fail)
+    with open(tmp_path / "s.db", "rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with pytest.raises(MltcpError, match="another placement service uses it"):
+        Store(tmp_path / "s.db", pytest.fail)
+    store.close()
+
+
 @as_root
 @pytest.mark.parametrize("name", ["", ".lock", "-wal", "-shm", "-journal"])
 def test_a_file_of_another_account_is_refused(tmp_path, name):
