@@ -96,6 +96,9 @@ class EngineJobs:
         self._engine.listen([JobHandle(job.id, job.engine) for job in jobs if job.engine], self._on_event)
         for job in jobs:
             self.placed(job)
+            # What an earlier service was asked to stop may not have been told so.
+            if job.engine and (job.state == pb.STOPPING or job.reason):
+                self._reactions.begin(self.stop(job.id))
 
     def placed(self, job: JobRecord) -> None:
         """Launch a job that has been placed, if it has a command and does not run."""

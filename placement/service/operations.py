@@ -532,7 +532,7 @@ class ServiceOperations:
         )
         if not job.placed:
             return True  # it was stopped meanwhile, and waits
-        if self._engine_jobs is None or not job.engine:
+        if self._engine_jobs is None or not self._engine_jobs.holds(job):
             if not orderly and not process_gone:
                 self._keep(
                     job, f"{reason}; its slots are kept, since it may go on: release it if it does not"

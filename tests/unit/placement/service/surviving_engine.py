@@ -4,22 +4,28 @@ import json
 import threading
 from queue import Empty, Queue
 
-from placement.engines.engine import EngineError, JobFinished, JobHandle, JobStopped
+from placement.engines.engine import EngineError, EngineUnreachableError, JobFinished, JobHandle, JobStopped
 
 
 class SurvivingEngine:
-    """Runs nothing; `jobs` has what was started, by id, and `stopped` and `forgotten` what was asked for."""
+    """Runs nothing; `jobs` has what was started, by id, and `stopped` and `forgotten` what was asked for.
+
+    While it does not answer, nothing can be started, and what it is asked to stop is lost.
+    """
 
     jobs_survive = True
 
     def __init__(self):
         self.jobs, self.stopped, self.forgotten = {}, [], []
+        self.answers = True
         self._events, self._lock = Queue(), threading.Lock()
 
     def start(self, job, placement):
+        if not self.answers:
+            raise EngineUnreachableError("no answer")
         with self._lock:
-            assert job.id not in self.jobs, f"{job.id} is started twice"
-            self.jobs[job.id] = job
+            known = self.jobs.setdefault(job.id, job)
+        assert known.launch == job.launch, f"{job.id} is started twice"
         return JobHandle(job.id, json.dumps({"launch": job.launch}))
 
     def poll(self, timeout_s=0.0):
@@ -29,6 +35,8 @@ class SurvivingEngine:
             return []
 
     def stop(self, job_id, grace_s=0.0):
+        if not self.answers:
+            return
         with self._lock:
             if self.jobs.pop(job_id, None) is None:
                 raise EngineError(f"job {job_id} is not running")

@@ -102,6 +102,50 @@ def test_delays_are_numbered_on_after_a_restart(tmp_path):
     assert first_delay() < first_delay()
 
 
+def test_what_was_asked_to_stop_before_a_restart_is_stopped_after_it(tmp_path):
+    engine = SurvivingEngine()
+    with serving(tmp_path, engine=engine, **two_racks()) as address, Client(address) as client:
+        for name in ("released", "requeued"):
+            client.submit(job(name, 1, command=["train"], elastic=True))
+        eventually(lambda: all(_engine_of(tmp_path, name) for name in ("released", "requeued")))
+        engine.answers = False
+        client.release("released", "enough")
+        assert client.requeue("requeued").state == pb.STOPPING
+    engine.answers = True
+    with serving(tmp_path, engine=engine, **two_racks()) as address, Client(address) as client:
+        assert (
+            eventually(lambda: (found := client.job("released")).state == pb.ENDED and found).reason
+            == "enough"
+        )
+        eventually(lambda: client.job("requeued").restarts == 1)
+        assert sorted(engine.stopped) == ["released", "requeued"]
+
+
+def test_a_launch_that_is_found_again_late_is_not_taken_for_released(tmp_path):
+    """Of a job that was started, and whose service was killed before it knew; the engine is silent beyond a lease."""
+    engine = SurvivingEngine()
+    with serving(tmp_path, engine=engine, **two_racks()) as address, Client(address) as client:
+        client.submit(job("a", 1, command=["train"]))
+        eventually(lambda: "a" in engine.jobs)
+        agent = Agent(address, "a")
+        eventually(lambda: client.job("a").attached)
+    agent.vanish()
+    with sqlite3.connect(tmp_path / "state.db") as database:
+        database.execute("UPDATE jobs SET engine=''")
+    engine.answers = False
+    rules = ServiceRules(lease_s=0.05)
+    with serving(tmp_path, engine=engine, rules=rules, **two_racks()) as address, Client(address) as client:
+        assert "its agent was gone" in eventually(lambda: client.job("a").seen)
+        engine.answers = True
+        eventually(lambda: _engine_of(tmp_path))
+        assert (client.job("a").state, client.job("a").reason, engine.stopped) == (pb.PLACED, "", [])
+
+
+def _engine_of(directory, job_id="a"):
+    with sqlite3.connect(directory / "state.db") as database:
+        return database.execute("SELECT engine FROM jobs WHERE id=?", (job_id,)).fetchone()[0]
+
+
 @pytest.mark.slow
 def test_a_killed_service_knows_the_agents_of_the_one_before(tmp_path, tokens):
     with ServiceProcess(tmp_path, "lwf-1", "--tokens", str(tokens), "--lease", "0.5") as process:

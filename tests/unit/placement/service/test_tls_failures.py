@@ -131,6 +131,7 @@ def test_files_without_certificates_are_told(tmp_path, certificates):
         assert "expected certificates of authorities" in said(address, certificate=tmp_path / "none.pem")
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of versions that are old on purpose
 def test_versions_that_have_nothing_in_common_are_told(certificates):
     """Of a server that speaks TLS 1.1 at most."""
     certificate, key = certificates("old")
