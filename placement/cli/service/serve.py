@@ -212,6 +212,8 @@ def execute(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status."""
     import asyncio
 
+    # gRPC prints a line for each client that fails to connect: whoever can reach the port could fill the log.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from placement.service.protocol.request_error import RequestError
     from placement.service.server import serve
 

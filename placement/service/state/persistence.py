@@ -170,6 +170,7 @@ def _job(row: Row) -> tuple[JobRecord, list[pb.ServerSlots]]:
         owner,
     ) = row
     submission = pb.Job.FromString(spec)
+    pb.JobState.Name(state)  # raises ValueError for one that no service has written
     submitted_demand = demand_of(submission.profile, "profile") if submission.HasField("priority") else None
     job = JobRecord(
         number,

@@ -8,6 +8,9 @@ from itertools import count
 import pytest
 
 from mltcp.core.errors import MltcpError, UsageError
+from placement.service.protocol import placement_pb2 as pb
+from placement.service.state.persistence import saved_decisions
+from placement.service.state.recovery import recovered
 from placement.service.state.store import Store, StoreUnwritableError
 
 NOBODY = 65534
@@ -277,6 +280,38 @@ def test_a_damaged_database_is_told_in_a_line(tmp_path, damage):
         Store(tmp_path / "s.db", pytest.fail)
     assert "s.db: " in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE jobs SET spec=x'ffffff'",
+        "UPDATE jobs SET state=99",
+        "UPDATE jobs SET profile=x'0a00'",
+        "UPDATE jobs SET places=x'1a070a027a7a120100'",
+        "UPDATE servers SET message=x'ff'",
+        "UPDATE servers SET message='text'",
+        "DROP TABLE decisions",
+        "INSERT OR REPLACE INTO identities VALUES ('next job', 'many')",
+    ],
+)
+def test_rows_that_no_service_has_written_are_told_in_a_line(tmp_path, damage):
+    store = Store(tmp_path / "s.db", pytest.fail)
+    server = pb.Server(name="s0", gpus=1, nic_bps=1, switch="r")
+    spec = pb.Job(id="a", gpus=1, iterations=1)
+    store._database.execute(
+        "INSERT INTO servers (number, message) VALUES (0,?)", (server.SerializeToString(),)
+    )
+    store._database.execute(
+        "INSERT INTO jobs (number, id, spec, state, policy, reason, submitted_ns, placed_ns, ended_ns, turn, agent,"
+        " engine) VALUES (0,'a',?,3,'','',1,0,0,'',0,'')",
+        (spec.SerializeToString(),),
+    )
+    store._database.execute(damage)
+    with pytest.raises(MltcpError, match=r"s\.db: damaged, or of another program: .") as refused:
+        recovered(store), saved_decisions(store)
+    assert "\n" not in str(refused.value)
+    store.close()
 
 
 def test_keys_and_epochs_outlive_the_service(tmp_path):
