@@ -189,18 +189,20 @@ class EngineJobs:
         except Exception as error:
             if not isinstance(error, (MltcpError, OSError)):
                 _log.exception("job %s: its launch failed", one_line(job.id))
-            now = self._registry.jobs[job.id]
-            if not now.over:
-                state, why = (pb.ENDED, now.reason) if now.reason else (pb.FAILED, _text(error))
-                self._reactions.ended(now, state, why)
+            found = self._registry.jobs.get(job.id)
+            if found is not None and not found.over:
+                state, why = (pb.ENDED, found.reason) if found.reason else (pb.FAILED, _text(error))
+                self._reactions.ended(found, state, why)
             return
         finally:
             self._launching.discard(job.id)
-        now = self._registry.jobs[job.id]
-        if now.over:
-            await self.stop(job.id)  # its agent was gone while it was being started
-            return
+        now = self._registry.jobs.get(job.id)
+        if now is None or now.number != job.number or now.restarts != job.restarts:
+            return  # it has ended meanwhile, and was queued again or forgotten
         self._change(replace(now, engine=reference))
+        if now.over:
+            await self.stop(job.id)
+            return
         self._reactions.launched()
         if now.reason:  # it was released while it was being started
             await self.stop(job.id)

@@ -1,6 +1,7 @@
 """An engine whose jobs go on without the service, as a cluster's do: they end when a test says so."""
 
 import json
+import sqlite3
 import threading
 from queue import Empty, Queue
 
@@ -57,3 +58,10 @@ class SurvivingEngine:
 
     def close(self):
         pass
+
+
+def engine_of(directory, job_id):
+    """The reference of a job's engine in the store of the service in a directory; empty: it has none."""
+    with sqlite3.connect(directory / "state.db") as database:
+        found = database.execute("SELECT engine FROM jobs WHERE id=?", (job_id,)).fetchone()
+    return found[0] if found else ""

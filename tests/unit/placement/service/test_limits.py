@@ -20,7 +20,7 @@ from placement.service.protocol.checks import MOST_PHASES
 from placement.service.protocol.security import Security
 from placement.service.state.store import Store
 from tests.unit.placement.service.serving import HALF, as_of_version, eventually, job, serving, two_racks
-from tests.unit.placement.service.surviving_engine import SurvivingEngine
+from tests.unit.placement.service.surviving_engine import SurvivingEngine, engine_of
 
 ROOT, ALICE, BOB = "the-token-of-nobody", "the-token-of-alice", "the-token-of-bob"
 MOST_BYTES = 2 << 20
@@ -267,7 +267,7 @@ def test_jobs_are_forgotten_as_jobs_end(tmp_path, monkeypatch):
         with Client(address) as client:
             for number in range(6):
                 client.submit(job(f"j{number}", 1, command=["train"]))
-                eventually(lambda number=number: f"j{number}" in engine.jobs)
+                eventually(lambda number=number: engine_of(tmp_path, f"j{number}"))
                 engine.finish(f"j{number}")
                 eventually(
                     lambda number=number: all(each.state != pb.PLACED for each in client.status().jobs)

@@ -13,7 +13,7 @@ from placement.service.protocol.security import Security
 from placement.service.protocol.service_address import TOKEN
 from placement.service.protocol.tokens import AcceptedTokens
 from tests.unit.placement.service.serving import HALF, eventually, job, placed, serving, two_racks
-from tests.unit.placement.service.surviving_engine import SurvivingEngine
+from tests.unit.placement.service.surviving_engine import SurvivingEngine, engine_of
 from tests.unit.placement.service.test_agents import Agent, process_of
 
 OPERATOR = "the-token-of-nobody"
@@ -107,7 +107,7 @@ def test_what_was_asked_to_stop_before_a_restart_is_stopped_after_it(tmp_path):
     with serving(tmp_path, engine=engine, **two_racks()) as address, Client(address) as client:
         for name in ("released", "requeued"):
             client.submit(job(name, 1, command=["train"], elastic=True))
-        eventually(lambda: all(_engine_of(tmp_path, name) for name in ("released", "requeued")))
+        eventually(lambda: all(engine_of(tmp_path, name) for name in ("released", "requeued")))
         engine.answers = False
         client.release("released", "enough")
         assert client.requeue("requeued").state == pb.STOPPING
@@ -137,13 +137,8 @@ def test_a_launch_that_is_found_again_late_is_not_taken_for_released(tmp_path):
     with serving(tmp_path, engine=engine, rules=rules, **two_racks()) as address, Client(address) as client:
         assert "its agent was gone" in eventually(lambda: client.job("a").seen)
         engine.answers = True
-        eventually(lambda: _engine_of(tmp_path))
+        eventually(lambda: engine_of(tmp_path, "a"))
         assert (client.job("a").state, client.job("a").reason, engine.stopped) == (pb.PLACED, "", [])
-
-
-def _engine_of(directory, job_id="a"):
-    with sqlite3.connect(directory / "state.db") as database:
-        return database.execute("SELECT engine FROM jobs WHERE id=?", (job_id,)).fetchone()[0]
 
 
 @pytest.mark.slow
