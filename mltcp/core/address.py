@@ -45,7 +45,7 @@ class Address:
                 )
             return cls(path=Path(path))
         host, _, port = text.rpartition(":")
-        if path != text or not host or not port.isdecimal() or int(port) > 65535:
+        if path != text or not host or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
             raise UsageError(f"{field}: expected unix:/path or host:port, got {text!r}")
         return cls(host=host.strip("[]"), port=int(port))
 

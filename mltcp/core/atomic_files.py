@@ -9,8 +9,6 @@ from pathlib import Path
 
 from mltcp.core.errors import MltcpError, UsageError
 
-_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS)
-
 
 def check_writable(path: Path) -> None:
     """Check that a file could be written, before the work whose result it is to hold.
@@ -61,20 +59,27 @@ def _replace(path: Path, content: bytes, durable: bool) -> None:
         sync_directory(path.parent)
 
 
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS, errno.EACCES, errno.EPERM)
+"""Of file systems that synchronise no directories, as 9p and some of FUSE, and of directories one may not read."""
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable; without this, a crash may undo a renaming.
 
-    File systems that cannot sync a directory (some FUSE, NFS and CIFS ones) are left to their own order of writing.
-    Raises OSError.
+    A file system that cannot do that is as good as it is: what was renamed is there.
+
+    Raises:
+        OSError: the directory is gone, or its disk failed.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError as error:
-        if error.errno not in _CANNOT_SYNC:
+        if error.errno not in _NO_SYNC:
             raise
-    finally:
-        os.close(descriptor)
 
 
 def _umask() -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,7 @@ from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.quantities import parse_flag
 from mltcp.core.trusted_directory import UnsafeDirectoryError, account_number, check_trusted_directory
+from placement.client.connection_failure import why_unreachable
 from placement.service.protocol.service_address import (
     PLAIN_TEXT_TOKENS,
     SOCKET_OWNER,
@@ -99,6 +101,7 @@ class Client:
             _check_socket(parsed.path, socket_owner)
         elif self._token and certificate is None:
             _check_plain_text(self.address, plain_text_tokens)
+        self._endpoint = _Endpoint(parsed, certificate, identity)
         self._channel = _channel(self.address, certificate, identity)
 
     def __enter__(self) -> Self:
@@ -160,10 +163,15 @@ class Client:
         """The status of jobs (all if none are named), servers and links; the pages of the answer are combined."""
         request = self._pb.StatusRequest(job_ids=job_ids, unended=unended, without_cluster=not cluster)
         reply: pb.StatusReply = self.call("Status", request)
+        links = list(reply.links)
+        del reply.links[:]
+        _extend_links(reply, links)
         page = reply
         while page.next_page_token:
             request.page_token = page.next_page_token
             page = self.call("Status", request)
+            reply.servers.extend(page.servers)
+            _extend_links(reply, page.links)
             reply.jobs.extend(page.jobs)
         reply.next_page_token = ""
         return reply
@@ -190,7 +198,14 @@ class Client:
 
     def time_shifts(self, job_ids: Sequence[str] = ()) -> Sequence[pb.TimeShift]:
         """The time shifts of these jobs, or of all jobs that have one."""
-        return list(self.call("TimeShifts", self._pb.TimeShiftsRequest(job_ids=job_ids)).shifts)
+        request = self._pb.TimeShiftsRequest(job_ids=job_ids)
+        shifts: list[pb.TimeShift] = []
+        while True:
+            page = self.call("TimeShifts", request)
+            shifts += page.shifts
+            if not page.next_page_token:
+                return shifts
+            request.page_token = page.next_page_token
 
     def explain(self, job_id: str) -> pb.ExplainReply:
         """The reasons for a job's placement, or for the lack of one."""
@@ -220,7 +235,7 @@ class Client:
         """
         stream = self._stub.Attach(iter(messages), metadata=self._metadata)
         try:
-            with _translated(self.address):
+            with _translated(self._endpoint):
                 yield from stream
         finally:
             stream.cancel()
@@ -231,7 +246,7 @@ class Client:
         Raises:
             ServiceError: the service refused, or did not answer.
         """
-        with _translated(self.address):
+        with _translated(self._endpoint):
             return getattr(self._stub, method)(request, timeout=self._timeout_s, metadata=self._metadata)
 
     @cached_property
@@ -249,6 +264,15 @@ class Client:
     @property
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         return (("authorization", f"Bearer {self._token}"),) if self._token else ()
+
+
+def _extend_links(reply: pb.StatusReply, links: Iterable[pb.LinkStatus]) -> None:
+    """Add the links of a page; the jobs of one link may be spread over several entries."""
+    for each in links:
+        if reply.links and reply.links[-1].name == each.name:
+            reply.links[-1].jobs.extend(each.jobs)
+        else:
+            reply.links.append(each)
 
 
 def profile_from(document: Mapping[str, Any], where: str = "profile") -> pb.Profile:
@@ -294,6 +318,8 @@ def _path_in(variable: str) -> Path | None:
 
 
 def _channel(address: str, roots: Path | None, identity: Path | None) -> grpc.Channel:
+    # What gRPC prints of a connection that fails says less than the error does, and is not a line of this program.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import grpc
 
     from placement.service.protocol.keepalive import keepalive_options
@@ -318,25 +344,36 @@ def _content(path: Path) -> bytes:
         raise UsageError(f"{path}: {error.strerror}") from None
 
 
+@dataclass(frozen=True)
+class _Endpoint:
+    """Where a client connects to, and by which certificates."""
+
+    address: Address
+    roots: Path | None
+    identity: Path | None
+
+
 @contextmanager
-def _translated(address: str) -> Iterator[None]:
+def _translated(endpoint: _Endpoint) -> Iterator[None]:
     """Convert gRPC's errors to those of the project."""
     import grpc
 
     try:
         yield
     except grpc.RpcError as error:
-        raise _error(address, error) from None
+        raise _error(endpoint, error) from None
     except ValueError as error:  # a closed channel
-        raise ServiceError(f"{address}: {error}", "CANCELLED") from None
+        raise ServiceError(f"{endpoint.address}: {error}", "CANCELLED") from None
 
 
-def _error(address: str, error: Any) -> ServiceError:
+def _error(endpoint: _Endpoint, error: Any) -> ServiceError:
     code, details = error.code().name, (error.details() or "").splitlines()
     trailing = dict(error.trailing_metadata() or ())
     field = str(trailing.get("field", ""))
+    address = endpoint.address
     if code == "UNAVAILABLE":
-        return ServiceError(f"{address}: no placement service answers there", code)
+        why = why_unreachable(address, endpoint.roots, endpoint.identity)
+        return ServiceError(f"{address}: {why}", code)
     if code == "DEADLINE_EXCEEDED":
         return ServiceError(f"{address}: the placement service does not answer in time", code)
     message = details[0] if details else code

@@ -233,6 +233,9 @@ class Engine(Protocol):
             why: it cannot be placed, in one line.
         """
 
+    def forget(self, handle: JobHandle) -> None:
+        """Remove what is kept of a job that is over, such as its logs."""
+
     def recover(self, known: Sequence[JobHandle]) -> None:
         """Take over the jobs that an earlier engine started and whose end it did not report.
 

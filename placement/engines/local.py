@@ -32,6 +32,7 @@ from placement.engines.engine import (
 from placement.engines.event_queue import EventQueue
 from placement.engines.host_slots import HostSlots
 from placement.engines.hosts import Host, checked_hosts
+from placement.engines.job_logs import remove_logs
 from placement.engines.network import Endpoint, HostNetwork, JobNetwork
 from placement.engines.node_process import NodeProcess
 from placement.engines.ports import Ports
@@ -148,6 +149,10 @@ class LocalEngine:
 
     def decline(self, reference: str, why: str) -> None:
         """Does nothing: it holds no jobs."""
+
+    def forget(self, handle: JobHandle) -> None:
+        """Remove the logs of a job that is over; see :class:`placement.engines.engine.Engine`."""
+        remove_logs(self._logs, json.loads(handle.reference)["directory"])
 
     def recover(self, known: Sequence[JobHandle]) -> None:
         """Make sure that the processes of an earlier engine's jobs have ended, and report how they ended.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hmac
 import logging
-import resource
 import select
 import socket
 import threading
@@ -21,6 +20,7 @@ from typing import Any
 
 from mltcp.core.accounts import NAMELESS
 from mltcp.core.address import Address
+from mltcp.core.descriptors import raise_descriptor_limit
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.one_line import one_line
 from mltcp.core.user_lines import UserLines, of_user
@@ -90,7 +90,7 @@ class GateServer:
         self._keeper: Gatekeeper[GateConnection] = Gatekeeper(state)
         for job in configuration.links.jobs:
             self._keeper.describe(job, time.monotonic_ns())
-        self._most = _raise_descriptor_limit() - _RESERVED_DESCRIPTORS
+        self._most = raise_descriptor_limit() - _RESERVED_DESCRIPTORS
         self._connections: dict[int, GateConnection] = {}
         self._connected: Counter[GateUser] = Counter()
         self._accepts = True
@@ -391,12 +391,3 @@ def _member(connection: GateConnection) -> RankIdentity:
 def _who(connection: GateConnection) -> str:
     member = connection.member
     return "a peer without HELLO" if member is None else f"rank {member.rank} of {one_line(member.run[0])}"
-
-
-def _raise_descriptor_limit() -> int:
-    """Raise the limit of open descriptors to the hard limit, and return the number to use, at most 65536."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY:
-        hard = max(soft, 1 << 20)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return min(hard, 1 << 16)

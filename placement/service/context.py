@@ -10,20 +10,24 @@ from placement.cassini.drift import THRESHOLD
 from placement.model.throughput.table import Combination
 from placement.service.contention.contention_state import ContentionState
 from placement.service.protocol import placement_pb2 as pb
+from placement.service.protocol.pages import shorten_explanation, shorten_status
 from placement.service.state.clock import Clock
 from placement.service.state.job_progress import done_iterations
 from placement.service.state.job_record import JobRecord, status_message
-from placement.service.state.persistence import forget_job, save_decision, save_job
+from placement.service.state.persistence import forget_job, save_decision, save_job, save_next_job
 from placement.service.state.registry import Registry
 from placement.service.state.store import Store
 
 GRACE_S = 30.0
 RESTART_COST_S = 7.0
+"""About what ``mltcp-bench cost restart`` measures for a few ranks; see docs/elastic.md."""
+
 PATIENCE_S = 3600.0
 DECISION_LIMIT_S = 1.0
 KEEP_ENDED_S = 30 * 86_400.0
 KEEP_ENDED = 100_000
-"""About what ``mltcp-bench cost restart`` measures for a few ranks; see docs/elastic.md."""
+MOST_JOBS = 100_000
+JOBS_OF_USER = 10_000
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class ServiceRules:
         grace_s: how long a job that is stopped may take to end by itself, before it is killed.
         restart_cost_s: the cost of a restart that schedulers of whole jobs are told.
         keep_ended_s, keep_ended: how long jobs that are over are kept, and how many of them.
+        jobs_of_user, most_jobs: how many jobs of a user, and in all, that are not over are accepted.
         patience_s: when a job has waited for longer than this, no job without a deadline is placed before it.
         table: the name of the table of contention ratios; empty: jobs have no models.
         combination: of the ratios of that table beside several neighbours.
@@ -54,6 +59,8 @@ class ServiceRules:
     patience_s: float = PATIENCE_S
     keep_ended_s: float = KEEP_ENDED_S
     keep_ended: int = KEEP_ENDED
+    jobs_of_user: int = JOBS_OF_USER
+    most_jobs: int = MOST_JOBS
     table: str = ""
     combination: Combination = "minimum"
     round_s: float = 0.0
@@ -73,6 +80,8 @@ class ServiceContext:
         rules: parameters of its decisions.
         decisions: explanations of placements, by job number.
         seen: what a workload manager says of the jobs that it runs, by id.
+        unheard: jobs that go on though their agents are gone, by id, with what is known of that.
+        epoch: how many services have used the store before.
         contention: of jobs that name their models; None: the service has no table.
     """
 
@@ -83,6 +92,8 @@ class ServiceContext:
     decisions: dict[int, pb.ExplainReply] = field(default_factory=dict)
     seen: dict[str, str] = field(default_factory=dict)
     contention: ContentionState | None = None
+    unheard: dict[str, str] = field(default_factory=dict)
+    epoch: int = 0
 
     def save(self, jobs: Iterable[JobRecord]) -> None:
         """Store the state of jobs."""
@@ -103,27 +114,39 @@ class ServiceContext:
 
     def remember(self, job: JobRecord, decision: pb.ExplainReply) -> None:
         """Keep and store the explanation of a job's placement."""
+        shorten_explanation(decision)
         self.decisions[job.number] = decision
         save_decision(self.store, job, decision)
 
-    def forget(self) -> None:
-        """Forget jobs that have been over for long, or are too many."""
+    def forget(self) -> list[JobRecord]:
+        """Forget jobs that have been over for long, or are too many; returns them."""
         before_ns = self.clock.now_ns() - round(self.rules.keep_ended_s * 1e9)
-        for job in self.registry.forget(self.rules.keep_ended, before_ns):
+        forgotten = self.registry.forget(self.rules.keep_ended, before_ns)
+        for job in forgotten:
             self._forgotten(job)
+        if forgotten:
+            save_next_job(self.store, self.registry.next_job_number)
+        return forgotten
 
     def forget_job(self, job: JobRecord) -> None:
         """Forget a job that is over, so that another one may have its id."""
         del self.registry.jobs[job.id]
         self._forgotten(job)
+        save_next_job(self.store, self.registry.next_job_number)
 
     def _forgotten(self, job: JobRecord) -> None:
         self.decisions.pop(job.number, None)
         forget_job(self.store, job)
 
+    def notes(self, job: JobRecord) -> str:
+        """What is seen of a job that holds slots, in a line; empty: nothing to tell."""
+        found = (self.seen.get(job.id, ""), self.unheard.get(job.id, "")) if job.placed else ()
+        return "; ".join(text for text in found if text)
+
     def status(self, job_id: str, attached: bool = False) -> pb.JobStatus:
         """The status message of a job."""
         job = self.registry.jobs[job_id]
         message = status_message(job, self.registry.places(job), attached)
-        message.seen = self.seen.get(job_id, "") if job.placed else ""
+        message.seen = self.notes(job)
+        shorten_status(message)
         return message

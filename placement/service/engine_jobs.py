@@ -33,6 +33,7 @@ from placement.service.engine_runner import EngineRunner
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.request_error import ErrorCode, RequestError
 from placement.service.state.job_record import JobRecord, wrong_state
+from placement.service.state.store import StoreUnwritableError
 
 ENGINE_STOPPED = "the service was stopped"
 ENGINE_GONE = "the engine that ran it is gone"
@@ -98,12 +99,20 @@ class EngineJobs:
         self._engine.listen([JobHandle(job.id, job.engine) for job in jobs if job.engine], self._on_event)
         for job in jobs:
             self.placed(job)
+            # What an earlier service was asked to stop may not have been told so.
+            if job.engine and (job.state == pb.STOPPING or job.reason):
+                self._reactions.begin(self.stop(job.id))
 
     def placed(self, job: JobRecord) -> None:
         """Launch a job that has been placed, if it has a command and does not run."""
         if (job.spec.command or job.spec.held) and not job.engine:
             self._launching.add(job.id)
             self._reactions.begin(self._launch(job))
+
+    @property
+    def jobs_survive(self) -> bool:
+        """Whether jobs go on without the service, so that their engine is the one to say that they have ended."""
+        return self._engine.jobs_survive
 
     def holds(self, job: JobRecord) -> bool:
         """Whether a job has processes, or will have some that are being started."""
@@ -116,7 +125,8 @@ class EngineJobs:
             MltcpError: the engine does not run it.
         """
         self._change(replace(job, state=pb.PLACED, reason=reason))
-        await self._context.store.committed()
+        with suppress(StoreUnwritableError):  # what a job writes may be what the disk is full of
+            await self._context.store.committed()
         if job.id not in self._launching:  # else its launch stops it
             await self._engine.stop(job.id, self._context.rules.grace_s)
 
@@ -137,7 +147,7 @@ class EngineJobs:
         # What a job does while it writes its checkpoint is no progress.
         done = int(self._context.done(job)) if job.spec.model else job.done
         self._change(replace(job, state=pb.STOPPING, reason=reason, done=done))
-        await self._context.store.committed()
+        await self._context.store.durable()
         with suppress(MltcpError):  # it has ended by itself; the event is on its way
             await self._engine.stop(job.id, self._context.rules.grace_s)
 
@@ -150,6 +160,15 @@ class EngineJobs:
         """Give a held job back to the workload manager."""
         await self._engine.decline(reference, why)
 
+    async def forget(self, jobs: Sequence[JobRecord]) -> None:
+        """Remove what the engine has kept of jobs that are forgotten, such as their logs."""
+        for job in jobs:
+            if job.engine:
+                try:
+                    await self._engine.forget(JobHandle(job.id, job.engine))
+                except Exception:  # of one job; the others are forgotten nevertheless
+                    _log.exception("job %s: its logs were not removed", one_line(job.id))
+
     async def close(self) -> None:
         """Stop the jobs that can be resumed, within their grace period, and close the engine.
 
@@ -160,8 +179,8 @@ class EngineJobs:
             return
         running = [job for job in self._registry.jobs.values() if self._can_resume(job)]
         for job in running:
-            with suppress(MltcpError):
-                await self.requeue(job, ENGINE_STOPPED)
+            with suppress(MltcpError, TimeoutError):
+                await asyncio.wait_for(self.requeue(job, ENGINE_STOPPED), _CLOSE_S)
         self._all_gone.clear()
         if self._stopping():
             with suppress(TimeoutError):
@@ -170,26 +189,30 @@ class EngineJobs:
 
     async def _launch(self, job: JobRecord) -> None:
         try:
-            await self._context.store.committed()
+            await self._context.store.durable()
             if self._registry.jobs[job.id].reason:
                 raise EngineError(f"job {job.id} was released before it was started")
             reference = await self._start(job)
-        except (MltcpError, OSError) as error:
-            now = self._registry.jobs[job.id]
-            if not now.over:
-                state, why = (pb.ENDED, now.reason) if now.reason else (pb.FAILED, _text(error))
-                self._reactions.ended(now, pb.ENDED if now.spec.held else state, why)
-                if now.spec.held:  # it has not failed: it is still the workload manager's
+        except Exception as error:
+            if not isinstance(error, (MltcpError, OSError)):
+                _log.exception("job %s: its launch failed", one_line(job.id))
+            found = self._registry.jobs.get(job.id)
+            if found is not None and not found.over:
+                state, why = (pb.ENDED, found.reason) if found.reason else (pb.FAILED, _text(error))
+                self._reactions.ended(found, pb.ENDED if found.spec.held else state, why)
+                if found.spec.held:  # it has not failed: it is still the workload manager's
                     with suppress(MltcpError):
-                        await self.decline(now.spec.held, why)
+                        await self.decline(found.spec.held, why)
             return
         finally:
             self._launching.discard(job.id)
-        now = self._registry.jobs[job.id]
-        if now.over:
-            await self.stop(job.id)  # its agent was gone while it was being started
-            return
+        now = self._registry.jobs.get(job.id)
+        if now is None or now.number != job.number or now.restarts != job.restarts:
+            return  # it has ended meanwhile, and was queued again or forgotten
         self._change(replace(now, engine=reference))
+        if now.over:
+            await self.stop(job.id)
+            return
         self._reactions.launched()
         if now.reason:  # it was released while it was being started
             await self.stop(job.id)

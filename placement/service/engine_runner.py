@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
@@ -13,6 +14,8 @@ from placement.service.protocol.tokens import AcceptedTokens
 from placement.service.state.job_record import JobRecord
 
 POLL_S = 0.5
+
+_log = logging.getLogger("mltcp.placement")
 
 
 class EngineRunner:
@@ -82,6 +85,10 @@ class EngineRunner:
         """Give a held job back to the workload manager; see :class:`placement.engines.engine.Engine`."""
         await asyncio.to_thread(self._engine.decline, reference, why)
 
+    async def forget(self, handle: JobHandle) -> None:
+        """Remove what the engine has kept of a job that is over."""
+        await asyncio.to_thread(self._engine.forget, handle)
+
     def close(self) -> None:
         """Stop polling, and close the engine."""
         self._stopping.set()
@@ -91,6 +98,12 @@ class EngineRunner:
 
     def _listen(self, loop: asyncio.AbstractEventLoop, on_event: Callable[[EngineEvent], None]) -> None:
         while not self._stopping.is_set():
-            for event in self._engine.poll(POLL_S):
+            try:
+                events = self._engine.poll(POLL_S)
+            except Exception:  # so that later events arrive nevertheless
+                _log.exception("the engine's events were not read")
+                self._stopping.wait(POLL_S)
+                continue
+            for event in events:
                 if not loop.is_closed():
                     loop.call_soon_threadsafe(on_event, event)

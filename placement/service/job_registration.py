@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 from placement.service.context import ServiceContext
 from placement.service.decisions.placer import policy_named
 from placement.service.decisions.policy import ServicePolicy, check_whole_job
@@ -45,6 +47,12 @@ class JobRegistration:
     def add(self, spec: pb.Job, state: int, owner: str) -> None:
         """Register a new job of `owner` in this state. Raises `RequestError`: it can never run here."""
         now_ns = self._context.clock.now_ns()
+        if not spec.held and self._registry.unended >= self._context.rules.most_jobs:
+            raise RequestError(
+                ErrorCode.FULL,
+                "job",
+                f"expected at most {self._context.rules.most_jobs} jobs that are not over, got one more",
+            )
         self._check(spec, now_ns)
         demand = demand_of(spec.profile, "job.profile") if spec.HasField("profile") else None
         deadline_ns = deadline_of(spec, demand, now_ns)
@@ -74,8 +82,17 @@ class JobRegistration:
             self._registry.server_number(server, f"job.servers[{place}]")
 
 
+HELD_PREFIX = "slurm-"
+"""The beginning of the ids of jobs that their users gave to Slurm; its number follows."""
+
+
 def check_not_held(spec: pb.Job) -> None:
-    """Raise `RequestError` if a client says that a job is held in Slurm."""
+    """Raise `RequestError` if a client says that a job is held in Slurm, or gives it the id of such a one."""
+    if unicodedata.normalize("NFKC", spec.id).casefold().startswith(HELD_PREFIX):
+        raise invalid(
+            "job.id",
+            f"expected another beginning than {HELD_PREFIX}, which jobs of Slurm have, got {spec.id[:40]!r}",
+        )
     # Whoever could name a Slurm job here would have the service release it, whoever it belongs to.
     if spec.held:
         raise invalid("job.held", f"expected none, which only the service sets, got {spec.held!r}")

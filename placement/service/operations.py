@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Coroutine, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
@@ -32,18 +33,28 @@ from placement.service.decisions.whole_jobs import decider_of, shadow_of, status
 from placement.service.embedded_gate import EmbeddedGate
 from placement.service.engine_jobs import EngineJobs, JobReactions
 from placement.service.engine_runner import EngineRunner
-from placement.service.job_registration import JobRegistration, check_not_held, check_policy
+from placement.service.job_registration import HELD_PREFIX, JobRegistration, check_not_held, check_policy
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.checks import demand_of, profile_message
+from placement.service.protocol.checks import (
+    check_count,
+    check_profile,
+    check_text,
+    demand_of,
+    profile_message,
+)
+from placement.service.protocol.pages import shorten_explanation
 from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
 from placement.service.state.job_record import JobRecord, wrong_state
 from placement.service.state.persistence import save_link, save_server, save_server_state
 from placement.service.state.registry import OutOfUse
+from placement.service.state.store import StoreUnwritableError
 
 FORGET_EVERY_S = 600.0
+MOST_SCORED = 1000
+"""The number of jobs, and of profiles, of one call of Score."""
 
-HELD_PREFIX = "slurm-"
-"""The beginning of the ids of jobs that their users gave to Slurm; its number follows."""
+FORGET_AFTER_S = 1.0
+"""How long after a job's end jobs are forgotten that are beyond the limit, so that its last status can be asked for."""
 
 ENGINE_SAYS = "engine: "
 """The beginning of the reason for which the engine, and no operator, took a server out of use."""
@@ -69,6 +80,9 @@ class ServiceOperations:
         self._registry = context.registry
         self._gate = gate
         self._tasks: set[asyncio.Task[None]] = set()
+        self._has_ended = asyncio.Event()
+        # Of its own, so that scores that take long keep no job from being started.
+        self._scoring = ThreadPoolExecutor(1, "score")
         self._engine_jobs: EngineJobs | None = None
         if engine is not None:
             reactions = JobReactions(
@@ -100,10 +114,18 @@ class ServiceOperations:
         self._capacity_changed("the service was started")
 
     async def _forget(self) -> None:
-        """Forget old jobs again and again; never returns."""
+        """Forget old jobs whenever one has ended, and as time passes; never returns."""
         while True:
-            self.context.forget()
-            await asyncio.sleep(FORGET_EVERY_S)
+            try:
+                forgotten = self.context.forget()
+                if self._engine_jobs is not None and forgotten:
+                    await self._engine_jobs.forget(forgotten)
+            except Exception:  # so that later jobs are forgotten nevertheless
+                _log.exception("jobs that are over were not forgotten")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._has_ended.wait(), FORGET_EVERY_S)
+                await asyncio.sleep(FORGET_AFTER_S)
+            self._has_ended.clear()
 
     def _scheduling_of(self, policy: ServicePolicy) -> JobScheduling | None:
         """The scheduler of all jobs, if the service's policy is one.
@@ -145,6 +167,7 @@ class ServiceOperations:
     async def close(self) -> None:
         """Stop all tasks and jobs; slots and time shifts stay as they are in the store, elastic jobs are queued."""
         self.agents.sessions.close()
+        self._scoring.shutdown(wait=False, cancel_futures=True)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -161,6 +184,7 @@ class ServiceOperations:
 
     async def register_servers(self, servers: Sequence[pb.Server]) -> int:
         """Register servers, and return the number of new ones. Raises `RequestError`."""
+        self._check_accepts("servers")
         added = self._registry.add_servers(servers)
         for number in added:
             save_server(self.context.store, number, self._registry.servers[number])
@@ -173,6 +197,7 @@ class ServiceOperations:
         """Take servers out of use or into use again, and return the number of those changed. Raises `RequestError`."""
         if state not in (pb.IN_USE, pb.DRAINING, pb.UNHEALTHY, pb.REMOVED):
             raise invalid("state", f"expected IN_USE, DRAINING, UNHEALTHY or REMOVED, got {state}")
+        check_text(reason, "reason")
         registry, why = self._registry, None if state == pb.IN_USE else OutOfUse(state, reason)
         numbers = [
             each for each in registry.servers_named(names, "names") if registry.out_of_use.get(each) != why
@@ -213,6 +238,7 @@ class ServiceOperations:
 
     async def register_links(self, links: Sequence[pb.Link]) -> int:
         """Register uplinks, and return the number of new ones. Raises `RequestError`."""
+        self._check_accepts("links")
         added = self._registry.add_links(links)
         for number in added:
             save_link(self.context.store, number, self._registry.links[number])
@@ -223,10 +249,16 @@ class ServiceOperations:
 
     # --------------------------------------------------------------------------------------------------- the jobs
 
+    def _check_accepts(self, field: str) -> None:
+        """Raise `RequestError` if nothing new is accepted, because the store cannot keep it."""
+        if refusal := self.context.store.refusal():
+            raise RequestError(ErrorCode.FULL, field, refusal)
+
     async def register_job(self, spec: pb.Job, owner: str = "") -> pb.JobStatus:
         """Register a job without queueing it; a new one belongs to `owner`. Raises `RequestError`."""
         check_not_held(spec)
         if self._jobs.known(spec) is None:
+            self._check_accepts("job")
             self._jobs.add(spec, pb.REGISTERED, owner)
         await self.context.store.committed()
         return self.status(spec.id)
@@ -236,6 +268,7 @@ class ServiceOperations:
         check_not_held(spec)
         known = self._jobs.known(spec)
         if known is None:
+            self._check_accepts("job")
             self._jobs.add(spec, pb.QUEUED, owner)
             self._job_queued(spec.id)
         elif known.state == pb.REGISTERED:
@@ -269,15 +302,18 @@ class ServiceOperations:
     async def release(self, job_id: str, reason: str, failed: bool) -> pb.JobStatus:
         """End a job; one that an engine runs keeps its slots until its processes have ended. Raises `RequestError`."""
         job = self._registry.job(job_id)
+        check_text(reason, "reason")
         if self._engine_jobs is not None and self._engine_jobs.holds(job):
             await self._engine_jobs.release(job, reason or "released")
         elif not job.over:
             self._end(job, pb.FAILED if failed else pb.ENDED, reason or "released")
+        released = self.status(job_id)  # it may be forgotten while the change is written
         await self.context.store.committed()
-        return self.status(job_id)
+        return released
 
     async def requeue(self, job_id: str, reason: str) -> pb.JobStatus:
         """Stop an elastic job that runs, and queue it again. Raises `RequestError`."""
+        check_text(reason, "reason")
         job = self._registry.job(job_id)
         if self._engine_jobs is None:
             raise RequestError(
@@ -297,13 +333,11 @@ class ServiceOperations:
     def explain(self, job_id: str) -> pb.ExplainReply:
         """The explanation of a job's placement, or of its waiting. Raises `RequestError`."""
         job = self._registry.job(job_id)
-        explained = self._explain(job)
-        seen = self.context.seen.get(job_id, "") if job.placed else ""
-        if further := [text for text in (seen, self._shadow_note(job)) if text]:
-            said = pb.ExplainReply()
-            said.CopyFrom(explained)
-            said.summary = "; ".join((said.summary, *further))
-            return said
+        explained = pb.ExplainReply()
+        explained.CopyFrom(self._explain(job))
+        if further := [text for text in (self.context.notes(job), self._shadow_note(job)) if text]:
+            explained.summary = "; ".join((explained.summary, *further))
+        shorten_explanation(explained)
         return explained
 
     def _explain(self, job: JobRecord) -> pb.ExplainReply:
@@ -328,10 +362,12 @@ class ServiceOperations:
     async def put_profile(self, job_id: str, profile: pb.Profile, field: str = "profile") -> pb.JobStatus:
         """Replace a job's profile. Raises `RequestError`."""
         job = self._registry.job(job_id)
+        check_profile(profile, field)
         demand = demand_of(profile, field)
         if job.over:
             raise wrong_state("job_id", job, "REGISTERED, QUEUED or PLACED")
         if demand != job.demand:
+            self._check_accepts(field)
             changed = replace(job, demand=demand)
             self._registry.new_demand(job, changed)
             self.context.save([changed])
@@ -350,10 +386,16 @@ class ServiceOperations:
             if found is known:
                 return
             profile = profile_message(found)
-        await self.put_profile(job_id, profile, "profile.profile")
+        # What is in memory only is enough for a profile, which the agent reports again.
+        with suppress(StoreUnwritableError):
+            await self.put_profile(job_id, profile, "profile.profile")
 
     async def score(self, request: pb.ScoreRequest) -> pb.ScoreReply:
         """The compatibility score of jobs on a link. Raises `RequestError`."""
+        check_count(request.job_ids, MOST_SCORED, "job_ids")
+        check_count(request.profiles, MOST_SCORED, "profiles")
+        for place, each in enumerate(request.profiles):
+            check_profile(each, f"profiles[{place}]")
         demands = [
             self._demand(job_id, f"job_ids[{place}]") for place, job_id in enumerate(request.job_ids)
         ] + [demand_of(each, f"profiles[{place}]") for place, each in enumerate(request.profiles)]
@@ -364,7 +406,8 @@ class ServiceOperations:
             capacity_bps = self._registry.capacity_bps(request.link, "link")
         elif capacity_bps <= 0:
             raise invalid("capacity_bps", f"expected a capacity above 0, or a link, got {capacity_bps}")
-        angles, found = await asyncio.to_thread(_score, demands, capacity_bps)
+        loop = asyncio.get_running_loop()
+        angles, found = await loop.run_in_executor(self._scoring, _score, demands, capacity_bps)
         return pb.ScoreReply(
             score=found.score,
             bound=found.bound,
@@ -482,20 +525,26 @@ class ServiceOperations:
                 self.context.forget_job(known)  # Slurm holds it again, or has given its number to another job
                 known = None
             if known is None:
+                self._check_accepts("job")
                 self._jobs.add(spec, pb.QUEUED, held.owner)
                 self._job_queued(spec.id)
-                await self.context.store.committed()
         except RequestError as error:
             if self._engine_jobs is not None:
                 with suppress(MltcpError):  # it is told again
                     await self._engine_jobs.decline(held.reference, str(error))
 
     async def _change_server(self, host: str, state: pb.ServerState, reason: str) -> None:
-        with suppress(RequestError):  # it has been removed meanwhile
+        with suppress(
+            RequestError, StoreUnwritableError
+        ):  # it has been removed meanwhile, or is in memory only
             await self.change_servers([host], state, reason)
 
     def _agent_gone(self, job_id: str, orderly: bool, process_gone: bool) -> bool:
-        """End a job whose agent is gone, unless its processes may go on; returns whether it is settled."""
+        """End a job whose agent is gone, unless its processes may go on; returns whether it is settled.
+
+        An engine that runs the job knows better than a silent agent whether it goes on: the job is left to it, unless
+        the service would be the only one to notice that its agent's process is gone.
+        """
         job = self._registry.jobs[job_id]
         did = "left" if orderly else "was gone"
         reason = (
@@ -503,7 +552,7 @@ class ServiceOperations:
         )
         if not job.placed:
             return True  # it was stopped meanwhile, and waits
-        if self._engine_jobs is None or not job.engine:
+        if self._engine_jobs is None or not self._engine_jobs.holds(job):
             if not orderly and not process_gone:
                 self._keep(
                     job, f"{reason}; its slots are kept, since it may go on: release it if it does not"
@@ -511,12 +560,16 @@ class ServiceOperations:
                 return False
             self._end(job, pb.ENDED if orderly else pb.FAILED, reason)
             return True
+        stop = process_gone and not (orderly or self._engine_jobs.jobs_survive)
         self._registry.update(
-            replace(job, shift_ns=None, turn="", agent=False, reason=job.reason if orderly else reason)
+            replace(job, shift_ns=None, turn="", agent=False, reason=reason if stop else job.reason)
         )
         self.context.save([self._registry.jobs[job_id]])
-        if not orderly:
+        if stop:
             self._begin(self._engine_jobs.stop(job_id))
+        elif not orderly:
+            self.context.unheard[job_id] = f"{reason}; its engine says that it goes on"
+            _log.warning("job %s: %s", one_line(job_id), self.context.unheard[job_id])
         return True
 
     def _keep(self, job: JobRecord, reason: str) -> None:
@@ -529,6 +582,7 @@ class ServiceOperations:
         ended = self._registry.end(job, state, reason, self.context.clock.now_ns())
         self.context.save([ended])
         self.context.placements_changed()
+        self._has_ended.set()
         self.agents.over(ended, reason)
         self.placer.unshift_alone(job.links)
         self._capacity_changed(f"{job.id} ended")

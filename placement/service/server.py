@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +16,9 @@ from grpc_reflection.v1alpha import reflection
 
 from mltcp.core.address import Address
 from mltcp.core.demand import Demand, Phase
+from mltcp.core.descriptors import raise_descriptor_limit
 from mltcp.core.errors import MltcpError, UsageError
+from mltcp.core.one_line import one_line
 from mltcp.core.signals import stop_signals
 from mltcp.core.trusted_directory import make_trusted_directory
 from placement.cassini.placement_selection import choose_placement
@@ -31,7 +34,7 @@ from placement.service.engine_runner import EngineRunner
 from placement.service.operations import ServiceOperations
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol import placement_pb2_grpc as pb_grpc
-from placement.service.protocol.keepalive import PING_S, keepalive_options
+from placement.service.protocol.keepalive import PING_S, connection_options, keepalive_options
 from placement.service.protocol.request_error import RequestError
 from placement.service.protocol.security import Security, TokenInterceptor
 from placement.service.protocol.service_address import PLAIN_TEXT_TOKENS, SOCKET_OWNER, VARIABLE
@@ -43,8 +46,11 @@ from placement.service.state.recovery import recovered
 from placement.service.state.store import Store
 
 NAME = pb.DESCRIPTOR.services_by_name["Placement"].full_name
+HEALTH_S = 1.0
 GRACE_S = 2.0
 """How long calls in progress may take when the service is stopped."""
+
+_log = logging.getLogger("mltcp.placement")
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,7 @@ async def running_service(
         MltcpError: the service cannot start.
     """
     configuration.check()
-    tokens = configuration.security.accepted_tokens()
+    raise_descriptor_limit()
     if configuration.address.path is not None:
         make_trusted_directory(configuration.address.path.parent)  # before a job is started
     loop = asyncio.get_running_loop()
@@ -135,9 +141,11 @@ async def running_service(
         contention = None
         if rules.table:
             contention = ContentionState(table_named(rules.table), store, start_ns, rules.combination)
+        tokens = configuration.security.accepted_tokens(store.key("tokens of agents"))
         context = ServiceContext(
             *(recovered(store), store, Clock(), rules, saved_decisions(store)),
             contention=contention,
+            epoch=store.next_epoch(),
         )
         store.start(loop)
         service = ServiceOperations(context, _engine(configuration, tokens), configuration.gate)
@@ -175,7 +183,7 @@ async def _listening(
     configuration: ServiceConfiguration, service: ServiceOperations, tokens: AcceptedTokens | None
 ) -> AsyncIterator[Address]:
     interceptors = [TokenInterceptor(tokens)] if tokens is not None else []
-    options = [("grpc.so_reuseport", 0), *keepalive_options(configuration.ping_s)]
+    options = [("grpc.so_reuseport", 0), *keepalive_options(configuration.ping_s), *connection_options()]
     server = grpc.aio.server(interceptors=interceptors, options=options)
     pb_grpc.add_PlacementServicer_to_server(PlacementServicer(service, tokens), server)
     health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]
@@ -183,16 +191,33 @@ async def _listening(
     reflection.enable_server_reflection((NAME, "grpc.health.v1.Health", reflection.SERVICE_NAME), server)
     address = _bind(server, configuration)
     await server.start()
-    for name in (NAME, ""):
-        await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    reporting = asyncio.ensure_future(_report_health(service.context.store, health_servicer))
     try:
         yield address
     finally:
+        reporting.cancel()
         await health_servicer.enter_graceful_shutdown()
         service.agents.sessions.close()
         await server.stop(GRACE_S)
         if address.path is not None:
             address.path.unlink(missing_ok=True)
+
+
+async def _report_health(store: Store, servicer: health.aio.HealthServicer) -> None:  # type: ignore[name-defined]
+    """Report whether new jobs are accepted as the service's health; never returns."""
+    serving, told, statuses = None, False, health_pb2.HealthCheckResponse
+    while True:
+        refusal = store.refusal()
+        if serving != (not refusal):
+            serving = not refusal
+            for name in (NAME, ""):
+                await servicer.set(name, statuses.SERVING if serving else statuses.NOT_SERVING)
+            if refusal:
+                _log.error("no new jobs are accepted: %s", one_line(refusal))
+            elif told:
+                _log.warning("new jobs are accepted again")
+            told = True
+        await asyncio.sleep(HEALTH_S)
 
 
 def _bind(server: grpc.aio.Server, configuration: ServiceConfiguration) -> Address:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn, TypeVar
 
 import grpc
 
 from mltcp.core.errors import MltcpError
+from mltcp.core.one_line import one_line
 from placement.service.access import (
     check_job,
     check_operator,
@@ -22,13 +25,13 @@ from placement.service.agents.sessions import AgentSession
 from placement.service.operations import ServiceOperations
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol import placement_pb2_grpc as pb_grpc
+from placement.service.protocol.checks import MOST_IDS, check_count
+from placement.service.protocol.pages import from_number, link_statuses, page_of, place_in
 from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
-from placement.service.protocol.tokens import OPERATOR, AcceptedTokens, Caller
+from placement.service.protocol.tokens import OPERATOR, AcceptedTokens, Caller, Role
 from placement.service.state.job_record import JobRecord
-from placement.service.state.registry import OutOfUse
-
-PAGE = 1000
-"""The number of jobs in one reply of Status."""
+from placement.service.state.registry import OutOfUse, Registry
+from placement.service.state.store import StoreUnwritableError
 
 CODES = {
     ErrorCode.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
@@ -40,6 +43,15 @@ CODES = {
 }
 
 _SETTLE_S = 0.1
+_HELLO_S = 10.0
+_MOST_DETAILS = 2000
+_SERVERS, _LINKS = "s", "l"
+_PAGED = _SERVERS + _LINKS
+
+CALLS_OF_USER = 1000
+CALLS_OF_AGENT = 16
+"""How many calls, streams included, a user and the agent of a job may have in progress."""
+
 _IN_USE = OutOfUse(pb.IN_USE)
 
 _Reply = TypeVar("_Reply")
@@ -48,10 +60,14 @@ _Context = grpc.aio.ServicerContext
 
 async def abort(context: _Context, error: MltcpError) -> NoReturn:
     """End a call with the status of an error, and the offending field as trailing metadata."""
+    text = one_line(str(error))
+    if len(text) > _MOST_DETAILS:  # gRPC ends a call whose metadata is too long without any
+        text = text[:_MOST_DETAILS] + "..."
     if isinstance(error, RequestError):
         context.set_trailing_metadata((("field", error.field),))
-        await context.abort(CODES[error.code], str(error))
-    await context.abort(grpc.StatusCode.INTERNAL, str(error))
+        await context.abort(CODES[error.code], text)
+    full = isinstance(error, StoreUnwritableError)
+    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED if full else grpc.StatusCode.INTERNAL, text)
 
 
 def answering(
@@ -61,7 +77,9 @@ def answering(
 
     async def answer(servicer: Any, request: Any, context: _Context) -> _Reply:
         try:
-            return await method(servicer, request, servicer.caller(context))
+            caller = servicer.caller(context)
+            with servicer.in_progress(caller):
+                return await method(servicer, request, caller)
         except MltcpError as error:
             await abort(context, error)
 
@@ -80,6 +98,25 @@ class PlacementServicer(pb_grpc.PlacementServicer):
     def __init__(self, service: ServiceOperations, tokens: AcceptedTokens | None = None) -> None:
         self._service = service
         self._tokens = tokens
+        self._in_progress: Counter[Caller] = Counter()
+
+    @contextmanager
+    def in_progress(self, caller: Caller) -> Iterator[None]:
+        """Count a call of a caller while it is answered. Raises `RequestError`: it has too many already."""
+        most = {Role.USER: CALLS_OF_USER, Role.AGENT: CALLS_OF_AGENT}.get(caller.role)
+        if most is not None and self._in_progress[caller] >= most:
+            raise RequestError(
+                ErrorCode.FULL,
+                "authorization",
+                f"expected at most {most} calls of {caller} at a time, got one more",
+            )
+        self._in_progress[caller] += 1
+        try:
+            yield
+        finally:
+            self._in_progress[caller] -= 1
+            if not self._in_progress[caller]:
+                del self._in_progress[caller]
 
     def caller(self, context: _Context) -> Caller:
         """The caller of a call. Raises `RequestError` if it has no accepted token."""
@@ -114,13 +151,13 @@ class PlacementServicer(pb_grpc.PlacementServicer):
     @answering
     async def RegisterJob(self, request: pb.RegisterJobRequest, caller: Caller) -> pb.JobStatus:
         """See placement.proto."""
-        check_submission(caller, request.job, self._jobs.get(request.job.id))
+        self._check_submission(caller, request.job)
         return await self._service.register_job(request.job, caller.name)
 
     @answering
     async def Submit(self, request: pb.SubmitRequest, caller: Caller) -> pb.JobStatus:
         """See placement.proto."""
-        check_submission(caller, request.job, self._jobs.get(request.job.id))
+        self._check_submission(caller, request.job)
         return await self._service.submit(request.job, caller.name)
 
     @answering
@@ -144,22 +181,45 @@ class PlacementServicer(pb_grpc.PlacementServicer):
     @answering
     async def Status(self, request: pb.StatusRequest, caller: Caller) -> pb.StatusReply:
         """See placement.proto."""
+        check_count(request.job_ids, MOST_IDS, "job_ids")
         service = self._service
-        jobs, token = self._page(request)
         reply = pb.StatusReply(
-            jobs=[visible_status(caller, job, service.status(job.id)) for job in jobs],
             policy=service.context.rules.policy,
             lease_ns=round(service.context.rules.lease_s * 1e9),
             version=_version(),
-            next_page_token=token,
+            refusal=service.context.store.refusal(),
         )
         decisions = service.decisions()
         if decisions is not None and not request.page_token:
             reply.decisions.CopyFrom(decisions)
-        if not request.without_cluster and not request.page_token:
-            reply.servers.extend(self._servers())
-            reply.links.extend(self._links())
+        self._fill(reply, request, caller)
         return reply
+
+    def _fill(self, reply: pb.StatusReply, request: pb.StatusRequest, caller: Caller) -> None:
+        """Add servers, links and jobs to a reply, from where the page begins to where it is full."""
+        kind, first = place_in(request.page_token, _PAGED)
+        if not request.page_token and not request.without_cluster:
+            kind = _SERVERS
+        if kind == _SERVERS:
+            servers, rest = page_of(from_number(self._servers(), first))
+            reply.servers.extend(servers)
+            if rest is not None:
+                reply.next_page_token = f"{_SERVERS}{rest}"
+                return
+            kind, first = _LINKS, 0
+        if kind == _LINKS:
+            links, rest = page_of(from_number(self._links(), first))
+            reply.links.extend(links)
+            if rest is not None:
+                reply.next_page_token = f"{_LINKS}{rest}"
+                return
+            first = 0
+        jobs, rest = page_of(
+            (number, visible_status(caller, job, self._service.status(job.id)))
+            for number, job in self._jobs_from(request, first)
+        )
+        reply.jobs.extend(jobs)
+        reply.next_page_token = "" if rest is None else str(rest)
 
     @answering
     async def Ratios(self, request: pb.RatiosRequest, caller: Caller) -> pb.RatiosReply:
@@ -170,6 +230,7 @@ class PlacementServicer(pb_grpc.PlacementServicer):
     @answering
     async def Score(self, request: pb.ScoreRequest, caller: Caller) -> pb.ScoreReply:
         """See placement.proto."""
+        check_count(request.job_ids, MOST_IDS, "job_ids")
         for place, job_id in enumerate(request.job_ids):
             self._check_job(caller, job_id, f"job_ids[{place}]")
         return await self._service.score(request)
@@ -177,12 +238,14 @@ class PlacementServicer(pb_grpc.PlacementServicer):
     @answering
     async def TimeShifts(self, request: pb.TimeShiftsRequest, caller: Caller) -> pb.TimeShiftsReply:
         """See placement.proto."""
+        check_count(request.job_ids, MOST_IDS, "job_ids")
         for place, job_id in enumerate(request.job_ids):
             self._check_job(caller, job_id, f"job_ids[{place}]")
+        _, first = place_in(request.page_token)
         shifts = self._service.time_shifts(request.job_ids)
-        return pb.TimeShiftsReply(
-            shifts=[each for each in shifts if may_change(caller, self._jobs[each.job_id])]
-        )
+        seen = (each for each in shifts if may_change(caller, self._jobs[each.job_id]))
+        page, rest = page_of(from_number(seen, first))
+        return pb.TimeShiftsReply(shifts=page, next_page_token="" if rest is None else str(rest))
 
     @answering
     async def Explain(self, request: pb.ExplainRequest, caller: Caller) -> pb.ExplainReply:
@@ -211,17 +274,24 @@ class PlacementServicer(pb_grpc.PlacementServicer):
     ) -> AsyncIterator[pb.Decision]:
         """See placement.proto."""
         try:
-            session = await self._hello(self.caller(context), request_iterator)
+            caller = self.caller(context)
+            with self.in_progress(caller):
+                async for decision in self._attached(caller, request_iterator, context):
+                    yield decision
         except MltcpError as error:
             await abort(context, error)
+
+    async def _attached(
+        self, caller: Caller, request_iterator: AsyncIterator[pb.AgentMessage], context: _Context
+    ) -> AsyncIterator[pb.Decision]:
+        """The decisions for an agent, until its stream or its job ends. Raises `MltcpError`: it is refused."""
+        session = await self._hello(caller, request_iterator)
         reader = asyncio.ensure_future(self._read(session, request_iterator))
         orderly = False
         try:
             while (decision := await session.next()) is not None:
                 yield decision
             if reader.done() and (failure := reader.exception()) is not None:
-                if isinstance(failure, MltcpError):
-                    await abort(context, failure)
                 raise failure
             orderly = reader.done() and not await _is_cancelled(context)
         finally:
@@ -229,7 +299,10 @@ class PlacementServicer(pb_grpc.PlacementServicer):
             self._service.agents.leave(session, orderly)
 
     async def _hello(self, caller: Caller, messages: AsyncIterator[pb.AgentMessage]) -> AgentSession:
-        first = await anext(aiter(messages), None)
+        try:
+            first = await asyncio.wait_for(anext(aiter(messages), None), _HELLO_S)
+        except TimeoutError:
+            raise invalid("hello", f"expected within {_HELLO_S:g} s, got nothing") from None
         if first is None or not first.HasField("hello"):
             raise invalid("hello", "expected as the first message, got another or none")
         self._check_job(caller, first.hello.job_id, "hello.job_id")
@@ -243,56 +316,57 @@ class PlacementServicer(pb_grpc.PlacementServicer):
             session.end()
 
     @property
+    def _registry(self) -> Registry:
+        return self._service.context.registry
+
+    @property
     def _jobs(self) -> dict[str, JobRecord]:
-        return self._service.context.registry.jobs
+        return self._registry.jobs
+
+    def _check_submission(self, caller: Caller, spec: pb.Job) -> None:
+        """Raise `RequestError` if the caller may not register this job, or has too many that are not over."""
+        known = self._jobs.get(spec.id)
+        check_submission(caller, spec, known)
+        most = self._service.context.rules.jobs_of_user
+        if known is None and caller.role is Role.USER and self._registry.unended_of(caller.name) >= most:
+            raise RequestError(
+                ErrorCode.FULL,
+                "job",
+                f"expected at most {most} jobs of {caller} that are not over, got one more",
+            )
 
     def _check_job(self, caller: Caller, job_id: str, field: str = "job_id") -> None:
         """Raise `RequestError` if the job is unknown, or the caller may not change it."""
-        check_job(caller, self._service.context.registry.job(job_id, field), field)
+        check_job(caller, self._registry.job(job_id, field), field)
 
-    def _page(self, request: pb.StatusRequest) -> tuple[list[JobRecord], str]:
-        """The jobs of the requested page, and the token of the next one."""
-        registry = self._service.context.registry
+    def _jobs_from(self, request: pb.StatusRequest, first: int) -> Iterator[tuple[int, JobRecord]]:
+        """The requested jobs from a number on: their place in the request, or else the order of registration."""
+        registry = self._registry
         if request.job_ids:
-            return [registry.job(each, f"job_ids[{place}]") for place, each in enumerate(request.job_ids)], ""
-        if request.page_token and not request.page_token.isdecimal():
-            raise invalid("page_token", f"expected a token of this service, got {request.page_token[:40]!r}")
-        first = int(request.page_token or 0)
-        jobs = [
-            job
-            for job in registry.jobs.values()
-            if job.number >= first and not (request.unended and job.over)
-        ]
-        token = str(jobs[PAGE].number) if len(jobs) > PAGE else ""
-        return jobs[:PAGE], token
+            for place in range(first, len(request.job_ids)):
+                yield place, registry.job(request.job_ids[place], f"job_ids[{place}]")
+            return
+        for job in registry.jobs.values():
+            if job.number >= first and not (request.unended and job.over):
+                yield job.number, job
 
-    def _servers(self) -> list[pb.ServerStatus]:
-        registry = self._service.context.registry
-        statuses = []
+    def _servers(self) -> Iterator[pb.ServerStatus]:
+        registry = self._registry
         for number, server in registry.servers_in_cluster():
             why = registry.out_of_use.get(number, _IN_USE)
-            statuses.append(
-                pb.ServerStatus(
-                    server=server,
-                    gpus_free=registry.gpus.free_of(number),
-                    cpu_slots_free=registry.cpu_slots.free_of(number),
-                    state=why.state,
-                    reason=why.reason,
-                )
+            yield pb.ServerStatus(
+                server=server,
+                gpus_free=registry.gpus.free_of(number),
+                cpu_slots_free=registry.cpu_slots.free_of(number),
+                state=why.state,
+                reason=why.reason,
             )
-        return statuses
 
-    def _links(self) -> list[pb.LinkStatus]:
-        registry = self._service.context.registry
-        return [
-            pb.LinkStatus(
-                name=name,
-                above=link.above,
-                capacity_bps=link.capacity_bps,
-                jobs=registry.jobs_of.get(name, ()),
-            )
-            for name, link in registry.tree.links.items()
-        ]
+    def _links(self) -> Iterator[pb.LinkStatus]:
+        registry = self._registry
+        for name, link in registry.tree.links.items():
+            jobs = tuple(registry.jobs_of.get(name, ()))
+            yield from link_statuses(name, link.above, link.capacity_bps, jobs)
 
 
 async def _is_cancelled(context: _Context) -> bool:

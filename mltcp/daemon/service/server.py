@@ -12,7 +12,6 @@ import asyncio
 import grp
 import logging
 import os
-import resource
 import socket
 import struct
 import time
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mltcp.core.address import Address
+from mltcp.core.descriptors import raise_descriptor_limit
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 from mltcp.core.trusted_directory import make_trusted_directory
 from mltcp.core.user_lines import of_user
@@ -202,7 +202,7 @@ class DaemonServer:
         self._shares: dict[int, UserShare[Connection]] = {}
         self._nameless: UserShare[Connection] = UserShare(2 * limits.seconds)
         self._told_s = -inf
-        self._most = _raise_descriptor_limit() - RESERVED_DESCRIPTORS - 2 * most_attached()
+        self._most = raise_descriptor_limit() - RESERVED_DESCRIPTORS - 2 * most_attached()
         self._listener: socket.socket | None = None
         self._inode = 0
         self.loop: asyncio.AbstractEventLoop
@@ -496,12 +496,3 @@ def _failed(error: Exception, asked: Mapping[str, int], connection: Connection) 
         _log.error("a request of %s failed", peer, exc_info=error, extra=of_user(peer.user))
         error = MltcpError(f"the daemon failed: {error!r}")
     return [{**asked, **error_reply(error)}]
-
-
-def _raise_descriptor_limit() -> int:
-    """Raise the soft limit on descriptors to the hard limit; returns the number that may be used."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY:
-        hard = 1 << 20
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return min(hard, 1 << 16)

@@ -130,6 +130,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="forget jobs that have been over for longer, and the oldest beyond this number (default 30,100000)",
     )
     rules.add_argument(
+        "--jobs-per-user",
+        default="10000",
+        metavar="JOBS",
+        help="refuse further jobs of a user who has this number that are not over (default 10000; 100000 in all)",
+    )
+    rules.add_argument(
         "--drift",
         type=float,
         default=THRESHOLD,
@@ -206,6 +212,8 @@ def execute(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status."""
     import asyncio
 
+    # gRPC prints a line for each client that fails to connect: whoever can reach the port could fill the log.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from placement.service.protocol.request_error import RequestError
     from placement.service.server import serve
 
@@ -256,6 +264,7 @@ def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConf
             options.restart_cost,
             options.patience,
             *_kept(options.keep_ended),
+            _count(options.jobs_per_user, "--jobs-per-user"),
         ),
         Security(
             options.certificate, options.key, options.tokens, options.plain_text_tokens, options.client_ca
@@ -369,6 +378,12 @@ def _kept(text: str) -> tuple[float, int]:
     if not jobs.isdecimal() or len(jobs) > 9:
         raise UsageError(f"--keep-ended: expected DAYS,JOBS, such as 30,100000, got {text!r}")
     return keep_s, int(jobs)
+
+
+def _count(text: str, field: str) -> int:
+    if not text.isdecimal() or len(text) > 9 or not int(text):
+        raise UsageError(f"{field}: expected 1 to 999999999, got {text!r}")
+    return int(text)
 
 
 def _mode(text: str) -> int:

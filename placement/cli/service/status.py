@@ -51,6 +51,8 @@ def execute(options: argparse.Namespace) -> int:
         print_json(document(reply))
         return 0
     _print_jobs(reply)
+    if reply.refusal:
+        print(f"no new jobs are accepted: {one_line(reply.refusal)}")
     if not options.jobs:
         _print_cluster(reply)
         if reply.HasField("decisions"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -28,6 +29,7 @@ from placement.engines.engine import (
 )
 from placement.engines.event_queue import EventQueue
 from placement.engines.host_slots import HostSlots
+from placement.engines.job_logs import remove_logs
 from placement.engines.slurm.following import FollowedJob, order
 from placement.engines.slurm.held_request import used_outside
 from placement.engines.slurm.states import event_of_node
@@ -167,6 +169,10 @@ class SlurmEngine:
         """Give a held job back to Slurm; see :class:`placement.engines.engine.Engine`."""
         if self._users_jobs is not None:
             self._users_jobs.decline(int(reference), why)
+
+    def forget(self, handle: JobHandle) -> None:
+        """Remove the logs of a job that is over; see :class:`placement.engines.engine.Engine`."""
+        remove_logs(self._logs, json.loads(handle.reference)["directory"])
 
     def recover(self, known: Sequence[JobHandle]) -> None:
         """Follow the jobs that an earlier engine submitted; their ends in the meantime are found and reported."""

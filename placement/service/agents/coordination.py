@@ -10,6 +10,7 @@ from placement.service.agents.drift import IterationTiming, JobTimelines
 from placement.service.agents.sessions import AgentSession, AgentSessions
 from placement.service.context import ServiceContext
 from placement.service.protocol import placement_pb2 as pb
+from placement.service.protocol.checks import check_text
 from placement.service.protocol.request_error import invalid
 from placement.service.state.job_record import JobRecord, wrong_state
 
@@ -29,7 +30,7 @@ class AgentCoordinator:
     def __init__(self, context: ServiceContext, on_gone: Callable[[str, bool, bool], bool]) -> None:
         self._context = context
         self._on_gone = on_gone
-        self._timelines = JobTimelines(context.rules.drift_threshold)
+        self._timelines = JobTimelines(context.rules.drift_threshold, context.epoch)
         self.sessions = AgentSessions(context.rules.lease_s, self._lease_over)
         self._left: set[str] = set()
         self._held: dict[str, pb.Delay] = {}
@@ -56,8 +57,10 @@ class AgentCoordinator:
             )
         if not 1 <= hello.ranks <= 1_000_000:
             raise invalid("hello.ranks", f"expected 1 to 1000000, got {hello.ranks}")
+        check_text(hello.process.boot_id, "hello.process.boot_id")
         session = AgentSession(job.id, hello.ranks)
         self.sessions.attach(session)
+        self._context.unheard.pop(job.id, None)
         self._timelines.forget(job.id)
         self._left.discard(job.id)
         self._held.pop(job.id, None)
@@ -145,6 +148,7 @@ class AgentCoordinator:
         self._left.discard(job.id)
         self._held.pop(job.id, None)
         self._processes.pop(job.id, None)
+        self._context.unheard.pop(job.id, None)
 
     def _reporting_group(self, job: JobRecord, now_ns: int) -> list[JobRecord]:
         """The jobs with the same turn as this one, itself included, that report."""

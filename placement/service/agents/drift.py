@@ -98,14 +98,20 @@ class JobTimeline:
 
 @dataclass
 class JobTimelines:
-    """The timelines of all jobs that report."""
+    """The timelines of all jobs that report.
+
+    Attributes:
+        threshold: drift, as a fraction of the period, above which jobs are delayed.
+        epoch: of the service, so that sequence numbers are none that an earlier one has given.
+    """
 
     threshold: float
+    epoch: int = 0
     _timelines: dict[str, JobTimeline] = field(default_factory=dict)
 
     def of(self, job_id: str) -> JobTimeline:
         """The timeline of a job; an empty one if it has not reported."""
-        return self._timelines.get(job_id, JobTimeline())
+        return self._timelines.get(job_id, JobTimeline(sequence=self.epoch << 32))
 
     def forget(self, job_id: str) -> None:
         """Reset a timeline except its sequence number, because the job's agent or clock is a new one."""

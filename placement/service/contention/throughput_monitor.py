@@ -160,4 +160,4 @@ class ThroughputMonitor:
         elif len(others) > 1:
             self._table.note_ambiguous()
         elif said := self._table.note((run.job.layout, others[0]), ratio):
-            _log.warning("job %s: %s", one_line(name), said)
+            _log.warning("job %s: %s", one_line(name), one_line(said))

@@ -126,7 +126,7 @@ class JobScheduling:
             try:
                 await self._step()
             except MltcpError as error:
-                _log.error("%s: %s", self.name, error)
+                _log.error("%s: %s", self.name, one_line(str(error)))
             except Exception:  # without this loop no job would ever be placed again
                 _log.exception("%s: no decision was made", self.name)
 
@@ -265,7 +265,7 @@ class JobScheduling:
         try:
             await self._requeue(now, reason)
         except MltcpError as error:  # it has ended meanwhile, or is being released
-            _log.info("job %s: not moved: %s", one_line(job.id), error)
+            _log.info("job %s: not moved: %s", one_line(job.id), one_line(str(error)))
 
     def _start(self, job_id: str, slots: tuple[int, ...], plan: _Plan) -> None:
         registry, now_ns = self._registry, self._context.clock.now_ns()

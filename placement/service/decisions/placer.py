@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from functools import lru_cache
 
+from mltcp.core.one_line import one_line
 from placement.service.context import ServiceContext
 from placement.service.decisions.cassini_request import request_for_links
 from placement.service.decisions.decision import carry_out, decide, shift, solve, unshift_alone
@@ -16,6 +18,8 @@ from placement.service.state.capacity import does_not_fit
 from placement.service.state.job_record import JobRecord, ResourceClass, wrong_state
 
 policy_named = lru_cache(maxsize=64)(parse_policy)
+
+_log = logging.getLogger("mltcp.placement")
 
 _WAITING = (pb.REGISTERED, pb.QUEUED)
 
@@ -125,6 +129,9 @@ class Placer:
             placed = await self._try(job, self.policy_of(job))
         except RequestError:
             placed = False  # it waits until capacity changes; Explain reports what it needs
+        except Exception:  # of one job; the others are placed nevertheless
+            _log.exception("job %s: no decision was made", one_line(job_id))
+            placed = False
         if not placed:
             self._full.add(self._context.registry.resource_class(job))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sized
 from datetime import UTC, datetime
 
 from mltcp.core.demand import Demand, Phase
@@ -15,6 +16,22 @@ _MOST_SLOTS = 1_000_000
 _MOST = 1 << 53
 _LATEST_NS = 1 << 62
 _MOST_PRIORITY = 1e6
+_VARIABLE = re.compile(r"[^\s=\x00-\x1f\x7f]{1,200}")
+
+MOST_PROGRAM_BYTES = 64 << 10
+"""The most that the command and the environment of a job may have together."""
+
+MOST_JOB_BYTES = 256 << 10
+"""The most that all that a job is submitted with may have, as a message."""
+
+MOST_PHASES = 10_000
+"""The phases of a profile."""
+
+MOST_IDS = 10_000
+"""The jobs that one call may name."""
+
+MOST_TEXT = 1000
+"""The characters of a reason, and of other text that is shown."""
 
 
 def check_name(name: str, field: str) -> None:
@@ -66,8 +83,50 @@ def check_job(job: pb.Job, field: str = "job") -> None:
             f"{field}.slots_per_server",
             f"expected a divisor of {job.gpus or job.cpu_slots}, the number of its slots, got {job.slots_per_server}",
         )
+    check_text(job.policy, f"{field}.policy")
+    check_text(job.model, f"{field}.model")
+    check_profile(job.profile, f"{field}.profile")
+    _check_program(job, field)
+    if job.ByteSize() > MOST_JOB_BYTES:
+        raise invalid(field, f"expected at most {MOST_JOB_BYTES} bytes in all, got {job.ByteSize()}")
+
+
+def _check_program(job: pb.Job, field: str) -> None:
     if job.command and not job.command[0]:
         raise invalid(f"{field}.command", "expected a program, got ''")
+    for name in job.environment:
+        if not _VARIABLE.fullmatch(name):
+            raise invalid(
+                f"{field}.environment",
+                f"expected names of 1 to 200 characters without blanks and =, got {name[:40]!r}",
+            )
+    texts = (*job.command, *job.environment.values())
+    if any("\0" in text for text in texts):
+        raise invalid(f"{field}.command", "expected a command and an environment without NUL, got one")
+    size = sum(len(text.encode()) + 1 for text in (*texts, *job.environment))
+    if size > MOST_PROGRAM_BYTES:
+        raise invalid(
+            f"{field}.command",
+            f"expected at most {MOST_PROGRAM_BYTES} bytes of command and environment together, got {size}: "
+            "put more into a file",
+        )
+
+
+def check_text(text: str, field: str) -> None:
+    """Raise `RequestError` for a text that is too long to be shown."""
+    if len(text) > MOST_TEXT:
+        raise invalid(field, f"expected at most {MOST_TEXT} characters, got {len(text)}")
+
+
+def check_count(values: Sized, most: int, field: str) -> None:
+    """Raise `RequestError` if a request names more than `most`."""
+    if len(values) > most:
+        raise invalid(field, f"expected at most {most}, got {len(values)}")
+
+
+def check_profile(profile: pb.Profile, field: str) -> None:
+    """Raise `RequestError` for a profile with too many phases; see `demand_of` for all else."""
+    check_count(profile.phases, MOST_PHASES, f"{field}.phases")
 
 
 def check_deadline(job: pb.Job, now_ns: int, field: str = "job") -> None:

@@ -14,6 +14,23 @@ ANSWER_S = 5.0
 """The time after which a connection whose ping is not answered is given up."""
 
 
+UNUSED_S = 60.0
+"""The time after which a service closes a connection on which no call is in progress; clients connect again."""
+
+HANDSHAKE_S = 5.0
+"""The time that a client has to say that it speaks TLS and HTTP/2."""
+
+
+def connection_options() -> Options:
+    """The options of a server that bound what connections without calls take."""
+    return [
+        ("grpc.max_connection_idle_ms", round(UNUSED_S * 1000)),
+        ("grpc.server_handshake_timeout_ms", round(HANDSHAKE_S * 1000)),
+        ("grpc.max_concurrent_streams", 1000),
+        ("grpc.http2.max_concurrent_streams", 1000),
+    ]
+
+
 def keepalive_options(ping_s: float = PING_S, answer_s: float = ANSWER_S) -> Options:
     """The options of a channel or a server.
 

@@ -287,7 +287,7 @@ class LinkStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., above: _Optional[str] = ..., capacity_bps: _Optional[int] = ..., jobs: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("jobs", "servers", "links", "policy", "lease_ns", "version", "next_page_token", "decisions")
+    __slots__ = ("jobs", "servers", "links", "policy", "lease_ns", "version", "next_page_token", "decisions", "refusal")
     JOBS_FIELD_NUMBER: _ClassVar[int]
     SERVERS_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
@@ -296,6 +296,7 @@ class StatusReply(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
     jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
     servers: _containers.RepeatedCompositeFieldContainer[ServerStatus]
     links: _containers.RepeatedCompositeFieldContainer[LinkStatus]
@@ -304,7 +305,8 @@ class StatusReply(_message.Message):
     version: str
     next_page_token: str
     decisions: DecisionStatus
-    def __init__(self, jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., policy: _Optional[str] = ..., lease_ns: _Optional[int] = ..., version: _Optional[str] = ..., next_page_token: _Optional[str] = ..., decisions: _Optional[_Union[DecisionStatus, _Mapping]] = ...) -> None: ...
+    refusal: str
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., policy: _Optional[str] = ..., lease_ns: _Optional[int] = ..., version: _Optional[str] = ..., next_page_token: _Optional[str] = ..., decisions: _Optional[_Union[DecisionStatus, _Mapping]] = ..., refusal: _Optional[str] = ...) -> None: ...
 
 class DecisionStatus(_message.Message):
     __slots__ = ("made", "round_ns", "fallback", "limit_ns", "fallbacks", "last_fallback", "shadow", "table")
@@ -459,10 +461,12 @@ class ScoreReply(_message.Message):
     def __init__(self, score: _Optional[float] = ..., bound: _Optional[float] = ..., proven: _Optional[bool] = ..., rotations: _Optional[_Iterable[float]] = ..., shifts_ns: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TimeShiftsRequest(_message.Message):
-    __slots__ = ("job_ids",)
+    __slots__ = ("job_ids", "page_token")
     JOB_IDS_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     job_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    page_token: str
+    def __init__(self, job_ids: _Optional[_Iterable[str]] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class TimeShift(_message.Message):
     __slots__ = ("job_id", "shift_ns", "period_ns", "links", "drift_ns")
@@ -479,10 +483,12 @@ class TimeShift(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., shift_ns: _Optional[int] = ..., period_ns: _Optional[int] = ..., links: _Optional[_Iterable[str]] = ..., drift_ns: _Optional[int] = ...) -> None: ...
 
 class TimeShiftsReply(_message.Message):
-    __slots__ = ("shifts",)
+    __slots__ = ("shifts", "next_page_token")
     SHIFTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     shifts: _containers.RepeatedCompositeFieldContainer[TimeShift]
-    def __init__(self, shifts: _Optional[_Iterable[_Union[TimeShift, _Mapping]]] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, shifts: _Optional[_Iterable[_Union[TimeShift, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ExplainRequest(_message.Message):
     __slots__ = ("job_id",)

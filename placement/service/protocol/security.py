@@ -14,7 +14,8 @@ from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
 from placement.service.protocol.tokens import AcceptedTokens, tokens_from_file
 
-_OPEN = ("/grpc.health.v1.Health/",)
+_OPEN = "/grpc.health.v1.Health/Check"
+"""What needs no token; Watch does, since its stream never ends."""
 
 
 @dataclass(frozen=True)
@@ -85,17 +86,17 @@ class Security:
             return grpc.ssl_server_credentials([pair])
         return grpc.ssl_server_credentials([pair], _read(self.client_ca), require_client_auth=True)
 
-    def accepted_tokens(self) -> AcceptedTokens | None:
-        """The accepted tokens; None if calls need no token.
+    def accepted_tokens(self, key: bytes | None = None) -> AcceptedTokens | None:
+        """The accepted tokens; None if calls need no token. `key` is that of agents' tokens (`AcceptedTokens`).
 
         Raises:
             UsageError: the file cannot be used.
         """
-        return None if self.tokens is None else tokens_from_file(self.tokens)
+        return None if self.tokens is None else tokens_from_file(self.tokens, key)
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):
-    """Rejects calls without an accepted bearer token, except health checks."""
+    """Rejects calls without an accepted bearer token, except a health check."""
 
     def __init__(self, tokens: AcceptedTokens) -> None:
         self._tokens = tokens
@@ -107,7 +108,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
     ) -> Any:
         """See `grpc.aio.ServerInterceptor`."""
         handler = await continuation(handler_call_details)
-        if handler is None or handler_call_details.method.startswith(_OPEN):
+        if handler is None or handler_call_details.method == _OPEN:
             return handler
         if self._tokens.caller(handler_call_details.invocation_metadata or ()) is not None:
             return handler

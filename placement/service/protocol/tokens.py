@@ -67,14 +67,15 @@ class AcceptedTokens:
 
     Args:
         callers: the callers by the digest of their tokens.
+        key: makes the tokens of agents; those made with it by an earlier service are accepted. None: a new one.
     """
 
-    def __init__(self, callers: Mapping[bytes, Caller]) -> None:
+    def __init__(self, callers: Mapping[bytes, Caller], key: bytes | None = None) -> None:
         self._callers = dict(callers)
-        self._key = secrets.token_bytes(32)
+        self._key = key or secrets.token_bytes(32)
 
     def token_of_job(self, number: int) -> str:
-        """The token of the agent of the job with this number; valid until the service ends."""
+        """The token of the agent of the job with this number; valid as long as the key is."""
         mac = hmac.new(self._key, str(number).encode(), hashlib.sha256).hexdigest()
         return f"job-{number}-{mac}"
 
@@ -91,10 +92,10 @@ class AcceptedTokens:
         return self._callers.get(_digest(token))
 
 
-def tokens_from_file(path: Path) -> AcceptedTokens:
+def tokens_from_file(path: Path, key: bytes | None = None) -> AcceptedTokens:
     """Read a tokens file: a line is ``TOKEN``, an operator's, or ``operator NAME TOKEN`` or ``user NAME TOKEN``.
 
-    ``#`` begins a comment. A name may have several tokens.
+    ``#`` begins a comment. A name may have several tokens. `key` is that of agents' tokens (`AcceptedTokens`).
 
     Raises:
         UsageError: the file cannot be read, is accessible to all users, or has no token, or a line that is none.
@@ -119,7 +120,7 @@ def tokens_from_file(path: Path) -> AcceptedTokens:
         raise UsageError(
             f"--tokens {path}: expected one or more tokens of {LEAST_TOKEN} characters or more, one a line"
         )
-    return AcceptedTokens(callers)
+    return AcceptedTokens(callers, key)
 
 
 def _token(words: list[str], where: str) -> tuple[str, Caller]:

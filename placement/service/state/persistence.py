@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from google.protobuf.message import DecodeError
+
 from placement.model.throughput.table import Layout
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import demand_of, profile_message
@@ -76,10 +78,19 @@ def save_job(store: Store, job: JobRecord, places: list[pb.ServerSlots]) -> None
     )
 
 
+NEXT_JOB = "next job"
+"""The name of the number of the next job in the store."""
+
+
 def forget_job(store: Store, job: JobRecord) -> None:
-    """Delete a job and its explanation."""
+    """Delete a job and its explanation; see `save_next_job`."""
     store.put("DELETE FROM jobs WHERE number=?", (job.number,))
     store.put("DELETE FROM decisions WHERE job=?", (job.number,))
+
+
+def save_next_job(store: Store, number: int) -> None:
+    """Keep the number of the next job: those of jobs that are forgotten are not given again, as tokens name them."""
+    store.put_number(NEXT_JOB, number)
 
 
 def save_decision(store: Store, job: JobRecord, decision: pb.ExplainReply) -> None:
@@ -128,11 +139,14 @@ def saved_jobs(store: Store) -> Iterator[tuple[JobRecord, list[pb.ServerSlots]]]
 
 
 def saved_decisions(store: Store) -> dict[int, pb.ExplainReply]:
-    """The explanation of every placement, by the number of the job."""
-    return {
-        number: pb.ExplainReply.FromString(message)
-        for number, message in store.rows("SELECT job, message FROM decisions")
-    }
+    """The explanation of every placement, by the number of the job. Raises `MltcpError`: the store is damaged."""
+    try:
+        return {
+            number: pb.ExplainReply.FromString(message)
+            for number, message in store.rows("SELECT job, message FROM decisions")
+        }
+    except (DecodeError, TypeError) as error:
+        raise store.damaged(error) from None
 
 
 def _job(row: Row) -> tuple[JobRecord, list[pb.ServerSlots]]:
@@ -156,6 +170,7 @@ def _job(row: Row) -> tuple[JobRecord, list[pb.ServerSlots]]:
         owner,
     ) = row
     submission = pb.Job.FromString(spec)
+    pb.JobState.Name(state)  # raises ValueError for one that no service has written
     submitted_demand = demand_of(submission.profile, "profile") if submission.HasField("priority") else None
     job = JobRecord(
         number,

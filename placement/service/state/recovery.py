@@ -4,15 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from google.protobuf.message import DecodeError
+
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.state.persistence import saved_jobs, saved_links, saved_servers
+from placement.service.protocol.request_error import RequestError
+from placement.service.state.persistence import NEXT_JOB, saved_jobs, saved_links, saved_servers
 from placement.service.state.registry import OutOfUse, Registry
 from placement.service.state.store import Store
 
 
 def recovered(store: Store) -> Registry:
-    """The registry with every server, link and job that an earlier service committed."""
+    """The registry with every server, link and job that an earlier service committed.
+
+    Raises:
+        MltcpError: the content of the database is not what a service writes.
+    """
+    try:
+        return _registry(store)
+    except (RequestError, DecodeError, LookupError, ValueError, TypeError) as error:
+        raise store.damaged(error) from None
+
+
+def _registry(store: Store) -> Registry:
     registry = Registry()
+    registry.next_job_number = store.number(NEXT_JOB)
     _add_servers(registry, saved_servers(store))
     registry.add_links(saved_links(store))
     for job, places in saved_jobs(store):

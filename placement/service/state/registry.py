@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from typing import Any
 
 from mltcp.core.policy_names import split_cassini
@@ -49,6 +50,8 @@ class Registry:
         """Caches of `decisions.cluster_views`, which clusters that change empty."""
         self.next_job_number = 0
         self._numbers: dict[str, int] = {}
+        self._over: list[tuple[int, int, str]] = []
+        self._unended_of: dict[str, set[str]] = {}
 
     # ------------------------------------------------------------------------------------------------ the cluster
 
@@ -225,16 +228,34 @@ class Registry:
         """Register a validated job, and add it to the waiting queue if it is QUEUED."""
         self.jobs[job.id] = job
         self.next_job_number = max(self.next_job_number, job.number + 1)
+        self._count(job)
         if job.state == pb.QUEUED:
             self.waiting.add(job, self.resource_class(job))
 
+    @property
+    def unended(self) -> int:
+        """The number of jobs that are not over."""
+        return len(self.jobs) - len(self._over)
+
+    def unended_of(self, owner: str) -> int:
+        """The number of jobs of an owner that are not over."""
+        return len(self._unended_of.get(owner, ()))
+
+    def _count(self, job: JobRecord) -> None:
+        mine = self._unended_of.setdefault(job.owner, set())
+        if not job.over:
+            mine.add(job.id)
+            return
+        heappush(self._over, (job.ended_ns, job.number, job.id))
+        mine.discard(job.id)
+        if not mine:
+            del self._unended_of[job.owner]
+
     def forget(self, most: int, before_ns: int) -> list[JobRecord]:
         """Remove jobs that are over: those that ended before a time, and the oldest beyond `most`; returns them."""
-        over = sorted((job for job in self.jobs.values() if job.over), key=lambda job: job.ended_ns)
-        excess = max(0, len(over) - most)
-        forgotten = [job for at, job in enumerate(over) if at < excess or job.ended_ns < before_ns]
-        for job in forgotten:
-            del self.jobs[job.id]
+        forgotten = []
+        while self._over and (len(self._over) > most or self._over[0][0] < before_ns):
+            forgotten.append(self.jobs.pop(heappop(self._over)[2]))
         return forgotten
 
     def update(self, job: JobRecord) -> None:
@@ -261,6 +282,7 @@ class Registry:
         self.next_job_number = max(self.next_job_number, job.number + 1)
         placed = replace(job, slots=tuple(slots), links=self.links_of(job, slots))
         self.jobs[job.id] = placed
+        self._count(placed)
         self._use(placed)
 
     def end(self, job: JobRecord, state: int, reason: str, now_ns: int) -> JobRecord:
@@ -270,6 +292,7 @@ class Registry:
             self._free(job)
         ended = replace(job, state=state, reason=reason, ended_ns=now_ns, shift_ns=None, turn="", agent=False)
         self.jobs[job.id] = ended
+        self._count(ended)
         return ended
 
     def requeue(self, job: JobRecord, reason: str, done: int) -> JobRecord:

@@ -23,8 +23,8 @@ MS = 10**6
 class Agent:
     """The agent of a job, controlled by the test."""
 
-    def __init__(self, address, job_id, hello=True, process=None, restarts=None):
-        self.client = Client(address)
+    def __init__(self, address, job_id, hello=True, process=None, restarts=None, token=None):
+        self.client = Client(address, token=token)
         self.messages = queue.SimpleQueue()
         self.decisions = queue.SimpleQueue()
         self.error = None

@@ -10,8 +10,9 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from mltcp.core.errors import UsageError
 from placement.client.client import Client, RefusedError, ServiceError
-from placement.service import operations, servicer
+from placement.service import operations
 from placement.service.context import ServiceRules
+from placement.service.protocol import pages
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.server import NAME
 from tests.unit.placement.service.serving import (
@@ -312,7 +313,7 @@ def test_a_score_is_that_of_the_thesis(client):
 
 
 def test_all_pages_of_a_long_status_are_one_for_the_client(client, monkeypatch):
-    monkeypatch.setattr(servicer, "PAGE", 3)
+    monkeypatch.setattr(pages, "PAGE", 3)
     for number in range(8):
         client.register_job(job(f"j{number}", 1))
     found = client.status()
