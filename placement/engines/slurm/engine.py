@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
+from placement.engines.bounded_log import LOG_BYTES
 from placement.engines.engine import (
     EngineError,
     EngineEvent,
@@ -64,6 +65,7 @@ class SlurmEngine:
         users_jobs: whether jobs that job_submit.lua holds are told, to be placed too; for that this process must be
             Slurm's user, root, or an operator of Slurm.
         look_s: seconds between two looks at Slurm.
+        log_bytes: the most that the log of a rank may have; its start and its latest part are kept.
         silence_s: how long the nodes of a job that Slurm has forgotten show nothing before the job is given up.
 
     Raises:
@@ -80,6 +82,7 @@ class SlurmEngine:
         options: Sequence[str] = (),
         python: str = sys.executable,
         users_jobs: bool = False,
+        log_bytes: int = LOG_BYTES,
         look_s: float = LOOK_S,
         silence_s: float = SILENCE_S,
     ) -> None:
@@ -88,6 +91,7 @@ class SlurmEngine:
         }
         self._slots = HostSlots({each.name: each.gpus or each.cpus for each in self.nodes.values()})
         self._logs, self._options, self._python = logs.absolute(), tuple(options), python
+        self._log_bytes = log_bytes
         self._user = getpass.getuser()
         self._users_jobs = UsersJobs(self.nodes) if users_jobs else None
         # Not of the service's process, so that the next one recognizes its jobs.
@@ -195,6 +199,7 @@ class SlurmEngine:
             directory=directory,
             python=self._python,
             options=self._options,
+            log_bytes=self._log_bytes,
         )
         if job.launch:
             for each in jobs_of_user(self._user):

@@ -1,4 +1,4 @@
-"""A policy in a process of its own, which is killed when it takes too long."""
+"""A policy in a process of its own, which is killed when it takes too long, with all that it has started."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from placement.engines.processes import kill_below
 from placement.service.deciding import policy_worker
 from placement.service.deciding.failure import FailureReason, PolicyFailure
 from placement.service.deciding.policy_worker import LENGTH_BYTES, DecisionRequest, framed
@@ -20,6 +21,8 @@ LOAD_S = 120.0
 """How long a policy may take to be loaded and to decide for the first time, for which it may be compiled."""
 
 _MOST_BYTES = 1 << 26
+_KILL_S = 5.0
+"""How long the guard of the process may need to kill it."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ class PolicyProcess:
 
     async def _start(self) -> None:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", policy_worker.__name__, self.name),
+            *(sys.executable, "-P", "-m", policy_worker.__name__, self.name),
             *(str(self._round_ns), str(os.getpid())),
             stdin=PIPE,
             stdout=PIPE,
@@ -181,9 +184,15 @@ async def _end(process: Process) -> None:
         process.stdin.close()
         with suppress(OSError):  # the pipe is broken: nobody reads from it any more
             await process.stdin.wait_closed()
-    await process.wait()
+    try:
+        await asyncio.wait_for(process.wait(), _KILL_S)
+    except TimeoutError:
+        kill_below(process.pid)
+        process.kill()
+        await process.wait()
 
 
 def _kill(process: Process) -> None:
+    """Have the guard kill the policy and what it has started (`policy_worker`)."""
     with suppress(ProcessLookupError):
-        process.kill()
+        process.terminate()
