@@ -29,7 +29,7 @@ class JobCgroup:
     """A cgroup (v2) of a job's processes on this host, in which all of them are killed at once."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     @classmethod
     def made(cls, owner: Owner) -> JobCgroup | None:
@@ -53,21 +53,21 @@ class JobCgroup:
     def enter(self) -> None:
         """Move this process into it, if the kernel permits; it is killed with its parent otherwise."""
         with suppress(OSError):
-            (self._path / "cgroup.procs").write_text("0")
+            (self.path / "cgroup.procs").write_text("0")
 
     def end(self) -> None:
         """Kill all processes in it and below, and remove it."""
         with suppress(OSError):
-            (self._path / "cgroup.kill").write_text("1")
+            (self.path / "cgroup.kill").write_text("1")
         end_s = time.monotonic() + _KILL_S
         while not self._is_removed() and time.monotonic() < end_s:
             time.sleep(_PAUSE_S)
 
     def _is_removed(self) -> bool:
         with suppress(OSError):
-            for directory, _, _ in os.walk(self._path, topdown=False):
+            for directory, _, _ in os.walk(self.path, topdown=False):
                 os.rmdir(directory)
-        return not self._path.exists()
+        return not self.path.exists()
 
 
 def kill_leftovers() -> None:

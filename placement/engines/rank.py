@@ -104,6 +104,8 @@ def _become(command: Sequence[str], parent: int) -> None:
     os.setpgid(0, 0)
     processes.end_with(parent)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(command[0], list(command))
     except (OSError, ValueError) as error:

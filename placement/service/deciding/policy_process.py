@@ -55,6 +55,7 @@ class PolicyProcess:
         self._round_ns, self._warms_up = round_ns, warms_up
         self._warm_up: DecisionRequest | None = None
         self._process: Process | None = None
+        self._replaced: Process | None = None
         self._starting: asyncio.Task[None] | None = None
         self._load_failure: PolicyFailure | None = None
         self._asking = asyncio.Lock()
@@ -101,9 +102,10 @@ class PolicyProcess:
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
-        if self._process is not None:
-            await _end(self._process)
-            self._process = None
+        for process in (self._replaced, self._process):
+            if process is not None:
+                await _end(process)
+        self._process = self._replaced = None
 
     def _ready(self) -> Process:
         if self._load_failure is not None:
@@ -114,7 +116,7 @@ class PolicyProcess:
 
     def _replace(self, process: Process) -> None:
         _kill(process)
-        self._process = None
+        self._process, self._replaced = None, process
         self._starting = asyncio.get_running_loop().create_task(self._start_after(process))
 
     async def _start_after(self, process: Process) -> None:
