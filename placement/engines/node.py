@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from mltcp.core.atomic_files import write_atomically
+from mltcp.core.errors import MltcpError
 from mltcp.core.one_line import one_line
 from mltcp.core.owner import Owner
 from placement.engines import leftovers, processes, rank
@@ -84,7 +85,7 @@ def main(launch: str) -> None:
     guard = processes.fork_under_guard()
     processes.adopt_orphans()
     leftovers.kill_leftovers()
-    _tell(launch, Hello(processes.boot_id()))
+    _tell(launch, Hello(processes.boot_id(), processes.pid_namespace()))
     # Unbuffered, so that the selector sees the bytes after the line.
     with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as instructions:
         line = instructions.readline()
@@ -211,8 +212,12 @@ class _Node:
             return  # the engine sees that, and nobody asks how torchrun ended
         last_log_line = last_line(self._directory / log_name(self._number))
         result = NodeEnded(-signal.SIGKILL if status is None else status, last_log_line)
-        write_atomically(self._directory / result_name(self._number), json.dumps(vars(result)).encode())
         self._say(result)
+        # It is for the next engine only. Where the disk is full, that one takes the job for lost.
+        try:
+            write_atomically(self._directory / result_name(self._number), json.dumps(vars(result)).encode())
+        except MltcpError as error:
+            print(error, file=sys.stderr)
 
     def _say(self, message: NodeMessage) -> None:
         _tell(self._launch, message)

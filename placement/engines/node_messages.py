@@ -26,9 +26,10 @@ class HostMessageError(MltcpError):
 
 @dataclass(frozen=True)
 class Hello:
-    """The launcher is there, on the machine with this boot id, and waits for the instruction."""
+    """The launcher waits for the instruction, on the machine with this boot id and in this pid namespace."""
 
     boot: str
+    pids: int
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def _status(value: Any, where: str) -> int:
     return value
 
 
-def _rank(value: Any, where: str) -> int:
+def _number(value: Any, where: str) -> int:
     if type(value) is not int or value < 0:
         raise HostMessageError(f"{where}: expected 0 or more, got {shown(value)}")
     return value
@@ -132,7 +133,8 @@ def _log_line(value: Any, where: str) -> str:
 
 _FIELDS: Mapping[str, Callable[[Any, str], Any]] = {
     "boot": _boot,
-    "rank": _rank,
+    "pids": _number,
+    "rank": _number,
     "status": _status,
     "signalled": _flag,
     "last_log_line": _log_line,

@@ -227,7 +227,8 @@ class NodeProcess:
 
     def _greet(self, hello: Hello) -> None:
         if self._instruction is not None:
-            self._is_here = hello.boot == processes.boot_id()
+            here = processes.boot_id(), processes.pid_namespace()
+            self._is_here = (hello.boot, hello.pids) == here
             self._write(self._instruction)
             self._instruction = None
 

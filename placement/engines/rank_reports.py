@@ -24,6 +24,7 @@ _CREDENTIALS = struct.Struct("=iII")
 _LONGEST_BYTES = 4096
 _SEND_S = 10.0
 _WAITING = 1024
+_PASSES = 64
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,10 @@ class RankReports:
     def take(self) -> list[RankReport]:
         """Answer the wrappers that have connected; returns the reports that have arrived."""
         reports: list[RankReport] = []
-        while ready := self._selector.select(0):
+        for _ in range(_PASSES):  # then the launcher does its other work
+            ready = self._selector.select(0)
+            if not ready:
+                break
             for key, _ in ready:
                 if key.data is None:
                     self._accept()

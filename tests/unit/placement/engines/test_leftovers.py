@@ -106,3 +106,36 @@ def test_a_guard_leaves_nothing_and_ends_as_its_child(end, status):
     out, _ = guard.communicate(timeout=PATIENCE_S)
     assert guard.returncode == status
     assert processes.start_ticks(int(out)) is None
+
+
+BOMB = """#!/bin/sh
+trap '' TERM
+[ $(ls $0.* | wc -l) -gt 200 ] && exec sleep 86400
+: > $0.$$
+$0 &
+$0 &
+wait
+"""
+
+
+def test_a_guard_ends_what_forks_without_end(tmp_path):
+    bomb = tmp_path / "bomb"
+    bomb.write_text(BOMB)
+    bomb.chmod(0o755)
+    text = "import os, sys; from placement.engines import processes; processes.fork_under_guard(); "
+    guard = subprocess.Popen([sys.executable, "-c", f"{text}os.execv(sys.argv[1], sys.argv[1:])", bomb])
+    deadline_s = time.monotonic() + PATIENCE_S
+    while len(list(tmp_path.glob("bomb.*"))) < 20:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    guard.terminate()
+    assert guard.wait(PATIENCE_S) == -signal.SIGKILL
+    left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if os.fsencode(bomb) in _read(path)]
+    assert left == []
+
+
+def _read(path):
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

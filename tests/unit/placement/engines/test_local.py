@@ -256,20 +256,20 @@ def test_a_job_that_forks_without_end_ends(engine, tmp_path):
     assert [path for path in Path("/proc").glob("[0-9]*/cmdline") if os.fsencode(bomb) in read(path)] == []
 
 
-@pytest.mark.parametrize(
-    "banner",
-    [
-        "printf 'Last login: today\\033[2J\\n\\n'",
-        "printf 'no line feed> '",
-        """printf '{"event": "hello"}\\n{"event": "ended", "status": 0, "last_log_line": ""}\\n[]\\n{"event": 7}\\n'""",
-        """printf '{"event": "rank", "rank": 999, "status": 1, "signalled": false}\\n'""",
-        "head -c 300000 /dev/zero",
-        "head -c 300000 /dev/zero | tr '\\\\0' '\\\\n'; head -c 3000000 /dev/zero >&2",
-    ],
-)
+LOGIN = r"""
+printf 'Last login: today\033[2J\n\n'
+printf '{"event": "hello"}\n{"event": "ended", "status": 0, "last_log_line": ""}\n[]\n{"event": 7}\n'
+printf '{"event": "rank", "rank": 999, "status": 1, "signalled": false}\n'
+head -c 100000 /dev/zero | tr '\0' '\n'
+head -c 3000000 /dev/zero >&2
+printf 'no line feed> '
+"""
+
+
+@pytest.mark.parametrize("banner", [LOGIN, "head -c 300000 /dev/zero"], ids=["lines", "no lines"])
 def test_what_a_host_prints_at_a_login_is_no_message(tmp_path, banner):
     host = Host(
-        "a", "127.0.0.1", "lo", ("sh", "-c", f'{banner}; "$@"; status=$?; {banner}; exit $status', "sh")
+        "a", "127.0.0.1", "lo", ("sh", "-c", f'{banner}\n"$@"; status=$?; {banner}\nexit $status', "sh")
     )
     with LocalEngine([host], tmp_path) as engine:
         handle = engine.start(EngineJob("j", shell("echo $$"), 1), [HostShare("a", (0,))])
@@ -279,10 +279,11 @@ def test_what_a_host_prints_at_a_login_is_no_message(tmp_path, banner):
 
 # Acts as a launcher that was taken over.
 FALSE_LAUNCHER = """
-import json, sys
+import json, os, sys
 launch, lines = sys.argv[-1], sys.argv[1]
 boot = open("/proc/sys/kernel/random/boot_id").read().strip()
-print(launch, json.dumps({"event": "hello", "boot": boot}), flush=True)
+here = {"boot": boot, "pids": os.stat("/proc/self/ns/pid").st_ino}
+print(launch, json.dumps({"event": "hello", **here}), flush=True)
 sys.stdin.readline()
 for line in json.loads(lines):
     print(line if line[:1] == "!" else f"{launch} {line}", flush=True)
@@ -327,8 +328,8 @@ def test_false_messages_of_a_host_end_its_job_and_no_other_one(tmp_path, lines, 
 
 def test_a_host_that_takes_no_instruction_stops_no_other_one(tmp_path, monkeypatch):
     monkeypatch.setattr(running_job, "ANSWER_S", 0.3)
-    text = "import json, sys, time; print(sys.argv[-1], json.dumps({'event': 'hello', 'boot': ''}), flush=True); "
-    deaf = Host("d", "127.0.0.1", "lo", (sys.executable, "-c", f"{text}time.sleep(86400)"))
+    text = f"{FALSE_LAUNCHER.partition('sys.stdin')[0]}; import time; time.sleep(86400)"
+    deaf = Host("d", "127.0.0.1", "lo", (sys.executable, "-c", text, ""))
     with LocalEngine([deaf, Host("a", "127.0.0.1", "lo")], tmp_path, fence_s=2.0) as engine:
         engine.start(EngineJob("d", ("true", *["x" * 100_000] * 5), 1), [HostShare("d", (0,))])
         engine.start(EngineJob("j", shell("true"), 1), [HostShare("a", (0,))])

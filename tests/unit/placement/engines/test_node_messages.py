@@ -19,7 +19,7 @@ from placement.engines.node_messages import (
 )
 
 MESSAGES = [
-    Hello("b0071d"),
+    Hello("b0071d", 4026531836),
     Beat(),
     NodeStarted(),
     RankEnded(3, -9, True, "its last words"),
@@ -30,7 +30,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=4,
 )
-NAMES = st.sampled_from(["event", "boot", "rank", "status", "signalled", "last_log_line", "more"])
+NAMES = st.sampled_from(["event", "boot", "pids", "rank", "status", "signalled", "last_log_line", "more"])
 EVENTS = st.sampled_from(["hello", "beat", "started", "rank", "ended"])
 
 
