@@ -330,11 +330,10 @@ def test_a_host_that_takes_no_instruction_stops_no_other_one(tmp_path, monkeypat
     monkeypatch.setattr(running_job, "ANSWER_S", 0.3)
     text = f"{FALSE_LAUNCHER.partition('sys.stdin')[0]}; import time; time.sleep(86400)"
     deaf = Host("d", "127.0.0.1", "lo", (sys.executable, "-c", text, ""))
-    with LocalEngine([deaf, Host("a", "127.0.0.1", "lo")], tmp_path, fence_s=2.0) as engine:
+    with LocalEngine([deaf, Host("a", "127.0.0.1", "lo")], tmp_path) as engine:
         engine.start(EngineJob("d", ("true", *["x" * 100_000] * 5), 1), [HostShare("d", (0,))])
         engine.start(EngineJob("j", shell("true"), 1), [HostShare("a", (0,))])
         assert end_of(engine, "j") == JobFinished("j")
-        assert engine.free("d") == ()
 
 
 def test_an_error_in_following_a_job_ends_that_job_only(engine, monkeypatch, caplog):
