@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +84,15 @@ def main(launch: str) -> None:
     """Run the instruction in the first line of the input until its end or a stop request."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     owner = Owner.current()
-    guard = processes.fork_under_guard()
-    processes.adopt_orphans()
-    leftovers.kill_leftovers()
-    _tell(launch, Hello(processes.boot_id(), processes.pid_namespace()))
-    # Unbuffered, so that the selector sees the bytes after the line.
-    with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as instructions:
-        line = instructions.readline()
-    if line:
-        with tempfile.TemporaryDirectory(prefix="mltcp-node-") as place:
+    with tempfile.TemporaryDirectory(prefix="mltcp-node-", ignore_cleanup_errors=True) as place:
+        guard = processes.fork_under_guard(partial(shutil.rmtree, place, ignore_errors=True))
+        processes.adopt_orphans()
+        leftovers.kill_leftovers()
+        _tell(launch, Hello(processes.boot_id(), processes.pid_namespace()))
+        # Unbuffered, so that the selector sees the bytes after the line.
+        with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as instructions:
+            line = instructions.readline()
+        if line:
             _Node(launch, json.loads(line), Path(place), owner, guard).run()
 
 

@@ -9,7 +9,7 @@ import ctypes
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NoReturn
 
@@ -53,10 +53,11 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def fork_under_guard() -> int:
+def fork_under_guard(at_the_end: Callable[[], object] = lambda: None) -> int:
     """Go on as the child of this process, which from now on only guards it; returns the guard's pid.
 
-    When the child has ended, by whatever signal, the guard kills all that it has started, and ends as the child did.
+    When the child has ended, by whatever signal, the guard kills all that it has started, calls `at_the_end`, and ends
+    as the child did.
     SIGTERM has the guard kill the child as well. A child that is to end with its guard has to see to that itself.
     """
     guard = os.getpid()
@@ -75,6 +76,7 @@ def fork_under_guard() -> int:
             break
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # there is nothing more to kill than what is being killed
     kill_descendants()
+    at_the_end()
     end_as(os.waitstatus_to_exitcode(status))
 
 

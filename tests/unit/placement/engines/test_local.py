@@ -227,7 +227,7 @@ exec {0}
 
 
 @pytest.mark.parametrize("killed", [(0,), (1,), (0, 1), (1, 0)], ids=str)
-def test_whatever_a_job_has_started_is_gone_before_its_slots_are_free(engine, killed):
+def test_whatever_a_job_has_started_is_gone_before_its_slots_are_free(engine, killed, temporary):
     sleep = Sleep()
     handle = engine.start(EngineJob("j", shell(DAEMONS.format(sleep.command)), 1), [HostShare("a", (0,))])
     launcher = launcher_of(handle)
@@ -238,6 +238,7 @@ def test_whatever_a_job_has_started_is_gone_before_its_slots_are_free(engine, ki
     assert (sleep.pids(), engine.free("a")) == ([], (0, 1))
     assert isinstance(end, JobFailed)
     assert "host a: its launcher" in end.why
+    assert len(killed) > 1 or list(temporary.iterdir()) == []
 
 
 def test_a_job_that_forks_without_end_ends(engine, tmp_path):
