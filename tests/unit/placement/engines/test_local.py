@@ -318,7 +318,7 @@ RANK = '{"event": "rank", "rank": 0, "status": 0, "signalled": false, "last_log_
 )
 def test_false_messages_of_a_host_end_its_job_and_no_other_one(tmp_path, lines, why):
     false = Host("f", "127.0.0.1", "lo", (sys.executable, "-c", FALSE_LAUNCHER, json.dumps(lines)))
-    with LocalEngine([false, Host("a", "127.0.0.1", "lo")], tmp_path, fence_s=0.2) as engine:
+    with LocalEngine([false, Host("a", "127.0.0.1", "lo")], tmp_path) as engine:
         engine.start(EngineJob("f", shell("true"), 1), [HostShare("f", (0,))])
         end = end_of(engine, "f")
         assert end.why.startswith(f"host f: {why}")
