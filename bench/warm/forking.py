@@ -105,7 +105,7 @@ def fork_or_execute(*arguments: Any) -> int:
 
 def _may_fork() -> bool:
     threads = len(os.listdir("/proc/self/task"))
-    return threads == 1 or (threading.active_count() == 1 and sys.orig_argv[1:3] == ["-m", _SERVES_A_STORE])
+    return threads == 1 or (threading.active_count() == 1 and _SERVES_A_STORE in sys.orig_argv[2:4])
 
 
 def _become_or_execute(file: Any, command: Any) -> NoReturn:

@@ -45,6 +45,8 @@ _NETWORK = "--net="
 _PR_SET_MM, _PR_SET_MM_ARG_END = 35, 9
 _READ_AT_THE_START = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 _replaced_streams: list[tuple[TextIO | None, ...]] = []
+_has_own_place = [True]
+"""Not empty while ``sys.path`` begins with the directory of the program, as that of the server of forks does."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Program:
     """The command line of an interpreter: ``-m name`` or ``-c text``, with the arguments.
 
     Attributes:
+        safe: whether ``-P`` keeps the directory that it is started in, or of its script, from ``sys.path``.
         network: the path of the network namespace that ``nsenter`` enters before; None: that of the parent.
     """
 
@@ -59,6 +62,7 @@ class Program:
     text: str
     arguments: tuple[str, ...]
     network: str | None = None
+    safe: bool = False
 
     @classmethod
     def of(cls, command: Sequence[str | bytes]) -> Program | None:
@@ -66,9 +70,12 @@ class Program:
         words, network = [os.fsdecode(word) for word in command], None
         if len(words) > 2 and words[0] == "nsenter" and words[1].startswith(_NETWORK):
             network, words = words[1].removeprefix(_NETWORK), words[2:]
+        safe = words[1:2] == ["-P"]
+        if safe:
+            del words[1]
         if len(words) < 3 or words[0] != sys.executable or words[1] not in ("-m", "-c"):
             return None
-        return cls(words[1], words[2], tuple(words[3:]), network)
+        return cls(words[1], words[2], tuple(words[3:]), network, safe)
 
 
 def read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
@@ -186,8 +193,9 @@ def _status_of(program: Program) -> int:
 
 
 def _run(program: Program) -> None:
-    sys.orig_argv = [sys.executable, program.kind, program.text, *program.arguments]
-    sys.path[0] = "" if program.kind == "-c" else os.getcwd()
+    safe = ["-P"] if program.safe else []
+    sys.orig_argv = [sys.executable, *safe, program.kind, program.text, *program.arguments]
+    _place_modules(program)
     _show(sys.orig_argv)
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__builtins__ = builtins  # type: ignore[attr-defined]
@@ -199,6 +207,16 @@ def _run(program: Program) -> None:
     sys.modules.pop(program.text, None)
     sys.argv = ["-m", *program.arguments]
     runpy._run_module_as_main(program.text)  # type: ignore[attr-defined]
+
+
+def _place_modules(program: Program) -> None:
+    """Have ``sys.path`` begin with the directory of the program, as an interpreter has it without ``-P``."""
+    if _has_own_place:
+        del sys.path[0]
+    _has_own_place.clear()
+    if not program.safe:
+        sys.path.insert(0, "" if program.kind == "-c" else os.getcwd())
+        _has_own_place.append(True)
 
 
 def _end(status: int) -> NoReturn:

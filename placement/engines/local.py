@@ -11,15 +11,17 @@ import selectors
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-from placement.engines import node, processes
+from placement.engines import leftovers, node, processes
+from placement.engines.bounded_log import LOG_BYTES
 from placement.engines.engine import (
     EngineError,
     EngineEvent,
@@ -34,7 +36,7 @@ from placement.engines.host_slots import HostSlots
 from placement.engines.hosts import Host, checked_hosts
 from placement.engines.job_logs import remove_logs
 from placement.engines.network import Endpoint, HostNetwork, JobNetwork
-from placement.engines.node_process import NodeProcess
+from placement.engines.node_process import NodeProcess, NodeProcessExit
 from placement.engines.ports import Ports
 from placement.engines.running_job import ANSWER_S, RunningJob
 
@@ -61,6 +63,7 @@ class LocalEngine:
         environment: variables of all ranks; those of the job take precedence.
         fence_s: how long ranks run on after their host has lost its connection to the engine. Their slots are free
             again when that time is over.
+        log_bytes: the most that the log of a rank may have; its start and its latest part are kept.
 
     Raises:
         UsageError: two hosts have the same name.
@@ -76,8 +79,9 @@ class LocalEngine:
         network: JobNetwork | None = None,
         environment: Mapping[str, str] | None = None,
         fence_s: float = FENCE_S,
+        log_bytes: int = LOG_BYTES,
     ) -> None:
-        self._fence_s = fence_s
+        self._fence_s, self._log_bytes = fence_s, log_bytes
         self.hosts = {host.name: host for host in checked_hosts(hosts)}
         self._logs = logs.absolute()
         self._network = network or HostNetwork(hosts)
@@ -128,7 +132,8 @@ class LocalEngine:
             self._starting.discard(job.id)
             running = self._jobs[job.id] = RunningJob(job.id, placement, nodes, self._fence_s)
             for each in nodes:
-                self._selector.register(each.output, selectors.EVENT_READ, (running, each))
+                for descriptor in (each.output, each.errors):
+                    self._selector.register(descriptor, selectors.EVENT_READ, (running, each))
             if self._closed:
                 running.close()
         self._wake()
@@ -165,6 +170,7 @@ class LocalEngine:
         for _, reference in references:
             for pid, ticks in reference["processes"]:
                 _await_end(pid, ticks, deadline_s)
+        leftovers.kill_leftovers()
         for job_id, reference in references:
             self._events.put(_outcome(job_id, Path(reference["directory"]), len(reference["processes"])))
 
@@ -255,8 +261,10 @@ class LocalEngine:
             "fence_s": self._fence_s,
             "directory": os.fspath(directory),
             "cgroup": endpoint.cgroup,
-            "options": [f"--{name}={value}" for name, value in options.items()],
+            "ranks": [sum(len(each.slots) for each in placement[:number]), len(share.slots)],
+            "options": options,
             "command": job.command,
+            "log_bytes": self._log_bytes,
             "defaults": {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
             "environment": {
                 "GLOO_SOCKET_IFNAME": endpoint.interface,
@@ -281,30 +289,75 @@ class LocalEngine:
             with self._lock:
                 if self._closed and not self._jobs and not self._starting:
                     return
-                deadline_s = min((job.deadline_s for job in self._jobs.values()), default=math.inf)
+                jobs = list(self._jobs.values())
+                deadline_s = min((job.deadline_s for job in jobs), default=math.inf)
+                for job in jobs:
+                    self._await_room(job)
             timeout_s = None if deadline_s == math.inf else max(0.0, deadline_s - time.monotonic())
             ready = self._selector.select(timeout_s)
             with suppress(BlockingIOError):
                 os.read(self._wake_out, 4096)
             for key, _ in ready:
                 if key.data is not None:
-                    self._hear(*key.data)
+                    job, each = key.data
+                    self._turn(job, partial(self._hear, job, each, key.fd))
             with self._lock:
                 jobs = list(self._jobs.values())
             for job in jobs:
-                with self._lock:
-                    events = job.on_time(time.monotonic())
-                self._tell(job, events)
+                self._turn(job, partial(self._on_time, job))
 
-    def _hear(self, job: RunningJob, each: NodeProcess) -> None:
-        output = each.output
-        with self._lock:
-            events: list[EngineEvent] = []
-            for message in each.messages():
-                events += job.hear(each, message)
-            if each.has_ended:
-                self._selector.unregister(output)
+    def _turn(self, job: RunningJob, act: Callable[[], Sequence[EngineEvent]]) -> None:
+        """Do something for a job, and queue the events that follow; an error ends the job, and no other one."""
+        if job.is_over:
+            return
+        try:
+            events = act()
+        except Exception as error:
+            _log.exception("job %s: ended, as it cannot be followed", job.job_id)
+            with self._lock:
+                for each in job.nodes:
+                    for descriptor in (each.input, each.output, each.errors):
+                        self._forget(descriptor, each)
+                events = job.break_off(f"the engine failed to follow it: {type(error).__name__}: {error}")
         self._tell(job, events)
+
+    def _hear(self, job: RunningJob, each: NodeProcess, descriptor: int) -> Sequence[EngineEvent]:
+        events: list[EngineEvent] = []
+        with self._lock:
+            if each.has_ended:
+                return []
+            if descriptor == each.input:
+                each.send()
+            elif descriptor == each.errors:
+                if not each.keep_errors():
+                    self._forget(descriptor, each)
+            else:
+                for heard in each.events():
+                    if isinstance(heard, NodeProcessExit):
+                        for closed in (each.input, each.output, each.errors):
+                            self._forget(closed, each)
+                    events += job.hear(each, heard)
+        return events
+
+    def _on_time(self, job: RunningJob) -> Sequence[EngineEvent]:
+        with self._lock:
+            return job.on_time(time.monotonic())
+
+    def _await_room(self, job: RunningJob) -> None:
+        """Look for room in the pipes of launchers that have not taken all that was written to them."""
+        for each in job.nodes:
+            if each.waits_to_send == (each.input in self._selector.get_map()):
+                continue
+            if each.waits_to_send:
+                self._selector.register(each.input, selectors.EVENT_WRITE, (job, each))
+            else:
+                self._forget(each.input, each)
+
+    def _forget(self, descriptor: int, each: NodeProcess) -> None:
+        """Watch a descriptor of a launcher no more; it may be closed, and its number be another launcher's."""
+        key = self._selector.get_map().get(descriptor)
+        if key is not None and key.data is not None and key.data[1] is each:
+            self._selector.unregister(descriptor)
 
     def _tell(self, job: RunningJob, events: Sequence[EngineEvent]) -> None:
         """Queue events of a job, which holds nothing any more if it is over."""
@@ -343,10 +396,14 @@ def _await_end(pid: int, ticks: int | None, deadline_s: float) -> None:
 
 
 def _outcome(job_id: str, directory: Path, nodes: int) -> EngineEvent:
-    try:
-        results = [json.loads((directory / node.result_name(each)).read_text()) for each in range(nodes)]
-    except (OSError, ValueError):
-        results = [{"status": None}]
-    if all(result["status"] == 0 for result in results):
+    if all(_torchrun_status(directory / node.result_name(each)) == 0 for each in range(nodes)):
         return JobFinished(job_id)
     return JobFailed(job_id, "the engine that ran it is gone", lost=True)
+
+
+def _torchrun_status(result: Path) -> object:
+    """The status in a launcher's result; None if there is none, or not what a launcher writes."""
+    try:
+        return json.loads(result.read_bytes())["status"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None

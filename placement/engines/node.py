@@ -1,10 +1,12 @@
 """The launcher of a job on one host: runs torchrun, reports to the engine, and kills all descendants at the end.
 
-The engine starts it as ``python -m placement.engines.node``, prefixed by the command that enters the host. It says on
-which machine it is, and then the first line of its input is the instruction; later lines are beats, or request a stop.
-When its input ends, the engine has ended, and the launcher kills the ranks; unlike a signal on the parent's death, this
-works over ssh too. It also kills them when it has heard nothing for the time of the fence: after that the engine takes
-their slots for free. Its output is one JSON document per line.
+The engine starts it as ``python -P -m placement.engines.node LAUNCH``, prefixed by the command that enters the host. It
+says on which machine it is, and then the first line of its input is the instruction; later lines are beats, or request
+a stop. When its input ends, the engine has ended, and the launcher kills the ranks; unlike a signal on the parent's
+death, this works over ssh too. It also kills them when it has heard nothing for the time of the fence: after that the
+engine takes their slots for free. Its output is one message per line (:mod:`placement.engines.node_messages`).
+
+It is the child of a guard, which kills the ranks if the launcher is killed, as the launcher does if the guard is.
 """
 
 from __future__ import annotations
@@ -12,24 +14,40 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mltcp.core.atomic_files import write_atomically
-from placement.engines import processes, rank
+from mltcp.core.errors import MltcpError
+from mltcp.core.one_line import one_line
+from mltcp.core.owner import Owner
+from placement.engines import leftovers, processes, rank
+from placement.engines.node_messages import (
+    Beat,
+    Hello,
+    NodeEnded,
+    NodeMessage,
+    NodeStarted,
+    RankEnded,
+    line_of,
+)
+from placement.engines.rank_reports import RankReports
 
 TORCHRUN_LOGS = "torchrun"
-"""The directory of torchrun's own logs, beside the socket of the ranks' reports; it goes when the launcher ends."""
+"""The directory of torchrun's own logs, in a temporary one, which goes when the launcher ends."""
 
-_REPORT_BYTES = 4096
+PYTHON = (sys.executable, "-P")
+"""The interpreter without modules of the directory that it is started in; that of the job itself has them as ever."""
+
 _LAST_BYTES = 4096
 
 
@@ -44,41 +62,64 @@ def log_name(node: int) -> str:
 
 
 def last_line(path: Path) -> str:
-    """The last line of a log that is not blank; empty if there is none."""
+    """The last line of a log that is not blank, with what a terminal would obey escaped; empty if there is none."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return next((one_line(line.strip()) for line in reversed(lines) if line.strip()), "")
 
 
-def main() -> None:
+def torchrun_command(options: Mapping[str, object]) -> list[str]:
+    """The command of torchrun with these options, whose ranks are told what to run by `RankReports`."""
+    return [
+        *(*PYTHON, "-m", "torch.distributed.run", *(f"--{name}={value}" for name, value in options.items())),
+        *("--no-python", *PYTHON, "-m", rank.__name__),
+    ]
+
+
+def main(launch: str) -> None:
     """Run the instruction in the first line of the input until its end or a stop request."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    processes.adopt_orphans()
-    # Unbuffered, so that the selector sees the bytes after the line.
-    _tell({"event": "hello", "boot": processes.boot_id()})
-    with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as instructions:
-        line = instructions.readline()
-    if line:
-        with tempfile.TemporaryDirectory(prefix="mltcp-node-") as place:
-            _Node(json.loads(line), Path(place)).run()
+    owner = Owner.current()
+    with tempfile.TemporaryDirectory(prefix="mltcp-node-", ignore_cleanup_errors=True) as place:
+        guard = processes.fork_under_guard(partial(shutil.rmtree, place, ignore_errors=True))
+        processes.adopt_orphans()
+        leftovers.kill_leftovers()
+        _tell(launch, Hello(processes.boot_id(), processes.pid_namespace()))
+        # Unbuffered, so that the selector sees the bytes after the line.
+        with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as instructions:
+            line = instructions.readline()
+        if line:
+            _Node(launch, json.loads(line), Path(place), owner, guard).run()
 
 
 class _Node:
     """A torchrun process on this host, watched until its last descendant has ended."""
 
-    def __init__(self, instruction: Mapping[str, Any], place: Path) -> None:
+    def __init__(
+        self, launch: str, instruction: Mapping[str, Any], place: Path, owner: Owner, guard: int
+    ) -> None:
+        self._launch, self._guard = launch, guard
         self._number: int = instruction["node"]
         self._directory = Path(instruction["directory"])
         self._directory.mkdir(parents=True, exist_ok=True)
-        if instruction["cgroup"] is not None:
+        self._cgroup = None
+        if instruction["cgroup"] is None:
+            self._cgroup = leftovers.JobCgroup.made(owner)
+        else:
             Path(instruction["cgroup"], "cgroup.procs").write_text(str(os.getpid()))
-        self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._reports.bind(str(place / "reports"))
-        self._torchrun = self._start(instruction, place)
+        first, count = instruction["ranks"]
+        task = {
+            "command": instruction["command"],
+            "logs": os.fspath(self._directory),
+            "log_bytes": instruction["log_bytes"],
+        }
+        self._reports = RankReports(range(first, first + count), task)
+        self._torchrun = self._start(instruction, place, owner)
+        self._reports.listen_to(self._torchrun.pid)
         self._fence_s: float = instruction["fence_s"]
         self._fenced_at_s = time.monotonic() + self._fence_s
         self._kill_at_s: float | None = None
@@ -86,26 +127,30 @@ class _Node:
 
     def run(self) -> None:
         """Watch until torchrun has ended or must be killed; then kill its descendants, and report the end."""
-        _tell({"event": "started", "pid": self._torchrun.pid})
+        self._say(NodeStarted())
         exited = os.pidfd_open(self._torchrun.pid)
         with selectors.DefaultSelector() as selector:
             selector.register(exited, selectors.EVENT_READ)
             selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
             selector.register(self._reports, selectors.EVENT_READ)
+            with suppress(ProcessLookupError):
+                selector.register(os.pidfd_open(self._guard), selectors.EVENT_READ)
             while not self._is_over(exited, selector):
                 self._pass_reports_on()
         self._end()
 
-    def _start(self, instruction: Mapping[str, Any], place: Path) -> subprocess.Popen[bytes]:
+    def _start(self, instruction: Mapping[str, Any], place: Path, owner: Owner) -> subprocess.Popen[bytes]:
         # Without a directory of its own torchrun makes a temporary one, and leaves it behind.
-        command = [
-            *(sys.executable, "-m", "torch.distributed.run", *instruction["options"]),
-            *(f"--log-dir={place / TORCHRUN_LOGS}", "--no-python"),
-            *(sys.executable, "-m", rank.__name__, *instruction["command"]),
-        ]
-        own = {rank.REPORTS: os.fspath(place / "reports"), rank.LOGS: os.fspath(self._directory)}
+        command = torchrun_command({**instruction["options"], "log-dir": place / TORCHRUN_LOGS})
+        own = {rank.REPORTS: self._reports.name, leftovers.LAUNCH: str(owner)}
         environment = {**instruction["defaults"], **os.environ, **instruction["environment"], **own}
         me = os.getpid()
+
+        def prepare() -> None:
+            processes.end_with(me)
+            if self._cgroup is not None:
+                self._cgroup.enter()
+
         with open(self._directory / log_name(self._number), "ab") as log:
             return subprocess.Popen(
                 command,
@@ -114,14 +159,18 @@ class _Node:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=lambda: processes.end_with(me),
+                preexec_fn=prepare,
             )
 
     def _is_over(self, exited: int, selector: selectors.BaseSelector) -> bool:
         ready = [key.fd for key, _ in selector.select(max(0.0, self._end_s - time.monotonic()))]
         if sys.stdin.fileno() in ready:
             self._obey()
-        return exited in ready or time.monotonic() >= self._end_s
+        return exited in ready or self._has_lost_its_guard or time.monotonic() >= self._end_s
+
+    @property
+    def _has_lost_its_guard(self) -> bool:
+        return os.getppid() != self._guard
 
     @property
     def _end_s(self) -> float:
@@ -140,7 +189,7 @@ class _Node:
             if "stop_s" in order:
                 self._stop_within(float(order["stop_s"]))
             else:
-                _tell({"event": "beat"})
+                self._say(Beat())
 
     def _stop_within(self, grace_s: float) -> None:
         # torchrun forwards the signal to its ranks.
@@ -150,32 +199,37 @@ class _Node:
         self._kill_at_s = end_s if self._kill_at_s is None else min(self._kill_at_s, end_s)
 
     def _pass_reports_on(self) -> None:
-        with suppress(BlockingIOError):
-            while True:
-                report = json.loads(self._reports.recv(_REPORT_BYTES))
-                last_log_line = last_line(self._directory / rank.log_name(report["rank"]))
-                _tell({"event": "rank", **report, "last_log_line": last_log_line})
+        for each in self._reports.take():
+            last_log_line = last_line(self._directory / rank.log_name(each.rank))
+            self._say(RankEnded(each.rank, each.status, each.signalled, last_log_line))
 
     def _end(self) -> None:
         status = self._torchrun.poll()
         self._pass_reports_on()
+        if self._cgroup is not None:
+            self._cgroup.end()
         processes.kill_descendants()
         self._torchrun.returncode = status  # kill_descendants has reaped it
+        if self._has_lost_its_guard:
+            return  # the engine sees that, and nobody asks how torchrun ended
         last_log_line = last_line(self._directory / log_name(self._number))
-        result = {
-            "event": "ended",
-            "status": -signal.SIGKILL if status is None else status,
-            "last_log_line": last_log_line,
-        }
-        write_atomically(self._directory / result_name(self._number), json.dumps(result).encode())
-        _tell(result)
+        result = NodeEnded(-signal.SIGKILL if status is None else status, last_log_line)
+        self._say(result)
+        # It is for the next engine only. Where the disk is full, that one takes the job for lost.
+        try:
+            write_atomically(self._directory / result_name(self._number), json.dumps(vars(result)).encode())
+        except MltcpError as error:
+            print(error, file=sys.stderr)
+
+    def _say(self, message: NodeMessage) -> None:
+        _tell(self._launch, message)
 
 
-def _tell(message: Mapping[str, Any]) -> None:
+def _tell(launch: str, message: NodeMessage) -> None:
     # If the engine has ended, the end of the input tells.
     with suppress(BrokenPipeError):
-        os.write(sys.stdout.fileno(), json.dumps(message).encode() + b"\n")
+        os.write(sys.stdout.fileno(), line_of(launch, message))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

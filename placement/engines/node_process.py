@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
+import secrets
 import signal
 import subprocess
 import time
@@ -14,15 +16,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from placement.engines import node, processes
+from mltcp.core.errors import shown
+from placement.engines import leftovers, node, processes
+from placement.engines.bounded_log import BoundedLog
 from placement.engines.engine import EngineError
 from placement.engines.hosts import Host
+from placement.engines.node_messages import (
+    LONGEST_BYTES,
+    Beat,
+    Hello,
+    HostMessageError,
+    NodeEnded,
+    NodeMessage,
+    NodeStarted,
+    RankEnded,
+    message_of,
+)
 
 _READ_BYTES = 65536
+_MOST_OTHER_BYTES = 1 << 20
+"""How much a host may print that is not its launcher's, such as a banner, before it is given up."""
+
+_COMPLAINTS_BYTES = 1 << 20
 _KILL_S = 5.0
 """How long a launcher may need to kill its ranks."""
 
 _END_S = 5.0
+
+_log = logging.getLogger("mltcp.placement")
 
 
 @dataclass(frozen=True)
@@ -33,8 +54,17 @@ class NodeProcessExit:
     last_log_line: str
 
 
+NodeEvent = NodeStarted | RankEnded | NodeEnded | HostMessageError | NodeProcessExit
+"""What is heard of a host; an error ends the job."""
+
+
 class NodeProcess:
     """A process that enters a host and runs :mod:`placement.engines.node` there.
+
+    Args:
+        host: the host.
+        instruction: for the launcher; its ``ranks`` are the first rank there and how many there are.
+        complaints: the file for what it prints on standard error.
 
     Raises:
         EngineError: the host cannot be entered.
@@ -42,44 +72,91 @@ class NodeProcess:
 
     def __init__(self, host: Host, instruction: Mapping[str, Any], complaints: Path) -> None:
         self.host = host
-        self.result: Mapping[str, Any] | None = None
+        self.result: NodeEnded | None = None
         self.has_ended = False
+        self._launch = secrets.token_hex(16)
+        first, count = instruction["ranks"]
+        self._ranks = set(range(first, first + count))
+        self._has_started = self._has_warned = False
+        self._others_bytes = 0
         self._instruction: Mapping[str, Any] | None = instruction
         self._fence_s: float = instruction["fence_s"]
         self._is_here = False
         self._told_s = -math.inf
         self.heard_s = math.inf
         self._complaints = complaints
-        self._input = b""
-        command = [*host.enter, host.python, "-m", node.__name__]
+        self._input = self._unsent = b""
+        command = [*host.enter, host.python, "-P", "-m", node.__name__, self._launch]
         try:
-            with open(complaints, "wb") as log:
-                # In its own session it gets no Ctrl-C from the terminal; the engine decides when it ends.
-                self._process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
-                )
+            # In its own session it gets no Ctrl-C from the terminal; the engine decides when it ends.
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
         except OSError as error:
             raise EngineError(f"host {host.name}: cannot run {command[0]!r}: {error.strerror}") from None
+        self._log = BoundedLog(complaints, _COMPLAINTS_BYTES)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self.input = self._process.stdin.fileno()
+        self.output = self._process.stdout.fileno()
+        self.errors = self._process.stderr.fileno()
+        for each in (self.input, self.output, self.errors):
+            os.set_blocking(each, False)
         self.pid = self._process.pid
         self.start_ticks = processes.start_ticks(self.pid)
 
     @property
-    def output(self) -> int:
-        """The descriptor of its output; call :meth:`messages` when it is readable."""
-        assert self._process.stdout is not None
-        return self._process.stdout.fileno()
+    def waits_to_send(self) -> bool:
+        """Whether :meth:`send` is to be called when `input` can be written to."""
+        return bool(self._unsent)
 
-    def messages(self) -> list[Mapping[str, Any] | NodeProcessExit]:
-        """Read the messages that have arrived; the last one is a ``NodeProcessExit``."""
-        data = os.read(self.output, _READ_BYTES)
+    def events(self) -> list[NodeEvent]:
+        """Read what has arrived from `output`; the last event is a ``NodeProcessExit``."""
+        try:
+            data = os.read(self.output, _READ_BYTES)
+        except BlockingIOError:
+            return []
         *lines, self._input = (self._input + data).split(b"\n")
-        heard = [*filter(None, map(_message, lines))]
-        if heard:
-            self.heard_s = time.monotonic()
-        found: list[Mapping[str, Any] | NodeProcessExit] = [each for each in heard if not self._takes(each)]
+        if len(self._input) > 2 * LONGEST_BYTES:
+            self._others_bytes += len(self._input) - LONGEST_BYTES
+            self._input = self._input[-LONGEST_BYTES:]
+        found: list[NodeEvent] = []
+        try:
+            for line in lines:
+                found += self._understand(line)
+            if self._others_bytes > _MOST_OTHER_BYTES:
+                raise HostMessageError(
+                    f"expected messages of its launcher, got {self._others_bytes} bytes that are none"
+                )
+        except HostMessageError as error:
+            found.append(error)
         if not data:
             found.append(self._reap())
         return found
+
+    def keep_errors(self) -> bool:
+        """Write down what has arrived from `errors`; False: nothing had, and nothing more may follow."""
+        try:
+            data = os.read(self.errors, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        self._log.write(data)
+        return bool(data)
+
+    def send(self) -> None:
+        """Send what has not been sent yet, as far as the process takes it."""
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[os.write(self.input, self._unsent) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._unsent = b""  # it has ended, and its output tells why
 
     @property
     def free_s(self) -> float:
@@ -94,16 +171,8 @@ class NodeProcess:
 
     def beat(self) -> None:
         """Tell the ranks' launcher that the engine is there."""
-        if self._instruction is None:
+        if self._instruction is None and not self._unsent:
             self._write({"beat": True})
-
-    def _takes(self, message: Mapping[str, Any]) -> bool:
-        """Whether a message is between the two ends, and has been answered."""
-        if message["event"] == "hello" and self._instruction is not None:
-            self._is_here = message.get("boot") == processes.boot_id()
-            self._write(self._instruction)
-            self._instruction = None
-        return message["event"] in ("hello", "beat")
 
     def stop(self, grace_s: float) -> None:
         """Request that the ranks there are stopped with SIGTERM, and after ``grace_s`` with SIGKILL."""
@@ -115,40 +184,92 @@ class NodeProcess:
         self._reap()
 
     def kill(self) -> None:
-        """Kill the process; its descendants on this machine are killed with it."""
+        """Kill the process and its descendants on this machine."""
+        processes.kill_below(self.pid)
         self._process.kill()
+
+    def _understand(self, line: bytes) -> list[NodeEvent]:
+        """The events of a line; those between the two ends are answered.
+
+        Raises:
+            HostMessageError: it has the number of this launch, and is none that the launcher could send now.
+        """
+        _, launch, text = line.partition(self._launch.encode() + b" ")
+        if not launch:
+            self._note_other(line)
+            return []
+        self.heard_s = time.monotonic()
+        message = message_of(text)
+        if isinstance(message, Hello):
+            self._greet(message)
+            return []
+        if isinstance(message, Beat):
+            return []
+        self._check(message)
+        return [message]
+
+    def _check(self, message: NodeMessage) -> None:
+        """Raise HostMessageError if the launcher cannot have sent this message now."""
+        if self._instruction is not None or self.result is not None:
+            raise HostMessageError(f"expected no {type(message).__name__} before its start or after its end")
+        if isinstance(message, NodeStarted):
+            if self._has_started:
+                raise HostMessageError("expected one start, got two")
+            self._has_started = True
+        elif isinstance(message, RankEnded):
+            if message.rank not in self._ranks:
+                raise HostMessageError(
+                    f"rank.rank: expected one of its ranks that has not ended, got {message.rank}"
+                )
+            self._ranks.discard(message.rank)
+        elif isinstance(message, NodeEnded):
+            self.result = message
+
+    def _greet(self, hello: Hello) -> None:
+        if self._instruction is not None:
+            here = processes.boot_id(), processes.pid_namespace()
+            self._is_here = (hello.boot, hello.pids) == here
+            self._write(self._instruction)
+            self._instruction = None
+
+    def _note_other(self, line: bytes) -> None:
+        self._others_bytes += len(line) + 1
+        if line and self._instruction is None and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "host %s: printed what is no message of its launcher: %s", self.host.name, shown(line)
+            )
 
     def _write(self, message: Mapping[str, Any]) -> None:
         self._told_s = time.monotonic()
-        # If it has ended, its output tells, and why.
-        with suppress(BrokenPipeError, BlockingIOError):
-            assert self._process.stdin is not None
-            os.write(self._process.stdin.fileno(), json.dumps(message).encode() + b"\n")
+        self._unsent += json.dumps(message).encode() + b"\n"
+        self.send()
 
     def _reap(self) -> NodeProcessExit:
         try:
             status = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self.kill()
             status = self._process.wait()
+        if self._is_here and (self.result is None or status != 0):
+            # The launcher was killed; its guard has killed the ranks, unless it was killed as well.
+            leftovers.kill_leftovers()
+        assert self._process.stderr is not None
+        if not self._process.stderr.closed:
+            for _ in range(_COMPLAINTS_BYTES // _READ_BYTES):
+                if not self.keep_errors():
+                    break
         self._close_streams()
         self.has_ended = True
         return NodeProcessExit(status, node.last_line(self._complaints))
 
     def _close_streams(self) -> None:
-        for stream in (self._process.stdin, self._process.stdout):
+        self._unsent = b""
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 with suppress(BrokenPipeError):
                     stream.close()
-
-
-def _message(line: bytes) -> Mapping[str, Any] | None:
-    """The message in a line; None for other output, such as that of a host's login shell."""
-    try:
-        document = json.loads(line)
-    except ValueError:
-        return None
-    return document if isinstance(document, dict) and "event" in document else None
+        self._log.close()
 
 
 def exit_text(status: int) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from placement.engines.engine import EngineEvent, HostShare, JobFailed, JobFinished, JobStarted, JobStopped
-from placement.engines.node_process import NodeProcess, NodeProcessExit, exit_text
+from placement.engines.node_messages import HostMessageError, NodeEnded, NodeStarted, RankEnded
+from placement.engines.node_process import NodeEvent, NodeProcess, NodeProcessExit, exit_text
 
 BLAME_GRACE_S = 1.0
 """How long failures are collected before the job is ended: other ranks fail too, some before the cause is reported.
@@ -56,6 +56,7 @@ class RunningJob:
         self._closing = False
         self._kill_at_s = self._abandon_at_s = math.inf
         self._fenced: set[NodeProcess] = set()
+        self._given_up: set[NodeProcess] = set()
         self._beat_at_s = time.monotonic() + fence_s / _BEATS
         self._silence_s = fence_s / 2
         self._beat_s = fence_s / _BEATS
@@ -71,22 +72,37 @@ class RunningJob:
         """Whether all ranks are known to be gone."""
         return not self._waiting and not self._fenced
 
-    def hear(self, node: NodeProcess, message: Mapping[str, Any] | NodeProcessExit) -> list[EngineEvent]:
-        """Handle a message of a host, and return the events that follow."""
-        if isinstance(message, NodeProcessExit):
+    def hear(self, node: NodeProcess, heard: NodeEvent) -> list[EngineEvent]:
+        """Handle what is heard of a host, and return the events that follow."""
+        if isinstance(heard, NodeProcessExit):
             self._waiting.discard(node)
-            self._note_end_of_process(node, message)
+            self._note_end_of_process(node, heard)
             if node.free_s > time.monotonic():
                 self._fenced.add(node)
             return [self._end()] if self.is_over else []
-        if message["event"] == "started":
+        if isinstance(heard, NodeStarted):
             self._started += 1
             return [JobStarted(self.job_id)] if self._started == len(self.nodes) else []
-        if message["event"] == "rank":
-            self._note_end_of_rank(message)
-        else:
-            self._note_end_of_node(node, message)
+        if isinstance(heard, RankEnded):
+            self._note_end_of_rank(heard)
+        elif isinstance(heard, NodeEnded):
+            self._note_end_of_node(node, heard)
+        elif isinstance(heard, HostMessageError):
+            self._give_up(node, str(heard))
         return []
+
+    def break_off(self, why: str) -> list[EngineEvent]:
+        """End the job without hearing its hosts any more, which cannot be done as it should be.
+
+        Returns the events that follow.
+        """
+        self._fail(_Failure(why, self.nodes[0].host.name, killed=True))
+        for node in self._waiting:
+            node.kill()
+            node.end()
+        self._fenced |= {node for node in self._waiting if node.free_s > time.monotonic()}
+        self._waiting.clear()
+        return [self._end()] if self.is_over else []
 
     def stop(self, grace_s: float) -> None:
         """Stop the job on all hosts, as requested by the engine's user."""
@@ -131,20 +147,25 @@ class RunningJob:
             node.stop(grace_s)
         self._abandon_at_s = min(self._abandon_at_s, time.monotonic() + grace_s + ANSWER_S)
 
-    def _note_end_of_rank(self, message: Mapping[str, Any]) -> None:
-        status, rank = message["status"], message["rank"]
-        self._exited += status == 0
-        if status != 0 and not message["signalled"]:
-            host = self._hosts[rank]
-            detail = f": {message['last_log_line']}" if message["last_log_line"] and status > 0 else ""
-            why = f"rank {rank} on host {host} {exit_text(status)}{detail}"
-            self._fail(_Failure(why, host, rank, killed=status < 0))
+    def _give_up(self, node: NodeProcess, why: str) -> None:
+        """End a host that sends what no launcher sends; what it sends from now on has no effect but its end."""
+        if node not in self._given_up:
+            self._given_up.add(node)
+            self._fail(_Failure(f"host {node.host.name}: {why}", node.host.name, killed=True))
+            node.kill()
 
-    def _note_end_of_node(self, node: NodeProcess, message: Mapping[str, Any]) -> None:
-        node.result = message
-        if message["status"] != 0:
-            detail = f": {message['last_log_line']}" if message["last_log_line"] else ""
-            why = f"host {node.host.name}: torchrun {exit_text(message['status'])}{detail}"
+    def _note_end_of_rank(self, ended: RankEnded) -> None:
+        self._exited += ended.status == 0
+        if ended.status != 0 and not ended.signalled:
+            host = self._hosts[ended.rank]
+            detail = f": {ended.last_log_line}" if ended.last_log_line and ended.status > 0 else ""
+            why = f"rank {ended.rank} on host {host} {exit_text(ended.status)}{detail}"
+            self._fail(_Failure(why, host, ended.rank, killed=ended.status < 0))
+
+    def _note_end_of_node(self, node: NodeProcess, ended: NodeEnded) -> None:
+        if ended.status != 0:
+            detail = f": {ended.last_log_line}" if ended.last_log_line else ""
+            why = f"host {node.host.name}: torchrun {exit_text(ended.status)}{detail}"
             self._fail(_Failure(why, node.host.name))
 
     def _note_end_of_process(self, node: NodeProcess, ended: NodeProcessExit) -> None:
@@ -164,7 +185,7 @@ class RunningJob:
         if self._failures:
             first = self._blamed()
             return JobFailed(self.job_id, first.why, first.rank, first.host)
-        if all(node.result is not None and node.result["status"] == 0 for node in self.nodes):
+        if all(node.result is not None and node.result.status == 0 for node in self.nodes):
             return JobFinished(self.job_id)
         if self._closing:
             return JobFailed(self.job_id, "the engine was closed", lost=True)

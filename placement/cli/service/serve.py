@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
-from mltcp.core.quantities import parse_number, parse_rate_bps
+from mltcp.core.quantities import BINARY_SIZES, parse_number, parse_rate_bps, parse_size_bytes
 from placement.cassini.drift import THRESHOLD
 from placement.cli.service.listening import print_listening
+from placement.engines.bounded_log import LOG_BYTES, SMALLEST_LOG_BYTES
 from placement.model.throughput.table import COMBINATIONS
 
 if TYPE_CHECKING:
@@ -192,6 +193,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--logs", type=Path, metavar="DIRECTORY", help="logs of the jobs (default: jobs, beside the state)"
     )
     engine.add_argument(
+        "--log-bytes",
+        type=_log_bytes,
+        default=LOG_BYTES,
+        metavar="SIZE",
+        help="the most that the log of a rank has: its start and its latest part (default 256M)",
+    )
+    engine.add_argument(
         "--grace",
         type=float,
         default=30.0,
@@ -336,7 +344,7 @@ def _engine(options: argparse.Namespace, state: Path, stack: ExitStack) -> Engin
     if options.sbatch is not None or options.users_jobs:
         name = "--users-jobs" if options.users_jobs else "--sbatch"
         raise UsageError(f"{name}: expected --engine slurm with it, got local")
-    return stack.enter_context(LocalEngine(load_hosts(options.hosts), logs))
+    return stack.enter_context(LocalEngine(load_hosts(options.hosts), logs, log_bytes=options.log_bytes))
 
 
 def _slurm_engine(options: argparse.Namespace, logs: Path, stack: ExitStack) -> Engine:
@@ -355,7 +363,9 @@ def _slurm_engine(options: argparse.Namespace, logs: Path, stack: ExitStack) -> 
         raise UsageError(f"--sbatch: expected options such as --partition=train, got {options.sbatch!r}")
     if options.users_jobs and decides_for_all(options.policy):
         raise UsageError(f"--users-jobs: expected a policy that moves no jobs with it, got {options.policy}")
-    return stack.enter_context(SlurmEngine(logs, options=further, users_jobs=options.users_jobs))
+    return stack.enter_context(
+        SlurmEngine(logs, options=further, users_jobs=options.users_jobs, log_bytes=options.log_bytes)
+    )
 
 
 def _cluster_of_slurm(
@@ -386,6 +396,10 @@ def _count(text: str, field: str) -> int:
     return int(text)
 
 
+def _log_bytes(text: str) -> int:
+    return parse_size_bytes(text, field="--log-bytes", units=BINARY_SIZES, lowest=SMALLEST_LOG_BYTES)
+
+
 def _mode(text: str) -> int:
     try:
         mode = int(text, 8)
@@ -397,5 +411,7 @@ def _mode(text: str) -> int:
 
 
 def _default_state() -> Path:
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    if not os.path.isabs(base):
+        raise UsageError("--state: expected FILE, as this account has no home directory, got none")
     return Path(base, "mltcp", "placement.db")

@@ -17,6 +17,7 @@ from typing import Self
 from urllib.parse import quote
 
 from mltcp.core.errors import MltcpError
+from placement.engines.bounded_log import LOG_BYTES
 from placement.engines.engine import (
     EngineError,
     EngineEvent,
@@ -73,6 +74,7 @@ class SlurmEngine:
         users_jobs: whether jobs that job_submit.lua holds are told, to be placed too; for that this process must be
             Slurm's user, root, or an operator of Slurm.
         look_s: seconds between two looks at Slurm.
+        log_bytes: the most that the log of a rank may have; its start and its latest part are kept.
         silence_s: how long the nodes of a job that Slurm has forgotten show nothing before the job is given up.
 
     Raises:
@@ -89,6 +91,7 @@ class SlurmEngine:
         options: Sequence[str] = (),
         python: str = sys.executable,
         users_jobs: bool = False,
+        log_bytes: int = LOG_BYTES,
         look_s: float = LOOK_S,
         silence_s: float = SILENCE_S,
     ) -> None:
@@ -96,6 +99,7 @@ class SlurmEngine:
         self._slots = HostSlots({each.name: each.gpus or each.cpus for each in self.nodes.values()})
         self._logs, self._options, self._python = logs.absolute(), tuple(options), python
         self._reservation = any(each.partition("=")[0] == "--reservation" for each in options)
+        self._log_bytes = log_bytes
         self._uid = os.getuid()
         self._users_jobs = UsersJobs(self.nodes) if users_jobs else None
         self._mark = mark_of(self._logs)
@@ -216,6 +220,7 @@ class SlurmEngine:
             directory=directory,
             python=self._python,
             options=self._options,
+            log_bytes=self._log_bytes,
         )
         found = self._found(wanted.name, comment) if job.launch else None
         number = self._submit(wanted, comment) if found is None else found.id

@@ -1,9 +1,9 @@
 """The launcher of a job on one node of Slurm: runs torchrun, and exits with 0 if every rank of the node did.
 
-The batch script starts it by ``srun``, one on each node of the job, as ``python -m placement.engines.slurm.step`` with
-the instruction in a variable. SIGURG asks the ranks to stop; so does SIGTERM, by which Slurm ends the step for a reason
-of its own. In the directory of the job's logs it writes down which rank has failed first, for the engine, and how the
-node has ended, for the batch script; nothing of that if it was Slurm that ended it.
+The batch script starts it by ``srun``, one on each node of the job, as ``python -P -m placement.engines.slurm.step``
+with the instruction in a variable. SIGURG asks the ranks to stop; so does SIGTERM, by which Slurm ends the step for a
+reason of its own. In the directory of the job's logs it writes down which rank has failed first, for the engine, and
+how the node has ended, for the batch script; nothing of that if it was Slurm that ended it.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ import json
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from mltcp.core.atomic_files import write_atomically
-from placement.engines import node, processes, rank
+from mltcp.core.owner import Owner
+from placement.engines import leftovers, node, processes, rank
+from placement.engines.bounded_log import LOG_BYTES
+from placement.engines.rank_reports import RankReport, RankReports
 from placement.engines.slurm import records
 
 INSTRUCTION = "MLTCP_SLURM_STEP"
@@ -32,7 +34,6 @@ INSTRUCTION = "MLTCP_SLURM_STEP"
 
 SLOTS = "MLTCP_SLOTS"
 
-_REPORT_BYTES = 4096
 _SIGNALLED = 128
 
 
@@ -40,6 +41,7 @@ def main() -> int:
     """Run the ranks of this node; returns the exit status."""
     instruction = json.loads(os.environ.pop(INSTRUCTION))
     processes.adopt_orphans()
+    leftovers.kill_leftovers()
     with tempfile.TemporaryDirectory(prefix="mltcp-step-") as place:
         return _Step(instruction, os.environ["SLURMD_NODENAME"], Path(place)).run()
 
@@ -56,8 +58,13 @@ class _Step:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._asked = self._failed = self._ended_by_slurm = False
         self._succeeded = 0
-        self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._reports.bind(str(place / "reports"))
+        first_rank = sum(len(each["slots"]) for each in instruction["nodes"][: self._number])
+        task = {
+            "command": instruction["command"],
+            "logs": os.fspath(self._directory),
+            "log_bytes": instruction.get("log_bytes", LOG_BYTES),  # an earlier service may have submitted it
+        }
+        self._reports = RankReports(range(first_rank, first_rank + self._count), task)
         self._torchrun_logs = place / node.TORCHRUN_LOGS
         self._torchrun: subprocess.Popen[bytes] | None = None
         for number in (signal.SIGURG, signal.SIGTERM):
@@ -74,6 +81,7 @@ class _Step:
                 return 1
             self._beat()
             self._torchrun = self._start(self._instruction)
+            self._reports.listen_to(self._torchrun.pid)
             if self._asked:
                 self._torchrun.terminate()
             self._watch(self._torchrun)
@@ -121,18 +129,14 @@ class _Step:
             # Without one torchrun makes a temporary directory, and leaves it behind.
             "log-dir": self._torchrun_logs,
         }
-        command = [
-            *(sys.executable, "-m", "torch.distributed.run", "--no-python"),
-            *(f"--{name}={value}" for name, value in options.items()),
-            *(sys.executable, "-m", rank.__name__, *instruction["command"]),
-        ]
+        command = node.torchrun_command(options)
         environment = {
             **{"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
             **os.environ,
             **instruction["environment"],
             SLOTS: ",".join(map(str, nodes[self._number]["slots"])),
-            rank.REPORTS: self._reports.getsockname(),
-            rank.LOGS: os.fspath(self._directory),
+            rank.REPORTS: self._reports.name,
+            leftovers.LAUNCH: str(Owner.current()),
         }
         with open(self._directory / node.log_name(self._number), "ab") as log:
             return subprocess.Popen(
@@ -157,20 +161,19 @@ class _Step:
             processes.kill_descendants()
 
     def _read_reports(self) -> None:
-        with suppress(BlockingIOError):
-            while True:
-                self._note(json.loads(self._reports.recv(_REPORT_BYTES)))
+        for each in self._reports.take():
+            self._note(each)
 
-    def _note(self, report: Mapping[str, Any]) -> None:
-        self._succeeded += report["status"] == 0
+    def _note(self, report: RankReport) -> None:
+        self._succeeded += report.status == 0
         if self._succeeded == self._count:
             records.note_exit(
                 self._directory, self._number, 0
             )  # at once: it may be killed before torchrun has ended
-        if report["status"] == 0 or report["signalled"] or self._asked:
+        if report.status == 0 or report.signalled or self._asked:
             return
-        last = node.last_line(self._directory / rank.log_name(report["rank"]))
-        self._write_failure({"rank": report["rank"], "status": report["status"], "last_log_line": last})
+        last = node.last_line(self._directory / rank.log_name(report.rank))
+        self._write_failure({"rank": report.rank, "status": report.status, "last_log_line": last})
 
     def _write_failure(self, failure: Mapping[str, Any]) -> None:
         if not self._failed:

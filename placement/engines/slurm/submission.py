@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from placement.engines.bounded_log import LOG_BYTES
 from placement.engines.engine import EngineJob, HostShare
 from placement.engines.slurm import records, step
 from placement.slurm.reports import SlurmNode
@@ -113,6 +114,7 @@ def submission(
     directory: Path,
     python: str,
     options: Sequence[str] = (),
+    log_bytes: int = LOG_BYTES,
 ) -> Submission:
     """The submission for a job on these nodes.
 
@@ -125,6 +127,7 @@ def submission(
         directory: of its logs, on a file system that the nodes share.
         python: the interpreter on the nodes.
         options: further options of sbatch, such as a partition.
+        log_bytes: the most that the log of a rank may have.
     """
     alike = [list(group) for _, group in groupby(_sorted(placement), key=lambda share: len(share.slots))]
     whole = (
@@ -143,9 +146,9 @@ def submission(
     components = f"--het-group={','.join(map(str, range(len(alike))))} " if len(alike) > 1 else ""
     script = _SCRIPT.format(
         variable=step.INSTRUCTION,
-        instruction=shlex.quote(json.dumps(_instruction(job, placement, nodes, directory))),
+        instruction=shlex.quote(json.dumps(_instruction(job, placement, nodes, directory, log_bytes))),
         components=components,
-        program=f"{shlex.quote(python)} -m {step.__name__}",
+        program=f"{shlex.quote(python)} -P -m {step.__name__}",
         directory=shlex.quote(os.fspath(directory)),
         longest_s=_LOCK_S,
         ended=records.ENDED,
@@ -182,7 +185,11 @@ def _component(shares: Sequence[HostShare], nodes: Mapping[str, SlurmNode]) -> t
 
 
 def _instruction(
-    job: EngineJob, placement: Sequence[HostShare], nodes: Mapping[str, SlurmNode], directory: Path
+    job: EngineJob,
+    placement: Sequence[HostShare],
+    nodes: Mapping[str, SlurmNode],
+    directory: Path,
+    log_bytes: int,
 ) -> dict[str, Any]:
     """The instruction for all nodes; see :mod:`placement.engines.slurm.step`."""
     return {
@@ -192,5 +199,6 @@ def _instruction(
         "ports": [_FIRST_PORT, _PORTS, zlib.crc32(os.fsencode(directory.parent))],
         "directory": os.fspath(directory),
         "command": list(job.command),
+        "log_bytes": log_bytes,
         "environment": {**job.environment, "MLTCP_JOB": job.id},
     }

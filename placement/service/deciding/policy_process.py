@@ -1,4 +1,4 @@
-"""A policy in a process of its own, which is killed when it takes too long."""
+"""A policy in a process of its own, which is killed when it takes too long, with all that it has started."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from placement.engines.processes import kill_below
 from placement.service.deciding import policy_worker
 from placement.service.deciding.failure import FailureReason, PolicyFailure
 from placement.service.deciding.policy_worker import LENGTH_BYTES, DecisionRequest, framed
@@ -20,6 +21,8 @@ LOAD_S = 120.0
 """How long a policy may take to be loaded and to decide for the first time, for which it may be compiled."""
 
 _MOST_BYTES = 1 << 26
+_KILL_S = 5.0
+"""How long the guard of the process may need to kill it."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class PolicyProcess:
         self._round_ns, self._warms_up = round_ns, warms_up
         self._warm_up: DecisionRequest | None = None
         self._process: Process | None = None
+        self._replaced: Process | None = None
         self._starting: asyncio.Task[None] | None = None
         self._load_failure: PolicyFailure | None = None
         self._asking = asyncio.Lock()
@@ -98,9 +102,10 @@ class PolicyProcess:
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
-        if self._process is not None:
-            await _end(self._process)
-            self._process = None
+        for process in (self._replaced, self._process):
+            if process is not None:
+                await _end(process)
+        self._process = self._replaced = None
 
     def _ready(self) -> Process:
         if self._load_failure is not None:
@@ -111,7 +116,7 @@ class PolicyProcess:
 
     def _replace(self, process: Process) -> None:
         _kill(process)
-        self._process = None
+        self._process, self._replaced = None, process
         self._starting = asyncio.get_running_loop().create_task(self._start_after(process))
 
     async def _start_after(self, process: Process) -> None:
@@ -120,7 +125,7 @@ class PolicyProcess:
 
     async def _start(self) -> None:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", policy_worker.__name__, self.name),
+            *(sys.executable, "-P", "-m", policy_worker.__name__, self.name),
             *(str(self._round_ns), str(os.getpid())),
             stdin=PIPE,
             stdout=PIPE,
@@ -181,9 +186,15 @@ async def _end(process: Process) -> None:
         process.stdin.close()
         with suppress(OSError):  # the pipe is broken: nobody reads from it any more
             await process.stdin.wait_closed()
-    await process.wait()
+    try:
+        await asyncio.wait_for(process.wait(), _KILL_S)
+    except TimeoutError:
+        kill_below(process.pid)
+        process.kill()
+        await process.wait()
 
 
 def _kill(process: Process) -> None:
+    """Have the guard kill the policy and what it has started (`policy_worker`)."""
     with suppress(ProcessLookupError):
-        process.kill()
+        process.terminate()

@@ -1,5 +1,7 @@
 """The process in which a policy decides: ``python -m placement.service.deciding.policy_worker NAME ROUND_NS PARENT``.
 
+It has a guard, which SIGTERM or the end of the parent has kill it with all that the policy has started.
+
 A request is a pickled `DecisionRequest`, an answer is JSON, each after its length in four bytes. The first answer tells
 whether the policy could be loaded. The pickles come from the service that started the process.
 """
@@ -9,13 +11,14 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from placement.engines.processes import end_with
+from placement.engines.processes import end_with, fork_under_guard
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.scheduler import JobView, Scheduler
 
@@ -46,7 +49,8 @@ def framed(content: bytes) -> bytes:
 def main(arguments: Sequence[str]) -> int:
     """Load the policy and answer requests until the pipe is closed."""
     name, round_ns, parent = arguments
-    end_with(int(parent))
+    end_with(int(parent), signal.SIGTERM)
+    end_with(fork_under_guard())
     answers = os.fdopen(os.dup(_STDOUT), "wb")
     os.dup2(_STDERR, _STDOUT)  # whatever a policy prints is no answer
     requests = os.fdopen(_STDIN, "rb", closefd=False)

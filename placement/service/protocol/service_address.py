@@ -29,13 +29,15 @@ def default_address() -> Address:
     """The address in ``MLTCP_PLACEMENT``, or else a Unix socket in the user's runtime directory.
 
     Raises:
-        UsageError: the variable holds no address.
+        UsageError: the variable holds no address, or the socket's path would be too long for one.
     """
     given = os.environ.get(VARIABLE, "")
     if given:
         return Address.parse(given, VARIABLE)
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    return Address(path=Path(runtime, "mltcp") / _NAME if runtime else _fallback_directory() / _NAME)
+    if runtime:
+        return Address.parse(f"unix:{Path(runtime, 'mltcp', _NAME)}", "XDG_RUNTIME_DIR")
+    return Address(path=_fallback_directory() / _NAME)
 
 
 def _fallback_directory() -> Path:

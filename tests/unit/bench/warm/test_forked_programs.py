@@ -127,6 +127,13 @@ def test_modules_run_as_main(both, tmp_path):
         assert (forked.stderr, forked.returncode) == (executed.stderr, status)
 
 
+def test_modules_of_the_directory_are_found_unless_it_is_to_be_kept_out(both, tmp_path):
+    (tmp_path / "own.py").write_text("import sys; print(sys.path, sys.orig_argv)")
+    for command in (["-m", "own"], ["-P", "-m", "own"], ["-P", "-c", "import own"], ["-c", "import own"]):
+        forked, executed = both(command, cwd=tmp_path)
+        assert (forked.returncode, forked.stdout) == (executed.returncode, executed.stdout)
+
+
 FORKS_ITSELF = """
 import subprocess, sys
 print(subprocess.run([sys.executable, "-c", sys.argv[1]], stdout=-1, text=True).stdout, end="")

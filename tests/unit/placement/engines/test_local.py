@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from mltcp.core.errors import UsageError
-from placement.engines import running_job
+from placement.engines import processes, running_job
 from placement.engines.engine import (
     EngineError,
     EngineJob,
@@ -43,8 +43,8 @@ BOTH = [HostShare("a", (1,)), HostShare("b", (1,))]
 
 @pytest.fixture(autouse=True)
 def temporary(monkeypatch):
-    """The directory for temporary files of the processes that a test starts; `tmp_path` is too long for a socket's."""
-    with tempfile.TemporaryDirectory(prefix="mltcp-") as directory:
+    """The directory for temporary files of the processes that a test starts, longer than a Unix socket's may be."""
+    with tempfile.TemporaryDirectory(prefix="mltcp-" + 25 * "long") as directory:
         monkeypatch.setenv("TMPDIR", directory)
         yield Path(directory)
 
@@ -204,6 +204,183 @@ def test_a_killed_launcher_takes_its_ranks_along_and_those_on_other_hosts(engine
     os.kill(json.loads(handle.reference)["processes"][1][0], signal.SIGKILL)
     assert end_of(engine, "j") == JobFailed("j", "host b: its launcher was killed by SIGKILL", None, "b")
     sleep.await_running(0)
+
+
+def launcher_of(handle):
+    """The guard of a job's launcher on its first host, and the launcher."""
+    guard = json.loads(handle.reference)["processes"][0][0]
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not (children := list(processes.descendants(guard))):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    return guard, children[0]
+
+
+# Daemons of every kind: in a session of their own, orphans, deaf to SIGTERM, and with the variables of nobody.
+DAEMONS = """
+trap '' TERM HUP
+(setsid {0} &)
+(env -i PATH="$PATH" setsid sh -c "trap '' TERM; {0}; true" &)
+python3 -c "import os; os.fork() and exit(); os.setsid(); os.fork() and exit(); os.execvp('sleep', '{0}'.split())"
+exec {0}
+"""
+
+
+@pytest.mark.parametrize("killed", [(0,), (1,), (0, 1), (1, 0)], ids=str)
+def test_whatever_a_job_has_started_is_gone_before_its_slots_are_free(engine, killed, temporary):
+    sleep = Sleep()
+    handle = engine.start(EngineJob("j", shell(DAEMONS.format(sleep.command)), 1), [HostShare("a", (0,))])
+    launcher = launcher_of(handle)
+    sleep.await_running(4)
+    for each in killed:
+        os.kill(launcher[each], signal.SIGKILL)
+    end = end_of(engine, "j")
+    assert (sleep.pids(), engine.free("a")) == ([], (0, 1))
+    assert isinstance(end, JobFailed)
+    assert "host a: its launcher" in end.why
+    assert len(killed) > 1 or list(temporary.iterdir()) == []
+
+
+def test_a_job_that_forks_without_end_ends(engine, tmp_path):
+    bomb = tmp_path / "bomb"
+    bomb.write_text(
+        "#!/bin/sh\ntrap '' TERM\n[ $(ls $0.* | wc -l) -gt 150 ] && exec sleep 1; : > $0.$$; $0 & $0 & wait\n"
+    )
+    bomb.chmod(0o755)
+    engine.start(EngineJob("j", (os.fspath(bomb),), 1), [HostShare("a", (0,))])
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not len(list(tmp_path.glob("bomb.*"))) > 20:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    engine.stop("j")
+    assert end_of(engine, "j") == JobStopped("j")
+    assert [path for path in Path("/proc").glob("[0-9]*/cmdline") if os.fsencode(bomb) in read(path)] == []
+
+
+LOGIN = r"""
+printf 'Last login: today\033[2J\n\n'
+printf '{"event": "hello"}\n{"event": "ended", "status": 0, "last_log_line": ""}\n[]\n{"event": 7}\n'
+printf '{"event": "rank", "rank": 999, "status": 1, "signalled": false}\n'
+head -c 100000 /dev/zero | tr '\0' '\n'
+head -c 3000000 /dev/zero >&2
+printf 'no line feed> '
+"""
+
+
+@pytest.mark.parametrize("banner", [LOGIN, "head -c 300000 /dev/zero"], ids=["lines", "no lines"])
+def test_what_a_host_prints_at_a_login_is_no_message(tmp_path, banner):
+    host = Host(
+        "a", "127.0.0.1", "lo", ("sh", "-c", f'{banner}\n"$@"; status=$?; {banner}\nexit $status', "sh")
+    )
+    with LocalEngine([host], tmp_path) as engine:
+        handle = engine.start(EngineJob("j", shell("echo $$"), 1), [HostShare("a", (0,))])
+        assert end_of(engine, "j") == JobFinished("j")
+        assert (engine.logs_of(handle) / "launcher-0.log").stat().st_size <= 1 << 20
+
+
+# Acts as a launcher that was taken over.
+FALSE_LAUNCHER = """
+import json, os, sys
+launch, lines = sys.argv[-1], sys.argv[1]
+boot = open("/proc/sys/kernel/random/boot_id").read().strip()
+here = {"boot": boot, "pids": os.stat("/proc/self/ns/pid").st_ino}
+print(launch, json.dumps({"event": "hello", **here}), flush=True)
+sys.stdin.readline()
+for line in json.loads(lines):
+    print(line if line[:1] == "!" else f"{launch} {line}", flush=True)
+print("!" * 10**7 if "flood" in lines else "", flush=True)
+sys.stdin.read()
+"""
+STARTED = '{"event": "started"}'
+RANK = '{"event": "rank", "rank": 0, "status": 0, "signalled": false, "last_log_line": ""}'
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ([RANK.replace("0", "999", 1)], "rank.rank: expected one of its ranks that has not ended, got 999"),
+        ([RANK, RANK], "rank.rank: expected one of its ranks that has not ended, got 0"),
+        ([RANK.replace('"rank": 0', '"rank": -1')], "rank.rank: expected 0 or more, got -1"),
+        (['{"event": "rank"}'], "rank: expected the fields rank, status, signalled, last_log_line, got []"),
+        (
+            ['{"event": "ended", "status": "0", "last_log_line": ""}'],
+            "ended.status: expected -64 to 255, got '0'",
+        ),
+        ([STARTED, STARTED], "expected one start, got two"),
+        (
+            ['{"event": "\\u001b[2J"}'],
+            "event: expected one of hello, beat, started, rank, ended, got '\\x1b[2J'",
+        ),
+        (["[" * 3000], "expected a message of its launcher, got b'[[[[[[[[[[[[[["),
+        (["null"], "expected a message of its launcher, got b'null'"),
+        (["!flood"], "expected messages of its launcher, got "),
+    ],
+)
+def test_false_messages_of_a_host_end_its_job_and_no_other_one(tmp_path, lines, why):
+    false = Host("f", "127.0.0.1", "lo", (sys.executable, "-c", FALSE_LAUNCHER, json.dumps(lines)))
+    with LocalEngine([false, Host("a", "127.0.0.1", "lo")], tmp_path) as engine:
+        engine.start(EngineJob("f", shell("true"), 1), [HostShare("f", (0,))])
+        end = end_of(engine, "f")
+        assert end.why.startswith(f"host f: {why}")
+        assert engine.free("f") == (0,)
+        engine.start(EngineJob("j", ("no-such-program",), 1), [HostShare("a", (0,))])
+        assert end_of(engine, "j").rank == 0
+
+
+def test_a_host_that_takes_no_instruction_stops_no_other_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(running_job, "ANSWER_S", 0.3)
+    text = f"{FALSE_LAUNCHER.partition('sys.stdin')[0]}; import time; time.sleep(86400)"
+    deaf = Host("d", "127.0.0.1", "lo", (sys.executable, "-c", text, ""))
+    with LocalEngine([deaf, Host("a", "127.0.0.1", "lo")], tmp_path) as engine:
+        engine.start(EngineJob("d", ("true", *["x" * 100_000] * 5), 1), [HostShare("d", (0,))])
+        engine.start(EngineJob("j", shell("true"), 1), [HostShare("a", (0,))])
+        assert end_of(engine, "j") == JobFinished("j")
+
+
+def test_an_error_in_following_a_job_ends_that_job_only(engine, monkeypatch, caplog):
+    on_time = running_job.RunningJob.on_time
+
+    def failing(job, now_s):
+        if job.job_id == "odd":
+            raise ZeroDivisionError("by none")
+        return on_time(job, now_s)
+
+    monkeypatch.setattr(running_job.RunningJob, "on_time", failing)
+    sleep = Sleep()
+    engine.start(EngineJob("odd", shell(f"exec {sleep.command}"), 1), [HostShare("a", (0,))])
+    engine.start(EngineJob("j", shell("true"), 1), [HostShare("a", (1,))])
+    why = "the engine failed to follow it: ZeroDivisionError: by none"
+    seen, deadline_s = [], time.monotonic() + PATIENCE_S
+    while not {JobFinished("j"), JobFailed("odd", why, None, "a")} <= set(seen):
+        assert time.monotonic() < deadline_s, seen
+        seen += engine.poll(1.0)
+    assert (engine.free("a"), sleep.pids()) == ((0, 1), [])
+    assert caplog.text.count("Traceback") == 1
+
+
+@pytest.mark.parametrize("result", ["", "[]", '{"status": null}', "{}", "[" * 10**5, "0"])
+def test_whatever_is_left_where_results_were_is_no_success(tmp_path, result):
+    (tmp_path / "node-0.json").write_text(result)
+    reference = json.dumps({"directory": os.fspath(tmp_path), "processes": [[2**22, 1]]})
+    with LocalEngine(TWO_HOSTS, tmp_path) as engine:
+        engine.recover([JobHandle("j", reference)])
+        assert engine.poll() == [JobFailed("j", "the engine that ran it is gone", lost=True)]
+
+
+def test_a_command_reaches_every_rank_as_it_was_written(engine):
+    command = ("sh", "-c", 'echo "$1|$2|$3|$$"', "sh", "pa$$word", "${local_rank}", "$rank")
+    handle = engine.start(EngineJob("j", command, 1), [HostShare("a", (0,))])
+    assert end_of(engine, "j") == JobFinished("j")
+    words = (engine.logs_of(handle) / "rank-0.log").read_text().strip().split("|")
+    assert words[:3] == ["pa$$word", "${local_rank}", "$rank"]
+    assert words[3].isdecimal()
+
+
+def test_the_logs_of_a_job_have_the_size_that_was_set(tmp_path):
+    with LocalEngine(TWO_HOSTS, tmp_path, log_bytes=10_000) as engine:
+        handle = engine.start(EngineJob("j", shell("yes | head -c 5000000"), 1), [HostShare("a", (0,))])
+        assert end_of(engine, "j") == JobFinished("j")
+        assert 5000 < (engine.logs_of(handle) / "rank-0.log").stat().st_size <= 10_000
 
 
 OWNER = textwrap.dedent(

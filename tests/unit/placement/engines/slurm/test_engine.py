@@ -39,8 +39,9 @@ TELL = """
 import json, os, sys
 names = "RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES", "MLTCP_SLOTS", "OWN", "SECRET"
 with open(f"{sys.argv[1]}/{os.environ['RANK']}", "w") as file:
-    json.dump({name: os.environ.get(name) for name in names}, file)
+    json.dump({**{name: os.environ.get(name) for name in names}, "arguments": sys.argv[2:]}, file)
 """
+SPECIAL = ["pa$$word", "${local_rank}", "$rank", "", "a\nb", "'\"`id`"]
 FAIL = "import os, sys; sys.exit('boom' if os.environ['RANK'] == '1' else 0)"
 STOP = """
 import os, signal, sys
@@ -107,13 +108,14 @@ ENDS = (JobFinished, JobFailed, JobStopped)
 def test_ranks_run_on_the_nodes_with_as_many_gpus_as_the_policy_chose(engine, tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET", "of the service")
     placement = [HostShare("n2", (1,)), HostShare("n1", (0, 3))]
-    engine.start(job("a", TELL, tmp_path, ranks=3, OWN="x y"), placement)
+    engine.start(job("a", TELL, tmp_path, *SPECIAL, ranks=3, OWN="x y"), placement)
     assert event(engine, JobStarted, "a")
     assert event(engine, ENDS, "a") == JobFinished("a")
     told = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(3)]
     assert [each["SLURMD_NODENAME"] for each in told] == ["n2", "n1", "n1"]
     assert [each["LOCAL_RANK"] for each in told] == ["0", "0", "1"]
     assert [each["MLTCP_SLOTS"] for each in told] == ["1", "0,3", "0,3"]
+    assert [each["arguments"] for each in told] == [SPECIAL] * 3
     assert {each["WORLD_SIZE"] for each in told} == {"3"}
     assert {each["OWN"] for each in told} == {"x y"}
     assert {each["SECRET"] for each in told} == {None}

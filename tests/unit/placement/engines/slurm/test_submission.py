@@ -134,6 +134,10 @@ def test_a_launch_that_was_given_up_runs_nothing(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+def test_the_step_takes_no_module_from_the_directory_that_it_is_started_in():
+    assert f" -P -m {step.__name__} " in submitted(("n1", [0])).script
+
+
 def test_the_instruction_reaches_the_step():
     assert f"export {step.INSTRUCTION}=" in submitted(("n1", [0])).script
 

@@ -1,6 +1,7 @@
 """Schedulers that fail, by ``import:tests.unit.placement.service.deciding.failing_policies:FACTORY``."""
 
 import os
+import subprocess
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,18 @@ class Answering:
 
 def hanging():
     return Answering(lambda cluster, jobs: threading.Event().wait())
+
+
+def leaving():
+    """Starts a daemon, tells its pid, and hangs."""
+
+    def answer(cluster, jobs):
+        daemon = subprocess.Popen(["sleep", "86400"], start_new_session=True)
+        with open(os.environ["LEFT"], "w") as file:
+            print(daemon.pid, file=file)
+        threading.Event().wait()
+
+    return Answering(answer)
 
 
 def raising():

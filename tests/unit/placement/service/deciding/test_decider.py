@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from placement.engines.processes import start_ticks
 from placement.model.cluster import Cluster, Gpu, Server, Switch
 from placement.model.throughput.table import TableModel, published_table
 from placement.model.throughput.table_times import TableTimes
@@ -83,6 +84,13 @@ def test_after_a_time_out_decisions_fall_back_until_the_next_process_is_ready():
     failures = asyncio.run(asyncio.wait_for(run(), 100))
     assert failures[FailureReason.STARTING] >= 1
     assert set(failures) == {FailureReason.TIME_OUT, FailureReason.STARTING}
+
+
+def test_what_a_policy_has_started_ends_with_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEFT", str(tmp_path / "pid"))
+    decider, _ = asyncio.run(guarded(f"{HERE}leaving", 5, 1))
+    assert decider.failures == {FailureReason.TIME_OUT: 1}
+    assert start_ticks(int((tmp_path / "pid").read_text())) is None
 
 
 def test_a_policy_in_its_process_decides_as_it_does_here():
