@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
-from bench.soak.world import Availability, World
+from bench.soak.availability import Availability
+from bench.soak.world import World
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.client.client import Client as DaemonClient
 from placement.client.client import Client as ServiceClient
@@ -17,7 +18,6 @@ LONGEST_S = 1.0
 """A status must be answered within this time."""
 
 _TIMEOUT_S = 30.0
-_EVERY_S = 0.1
 
 
 class Watch(threading.Thread):
@@ -32,9 +32,18 @@ class Watch(threading.Thread):
         name: of the program.
         availability: of the program.
         ask: asks once; returns what is wrong with the answer. It raises MltcpError if there is none.
+        every_s: seconds between two questions.
+        longest_s: an answer must come within this time; None: `LONGEST_S`.
     """
 
-    def __init__(self, name: str, availability: Availability, ask: Callable[[], list[str]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        availability: Availability,
+        ask: Callable[[], list[str]],
+        every_s: float = 0.1,
+        longest_s: float | None = None,
+    ) -> None:
         super().__init__(name=f"watch-{name}", daemon=True)
         self.breaches: list[str] = []
         self.asked = 0
@@ -42,11 +51,13 @@ class Watch(threading.Thread):
         self._program = name
         self._availability = availability
         self._ask = ask
+        self._every_s = every_s
+        self._longest_s = LONGEST_S if longest_s is None else longest_s
         self._ending = threading.Event()
 
     def run(self) -> None:
         """Ask until `end`."""
-        while not self._ending.wait(_EVERY_S):
+        while not self._ending.wait(self._every_s):
             self.step()
 
     def step(self) -> None:
@@ -66,7 +77,7 @@ class Watch(threading.Thread):
         self.asked += 1
         self.slowest_s = max(self.slowest_s, took_s)
         self.breaches += wrong
-        if took_s > LONGEST_S:
+        if took_s > self._longest_s:
             back_s = self._availability.back_for_s - took_s
             self.breaches.append(
                 f"{self._program}: a status took {took_s:.1f} s, {back_s:.1f} s after its return"
@@ -99,7 +110,7 @@ def watch_service(world: World) -> Watch:
         held = Counter((place.server, slot) for job in jobs for place in job.places for slot in place.slots)
         return [f"{server}: slot {slot} has {n} jobs" for (server, slot), n in held.items() if n > 1]
 
-    return Watch("service", world.service_availability, ask)
+    return Watch("service", world.service.availability, ask)
 
 
 def until(condition: Callable[[], bool], seconds: float) -> bool:
