@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +20,18 @@ _SAMPLES = 30
 _SAMPLE_EVERY_S = 0.1
 
 
-def held_by(pid: int) -> Held:
-    """The least that a running process holds over some seconds: connections that are being closed do not count."""
+def held_by(pids: Mapping[str, int]) -> dict[str, Held]:
+    """The least that running processes hold over some seconds: connections that are being closed do not count."""
     samples = []
     for _ in range(_SAMPLES):
         time.sleep(_SAMPLE_EVERY_S)
-        samples.append(_held_now(pid))
-    return Held(min(each.descriptors for each in samples), min(each.resident_mib for each in samples))
+        samples.append({name: _held_now(pid) for name, pid in pids.items()})
+    return {
+        name: Held(
+            min(each[name].descriptors for each in samples), min(each[name].resident_mib for each in samples)
+        )
+        for name in pids
+    }
 
 
 def _held_now(pid: int) -> Held:

@@ -281,15 +281,14 @@ def _check_resources(world: World, result: SoakResult) -> None:
     if world.slurm is not None:
         services.append(slurm_service := world.slurm.service)
         programs["slurm service"] = lambda: slurm_service.pid
-    for name, pid in programs.items():
-        result.held[name] = held_by(pid())
+    result.held = held_by({name: pid() for name, pid in programs.items()})
     world.daemon.stop()
     world.daemon.start()
     for service in services:
         service.restart(signal.SIGTERM, 0)
-    for name, pid in programs.items():
-        held, fresh = result.held[name], held_by(pid())
-        result.fresh[name] = fresh
+    result.fresh = held_by({name: pid() for name, pid in programs.items()})
+    for name, fresh in result.fresh.items():
+        held = result.held[name]
         if held.descriptors > fresh.descriptors:
             result.breaches.append(
                 f"{name}: {held.descriptors} descriptors are left; {fresh.descriptors} when it is started"

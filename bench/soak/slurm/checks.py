@@ -59,16 +59,17 @@ class HeldJobs(Watch):
         now_s = time.monotonic()
         since_s, self._looked_s = min(now_s - self._looked_s, 2 * _HELD_EVERY_S), now_s
         try:
-            held = set(_held_in(self._site)) - set(read_records(self._records, HELD))
+            held = _held_in(self._site)
             with self._site.client() as client:
                 servers = client.status([], unended=True).servers
         except MltcpError:
             return []  # Slurm or the service is away
-        for number in self._waited_s.keys() - held:
+        for number in self._waited_s.keys() - held.keys():
             del self._waited_s[number]
-        if sum(each.gpus_free == GPUS and each.state == pb.IN_USE for each in servers) < 2:
-            return []
-        return [breach for number in held if (breach := self._wait(number, since_s))]
+        free = sum(each.gpus_free == GPUS and each.state == pb.IN_USE for each in servers)
+        of_users = set(read_records(self._records, HELD))
+        waiting = [number for number, nodes in held.items() if nodes <= free and number not in of_users]
+        return [breach for number in waiting if (breach := self._wait(number, since_s))]
 
     def _wait(self, number: str, since_s: float) -> str:
         before_s = self._waited_s[number]
@@ -199,23 +200,24 @@ def _lines(path: Path) -> list[str]:
     return path.read_text(errors="replace").splitlines() if path.exists() else []
 
 
-def _held_in(site: SlurmSite) -> list[str]:
-    """The numbers of jobs that Slurm holds; no text of users is asked for."""
-    lines = site.cluster.command(
-        "squeue", "--noheader", "--all", "--states=PENDING", "--format=%A|%r"
-    ).splitlines()
-    return [number for number, _, reason in (line.partition("|") for line in lines) if reason in _HELD]
+def _held_in(site: SlurmSite) -> dict[str, int]:
+    """The jobs that Slurm holds, and the nodes that each wants at least; no text of users is asked for."""
+    rows = _squeue(site, "--states=PENDING", "%A|%D|%r")
+    return {number: int(nodes) for number, nodes, reason in rows if reason in _HELD}
 
 
 def _states(site: SlurmSite) -> dict[str, str]:
-    lines = site.cluster.command(
-        "squeue", "--noheader", "--all", "--states=all", "--format=%A|%T"
-    ).splitlines()
-    return dict(line.split("|") for line in lines)
+    return {number: state for number, state, _ in _squeue(site, "--states=all", "%A|%T|%r")}
 
 
 def _unended(site: SlurmSite) -> dict[str, str]:
-    return {number: state for number, state in _states(site).items() if state not in _OVER}
+    rows = _squeue(site, "--states=all", "%A|%T|%r")
+    return {number: f"{state} ({reason})" for number, state, reason in rows if state not in _OVER}
+
+
+def _squeue(site: SlurmSite, states: str, columns: str) -> list[list[str]]:
+    lines = site.cluster.command("squeue", "--noheader", "--all", states, f"--format={columns}").splitlines()
+    return [line.split("|", 2) for line in lines]
 
 
 def _resume_nodes(site: SlurmSite) -> None:
