@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -106,11 +106,29 @@ def watch_service(world: World) -> Watch:
 
     def ask() -> list[str]:
         with ServiceClient(world.service.address, timeout_s=_TIMEOUT_S) as client:
-            jobs = client.status(unended=True, cluster=False).jobs
-        held = Counter((place.server, slot) for job in jobs for place in job.places for slot in place.slots)
-        return [f"{server}: slot {slot} has {n} jobs" for (server, slot), n in held.items() if n > 1]
+            return slots_given_twice(client)
 
     return Watch("service", world.service.availability, ask)
+
+
+def slots_given_twice(client: ServiceClient) -> list[str]:
+    """The slots that have several jobs, a line each; asks the service.
+
+    Twice, if there are any: a job may end, and another take its slot, between two pages of an answer.
+    """
+    shared = _shared_slots(client)
+    if shared:
+        shared &= _shared_slots(client)
+    return [f"{server}: slot {slot} has jobs {', '.join(jobs)}" for server, slot, jobs in sorted(shared)]
+
+
+def _shared_slots(client: ServiceClient) -> set[tuple[str, int, tuple[str, ...]]]:
+    jobs_on: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for job in client.status(unended=True, cluster=False).jobs:
+        for place in job.places:
+            for slot in place.slots:
+                jobs_on[place.server, slot].append(job.id)
+    return {(*slot, tuple(sorted(jobs))) for slot, jobs in jobs_on.items() if len(jobs) > 1}
 
 
 def until(condition: Callable[[], bool], seconds: float) -> bool:

@@ -13,11 +13,12 @@ from bench.soak.rank import ended_ranks
 from bench.soak.records import CANCELLED, HELD, RELEASED, SLURM_JOBS, TOKEN_JOBS, TWICE, read_records
 from bench.soak.slurm.site import GPUS, SlurmSite
 from bench.soak.slurm.token_users import FAILS
-from bench.soak.watch import Watch, until
+from bench.soak.watch import Watch, slots_given_twice, until
 from mltcp.core.errors import MltcpError
 from placement.service.protocol import placement_pb2 as pb
 
 _HELD = ("JobHeldAdmin", "JobHeldUser")
+_LAUNCH_FAILED = "launch failed requeued held"
 _LONGEST_HELD_S = 60.0
 _HELD_EVERY_S = 3.0
 _CALM_S = 150.0
@@ -34,9 +35,7 @@ def watch_slurm_service(site: SlurmSite) -> Watch:
 
     def ask() -> list[str]:
         with site.client() as client:
-            jobs = client.status(unended=True, cluster=False).jobs
-        held = Counter((place.server, slot) for job in jobs for place in job.places for slot in place.slots)
-        return [f"{server}: slot {slot} has {n} jobs" for (server, slot), n in held.items() if n > 1]
+            return slots_given_twice(client)
 
     return Watch("slurm service", site.service.availability, ask)
 
@@ -91,7 +90,7 @@ def finish(site: SlurmSite, records: Path) -> Iterator[str]:
     """Let all jobs end; yields those that do not."""
     with site.client() as client:
         client.change_servers([each.server.name for each in client.status().servers], pb.IN_USE)
-        _resume_nodes(site)
+        _put_right(site)
         for job in client.status(unended=True, cluster=False).jobs:
             if job.state in (pb.QUEUED, pb.REGISTERED) and not job.job.held:
                 with suppress(MltcpError):  # it has been placed meanwhile
@@ -101,7 +100,7 @@ def finish(site: SlurmSite, records: Path) -> Iterator[str]:
                 site.cluster.command("scontrol", "release", number)
 
         def all_ended() -> bool:
-            _resume_nodes(site)
+            _put_right(site)
             return not _unended(site) and not client.status(unended=True, cluster=False).jobs
 
         if until(all_ended, _CALM_S):
@@ -220,10 +219,13 @@ def _squeue(site: SlurmSite, states: str, columns: str) -> list[list[str]]:
     return [line.split("|", 2) for line in lines]
 
 
-def _resume_nodes(site: SlurmSite) -> None:
-    """Resume nodes that Slurm itself has drained or lost when its daemons were killed, as an administrator would."""
+def _put_right(site: SlurmSite) -> None:
+    """Resume nodes and release jobs that Slurm itself has put aside when its daemons were killed, as its admin would."""
     with suppress(MltcpError):  # slurmctld may be away
         for line in site.cluster.command("sinfo", "--noheader", "--Node", "--format=%N|%T").splitlines():
             node, _, state = line.partition("|")
             if state.startswith(("drain", "down")):
                 site.cluster.command("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        for number, _, reason in _squeue(site, "--states=PENDING", "%A|%T|%r"):
+            if reason == _LAUNCH_FAILED:
+                site.cluster.command("scontrol", "release", number)
