@@ -44,6 +44,9 @@ SLURM_GUESTS: dict[str, Guest] = {
 }
 """Guests of Slurm, and of the service whose engine it is."""
 
+_NICE = 5
+"""Guests are many: what is measured is how programs serve them, and not how many processes want to run."""
+
 _USERS = (64_001, 64_002)
 _OF_ROOT = frozenset({"submitter", "fickle", "malformed-call", "calls", "operator"})
 """Guests of the service, whose socket has mode 600."""
@@ -77,6 +80,7 @@ def _group_of(uid: int) -> int:
 
 def run_guest(task: GuestTask) -> None:
     """Run a guest in this process to its end. Errors that a client expects are no breach; any other exception is."""
+    os.nice(_NICE)
     with Records(task.directory) as records:
         if task.kind in GUESTS:
             namespaces.enter(task.namespace)

@@ -220,7 +220,7 @@ def _squeue(site: SlurmSite, states: str, columns: str) -> list[list[str]]:
 
 
 def _put_right(site: SlurmSite) -> None:
-    """Resume nodes and release jobs that Slurm itself has put aside when its daemons were killed, as its admin would."""
+    """Resume nodes and release jobs that Slurm itself has put aside when daemons were killed, as its admin does."""
     with suppress(MltcpError):  # slurmctld may be away
         for line in site.cluster.command("sinfo", "--noheader", "--Node", "--format=%N|%T").splitlines():
             node, _, state = line.partition("|")
