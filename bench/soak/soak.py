@@ -291,7 +291,7 @@ def _check_resources(world: World, result: SoakResult) -> None:
         held = result.held[name]
         if held.descriptors > fresh.descriptors:
             result.breaches.append(
-                f"{name}: {held.descriptors} descriptors are left ({held.kinds}); {fresh.descriptors} when it is started"
+                f"{name}: {held.descriptors} descriptors are left ({held.kinds}); {fresh.descriptors} at a start"
             )
         if held.resident_mib > fresh.resident_mib + _MORE_MEMORY_MIB[name]:
             result.breaches.append(

@@ -22,6 +22,9 @@ _LAUNCH_FAILED = "launch failed requeued held"
 _LONGEST_HELD_S = 60.0
 _HELD_EVERY_S = 3.0
 _CALM_S = 150.0
+_NOTICED_S = 30.0
+"""The service looks at the nodes every few seconds."""
+
 _FORGETS_S = 8.0
 """slurmctld writes its state down every five seconds; one that is killed forgets what has happened since."""
 
@@ -116,10 +119,18 @@ def breaches(site: SlurmSite, records: Path) -> Iterator[str]:
     yield from _of_token_jobs(site, records)
     yield from _of_users_jobs(site, records)
     yield from (f"agent: {line}" for line in _lines(records / "refused"))
+    until(lambda: not _taken(site), _NOTICED_S)
+    yield from _taken(site)
+
+
+def _taken(site: SlurmSite) -> list[str]:
+    """The nodes of which the service takes GPUs for used."""
     with site.client() as client:
-        for server in client.status().servers:
-            if server.gpus_free != server.server.gpus:
-                yield f"{server.server.name}: {server.gpus_free} of {server.server.gpus} GPUs are free at the end"
+        return [
+            f"{each.server.name}: {each.gpus_free} of {each.server.gpus} GPUs are free at the end"
+            for each in client.status().servers
+            if each.gpus_free != each.server.gpus
+        ]
 
 
 def counts(site: SlurmSite, records: Path) -> dict[str, int]:
