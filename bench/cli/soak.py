@@ -17,11 +17,13 @@ examples:
   mltcp-bench soak --minutes 30 --seed 7      half an hour, with other choices
   mltcp-bench soak --minutes 1 --fault-every 2 --json
 
-In a network namespace of its own: mltcpd, and a placement service with an engine. Processes of three users use them
-well and badly, and a third of them is killed; both programs are killed, ended and frozen, an interface goes and comes
-back, ranks die. The exit status is 1 if an invariant did not hold: a status within a second at every moment, no
-acknowledged submission lost, no GPU given twice, no right of a user overstepped; at the end no job left, no more
-descriptors and memory than at a start, and the host as before.
+In a network namespace of its own: mltcpd, and a placement service with an engine; where Slurm is installed, a private
+cluster beside them, and a service that places its jobs. Processes of several users use all of them well and badly, and
+a third of them is killed; each program is killed, ended and frozen, a disk is full, an interface goes and comes back,
+ranks and launchers die. The exit status is 1 if an invariant did not hold: a status within a second at every moment, no
+acknowledged submission lost or run twice, no job ended or changed by another's doing, no GPU given twice, no right of a
+user overstepped; at the end no job and no process left, no more descriptors and memory than at a start, and the host as
+before.
 """
 
 
@@ -45,7 +47,8 @@ def execute(options: argparse.Namespace) -> int:
     with progress_bar(round(plan.seconds)) as bar:
         result = soak(plan, lambda done_s, text: bar.remaining(text, round(plan.seconds - done_s)))
     if options.json:
-        print(json.dumps({"schema": 1, **dataclasses.asdict(plan), **dataclasses.asdict(result)}))
+        document = {**dataclasses.asdict(plan), **dataclasses.asdict(result)}
+        print(json.dumps({"schema": 1, **document, "slurm": not result.slurm_missing}))
     else:
         print("\n".join(_lines(result)))
     return 1 if result.breaches else 0
@@ -64,6 +67,9 @@ def _lines(result: SoakResult) -> list[str]:
         f"clients: {_counted(result.guests)}; {result.killed} were killed",
         f"faults: {_counted(result.faults)}",
         f"submissions: {result.acknowledged} acknowledged, {result.ended} ended, {result.failed} failed",
+        f"Slurm: {_counted(result.slurm_jobs)}"
+        if not result.slurm_missing
+        else f"Slurm: left out, as {', '.join(result.slurm_missing)} are not installed",
         *(
             f"{name}: {result.statuses[name]} statuses, the slowest {1000 * result.slowest_s[name]:.0f} ms; "
             f"{_held(result.held[name])} at the end, {_held(result.fresh[name])} when started afresh"

@@ -6,8 +6,8 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -43,12 +43,22 @@ class ServiceProcess:
         directory: an existing one.
         policy: the service's default policy.
         arguments: further ones of the command.
+        environment: of the process; None: as here.
+        log: a file to which its standard error is appended; None: that of this process.
 
     Raises:
         MltcpError: it does not start.
     """
 
-    def __init__(self, directory: Path | str, policy: str = "lwf-1", *arguments: str) -> None:
+    def __init__(
+        self,
+        directory: Path | str,
+        policy: str = "lwf-1",
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        log: Path | None = None,
+    ) -> None:
+        self._environment, self._log = environment, log
         self.address = f"unix:{directory}/s"
         self.command = [
             *(*_PLACEMENT, "serve", "--json", "--policy", policy),
@@ -58,7 +68,11 @@ class ServiceProcess:
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start it; returns when it listens."""
-        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE)
+        with ExitStack() as stack:
+            log = None if self._log is None else stack.enter_context(open(self._log, "ab"))
+            self.process = subprocess.Popen(
+                self.command, stdout=subprocess.PIPE, stderr=log, env=self._environment
+            )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:

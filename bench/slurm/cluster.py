@@ -99,6 +99,7 @@ class SlurmCluster:
         topology: the topology.conf; None: none.
         settings: further lines of slurm.conf, which are the last ones to count.
         files: further files beside slurm.conf, by name.
+        nice: of all daemons and jobs.
 
     Raises:
         NotAvailableError: a program is not installed.
@@ -117,6 +118,7 @@ class SlurmCluster:
         topology: str | None = None,
         settings: str = "",
         files: Mapping[str, str] | None = None,
+        nice: int = 0,
     ) -> None:
         lacking = missing(ACCOUNTING if accounting else NODES if running else CONTROLLER)
         if lacking:
@@ -128,7 +130,7 @@ class SlurmCluster:
             "PATH": f"{_PATH}:{os.environ.get('PATH', '')}",
         }
         self._nodes, self._cpus, self._running, self._accounting = dict(nodes), cpus, running, accounting
-        self._memory_mb, self._gpu_types = memory_mb, dict(gpu_types or {})
+        self._memory_mb, self._nice, self._gpu_types = memory_mb, nice, dict(gpu_types or {})
         self._ports = {name: free_port() for name in ("slurmctld", "slurmdbd", "database", *nodes)}
         self._commands: dict[str, Sequence[str]] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -156,10 +158,14 @@ class SlurmCluster:
             raise MltcpError(f"{' '.join(command)}: {done.stderr.strip()}")
         return done.stdout
 
-    def kill(self, daemon: str) -> None:
-        """End a daemon by SIGKILL: ``munged``, ``slurmctld``, ``slurmdbd``, ``slurmd.NODE``."""
+    def pid(self, daemon: str) -> int:
+        """The process number of a daemon: ``munged``, ``slurmctld``, ``slurmdbd``, ``slurmd.NODE``."""
+        return self._processes[daemon].pid
+
+    def kill(self, daemon: str, number: int = signal.SIGKILL) -> None:
+        """End a daemon by a signal."""
         process = self._processes.pop(daemon)
-        process.kill()
+        process.send_signal(number)
         process.wait()
 
     def start(self, daemon: str) -> None:
@@ -295,7 +301,7 @@ class SlurmCluster:
     def _launch(self, daemon: str) -> None:
         with open(self.directory / f"{daemon}.log", "ab") as log:
             self._processes[daemon] = subprocess.Popen(
-                self._commands[daemon],
+                [*(("nice", "-n", str(self._nice)) if self._nice else ()), *self._commands[daemon]],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import secrets
 import signal
 import statistics
 import subprocess
@@ -27,8 +28,14 @@ from placement.service.protocol import placement_pb2 as pb
 T = TypeVar("T")
 
 DAEMONS = ("service", "slurmctld", "slurmd", "munged")
+_LEASE_S = 3.0
+_AGENTS = 0.1
+"""The share of jobs with an agent, in a trial with restarts."""
+
 _START_S = 60.0
 _POLL_S = 0.25
+_RESTART = "restart"
+_LONGEST_ABSENCE_S = 2.0
 _DUPLICATE = "Duplicate jobid"
 
 # Locks that are taken say what runs at the same time, also where a run is killed; files, what ran to its end.
@@ -43,6 +50,14 @@ flock -n 8 || echo "$id: GPU $gpu, which another rank has" >> "$1/twice"
 sleep "$2"
 touch "$1/$id/ended"
 """
+
+# The same with an agent beside the first rank, which ends with it.
+_RANK_WITH_AGENT = f"""\
+if [ "$RANK" = 0 ]; then
+    "$3" -P -m bench.slurm.agent "$1/refused" &
+    trap 'kill $!' EXIT
+fi
+{_RANK}"""
 
 # Notes when sbatch was through with a job, by its name.
 _SBATCH = """\
@@ -64,6 +79,8 @@ class TrialPlan:
         jobs: how many, each with 1 to 8 GPUs for `longest_s` at most.
         nodes, gpus: of the cluster.
         kills: how often each of `DAEMONS` is killed.
+        restarts: how often the service is ended or killed, by turns, and started again. If above 0, it has tokens and
+            short leases, and a tenth of the jobs have an agent and last longer than a lease.
         seed: of all choices.
         accounting: whether Slurm has a database, and sacct is asked; otherwise squeue is.
         limit_s: when the trial is given up.
@@ -73,6 +90,7 @@ class TrialPlan:
     nodes: int = 8
     gpus: int = 4
     kills: int = 0
+    restarts: int = 0
     seed: int = 0
     accounting: bool = True
     longest_s: float = 2.0
@@ -86,6 +104,8 @@ class TrialResult:
     Attributes:
         finished: jobs that have finished, as the service has it.
         kills: how often each daemon was killed.
+        restarts: how often the service was started again, besides.
+        agents: jobs with an agent.
         resumed: how often a node was put back that Slurm had drained because slurmctld had given a number out twice.
         handover_ms: median and largest time from a job's placement until sbatch was through with it.
         seconds: how long it took.
@@ -94,6 +114,8 @@ class TrialResult:
 
     finished: int
     kills: Mapping[str, int]
+    restarts: int
+    agents: int
     resumed: int
     handover_ms: tuple[float, float]
     seconds: float
@@ -107,8 +129,11 @@ class _Trial:
     draw: random.Random
     service: subprocess.Popen[bytes] | None = None
     kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DAEMONS, 0))
+    restarts: int = 0
+    agents: int = 0
     over: threading.Event = field(default_factory=threading.Event)
     resumed: int = 0
+    token: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @property
     def place(self) -> Path:
@@ -122,6 +147,10 @@ class _Trial:
     def mark(self) -> str:
         """What the service's names in Slurm have in common."""
         return mark_of(self.place / "jobs")
+
+    def client(self) -> Client:
+        """A client of the service, as its operator."""
+        return Client(self.address, token=self.token if self.plan.restarts else "")
 
 
 def run_trial(plan: TrialPlan, remaining: Callable[[int], None]) -> TrialResult:
@@ -153,7 +182,14 @@ def run_trial(plan: TrialPlan, remaining: Callable[[int], None]) -> TrialResult:
                 trial.service.wait()
     finished = sum(status.reason == "finished" for status in statuses.values())
     return TrialResult(
-        finished, trial.kills, trial.resumed, handover, time.monotonic() - began_s, tuple(breaches)
+        finished,
+        trial.kills,
+        trial.restarts,
+        trial.agents,
+        trial.resumed,
+        handover,
+        time.monotonic() - began_s,
+        tuple(breaches),
     )
 
 
@@ -171,8 +207,17 @@ def _start_service(trial: _Trial) -> None:
         *(sys.executable, "-m", "placement.cli", "serve", "--engine", "slurm", "--nic", "25gbit"),
         *("--state", f"{trial.place}/placement.db", "--address", trial.address),
     ]
+    if trial.plan.restarts:
+        command += [*("--tokens", _tokens(trial)), *("--lease", f"{_LEASE_S:g}", "--grace", "1")]
     with open(trial.place / "service.log", "ab") as log:
         trial.service = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+
+def _tokens(trial: _Trial) -> str:
+    path = trial.place / "tokens"
+    path.write_text(f"operator trial {trial.token}\n")
+    path.chmod(0o600)
+    return str(path)
 
 
 def _submit(trial: _Trial) -> dict[str, int]:
@@ -181,7 +226,12 @@ def _submit(trial: _Trial) -> dict[str, int]:
     for number in range(trial.plan.jobs):
         gpus = min(trial.draw.choice((1, 1, 2, 3, 4, 5, 8)), trial.plan.nodes * trial.plan.gpus)
         seconds = trial.draw.uniform(0.1, trial.plan.longest_s)
-        command = ["sh", "-c", _RANK, "sh", str(trial.place / "records"), f"{seconds:.2f}"]
+        work = _RANK
+        if trial.plan.restarts and number % round(1 / _AGENTS) == 0:
+            trial.agents += 1
+            seconds += 3 * _LEASE_S
+            work = _RANK_WITH_AGENT
+        command = ["sh", "-c", work, "sh", str(trial.place / "records"), f"{seconds:.2f}", sys.executable]
         spec = pb.Job(id=f"job-{number}", gpus=gpus, iterations=1, command=command)
         _answered(trial, functools.partial(Client.submit, job=spec))
         jobs[spec.id] = gpus
@@ -193,7 +243,7 @@ def _answered(trial: _Trial, call: Callable[[Client], T]) -> T:
     end_s = time.monotonic() + _START_S
     while True:
         try:
-            with Client(trial.address) as client:
+            with trial.client() as client:
                 return call(client)
         except ServiceError as error:
             if time.monotonic() > end_s:
@@ -222,13 +272,18 @@ def _await_all(
 
 def _kill_daemons(trial: _Trial) -> None:
     kinds = [kind for kind in DAEMONS for _ in range(trial.plan.kills)]
+    kinds += [_RESTART] * trial.plan.restarts
     trial.draw.shuffle(kinds)
     for kind in kinds:
         if trial.over.wait(trial.draw.uniform(1.0, 6.0)):
             return
         _resume_nodes(trial)
-        _kill(trial, kind)
-        trial.kills[kind] += 1
+        if kind == _RESTART:
+            _restart_service(trial, signal.SIGKILL if trial.restarts % 2 else signal.SIGTERM)
+            trial.restarts += 1
+        else:
+            _kill(trial, kind)
+            trial.kills[kind] += 1
 
 
 def _resume_nodes(trial: _Trial) -> None:
@@ -242,19 +297,23 @@ def _resume_nodes(trial: _Trial) -> None:
 
 
 def _kill(trial: _Trial, kind: str) -> None:
-    absent_s = trial.draw.uniform(0.0, 3.0)
     if kind == "service":
-        assert trial.service is not None
-        trial.service.send_signal(signal.SIGKILL)
-        trial.service.wait()
-        (trial.place / "service").unlink(missing_ok=True)
-        time.sleep(absent_s)
-        _start_service(trial)
+        _restart_service(trial, signal.SIGKILL)
         return
+    absent_s = trial.draw.uniform(0.0, _LONGEST_ABSENCE_S)
     daemon = f"slurmd.n{trial.draw.randint(1, trial.plan.nodes)}" if kind == "slurmd" else kind
     trial.cluster.kill(daemon)
     time.sleep(absent_s)
     trial.cluster.start(daemon)
+
+
+def _restart_service(trial: _Trial, number: int) -> None:
+    assert trial.service is not None
+    trial.service.send_signal(number)
+    trial.service.wait()
+    (trial.place / "service").unlink(missing_ok=True)
+    time.sleep(trial.draw.uniform(0.0, _LONGEST_ABSENCE_S))
+    _start_service(trial)
 
 
 def _breaches(trial: _Trial, jobs: Mapping[str, int], statuses: Mapping[str, pb.JobStatus]) -> Iterator[str]:
@@ -262,10 +321,12 @@ def _breaches(trial: _Trial, jobs: Mapping[str, int], statuses: Mapping[str, pb.
     for job_id in jobs.keys() - statuses.keys():
         yield f"{job_id}: submitted, and lost"
     for status in statuses.values():
-        if status.reason != "finished":
+        if status.reason != "finished" or (status.restarts and not any(trial.kills.values())):
             yield f"{status.id}: {pb.JobState.Name(status.state)}: {status.reason}"
     with suppress(FileNotFoundError):
         yield from (f"run twice: {line}" for line in (records / "twice").read_text().splitlines())
+    with suppress(FileNotFoundError):
+        yield from (records / "refused").read_text().splitlines()
     for job_id, gpus in jobs.items():
         for rank in range(gpus):
             if not (records / f"{job_id}.{rank}" / "ended").exists():

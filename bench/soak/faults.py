@@ -8,11 +8,11 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from bench.lab.network import namespaces
-from bench.soak.world import MECHANISMS, World
+from bench.soak.left_processes import command_of, processes_with
+from bench.soak.world import MARK, MECHANISMS, World
 
 _LONGEST_PAUSE_S = 2.0
 _LONGEST_FREEZE_S = 6.0
@@ -38,18 +38,30 @@ def freeze_daemon(world: World, draw: random.Random) -> None:
 
 def kill_service(world: World, draw: random.Random) -> None:
     """SIGKILL to the service; it comes back on the same store."""
-    world.restart_service(signal.SIGKILL, draw.uniform(0, _LONGEST_PAUSE_S))
+    world.service.restart(signal.SIGKILL, draw.uniform(0, _LONGEST_PAUSE_S))
 
 
 def end_service(world: World, draw: random.Random) -> None:
     """SIGTERM to the service; it comes back."""
-    world.restart_service(signal.SIGTERM, draw.uniform(0, _LONGEST_PAUSE_S))
+    world.service.restart(signal.SIGTERM, draw.uniform(0, _LONGEST_PAUSE_S))
 
 
 def freeze_service(world: World, draw: random.Random) -> None:
     """SIGSTOP to the service, and SIGCONT."""
-    with world.service_availability.away():
-        _freeze(world.service.process.pid, draw)
+    with world.service.availability.away():
+        _freeze(world.service.pid, draw)
+
+
+def full_disk(world: World, draw: random.Random) -> None:
+    """The file system of the service's store and of its jobs' logs is full for a while."""
+    filler = world.disk / "filler"
+    try:
+        with open(filler, "wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(1 << 20))
+        time.sleep(draw.uniform(0, _LONGEST_FREEZE_S))
+    finally:
+        filler.unlink()
 
 
 def interface_down(world: World, draw: random.Random) -> None:
@@ -79,6 +91,15 @@ def kill_rank(world: World, draw: random.Random) -> None:
             return
 
 
+def kill_launcher(world: World, draw: random.Random) -> None:
+    """SIGKILL to a launcher of the local engine, whose ranks must not outlive it."""
+    mark = f"{MARK}={world.directory}".encode()
+    launchers = [pid for pid in processes_with(mark) if b"placement.engines.node" in command_of(pid)]
+    if launchers:
+        with suppress(ProcessLookupError):
+            os.kill(draw.choice(launchers), signal.SIGKILL)
+
+
 FAULTS: dict[str, tuple[Fault, int]] = {
     "kill daemon": (kill_daemon, 4),
     "end daemon": (end_daemon, 1),
@@ -89,13 +110,10 @@ FAULTS: dict[str, tuple[Fault, int]] = {
     "interface down": (interface_down, 2),
     "interface gone": (interface_gone, 2),
     "kill rank": (kill_rank, 3),
+    "kill launcher": (kill_launcher, 3),
+    "full disk": (full_disk, 2),
 }
 """Each fault with its weight."""
-
-
-def drawn_fault(draw: random.Random) -> str:
-    """The name of a fault, drawn by weight."""
-    return draw.choices(list(FAULTS), [weight for _, weight in FAULTS.values()])[0]
 
 
 def _freeze(pid: int, draw: random.Random) -> None:
@@ -117,6 +135,4 @@ def _link(world: World, command: str, **arguments: Any) -> None:
 
 def _is_rank(pid: str) -> bool:
     """Whether the process, whose number may have been used again, is a rank of a soak's job."""
-    with suppress(OSError):
-        return b"bench.soak.rank" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    return False
+    return b"bench.soak.rank" in command_of(int(pid))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.soak.slurm.place import SlurmPlace
+
 
 @dataclass(frozen=True)
 class GuestTask:
@@ -18,6 +20,7 @@ class GuestTask:
         daemon: path of the daemon's socket.
         service: address of the placement service.
         directory: of the records, and of the locks of GPUs (`locks`).
+        slurm: the part with Slurm; None: there is none.
     """
 
     kind: str
@@ -27,3 +30,4 @@ class GuestTask:
     daemon: Path
     service: str
     directory: Path
+    slurm: SlurmPlace | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import random
 from collections.abc import Callable
 
@@ -10,10 +11,11 @@ from bench.lab.network import namespaces
 from bench.soak import daemon_guests, service_guests
 from bench.soak.guest_task import GuestTask
 from bench.soak.records import Records
+from bench.soak.slurm import token_users, users
+from bench.soak.slurm.place import ACCOUNTS, BYSTANDER
 from mltcp.core.errors import MltcpError
 
 Guest = Callable[[GuestTask, random.Random, Records], None]
-
 
 GUESTS: dict[str, Guest] = {
     "trainer": daemon_guests.trainer,
@@ -30,6 +32,20 @@ GUESTS: dict[str, Guest] = {
     "calls": service_guests.flood,
     "operator": service_guests.operator,
 }
+"""Guests of the daemon, and of the service with the local engine."""
+
+SLURM_GUESTS: dict[str, Guest] = {
+    "Slurm user": users.slurm_user,
+    "bystander": users.bystander,
+    "token user": token_users.token_user,
+    "hostile token user": token_users.hostile_token_user,
+    "crowd": token_users.crowd,
+    "Slurm operator": token_users.slurm_operator,
+}
+"""Guests of Slurm, and of the service whose engine it is."""
+
+_NICE = 5
+"""Guests are many: what is measured is how programs serve them, and not how many processes want to run."""
 
 _USERS = (64_001, 64_002)
 _OF_ROOT = frozenset({"submitter", "fickle", "malformed-call", "calls", "operator"})
@@ -41,21 +57,39 @@ _OF_ANYBODY = frozenset({"trainer", "attached", "silent"})
 
 def users_of(kind: str) -> tuple[int, ...]:
     """The users as which guests of this kind run."""
+    if kind in SLURM_GUESTS:
+        return _accounts_of(kind)
     if kind in _OF_ROOT:
         return (0,)
     return (0, *_USERS) if kind in _OF_ANYBODY else _USERS
 
 
+def _accounts_of(kind: str) -> tuple[int, ...]:
+    if kind == "Slurm user":
+        return tuple(pwd.getpwnam(name).pw_uid for name in ACCOUNTS)
+    return (0, pwd.getpwnam(BYSTANDER).pw_uid) if kind == "bystander" else _USERS
+
+
+def _group_of(uid: int) -> int:
+    """The group of an account; that of a user without an account has the same number."""
+    try:
+        return pwd.getpwuid(uid).pw_gid
+    except KeyError:
+        return uid
+
+
 def run_guest(task: GuestTask) -> None:
     """Run a guest in this process to its end. Errors that a client expects are no breach; any other exception is."""
+    os.nice(_NICE)
     with Records(task.directory) as records:
-        namespaces.enter(task.namespace)
+        if task.kind in GUESTS:
+            namespaces.enter(task.namespace)
         if task.uid:
             os.setgroups([])
-            os.setgid(task.uid)
+            os.setgid(_group_of(task.uid))
             os.setuid(task.uid)
         try:
-            GUESTS[task.kind](task, random.Random(task.seed), records)
+            (GUESTS | SLURM_GUESTS)[task.kind](task, random.Random(task.seed), records)
         except (MltcpError, OSError):
             pass  # the daemon or the service was killed, or has refused
         except Exception as error:

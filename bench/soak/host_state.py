@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from bench.lab.network import namespaces
 from mltcp.core.owner import Owner
 from mltcp.ebpf.cgroups import job_cgroups, owner_of
 from mltcp.ebpf.congestion_controls import CONTROLS, Controls
+from mltcp.ebpf.mounts import cgroup_root
 
+_ENGINES_JOBS = "mltcp-job:*"
 _TC = (("qdisc", "show"), ("class", "show", "dev", "eth1"), ("filter", "show", "dev", "eth1"))
 _CONTROLS = [Path(f"/proc/sys/net/ipv4/tcp_{name}_congestion_control") for name in ("allowed", "available")]
 
@@ -40,7 +43,11 @@ def _controls(names: str) -> str:
 
 
 def _cgroups() -> Iterator[Path]:
-    """The cgroups of jobs, without those of other programs that run."""
+    """The cgroups of jobs of daemons and engines, without those of other programs that run."""
+    for path in cgroup_root().rglob(_ENGINES_JOBS):
+        with suppress(OSError):  # removed meanwhile
+            if not (path / "cgroup.procs").read_text():
+                yield path
     for path in job_cgroups():
         owner = owner_of(path)
         if owner is None or owner == Owner.current() or not owner.is_alive():

@@ -6,14 +6,12 @@ import multiprocessing
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 
-from bench.soak.guests import GUESTS, run_guest, users_of
+from bench.soak.guests import run_guest, users_of
 from bench.soak.world import World
-
-MOST = 8
-"""Guests at a time."""
 
 _LONGEST_S = 20.0
 _KILLED = 0.3
@@ -33,13 +31,16 @@ class Population:
     Args:
         world: where they live.
         draw: by which they are chosen.
+        kinds: of guests.
+        most: guests at a time.
     """
 
-    def __init__(self, world: World, draw: random.Random) -> None:
+    def __init__(self, world: World, draw: random.Random, kinds: Sequence[str], most: int) -> None:
         self.started: Counter[str] = Counter()
         self.killed = 0
         self._world = world
         self._draw = draw
+        self._kinds, self._most = list(kinds), most
         self._present: list[_Present] = []
         # Forked by a process without threads; gRPC and the watches have some here.
         self._context = multiprocessing.get_context("forkserver")
@@ -54,7 +55,7 @@ class Population:
                 self.killed += 1
         for each in [each for each in self._present if not each.process.is_alive()]:
             self._forget(each)
-        if len(self._present) < MOST:
+        if len(self._present) < self._most:
             self._start()
 
     def end(self) -> None:
@@ -65,7 +66,7 @@ class Population:
 
     def _start(self) -> None:
         draw = self._draw
-        kind = draw.choice(list(GUESTS))
+        kind = draw.choice(self._kinds)
         task = self._world.guest(kind, draw.randrange(1 << 48), draw.choice(users_of(kind)))
         process = self._context.Process(target=run_guest, args=(task,), daemon=True)
         process.start()

@@ -1,4 +1,4 @@
-"""Records of a soak's guests: acknowledged submissions, and events that must not happen."""
+"""Records of a soak's guests: acknowledged submissions, what users did to jobs, and events that must not happen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-_NAMES = ("acknowledged", "breaches")
+ACKNOWLEDGED, BREACHES = "acknowledged", "breaches"
+
+TWICE = "twice"
+"""[GPU, job, what its lock says, time] of each GPU that was given twice."""
+
+TOKEN_JOBS, RELEASED = "token-jobs", "released"
+"""Jobs that the service with Slurm's engine has acknowledged to users with tokens, and those that they released."""
+
+SLURM_JOBS, HELD, CANCELLED = "slurm-jobs", "held", "cancelled"
+"""[key, uid, number, time] of jobs that users submitted to Slurm; numbers that they held; keys that they cancelled."""
+
+_NAMES = (ACKNOWLEDGED, BREACHES, TWICE, TOKEN_JOBS, RELEASED, SLURM_JOBS, HELD, CANCELLED)
 
 
 class Records:
@@ -34,17 +45,18 @@ class Records:
 
     def acknowledged(self, job_id: str) -> None:
         """Record that the service has acknowledged a submission."""
-        self._append("acknowledged", job_id)
+        self.note(ACKNOWLEDGED, job_id)
 
     def breach(self, text: str) -> None:
         """Record an event that an invariant rules out."""
-        self._append("breaches", text)
+        self.note(BREACHES, text)
 
-    def _append(self, name: str, entry: Any) -> None:
+    def note(self, name: str, entry: Any) -> None:
+        """Append an entry to one of the files."""
         os.write(self._files[name], json.dumps(entry).encode() + b"\n")
 
 
-def read_records(directory: Path, name: str) -> Iterator[str]:
+def read_records(directory: Path, name: str) -> Iterator[Any]:
     """The entries of one file; none if there is no such file."""
     path = directory / name
     if path.exists():

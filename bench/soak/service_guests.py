@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 
 from bench.soak.guest_task import GuestTask
-from bench.soak.records import Records, read_records
+from bench.soak.records import ACKNOWLEDGED, Records, read_records
 from mltcp.core.errors import MltcpError
 from placement.client.client import Client, RefusedError
 from placement.service.protocol import placement_pb2 as pb
@@ -34,7 +34,7 @@ def submitter(task: GuestTask, draw: random.Random, records: Records) -> None:
 
 def fickle(task: GuestTask, draw: random.Random, records: Records) -> None:
     """Releases, requeues and asks about jobs of others, whatever their state."""
-    known = list(read_records(task.directory, "acknowledged"))[-20:]
+    known = list(read_records(task.directory, ACKNOWLEDGED))[-20:]
     with Client(task.service, timeout_s=_TIMEOUT_S) as client:
         for job_id in draw.sample(known, min(3, len(known))):
             with suppress(MltcpError):
@@ -105,11 +105,15 @@ def _impossible_jobs(task: GuestTask, draw: random.Random, records: Records) -> 
 
 
 def _job(job_id: str, task: GuestTask, draw: random.Random) -> pb.Job:
+    text = draw.choice(("", "pa$$word", "${local_rank}", "a\nb", "\x1b[31m"))
     seconds, fails = draw.uniform(0, _LONGEST_JOB_S), draw.random() < 0.1
     command = [sys.executable, "-m", "bench.soak.rank", str(task.directory / "locks"), str(task.directory)]
     return pb.Job(
         id=job_id,
         gpus=draw.choice((1, 1, 2, 2, 4)),
         iterations=1,
-        command=[*command, f"{seconds:.2f}", str(int(fails))],
+        command=[
+            *(*command, f"{seconds:.2f}", str(int(fails)), f"--text={text}", f"--hex={text.encode().hex()}"),
+            *draw.choice(((), (), ("--prints",), ("--leaves-child",))),
+        ],
     )

@@ -3,30 +3,44 @@
 from __future__ import annotations
 
 import random
+import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
-from bench.soak.faults import FAULTS, drawn_fault
+from bench.slurm.cluster import missing
+from bench.soak.faults import FAULTS
+from bench.soak.guests import GUESTS, SLURM_GUESTS
 from bench.soak.host_state import differences, host_state
+from bench.soak.left_processes import left_of_jobs
 from bench.soak.population import Population
-from bench.soak.records import read_records
+from bench.soak.records import ACKNOWLEDGED, BREACHES, TWICE, read_records
 from bench.soak.resources import Held, held_by
+from bench.soak.slurm import checks
+from bench.soak.slurm.faults import SLURM_FAULTS
+from bench.soak.slurm.site import SlurmSite
 from bench.soak.watch import Watch, until, watch_daemon, watch_service
-from bench.soak.world import World, soak_world
+from bench.soak.world import MARK, World, soak_world
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.client.client import Client as DaemonClient
 from placement.client.client import Client as ServiceClient
 from placement.service.protocol import placement_pb2 as pb
+
+T = TypeVar("T")
 
 Step = Callable[[float, str], None]
 """Called every now and then with the seconds that are done, and what is going on."""
 
 _GUEST_EVERY_S = 0.3
 _CALM_S = 120.0
-_MORE_MEMORY_MIB = {"mltcpd": 32.0, "service": 64.0}
+_MORE_MEMORY_MIB = {"mltcpd": 32.0, "service": 64.0, "slurm service": 64.0}
+_GUESTS, _SLURM_GUESTS = 8, 4
+"""At a time."""
+
+_LEFT_S = 20.0
 _ENDED = (pb.ENDED, pb.FAILED)
 
 
@@ -50,6 +64,8 @@ class SoakResult:
         acknowledged: submissions that the service has acknowledged; `ended` and `failed` of them.
         statuses: that were answered, by program; `slowest_s`: the slowest.
         held, fresh: descriptors and memory at the end, and of the same program started afresh.
+        slurm_missing: programs of Slurm that are not installed; if there are any, the part with Slurm was left out.
+        slurm_jobs: how many there were, by what became of them.
     """
 
     breaches: list[str] = field(default_factory=list)
@@ -63,6 +79,8 @@ class SoakResult:
     slowest_s: dict[str, float] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
     fresh: dict[str, Held] = field(default_factory=dict)
+    slurm_missing: list[str] = field(default_factory=list)
+    slurm_jobs: dict[str, int] = field(default_factory=dict)
 
 
 def soak(plan: SoakPlan, step: Step = lambda done_s, text: None) -> SoakResult:
@@ -72,73 +90,124 @@ def soak(plan: SoakPlan, step: Step = lambda done_s, text: None) -> SoakResult:
         NotAvailableError: the process may not make network namespaces.
         MltcpError: a program does not start at the beginning.
     """
-    result = SoakResult()
+    result = SoakResult(slurm_missing=missing())
     with soak_world() as world:
         before = host_state(world.namespace)
         world.daemon.start()
         watches = {"mltcpd": watch_daemon(world), "service": watch_service(world)}
-        _disturb(world, plan, watches, result, step)
+        held_jobs = None
+        if world.slurm is not None:
+            watches["slurm service"] = checks.watch_slurm_service(world.slurm)
+            held_jobs = checks.HeldJobs(world.slurm, world.directory)
+        all_watches = [*watches.values(), *([held_jobs] if held_jobs is not None else [])]
+        _disturb(world, plan, all_watches, result, step)
+        result.breaches += _revived(world)
         step(plan.seconds, "waiting for the jobs to end")
         _check_jobs(world, result)
+        if world.slurm is not None:
+            _check_slurm(world.slurm, world, result)
         _check_daemon(world, result)
-        for name, watch in watches.items():
+        _check_processes(world, result)
+        for watch in all_watches:
             watch.end()
-            result.statuses[name], result.slowest_s[name] = watch.asked, watch.slowest_s
             result.breaches += watch.breaches
+        for name, watch in watches.items():
+            result.statuses[name], result.slowest_s[name] = watch.asked, watch.slowest_s
         _check_resources(world, result)
         if world.daemon.stop() != 0:
             result.breaches.append(f"mltcpd: did not end by itself: {world.daemon.last_line}")
         world.daemon.restore()
         result.breaches += differences(before, host_state(world.namespace))
-        result.breaches += read_records(world.directory, "breaches")
+        result.breaches += read_records(world.directory, BREACHES)
+        result.breaches += [
+            f"GPU {gpu} was given to {job} while {holder or 'a job'} had it"
+            for gpu, job, holder, _ in read_records(world.directory, TWICE)
+            if "." not in gpu  # those of Slurm's nodes are judged by what slurmctld forgot
+        ]
+    times = Counter(result.breaches)
+    result.breaches = [f"{text} ({count} times)" if count > 1 else text for text, count in times.items()]
     return result
 
 
-def _disturb(world: World, plan: SoakPlan, watches: dict[str, Watch], result: SoakResult, step: Step) -> None:
+def _disturb(world: World, plan: SoakPlan, watches: Sequence[Watch], result: SoakResult, step: Step) -> None:
     draw = random.Random(plan.seed)
-    population = Population(world, random.Random(draw.random()))
-    faults = _Faults(world, random.Random(draw.random()), plan.fault_every_s)
-    for watch in watches.values():
-        watch.start()
-    faults.start()
+    populations = [Population(world, random.Random(draw.random()), list(GUESTS), _GUESTS)]
+    faults: list[_Faults[Any]] = [_Faults(FAULTS, world, random.Random(draw.random()), plan.fault_every_s)]
+    if world.slurm is not None:
+        populations.append(Population(world, random.Random(draw.random()), list(SLURM_GUESTS), _SLURM_GUESTS))
+        faults.append(_Faults(SLURM_FAULTS, world.slurm, random.Random(draw.random()), plan.fault_every_s))
+    threads: list[threading.Thread] = [*watches, *faults]
+    for thread in threads:
+        thread.start()
     try:
         began_s = time.monotonic()
         while (done_s := time.monotonic() - began_s) < plan.seconds:
-            population.step()
-            step(done_s, faults.last)
+            for population in populations:
+                population.step()
+            result.breaches += _revived(world)
+            step(done_s, faults[-1].last)
             time.sleep(_GUEST_EVERY_S)
     finally:
-        faults.end()
-        population.end()
-    result.guests, result.killed, result.faults = (
-        dict(population.started),
-        population.killed,
-        dict(faults.made),
-    )
-    result.breaches += faults.breaches
+        for each in faults:
+            each.end()
+        for population in populations:
+            population.end()
+    for population in populations:
+        result.guests |= population.started
+        result.killed += population.killed
+    for each in faults:
+        result.faults |= each.made
+        result.breaches += each.breaches
 
 
-class _Faults(threading.Thread):
-    """Makes one fault after the other, on a thread of its own."""
+def _revived(world: World) -> list[str]:
+    """Start services that have ended by themselves, so that the rest of the soak is worth something; says so."""
+    services = {"service": world.service}
+    if world.slurm is not None:
+        services["slurm service"] = world.slurm.service
+    revived = []
+    for name, service in services.items():
+        try:
+            service.revive()
+        except MltcpError as error:
+            revived.append(f"{name}: {error}")
+    return revived
 
-    def __init__(self, world: World, draw: random.Random, every_s: float) -> None:
+
+class _Faults(threading.Thread, Generic[T]):
+    """Makes one fault after the other, on a thread of its own.
+
+    Args:
+        faults: with their weights, by name.
+        world: what they are made in.
+        draw: by which they are chosen.
+        every_s: the mean time between two.
+    """
+
+    def __init__(
+        self,
+        faults: Mapping[str, tuple[Callable[[T, random.Random], None], int]],
+        world: T,
+        draw: random.Random,
+        every_s: float,
+    ) -> None:
         super().__init__(name="faults", daemon=True)
         self.made: Counter[str] = Counter()
         self.breaches: list[str] = []
         self.last = "starting"
-        self._world, self._draw, self._every_s = world, draw, every_s
+        self._faults, self._world, self._draw, self._every_s = faults, world, draw, every_s
         self._ending = threading.Event()
 
     def run(self) -> None:
         """Make faults until `end`."""
+        names, weights = list(self._faults), [weight for _, weight in self._faults.values()]
         while not self._ending.wait(self._draw.expovariate(1 / self._every_s)):
-            name = drawn_fault(self._draw)
-            self.last = name
-            self.made[name] += 1
+            self.last = self._draw.choices(names, weights)[0]
+            self.made[self.last] += 1
             try:
-                FAULTS[name][0](self._world, self._draw)
-            except MltcpError as error:
-                self.breaches.append(f"after {name}: {error}")
+                self._faults[self.last][0](self._world, self._draw)
+            except (MltcpError, OSError) as error:
+                self.breaches.append(f"after {self.last}: {error}")
 
     def end(self) -> None:
         """End the thread after the fault that is under way."""
@@ -148,7 +217,7 @@ class _Faults(threading.Thread):
 
 def _check_jobs(world: World, result: SoakResult) -> None:
     """Let the jobs that run end, release those that wait, and compare all with the acknowledged submissions."""
-    acknowledged = set(read_records(world.directory, "acknowledged"))
+    acknowledged = set(read_records(world.directory, ACKNOWLEDGED))
     with ServiceClient(world.service.address, timeout_s=30) as client:
         client.change_servers([server.server.name for server in client.status().servers], pb.IN_USE)
 
@@ -172,6 +241,20 @@ def _check_jobs(world: World, result: SoakResult) -> None:
     result.breaches += [f"job {name} is there {count} times" for name, count in found.items() if count > 1]
 
 
+def _check_slurm(site: SlurmSite, world: World, result: SoakResult) -> None:
+    """Let all jobs of Slurm end, and compare them with what their users know of them."""
+    result.breaches += checks.finish(site, world.directory)
+    result.breaches += checks.breaches(site, world.directory)
+    result.slurm_jobs = checks.counts(site, world.directory)
+
+
+def _check_processes(world: World, result: SoakResult) -> None:
+    """No process of a job is left when all jobs have ended."""
+    mark = f"{MARK}={world.directory}".encode()
+    if not until(lambda: not left_of_jobs(mark), _LEFT_S):
+        result.breaches += [f"a process of a job is left: {each}" for each in left_of_jobs(mark)]
+
+
 def _check_daemon(world: World, result: SoakResult) -> None:
     """No job is left without its processes."""
 
@@ -190,19 +273,25 @@ def _check_daemon(world: World, result: SoakResult) -> None:
 
 def _check_resources(world: World, result: SoakResult) -> None:
     """Compare what the programs hold with what they hold when they are started afresh."""
-    programs = {"mltcpd": lambda: world.daemon.pid, "service": lambda: world.service.process.pid}
-    for name, pid in programs.items():
-        result.held[name] = held_by(pid())
+    programs: dict[str, Callable[[], int]] = {
+        "mltcpd": lambda: world.daemon.pid,
+        "service": lambda: world.service.pid,
+    }
+    services = [world.service]
+    if world.slurm is not None:
+        services.append(slurm_service := world.slurm.service)
+        programs["slurm service"] = lambda: slurm_service.pid
+    result.held = held_by({name: pid() for name, pid in programs.items()})
     world.daemon.stop()
     world.daemon.start()
-    world.service.stop()
-    world.service.start()
-    for name, pid in programs.items():
-        held, fresh = result.held[name], held_by(pid())
-        result.fresh[name] = fresh
+    for service in services:
+        service.restart(signal.SIGTERM, 0)
+    result.fresh = held_by({name: pid() for name, pid in programs.items()})
+    for name, fresh in result.fresh.items():
+        held = result.held[name]
         if held.descriptors > fresh.descriptors:
             result.breaches.append(
-                f"{name}: {held.descriptors} descriptors are left; {fresh.descriptors} when it is started"
+                f"{name}: {held.descriptors} descriptors are left ({held.kinds}); {fresh.descriptors} at a start"
             )
         if held.resident_mib > fresh.resident_mib + _MORE_MEMORY_MIB[name]:
             result.breaches.append(

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import RLock
 
 from bench.cost.programs import ServiceProcess
 from bench.lab.daemon_process import DaemonProcess
 from bench.lab.network import namespaces
 from bench.lab.network.single_link import namespace_with_link
+from bench.slurm.cluster import missing
+from bench.soak.availability import Availability, ServiceUnderTest
 from bench.soak.guest_task import GuestTask
+from bench.soak.slurm.site import SlurmSite, slurm_site
 
 SERVERS, GPUS = 3, 2
+DISK_MIB = 256
+MARK = "MLTCP_SOAK"
+"""The environment variable of all processes of a soak."""
+
 MECHANISMS = {
     "ebpf": "",
     "tc": 'interfaces = ["eth0"]\n[pacing]\nline_rate = "1gbit"\n',
@@ -26,59 +32,45 @@ MECHANISMS = {
 """Configurations of the daemon, by how it controls jobs."""
 
 
-class Availability:
-    """Whether a program is expected to answer now. Faults take it away; whoever asks compares before and after.
+class World:
+    """The programs under test, the place they run in, and what a guest must know of them.
 
     Attributes:
-        lock: held by the fault that has taken the program away.
+        namespace: the network namespace of all but Slurm.
+        directory: of all files.
+        disk: a small file system of the service's store and logs.
+        daemon: mltcpd.
+        service: the placement service with the local engine.
+        slurm: the part with Slurm; None where it is not installed.
     """
 
-    def __init__(self) -> None:
-        self.lock = RLock()
-        self._generation = 0
-        self._away = 0
-        self._back_s = time.monotonic()
-
-    @contextmanager
-    def away(self) -> Iterator[None]:
-        """The program need not answer in this block."""
-        with self.lock:
-            self._away += 1
-            self._generation += 1
-            try:
-                yield
-            finally:
-                self._away -= 1
-                self._back_s = time.monotonic()
-
-    @property
-    def back_for_s(self) -> float:
-        """For how long the program has been back."""
-        return time.monotonic() - self._back_s
-
-    @property
-    def moment(self) -> int | None:
-        """A number that changes whenever the program was away; None while it is."""
-        return None if self._away else self._generation
-
-
-class World:
-    """The programs under test, the place they run in, and what a guest must know of them."""
-
     def __init__(
-        self, namespace: str, directory: Path, daemon: DaemonProcess, service: ServiceProcess
+        self,
+        namespace: str,
+        directory: Path,
+        daemon: DaemonProcess,
+        service: ServiceProcess,
+        slurm: SlurmSite | None,
     ) -> None:
         self.namespace = namespace
         self.directory = directory
+        self.disk = directory / "service"
         self.daemon = daemon
-        self.service = service
+        self.service = ServiceUnderTest(service)
+        self.slurm = slurm
         self.daemon_availability = Availability()
-        self.service_availability = Availability()
 
     def guest(self, kind: str, seed: int, uid: int) -> GuestTask:
         """The task of a guest in this world."""
         return GuestTask(
-            kind, seed, uid, self.namespace, self.daemon.socket, self.service.address, self.directory
+            kind,
+            seed,
+            uid,
+            self.namespace,
+            self.daemon.socket,
+            self.service.address,
+            self.directory,
+            None if self.slurm is None else self.slurm.place,
         )
 
     def restart_daemon(self, number: int, mechanism: str, pause_s: float) -> None:
@@ -89,16 +81,6 @@ class World:
             self.daemon.configure(MECHANISMS[mechanism])
             self.daemon.start()
 
-    def restart_service(self, number: int, pause_s: float) -> None:
-        """End the service by a signal, and start it after a pause."""
-        with self.service_availability.away():
-            if number == signal.SIGKILL:
-                self.service.kill()
-            else:
-                self.service.stop()
-            time.sleep(pause_s)
-            self.service.start()
-
 
 @contextmanager
 def soak_world() -> Iterator[World]:
@@ -108,21 +90,45 @@ def soak_world() -> Iterator[World]:
         NotAvailableError: the process may not make network namespaces.
         MltcpError: the service does not start.
     """
-    with namespace_with_link() as namespace, tempfile.TemporaryDirectory(prefix="mltcp-soak-") as name:
-        directory = Path(name)
+    with ExitStack() as stack:
+        namespace = stack.enter_context(namespace_with_link())
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mltcp-soak-")))
         os.chmod(directory, 0o755)  # guests of other users connect to the daemon
-        for part in ("daemon", "service", "locks"):
+        for part in ("daemon", "service", "locks", "ends"):
             (directory / part).mkdir()
+        stack.enter_context(_marked(directory))
+        stack.enter_context(_small_disk(directory / "service"))
+        slurm = None if missing() else stack.enter_context(slurm_site(directory))
         daemon = DaemonProcess(namespace, directory / "daemon", MECHANISMS["ebpf"])
         try:
             with ServiceProcess(
                 directory / "service", "lwf-1", *_service_arguments(directory, namespace)
             ) as service:
-                yield World(namespace, directory, daemon, service)
+                yield World(namespace, directory, daemon, service, slurm)
                 service.stop()
         finally:
             if daemon.is_running():
                 daemon.stop()
+
+
+@contextmanager
+def _marked(directory: Path) -> Iterator[None]:
+    """Mark this process, and all that it and its descendants start, so that what they leave behind is found."""
+    os.environ[MARK] = str(directory)
+    try:
+        yield
+    finally:
+        del os.environ[MARK]
+
+
+@contextmanager
+def _small_disk(directory: Path) -> Iterator[None]:
+    options = f"size={DISK_MIB}m,mode=755"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(directory)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
 def _service_arguments(directory: Path, namespace: str) -> list[str]:
@@ -133,7 +139,7 @@ def _service_arguments(directory: Path, namespace: str) -> list[str]:
             "name": name,
             "address": "127.0.0.1",
             "interface": "lo",
-            "enter": ["nsenter", f"--net={namespaces.NAMESPACES / namespace}"],
+            "enter": ["nice", "-n", "10", "nsenter", f"--net={namespaces.NAMESPACES / namespace}"],
             "gpus": [f"{name}-{gpu}" for gpu in range(GPUS)],
         }
         for name in names
@@ -149,5 +155,5 @@ def _service_arguments(directory: Path, namespace: str) -> list[str]:
             "--hosts",
             f"{directory}/hosts.json",
         ),
-        *("--logs", f"{directory}/logs", "--grace", "2"),
+        *("--logs", f"{directory}/service/logs", "--grace", "2"),
     ]

@@ -28,3 +28,14 @@ def test_a_broken_invariant_is_a_failure(breaches, monkeypatch, capsys):
     assert (document["seconds"], document["breaches"]) == (60, breaches)
     assert main(["soak"]) == len(breaches)
     assert ("BROKEN: a job is gone" in capsys.readouterr().out) == bool(breaches)
+
+
+def test_whether_slurm_was_in_is_said(monkeypatch, capsys):
+    for missing in ([], ["munged", "slurmctld"]):
+        result = SoakResult(slurm_missing=missing, slurm_jobs={"bystanders": 3})
+        monkeypatch.setattr(command, "soak", lambda plan, step, result=result: result)
+        assert main(["soak", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["slurm"] is not bool(missing)
+        assert main(["soak"]) == 0
+        expected = "left out, as munged, slurmctld are not installed" if missing else "3 bystanders"
+        assert f"Slurm: {expected}" in capsys.readouterr().out

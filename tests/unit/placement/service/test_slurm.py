@@ -146,6 +146,7 @@ def known(client, job_id):
 
 
 def test_no_job_is_lost_or_run_twice_when_everything_is_killed():
-    result = run_trial(TrialPlan(4, 2, 2, kills=1, accounting=False, longest_s=1.0), lambda _: None)
+    plan = TrialPlan(4, 2, 2, kills=1, restarts=1, accounting=False, longest_s=1.0)
+    result = run_trial(plan, lambda _: None)
     assert result.breaches == ()
-    assert (result.finished, set(result.kills.values())) == (4, {1})
+    assert (result.finished, set(result.kills.values()), result.restarts, result.agents) == (4, {1}, 1, 1)
