@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mltcp.core.atomic_files import write_atomically
+from mltcp.core.errors import MltcpError
 
 ENDED = "ended"
 """The file with the exit status of the batch script of a job whose ranks have all exited with 0."""
@@ -35,6 +36,7 @@ UNSEEN = "end-unseen"
 BEAT_S = 2.0
 
 _LOCK_S = 60.0
+_TRY_AGAIN_S = 1.0
 
 
 def ended_status(directory: Path) -> int | None:
@@ -74,9 +76,27 @@ def beat(directory: Path, number: int) -> None:
         (directory / f"{ALIVE}{number}").write_text(str(time.monotonic_ns()))
 
 
-def note_exit(directory: Path, number: int, status: int) -> None:
-    """Say how the ``number``-th node of the job has ended."""
-    write_atomically(directory / f"{EXIT}{number}", f"{status}\n".encode(), durable=False)
+def note_exit(directory: Path, number: int, status: int, patience_s: float = 0.0) -> None:
+    """Say how the ``number``-th node of the job has ended.
+
+    Args:
+        directory: of the job's logs.
+        number: of the node.
+        status: its exit status.
+        patience_s: for how long it is tried again where the disk is full, or away.
+
+    Raises:
+        MltcpError: it could not be written.
+    """
+    end_s = time.monotonic() + patience_s
+    while True:
+        try:
+            write_atomically(directory / f"{EXIT}{number}", f"{status}\n".encode(), durable=False)
+            return
+        except MltcpError:
+            if time.monotonic() >= end_s:
+                raise
+        time.sleep(_TRY_AGAIN_S)
 
 
 def has_ended_well(directory: Path, number: int) -> bool:

@@ -11,18 +11,19 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from mltcp.core.atomic_files import write_atomically
+from mltcp.core.errors import MltcpError
 from mltcp.core.owner import Owner
 from placement.engines import leftovers, node, processes, rank
 from placement.engines.bounded_log import LOG_BYTES
@@ -35,6 +36,8 @@ INSTRUCTION = "MLTCP_SLURM_STEP"
 SLOTS = "MLTCP_SLOTS"
 
 _SIGNALLED = 128
+_FULL_DISK_S = 600.0
+"""How long a step waits for space to write down how it has ended, without which its job would be run again."""
 
 
 def main() -> int:
@@ -42,14 +45,13 @@ def main() -> int:
     instruction = json.loads(os.environ.pop(INSTRUCTION))
     processes.adopt_orphans()
     leftovers.kill_leftovers()
-    with tempfile.TemporaryDirectory(prefix="mltcp-step-") as place:
-        return _Step(instruction, os.environ["SLURMD_NODENAME"], Path(place)).run()
+    return _Step(instruction, os.environ["SLURMD_NODENAME"]).run()
 
 
 class _Step:
     """A torchrun process on this node, watched until its last descendant has ended."""
 
-    def __init__(self, instruction: Mapping[str, Any], name: str, place: Path) -> None:
+    def __init__(self, instruction: Mapping[str, Any], name: str) -> None:
         names = [each["name"] for each in instruction["nodes"]]
         self._number = names.index(name)
         self._name = name
@@ -65,7 +67,8 @@ class _Step:
             "log_bytes": instruction.get("log_bytes", LOG_BYTES),  # an earlier service may have submitted it
         }
         self._reports = RankReports(range(first_rank, first_rank + self._count), task)
-        self._torchrun_logs = place / node.TORCHRUN_LOGS
+        # Beside the logs, and not in a temporary directory, which a step that Slurm kills would leave behind.
+        self._torchrun_logs = self._directory / f"{node.TORCHRUN_LOGS}-{self._number}"
         self._torchrun: subprocess.Popen[bytes] | None = None
         for number in (signal.SIGURG, signal.SIGTERM):
             signal.signal(number, self._ask_to_stop)
@@ -101,6 +104,7 @@ class _Step:
         """Write down how the node has ended, and return the exit status."""
         self._read_reports()
         processes.kill_descendants()
+        shutil.rmtree(self._torchrun_logs, ignore_errors=True)
         if self._ended_by_slurm:
             return 1
         if self._asked or self._succeeded == self._count:
@@ -110,7 +114,7 @@ class _Step:
             why = node.last_line(self._directory / node.log_name(self._number))
             self._write_failure({"rank": None, "status": status, "last_log_line": why})
         status = status if status >= 0 else _SIGNALLED - status
-        records.note_exit(self._directory, self._number, status)
+        records.note_exit(self._directory, self._number, status, _FULL_DISK_S)
         return status
 
     def _start(self, instruction: Mapping[str, Any]) -> subprocess.Popen[bytes]:
@@ -167,9 +171,8 @@ class _Step:
     def _note(self, report: RankReport) -> None:
         self._succeeded += report.status == 0
         if self._succeeded == self._count:
-            records.note_exit(
-                self._directory, self._number, 0
-            )  # at once: it may be killed before torchrun has ended
+            with suppress(MltcpError):  # at once: it may be killed before torchrun has ended
+                records.note_exit(self._directory, self._number, 0)
         if report.status == 0 or report.signalled or self._asked:
             return
         last = node.last_line(self._directory / rank.log_name(report.rank))
@@ -179,9 +182,10 @@ class _Step:
         if not self._failed:
             self._failed = True
             document = {"host": self._name, **failure}
-            write_atomically(
-                self._directory / f"{records.FAILURE}{self._number}.json", json.dumps(document).encode()
-            )
+            with suppress(MltcpError):  # the exit status is what counts
+                write_atomically(
+                    self._directory / f"{records.FAILURE}{self._number}.json", json.dumps(document).encode()
+                )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Slurm's output on jobs and nodes becomes events. The lines are of Slurm 22.05 and 23.11."""
 
 import json
+from threading import Timer
 
 import pytest
 
+from mltcp.core.errors import MltcpError
 from placement.engines.engine import HostBack, HostOut, JobFailed, JobFinished, JobStopped
 from placement.engines.slurm.records import note_exit
 from placement.engines.slurm.states import event_of_end, event_of_node, own_end, waiting_text
@@ -46,6 +48,16 @@ class TestEnds:
     def test_that_slurm_tells(self, tmp_path, state, code, reason, event):
         status, signal = map(int, code.split(":"))
         assert event_of_end("a", 7, SlurmEnd(state, status, signal, reason), tmp_path) == event
+
+    def test_that_cannot_be_noted_for_want_of_a_disk_is_noted_when_there_is_one(self, tmp_path):
+        directory = tmp_path / "away"
+        with pytest.raises(MltcpError):
+            note_exit(directory, 0, 0)
+        comes_back = Timer(0.1, directory.mkdir)
+        comes_back.start()
+        note_exit(directory, 0, 0, patience_s=60.0)
+        comes_back.join()
+        assert own_end(directory, nodes=1, was_asked=False) == SlurmEnd("COMPLETED", 0, 0)
 
     def test_that_the_ranks_noted_are_believed_whatever_slurm_says(self, tmp_path):
         # A slurmctld that was killed before it wrote the end down misses the job on its node, and says so.
