@@ -58,11 +58,11 @@ def test_without_a_folder_of_its_own_an_account_has_one_for_temporary_files(tmp_
 
 AS_NOBODY = """
 import os
+from pathlib import Path
+from mltcp.core import machine_code  # before: the account may not be able to read this tree
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
-from pathlib import Path
-from mltcp.core import machine_code
 machine_code.forget_old("x", Path.home() / ".cache" / "mltcp" / "x-1")
 print(machine_code.cache_folder("x", "1"))
 """
