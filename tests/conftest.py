@@ -11,9 +11,14 @@ from hypothesis import HealthCheck, settings
 
 from bench.warm.client import WarmServer
 
-# A shell that starts the tests in the background has them ignore Ctrl-C, and so would every program they test.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Tests that nohup started, or a shell in the background, ignore signals, and so would every program they test.
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 # A forked child must not finalise what it has inherited: gRPC's channels then wait for threads that it has not.
 os.register_at_fork(before=gc.freeze, after_in_parent=gc.unfreeze)

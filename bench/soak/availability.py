@@ -1,7 +1,8 @@
-"""Whether a program under test is expected to answer, and its restart."""
+"""Whether a program under test is expected to answer, its freezing and its restart."""
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -46,6 +47,15 @@ class Availability:
     def moment(self) -> int | None:
         """A number that changes whenever the program was away; None while it is."""
         return None if self._away else self._generation
+
+
+def freeze(pid: int, seconds: float) -> None:
+    """SIGSTOP to a program, and SIGCONT after some seconds."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        time.sleep(seconds)
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 class ServiceUnderTest:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from bench.lab.network import namespaces
+from bench.soak.availability import freeze
 from bench.soak.left_processes import command_of, processes_with
 from bench.soak.world import MARK, MECHANISMS, World
 
@@ -33,7 +34,7 @@ def end_daemon(world: World, draw: random.Random) -> None:
 def freeze_daemon(world: World, draw: random.Random) -> None:
     """SIGSTOP to the daemon, and SIGCONT."""
     with world.daemon_availability.away():
-        _freeze(world.daemon.pid, draw)
+        freeze(world.daemon.pid, draw.uniform(0, _LONGEST_FREEZE_S))
 
 
 def kill_service(world: World, draw: random.Random) -> None:
@@ -49,7 +50,7 @@ def end_service(world: World, draw: random.Random) -> None:
 def freeze_service(world: World, draw: random.Random) -> None:
     """SIGSTOP to the service, and SIGCONT."""
     with world.service.availability.away():
-        _freeze(world.service.pid, draw)
+        freeze(world.service.pid, draw.uniform(0, _LONGEST_FREEZE_S))
 
 
 def full_disk(world: World, draw: random.Random) -> None:
@@ -114,14 +115,6 @@ FAULTS: dict[str, tuple[Fault, int]] = {
     "full disk": (full_disk, 2),
 }
 """Each fault with its weight."""
-
-
-def _freeze(pid: int, draw: random.Random) -> None:
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        time.sleep(draw.uniform(0, _LONGEST_FREEZE_S))
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def _link(world: World, command: str, **arguments: Any) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from mltcp.core.accounts import account_name
 from mltcp.core.errors import MltcpError, UsageError
 
 ROOT = 0
@@ -104,7 +105,4 @@ def _check(path: Path, trusted: Collection[int], holds: str, *, sticky_suffices:
 
 
 def _account(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
+    return account_name(number) or str(number)

@@ -14,7 +14,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import sys
 import termios
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from mltcp.core.accounts import peer_credentials
 from placement.engines import processes
 from placement.engines.bounded_log import BoundedLog
 
@@ -35,7 +35,6 @@ _STANDARD = (1, 2)
 """The descriptors of standard output and standard error."""
 
 _PIPE_BYTES = 1 << 20
-_CREDENTIALS = struct.Struct("=iII")
 
 
 def main() -> None:
@@ -63,8 +62,7 @@ def log_name(rank: int) -> str:
 def _connected(name: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(f"\0{name}")
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    if _CREDENTIALS.unpack(credentials)[1] != os.geteuid():
+    if peer_credentials(connection)[1] != os.geteuid():
         sys.exit("the launcher is gone, and another account has taken the name of its socket")
     return connection
 

@@ -11,16 +11,15 @@ import os
 import secrets
 import selectors
 import socket
-import struct
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from mltcp.core.accounts import peer_credentials
 from placement.engines import processes
 
-_CREDENTIALS = struct.Struct("=iII")
 _LONGEST_BYTES = 4096
 _SEND_S = 10.0
 _WAITING = 1024
@@ -95,8 +94,7 @@ class RankReports:
     def _accept(self) -> None:
         with suppress(BlockingIOError, ConnectionError):
             connection, _ = self._listener.accept()
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            pid, uid, _ = _CREDENTIALS.unpack(credentials)
+            pid, uid, _ = peer_credentials(connection)
             if uid != os.geteuid() or self._torchrun is None or processes.parent_of(pid) != self._torchrun:
                 self._complain(f"process {pid} of uid {uid} is no rank's, and was not listened to")
                 connection.close()

@@ -7,8 +7,8 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from struct import Struct
 
+from mltcp.core.accounts import peer_credentials
 from mltcp.core.errors import UsageError
 from placement.gate.messages import Hello, take_messages
 from placement.gate.turns import GateUser
@@ -18,8 +18,6 @@ READ_BYTES = 4096
 
 MOST_UNREAD = 65536
 """A peer with more unread bytes than this is disconnected."""
-
-_CREDENTIALS = Struct("=iII")
 
 
 @dataclass(frozen=True)
@@ -66,8 +64,7 @@ class GateConnection:
         return self.uid in (0, os.getuid())
 
     def _peer_uid(self) -> int:
-        found = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        return int(_CREDENTIALS.unpack(found)[1])
+        return peer_credentials(self.socket)[1]
 
     def rank_of(self, hello: Hello) -> RankIdentity:
         """The rank that a HELLO on this connection introduces. No user can name a rank of another one."""

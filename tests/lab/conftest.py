@@ -1,7 +1,6 @@
 """Tests of this folder need root; without it they are skipped, and say so."""
 
 import os
-import signal
 
 import pytest
 
@@ -29,17 +28,6 @@ def _needs_root():
         namespaces.require_privileges()
     except NotAvailableError as error:
         pytest.skip(str(error))
-
-
-@pytest.fixture(autouse=True)
-def _signals_end_programs():
-    """Also where the tests were started by nohup, or in the background of a script, whose programs ignore them."""
-    former = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGQUIT)}
-    for number in former:
-        signal.signal(number, signal.SIG_DFL)
-    yield
-    for number, handler in former.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-import time
 from collections.abc import Callable
 
+from bench.soak.availability import freeze
 from bench.soak.slurm.site import NODES, SlurmSite
 
 _LONGEST_PAUSE_S = 2.0
@@ -29,7 +28,7 @@ def end_service(site: SlurmSite, draw: random.Random) -> None:
 def freeze_service(site: SlurmSite, draw: random.Random) -> None:
     """SIGSTOP to the service, and SIGCONT."""
     with site.service.availability.away():
-        _freeze(site.service.pid, draw)
+        freeze(site.service.pid, draw.uniform(0, _LONGEST_FREEZE_S))
 
 
 def kill_slurmctld(site: SlurmSite, draw: random.Random) -> None:
@@ -44,7 +43,7 @@ def end_slurmctld(site: SlurmSite, draw: random.Random) -> None:
 
 def freeze_slurmctld(site: SlurmSite, draw: random.Random) -> None:
     """SIGSTOP to slurmctld, and SIGCONT."""
-    _freeze(site.cluster.pid("slurmctld"), draw)
+    freeze(site.cluster.pid("slurmctld"), draw.uniform(0, _LONGEST_FREEZE_S))
 
 
 def kill_slurmd(site: SlurmSite, draw: random.Random) -> None:
@@ -54,7 +53,7 @@ def kill_slurmd(site: SlurmSite, draw: random.Random) -> None:
 
 def freeze_slurmd(site: SlurmSite, draw: random.Random) -> None:
     """SIGSTOP to the daemon of a node, and SIGCONT."""
-    _freeze(site.cluster.pid(f"slurmd.{draw.choice(NODES)}"), draw)
+    freeze(site.cluster.pid(f"slurmd.{draw.choice(NODES)}"), draw.uniform(0, _LONGEST_FREEZE_S))
 
 
 def kill_munged(site: SlurmSite, draw: random.Random) -> None:
@@ -64,7 +63,7 @@ def kill_munged(site: SlurmSite, draw: random.Random) -> None:
 
 def freeze_munged(site: SlurmSite, draw: random.Random) -> None:
     """SIGSTOP to munged, and SIGCONT."""
-    _freeze(site.cluster.pid("munged"), draw)
+    freeze(site.cluster.pid("munged"), draw.uniform(0, _LONGEST_FREEZE_S))
 
 
 SLURM_FAULTS: dict[str, tuple[SlurmFault, int]] = {
@@ -80,11 +79,3 @@ SLURM_FAULTS: dict[str, tuple[SlurmFault, int]] = {
     "freeze munged": (freeze_munged, 1),
 }
 """Each fault with its weight."""
-
-
-def _freeze(pid: int, draw: random.Random) -> None:
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        time.sleep(draw.uniform(0, _LONGEST_FREEZE_S))
-    finally:
-        os.kill(pid, signal.SIGCONT)

@@ -13,7 +13,6 @@ import grp
 import logging
 import os
 import socket
-import struct
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Iterable, Mapping
@@ -23,6 +22,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
+from mltcp.core.accounts import peer_credentials
 from mltcp.core.address import Address
 from mltcp.core.descriptors import raise_descriptor_limit
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
@@ -58,7 +58,6 @@ _TELL_EVERY_S = 60.0
 _SHORTEST_WAIT_S = 0.001
 
 Reply = Mapping[str, Any]
-_CREDENTIALS = struct.Struct("=iII")
 
 
 class Handler(Protocol):
@@ -84,8 +83,7 @@ class Connection:
         self._socket = accepted
         self._unread: deque[bytes] = deque()
         self._open = True
-        credentials = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        self.peer = Peer(*_CREDENTIALS.unpack(credentials))
+        self.peer = Peer(*peer_credentials(accepted))
         self.subscribed = False
         self.busy = False
 

@@ -247,22 +247,20 @@ class SlurmEngine:
             SlurmUnreachableError: it may have been submitted or not.
             SlurmError: it was refused.
         """
+        failure: SlurmError = SlurmUnreachableError(
+            "sbatch: expected the number of a job, got none, and squeue lists no such job"
+        )
         try:
             number = number_in(slurm(["sbatch", *wanted.arguments], text=wanted.script))
+            if number is not None:
+                return number
         except SlurmUnreachableError:
             raise
-        except SlurmError:
-            found = self._found(wanted.name, comment)
-            if found is None:
-                raise
-            return found.id
-        if number is not None:
-            return number
+        except SlurmError as error:
+            failure = error
         found = self._found(wanted.name, comment)
         if found is None:
-            raise SlurmUnreachableError(
-                "sbatch: expected the number of a job, got none, and squeue lists no such job"
-            )
+            raise failure
         return found.id
 
     def _watch(self) -> None:

@@ -11,15 +11,6 @@ import pytest
 from mltcp.core.signals import ENDING_SIGNALS, signals_held, stop_signals
 
 
-@pytest.fixture
-def hang_up_ends():
-    """What SIGHUP does by default, also where the tests run under nohup."""
-    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, former)
-
-
-@pytest.mark.usefixtures("hang_up_ends")
 def test_the_handler_is_called_and_the_former_ones_are_restored():
     numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
     former = [signal.getsignal(number) for number in numbers]
