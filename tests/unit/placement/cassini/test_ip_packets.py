@@ -165,6 +165,7 @@ def test_a_packet_that_is_cut_by_the_end_of_the_file_is_the_end(tmp_path, cut):
         pcap(ethernet(v4()), link=147),
         block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)) + struct.pack("<II", 6, 0xFFFFFFF0),
     ],
+    ids=["empty", "begun", "text", "packed-empty", "packed-begun", "unknown-link", "huge-block"],
 )
 def test_what_is_no_capture_is_refused_in_one_line(tmp_path, content, capfd):
     path = tmp_path / "capture"
