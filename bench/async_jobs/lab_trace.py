@@ -7,13 +7,13 @@ from statistics import fmean
 from bench.async_jobs.kinds import KINDS, JobKind
 from bench.lab.link import Link
 from mltcp.core.errors import UsageError, shown
+from mltcp.core.quantities import NS_PER_S
 from placement.model.parameter_server.prediction import throughput
 from placement.model.throughput.throughput import Workload
 from placement.traces.async_sgd.trace import AsyncTrace
 from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
 from placement.traces.fields import MOST
 
-_NS_PER_S = 10**9
 _MOST_SCALE = 1000
 _PARTS = 1000
 
@@ -59,7 +59,7 @@ def lab_trace(trace: AsyncTrace, link: Link, gpus: int, load: float, scale: floa
     jobs = tuple(
         DeadlineJob(
             f"j{number}",
-            round(units * between_s * _NS_PER_S),
+            round(units * between_s * NS_PER_S),
             KINDS[model].workload(max(1, round(scale * batches))),
             MOST,
         )

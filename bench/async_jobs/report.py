@@ -12,9 +12,8 @@ from typing import Any
 from bench.async_jobs.comparison import AsyncJobsPlan, PolicyComparison
 from bench.async_jobs.profile import Profile
 from mltcp.core.atomic_files import write_atomically
+from mltcp.core.quantities import NS_PER_S
 from placement.simulator.rates.outcome import RatesOutcome
-
-_NS_PER_S = 10**9
 
 
 def document(plan: AsyncJobsPlan, profile: Profile, results: Sequence[PolicyComparison]) -> dict[str, Any]:
@@ -138,9 +137,9 @@ def _job(plan: AsyncJobsPlan, result: PolicyComparison, number: int) -> dict[str
         "job": job.name,
         "model": job.workload.name,
         "batches": int(job.workload.total_samples),
-        "arrival_s": job.arrival_ns / _NS_PER_S,
-        "response_s": (result.measured.end_ns[number] - job.arrival_ns) / _NS_PER_S,
-        "predicted_response_s": {name: (end - job.arrival_ns) / _NS_PER_S for name, end in ends.items()},
+        "arrival_s": job.arrival_ns / NS_PER_S,
+        "response_s": (result.measured.end_ns[number] - job.arrival_ns) / NS_PER_S,
+        "predicted_response_s": {name: (end - job.arrival_ns) / NS_PER_S for name, end in ends.items()},
     }
 
 

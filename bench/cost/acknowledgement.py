@@ -27,6 +27,7 @@ from typing import Any
 from bench.cost.benchmark import Row
 from bench.lab.network import namespaces, offloads
 from mltcp.control.aggressiveness import Aggressiveness
+from mltcp.core.quantities import NS_PER_S
 from mltcp.ebpf.congestion_controls import control_object
 from mltcp.ebpf.job_entries import JobEntries
 from mltcp.ebpf.layout import KernelJob, Tracker
@@ -36,7 +37,6 @@ _STATISTICS = Path("/proc/sys/kernel/bpf_stats_enabled")
 _LOOPBACK = 1
 _CHUNK = bytes(1 << 18)
 _TOTAL_BYTES, _GAP_NS = 1 << 40, 3600 * 10**9
-_NS = 1e9
 _ETHERNET_MTU = 1500
 _PACKETS = {"packets of 64 KB": 65536, "packets of 1500 B": _ETHERNET_MTU}
 
@@ -137,7 +137,9 @@ def _rounds(arm: _Arm, flows: int, packets: str, seconds: float, rounds: int, ro
         calls = after[0][1] - before[0][1]
         found.setdefault("ns_per_ack", []).append(spent_ns / calls)
         # At 10 Gbit/s: 1.25 gigabytes a second.
-        found.setdefault("share_of_a_core_at_10_gbps", []).append(spent_ns / _NS / (bytes_sent / 1e9) * 1.25)
+        found.setdefault("share_of_a_core_at_10_gbps", []).append(
+            spent_ns / NS_PER_S / (bytes_sent / 1e9) * 1.25
+        )
     return {name: statistics.median(values) for name, values in found.items()}
 
 

@@ -8,6 +8,13 @@ import sys
 
 from mltcp.core.errors import UsageError, shown
 
+NS_PER_S = 10**9
+NS_PER_MS = 10**6
+S_PER_HOUR = 3600
+NS_PER_HOUR = S_PER_HOUR * NS_PER_S
+BYTES_PER_PARAMETER = 4
+"""Of a parameter of a model in float32, as all papers count it."""
+
 HIGHEST_BPS = 10**15
 LARGEST_BYTES = 10**18
 

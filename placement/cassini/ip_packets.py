@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import NS_PER_S
 
 _MOST_READ_BYTES = 16 << 20
-_NS_PER_S = 10**9
 _LATEST_NS = 1 << 62
 _PROGRESS_PACKETS = 4096
 _GZIP = b"\x1f\x8b"
@@ -174,10 +174,10 @@ class _Bounded:
 
 def _time_and_link(reader: Any, metadata: Any) -> tuple[int | None, int]:
     if not hasattr(metadata, "tshigh"):
-        return metadata.sec * _NS_PER_S + metadata.usec * (1 if reader.nano else 1000), reader.linktype
+        return metadata.sec * NS_PER_S + metadata.usec * (1 if reader.nano else 1000), reader.linktype
     if metadata.tshigh is None:  # a simple packet block has no time
         return None, metadata.linktype
-    at_ns = ((metadata.tshigh << 32) + metadata.tslow) * _NS_PER_S // metadata.tsresol
+    at_ns = ((metadata.tshigh << 32) + metadata.tslow) * NS_PER_S // metadata.tsresol
     return at_ns if at_ns < _LATEST_NS else None, metadata.linktype
 
 

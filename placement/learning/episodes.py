@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mltcp.core.errors import MltcpError, UsageError
+from mltcp.core.quantities import NS_PER_S
 from placement.learning.stacked import DONE, GOES_ON, SHARED, TOO_LONG, advance_rows, begin_row, stack
 from placement.policies.schedulers.contention.features import feature_count
 from placement.policies.schedulers.contention.new_world import new_world
@@ -24,8 +25,6 @@ REWARDS = {"completion": COMPLETION, "paper": PAPER, "code": CODE}
 
 FIRST_SEED = 10_000
 """Traces to learn from have this seed or a larger one."""
-
-_NS_PER_S = 1e9
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ class Episodes:
         sizes = (rounds.gpus,) * rounds.nodes
         kinds = kinds_of(rounds)
         tables = tables_of(kinds, sizes, with_sets=True)
-        round_s, restart_s = rounds.round_ns / _NS_PER_S, rounds.restart_ns / _NS_PER_S
+        round_s, restart_s = rounds.round_ns / NS_PER_S, rounds.restart_ns / NS_PER_S
         rule, combination = LOOK_AHEADS[settings.stops], rounds.model.combination
         world = new_world(tables, sizes, settings.jobs, rule, round_s, restart_s, combination)
         self._sizes = np.array(sizes, np.int64)
@@ -195,7 +194,7 @@ class Episodes:
     def mean_jct_s(self, number: int) -> float:
         """The mean completion time of a run that is done."""
         jobs = self.worlds.jobs[number]
-        return float(np.mean(jobs["finish"] - jobs["arrival"] / _NS_PER_S))
+        return float(np.mean(jobs["finish"] - jobs["arrival"] / NS_PER_S))
 
 
 def kind_names(rounds: RoundsSettings) -> tuple[str, ...]:

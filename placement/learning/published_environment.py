@@ -18,6 +18,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from mltcp.core.quantities import NS_PER_S
 from placement.learning.episodes import FIRST_SEED, REWARDS, EpisodeSettings
 from placement.model.throughput.table import TableModel, published_table
 from placement.policies.schedulers.contention.public_actions import act, find_candidates
@@ -36,8 +37,6 @@ EPISODES_A_TRACE = 20
 
 TRACES = 10
 """The sets of jobs of a training."""
-
-_NS_PER_S = 1e9
 
 
 class PublishedEnvironment(gymnasium.Env[np.ndarray, np.int64]):
@@ -102,7 +101,7 @@ class PublishedEnvironment(gymnasium.Env[np.ndarray, np.int64]):
     def mean_jct_s(self) -> float:
         """The mean completion time of a run that is done."""
         jobs = self.world.jobs
-        return float(np.mean(jobs["finish"] - jobs["arrival"] / _NS_PER_S))
+        return float(np.mean(jobs["finish"] - jobs["arrival"] / NS_PER_S))
 
     @property
     def _is_too_long(self) -> bool:

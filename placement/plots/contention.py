@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from mltcp.core.quantities import S_PER_HOUR
 from placement.experiments.contention.results import RoundsPolicyResult
 from placement.plots.style import framed, policy_colours
 
 _HEIGHT_IN = 6.2
-_S_PER_HOUR = 3600
 
 
 def contention_figure(title: str, results: Sequence[RoundsPolicyResult]) -> Figure:
@@ -29,8 +29,8 @@ def contention_figure(title: str, results: Sequence[RoundsPolicyResult]) -> Figu
     )
     for result in results:
         of_jobs, colour = result.distributions, colours[result.policy]
-        _cumulate(completion, of_jobs.jct_s / _S_PER_HOUR, colour)
-        _cumulate(run, of_jobs.run_s / _S_PER_HOUR, colour)
+        _cumulate(completion, of_jobs.jct_s / S_PER_HOUR, colour)
+        _cumulate(run, of_jobs.run_s / S_PER_HOUR, colour)
         _cumulate(sensitivity, of_jobs.sensitivities, colour)
         _draw_use(use, of_jobs.rounds_by_gpus, colour)
     _label(completion, "Figure 5: completion times", "hours, queueing included", "jobs")
@@ -63,7 +63,7 @@ def _draw_means(
     for result in results:
         mean_s = result.mean(lambda trace: float(getattr(trace, field)))
         share = result.mean(lambda trace: trace.utilization)
-        ax.plot(share, mean_s / _S_PER_HOUR, "o", color=colours[result.policy])
+        ax.plot(share, mean_s / S_PER_HOUR, "o", color=colours[result.policy])
     ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ax.set_xlabel("mean utilization")
     ax.grid()

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import NS_PER_S
 from placement.model.job import Model
 from placement.traces import entries
 from placement.traces.columns import Columns
@@ -44,7 +45,6 @@ JOB_TABLE = "pai_job_table.csv"
 TASK_TABLE = "pai_task_table.csv"
 
 _UNKNOWN = ("", "nan", "none", "null")
-_NS_PER_S = 10**9
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def _name(fields: Mapping[str, Field]) -> str:
 def _time_ns(field: Field) -> int | None:
     if _is_unknown(field):
         return None
-    return field.units(_NS_PER_S, "ns") or None
+    return field.units(NS_PER_S, "ns") or None
 
 
 def _gpus(fields: Mapping[str, Field]) -> int:

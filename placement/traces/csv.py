@@ -24,6 +24,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import NS_PER_MS, NS_PER_S
 from placement.model.job import Job, Model
 from placement.traces.columns import Columns
 from placement.traces.fields import Field, fault, shown
@@ -38,8 +39,6 @@ _MODEL = ("model_size_mb", "fw_ms", "bw_ms", "train_mem_mb", "batch_size")
 COLUMNS = (*_NEEDED, *_SIMULATED, *_MODEL)
 """The columns in the order in which they are written."""
 
-_NS_PER_S = 10**9
-_NS_PER_MS = 10**6
 _BYTES_PER_MB = 10**6
 
 
@@ -121,10 +120,10 @@ class _Row:
     def job(self, models: Mapping[str, Model]) -> Job:
         fields = self.fields
         if self.is_scaled:
-            arrival_ns = fields["sim_arrival_ms"].units(_NS_PER_MS, "ns")
+            arrival_ns = fields["sim_arrival_ms"].units(NS_PER_MS, "ns")
             iterations = fields["sim_iterations"].whole(1)
         else:
-            arrival_ns = fields["arrival_s"].units(_NS_PER_S, "ns")
+            arrival_ns = fields["arrival_s"].units(NS_PER_S, "ns")
             iterations = fields["iterations"].whole(1)
         job_id, gpus = fields["job_id"].whole(), fields["num_gpus"].whole(1)
         return Job(job_id, arrival_ns, gpus, iterations, self.model(models))
@@ -139,8 +138,8 @@ class _Row:
         return Model(
             name,
             fields["model_size_mb"].units(_BYTES_PER_MB, "byte", 1),
-            fields["fw_ms"].units(_NS_PER_MS, "ns", 1),
-            fields["bw_ms"].units(_NS_PER_MS, "ns", 1),
+            fields["fw_ms"].units(NS_PER_MS, "ns", 1),
+            fields["bw_ms"].units(NS_PER_MS, "ns", 1),
             fields["train_mem_mb"].whole(),
             fields["batch_size"].whole(1),
         )
@@ -154,7 +153,7 @@ class _Row:
             raise self.fields["iterations"].error(reason, "one scale in all lines")
         arrival = self.fields["arrival_s"]
         arrival_s = arrival.number("seconds")
-        exact_s = scale * Fraction(self.fields["sim_arrival_ms"].units(_NS_PER_MS, "ns"), _NS_PER_S)
+        exact_s = scale * Fraction(self.fields["sim_arrival_ms"].units(NS_PER_MS, "ns"), NS_PER_S)
         # Rounded seconds are seconds still.
         if abs(arrival_s - exact_s) > arrival.quantum() / 2:
             reason = f"{shown(arrival.text)} is not {scale} times sim_arrival_ms"
@@ -179,15 +178,15 @@ def _cells(job: Job, trace: Trace) -> list[str]:
     model = job.model
     return [
         str(job.job_id),
-        _decimal(scale * Fraction(job.arrival_ns, _NS_PER_S), 3),
+        _decimal(scale * Fraction(job.arrival_ns, NS_PER_S), 3),
         str(job.gpus),
         str(iterations),
         model.name,
-        _decimal(Fraction(job.arrival_ns, _NS_PER_MS), 0),
+        _decimal(Fraction(job.arrival_ns, NS_PER_MS), 0),
         str(job.iterations),
         _decimal(Fraction(model.size_bytes, _BYTES_PER_MB), 1),
-        _decimal(Fraction(model.forward_ns, _NS_PER_MS), 0),
-        _decimal(Fraction(model.backward_ns, _NS_PER_MS), 0),
+        _decimal(Fraction(model.forward_ns, NS_PER_MS), 0),
+        _decimal(Fraction(model.backward_ns, NS_PER_MS), 0),
         str(model.memory_mb),
         str(model.batch_size),
     ]

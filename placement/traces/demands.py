@@ -20,9 +20,9 @@ from types import MappingProxyType
 
 from mltcp.core.demand import Phase
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import NS_PER_MS
 
 STEP_MS = 10
-_NS_PER_MS = 10**6
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,15 @@ class Network:
         bits = 2 * (workers - 1) / workers * self.megabytes * 8_000_000
         sending_ns = round(bits / self.gbps)
         if not sending_ns:
-            return (Phase(_stepped_ns(compute_ms * _NS_PER_MS), 0),)
-        total_ns = _stepped_ns(compute_ms * _NS_PER_MS + sending_ns)
+            return (Phase(_stepped_ns(compute_ms * NS_PER_MS), 0),)
+        total_ns = _stepped_ns(compute_ms * NS_PER_MS + sending_ns)
         return (Phase(total_ns - sending_ns, 0), Phase(sending_ns, self.gbps * 10**9))
 
     def _pipelined(self, workers: int, growth: float) -> tuple[Phase, ...]:
         phases = []
         for silent_ms, sending_ms, gbps in self.ups:
-            phases.append(Phase(round(silent_ms * growth) * _NS_PER_MS, 0))
-            phases.append(Phase(sending_ms * _NS_PER_MS, gbps * 10**9 if workers > 1 else 0))
+            phases.append(Phase(round(silent_ms * growth) * NS_PER_MS, 0))
+            phases.append(Phase(sending_ms * NS_PER_MS, gbps * 10**9 if workers > 1 else 0))
         total_ns = sum(phase.duration_ns for phase in phases)
         rest_ns = _stepped_ns(total_ns) - total_ns
         return (Phase(phases[0].duration_ns + rest_ns, 0), *phases[1:])
@@ -102,7 +102,7 @@ def rescaled(phases: Sequence[Phase], workers: int, now: int) -> tuple[Phase, ..
 
 def _stepped_ns(time_ns: float) -> int:
     """Up to the next whole step."""
-    step = STEP_MS * _NS_PER_MS
+    step = STEP_MS * NS_PER_MS
     return int(-(-time_ns // step)) * step
 
 

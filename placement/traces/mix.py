@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import NS_PER_MS
 from placement.model.job import Job
 from placement.traces.models import PUBLISHED
 from placement.traces.trace import Trace
@@ -26,7 +27,6 @@ SCALES = (10, 1000)
 """The simulated ms that make a second of the paper's scale; jobs have this number to six times as many iterations."""
 
 MOST_JOBS = 1_000_000
-_NS_PER_MS = 10**6
 _SEEDS = 2**32
 
 
@@ -104,4 +104,4 @@ def _draw(sizes: Iterator[int], seed: int, scale: int, span_ms: float) -> Iterat
         model = models[int(numbers.random() * len(models))]
         iterations = scale + int(numbers.random() * (5 * scale + 1))
         arrival_ms = int(arrivals.uniform(0, span_ms))
-        yield Job(job_id, arrival_ms * _NS_PER_MS, gpus, iterations, model)
+        yield Job(job_id, arrival_ms * NS_PER_MS, gpus, iterations, model)

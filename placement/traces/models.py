@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import NS_PER_MS
 from placement.model.job import Model
-
-_MS = 10**6
 
 
 def _table(*models: Model) -> Mapping[str, Model]:
@@ -17,10 +16,10 @@ def _table(*models: Model) -> Mapping[str, Model]:
 
 
 PUBLISHED: Mapping[str, Model] = _table(
-    Model("vgg16", 526_400_000, 36 * _MS, 54 * _MS, 4527, 16),
-    Model("resnet50", 99_200_000, 25 * _MS, 37 * _MS, 3213, 16),
-    Model("inception-v3", 103_000_000, 35 * _MS, 52 * _MS, 3291, 16),
-    Model("lstm", 251_800_000, 32 * _MS, 47 * _MS, 2751, 64),
+    Model("vgg16", 526_400_000, 36 * NS_PER_MS, 54 * NS_PER_MS, 4527, 16),
+    Model("resnet50", 99_200_000, 25 * NS_PER_MS, 37 * NS_PER_MS, 3213, 16),
+    Model("inception-v3", 103_000_000, 35 * NS_PER_MS, 52 * NS_PER_MS, 3291, 16),
+    Model("lstm", 251_800_000, 32 * NS_PER_MS, 47 * NS_PER_MS, 2751, 64),
 )
 """The networks with the published simulator's whole milliseconds, in the order in which its generator draws them."""
 

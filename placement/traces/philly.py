@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Self
 
+from mltcp.core.quantities import NS_PER_S
 from placement.model.job import Model
 from placement.traces import entries
 from placement.traces.entries import RecordedJob
@@ -34,7 +35,6 @@ from placement.traces.trace import Trace
 
 _TIME = "%Y-%m-%d %H:%M:%S"
 _NONE = ("", "none", "null", "nan", "nat")
-_NS_PER_S = 10**9
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -121,7 +121,7 @@ def _time_ns(place: str, document: Any, key: str) -> int | None:
         moment = datetime.strptime(text, _TIME)
     except ValueError:
         raise fault(place, key, f"{shown(text)} is no time", "YYYY-MM-DD hh:mm:ss") from None
-    return (moment - datetime(1970, 1, 1)) // timedelta(seconds=1) * _NS_PER_S
+    return (moment - datetime(1970, 1, 1)) // timedelta(seconds=1) * NS_PER_S
 
 
 def _documents(source: Source) -> Iterator[tuple[str, Any]]:

@@ -11,6 +11,7 @@ import random
 
 from mltcp.core.demand import Demand
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import NS_PER_MS
 from placement.traces.demands import NETWORKS, Network
 from placement.traces.sets import JobSet, TracedJob
 
@@ -20,7 +21,6 @@ MOST_WORKERS = 12
 ITERATIONS = (200, 1000)
 
 _MOST_JOBS = 100_000
-_NS_PER_MS = 10**6
 
 
 def poisson(seed: int, *, jobs: int = 60, load: float = 0.9, gpus: int = GPUS) -> JobSet:
@@ -48,7 +48,7 @@ def poisson(seed: int, *, jobs: int = 60, load: float = 0.9, gpus: int = GPUS) -
     arrival_ns, placed = 0, []
     for job in drawn:
         placed.append(_at(job, arrival_ns))
-        arrival_ns += round(draw.expovariate(1 / between_ns) / _NS_PER_MS) * _NS_PER_MS
+        arrival_ns += round(draw.expovariate(1 / between_ns) / NS_PER_MS) * NS_PER_MS
     source = f"4.5.1: Poisson arrivals, load {load:g}, seed {seed}"
     return JobSet(f"poisson-{seed}", source, CAPACITY_GBPS, tuple(placed))
 

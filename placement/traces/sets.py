@@ -145,12 +145,12 @@ class ProfiledTimes:
 
     job: TracedJob
 
-    def iteration_ns(self, workers: int, one_rack: bool) -> float:
+    def iteration_ns(self, workers: int, one_node: bool) -> float:
         """The time of an iteration with so many workers, all in one rack or not."""
         phases = self.job.phases(workers)
         sending = sum(phase.duration_ns for phase in phases if phase.bandwidth_bps)
         total = sum(phase.duration_ns for phase in phases)
-        return total if one_rack else total + (ACROSS_RACKS - 1) * sending
+        return total if one_node else total + (ACROSS_RACKS - 1) * sending
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from bench.lab.lab import Lab
 from bench.lab.servers import LabNetwork, engine_hosts
 from bench.lab.two_tier import TwoTier, rack_name, server_name, two_tier
 from bench.warm.trainings import forked_trainings
+from mltcp.core.quantities import NS_PER_S
 from placement.engines.local import LocalEngine
 from placement.model.cluster import Cluster
 from placement.model.throughput.table import Combination, SensitivityTable, TableModel
@@ -32,7 +33,6 @@ from placement.simulator.rates.rounds.rounds_executor import RoundsExecutor
 from placement.simulator.rates.rounds.settings import RoundsSettings
 from placement.traces.contention.trace import ContentionTrace
 
-_NS_PER_S = 10**9
 _NIC_BPS = 10**9
 _GRACE_S = 60.0
 
@@ -95,8 +95,8 @@ class ContentionComparison:
     def jct_ratios(self) -> dict[str, float]:
         """Of each job, the live completion time over the simulated one."""
         return {
-            job.name: (self.live.end_s[job.name] - job.arrival_ns / _NS_PER_S)
-            / (self.predicted.end_s[job.name] - job.arrival_ns / _NS_PER_S)
+            job.name: (self.live.end_s[job.name] - job.arrival_ns / NS_PER_S)
+            / (self.predicted.end_s[job.name] - job.arrival_ns / NS_PER_S)
             for job in self.trace.jobs
         }
 
@@ -210,7 +210,7 @@ def predict(plan: ContentionPlan, table: SensitivityTable, policy: str, start_s:
         UsageError: the table has no row for a job.
     """
     plan.trace.check_rows(table)
-    round_ns, start_ns = round(plan.round_s * _NS_PER_S), round(start_s * _NS_PER_S)
+    round_ns, start_ns = round(plan.round_s * NS_PER_S), round(start_s * NS_PER_S)
     settings = RoundsSettings(
         TableModel(table, plan.combination), plan.shape.racks, plan.shape.slots, round_ns, start_ns
     )
@@ -220,7 +220,7 @@ def predict(plan: ContentionPlan, table: SensitivityTable, policy: str, start_s:
     scheduler = SchedulingPolicy(in_rounds(named_scheduler(policy), round_ns), most=1)
     run = ClusterRun(jobs, cluster, _NIC_BPS, scheduler, executor, start_ns)
     run.run()
-    ends = {job.name: float(job.ended_ns) / _NS_PER_S for job in run.jobs}
+    ends = {job.name: float(job.ended_ns) / NS_PER_S for job in run.jobs}
     return Prediction(tuple(executor.starts), ends)
 
 

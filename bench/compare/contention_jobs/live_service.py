@@ -16,6 +16,7 @@ from bench.compare.contention_jobs.lab_models import BATCH, command_of, options_
 from bench.workloads.elastic.training_job import FAULTS
 from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError
+from mltcp.core.quantities import NS_PER_S
 from placement.client.client import Client
 from placement.engines.local import LocalEngine
 from placement.service.context import ServiceRules
@@ -25,7 +26,6 @@ from placement.traces.contention.trace import ContentionJob, ContentionTrace
 
 _POLL_S = 0.1
 _READY_S = 300.0
-_NS_PER_S = 10**9
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def run_on_service(
     configuration = ServiceConfiguration(
         address, directory / "service" / "state.db", rules, servers=servers, engine=engine
     )
-    round_ns = round(rules.round_s * _NS_PER_S)
+    round_ns = round(rules.round_s * NS_PER_S)
     with _running(configuration) as bound, Client(bound) as client:
         begin_ns = (client.clock_ns() // round_ns + 1) * round_ns
         watch = _Watch(client, begin_ns, round_ns, on_end)
@@ -94,7 +94,7 @@ def run_on_service(
             watch.until(begin_ns + job.arrival_ns - round_ns // 10)
             client.submit(_message(job, directory))
         while len(watch.end_s) < len(trace.jobs):
-            watch.until(client.clock_ns() + round(_POLL_S * _NS_PER_S))
+            watch.until(client.clock_ns() + round(_POLL_S * NS_PER_S))
         decisions = document(client.status(cluster=False).decisions)
         stops = sum(status.restarts for status in client.status(cluster=False).jobs)
     faults = tuple(fault for job in trace.jobs for fault in _faults(job.name, directory))
@@ -121,7 +121,7 @@ class _Watch:
             statuses = self._client.status(cluster=False).jobs
             for status in sorted(statuses, key=lambda each: each.placed_ns):
                 self._note(status)
-            left_s = (at_ns - self._client.clock_ns()) / _NS_PER_S
+            left_s = (at_ns - self._client.clock_ns()) / NS_PER_S
             if left_s <= 0:
                 return
             time.sleep(min(left_s, _POLL_S))
@@ -136,7 +136,7 @@ class _Watch:
         if status.state == pb.FAILED:
             raise MltcpError(f"job {status.id}: expected that it finishes, got: {status.reason}")
         if status.state == pb.ENDED and status.id not in self.end_s:
-            self.end_s[status.id] = (status.ended_ns - self._begin_ns) / _NS_PER_S
+            self.end_s[status.id] = (status.ended_ns - self._begin_ns) / NS_PER_S
             self._on_end(status.id)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from bench.compare.jobs.lab_trace import LabScale
 from bench.compare.jobs.live_run import LiveRun, run_live
 from bench.lab.network import namespaces
+from mltcp.core.quantities import NS_PER_S
 from placement.experiments.jobs.results import PolicyResult, TraceResult
 from placement.experiments.run_journal import RunJournal
 from placement.policies.schedulers.registry import named_scheduler
@@ -19,8 +20,6 @@ from placement.simulator.rates.run import run_rates
 from placement.simulator.rates.span import Span
 from placement.simulator.rates.start_cost import StartCost
 from placement.traces.deadlines.trace import DeadlineTrace
-
-_NS_PER_S = 10**9
 
 
 @dataclass(frozen=True)
@@ -113,17 +112,17 @@ class PolicyComparison:
             yield {
                 "job_id": job.name,
                 "workload": job.workload.name,
-                "arrival_s": job.arrival_ns / _NS_PER_S,
-                "deadline_s": job.deadline_ns / _NS_PER_S,
-                "start_s": start / _NS_PER_S,
-                "end_s": end / _NS_PER_S,
-                "run_s": run / _NS_PER_S,
+                "arrival_s": job.arrival_ns / NS_PER_S,
+                "deadline_s": job.deadline_ns / NS_PER_S,
+                "start_s": start / NS_PER_S,
+                "end_s": end / NS_PER_S,
+                "run_s": run / NS_PER_S,
                 "met": end <= job.deadline_ns,
                 "gpus": [list(span.gpus) for span in spans[job.name]],
-                "predicted_start_s": predicted_start / _NS_PER_S,
-                "predicted_end_s": predicted_end / _NS_PER_S,
-                "predicted_run_s": predicted_run / _NS_PER_S,
-                "run_s_on_measured_gpus": expected / _NS_PER_S,
+                "predicted_start_s": predicted_start / NS_PER_S,
+                "predicted_end_s": predicted_end / NS_PER_S,
+                "predicted_run_s": predicted_run / NS_PER_S,
+                "run_s_on_measured_gpus": expected / NS_PER_S,
             }
 
 

@@ -10,11 +10,10 @@ from statistics import fmean
 from typing import Any
 
 from mltcp.core.errors import UsageError, shown
-from mltcp.core.quantities import parse_number
+from mltcp.core.quantities import NS_PER_S, parse_number
 from placement.simulator.rates.start_cost import StartCost
 
 _FIELD = "--restart-cost"
-_NS_PER_S = 10**9
 
 
 def parse_start_cost(text: str) -> StartCost:
@@ -27,7 +26,7 @@ def parse_start_cost(text: str) -> StartCost:
         seconds = parse_number(text, field=_FIELD, lowest=0)
     except UsageError:
         return read_start_cost(Path(text))
-    return StartCost(round(seconds * _NS_PER_S), 0, first=True)
+    return StartCost(round(seconds * NS_PER_S), 0, first=True)
 
 
 def read_start_cost(path: Path) -> StartCost:
@@ -70,4 +69,4 @@ def _line(points: Sequence[tuple[float, float]]) -> StartCost:
     spread = sum((x - mean_x) ** 2 for x, _ in points)
     slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
     slope = min(max(slope, 0.0), mean_y / mean_x)
-    return StartCost(round((mean_y - slope * mean_x) * _NS_PER_S), round(slope * _NS_PER_S), first=True)
+    return StartCost(round((mean_y - slope * mean_x) * NS_PER_S), round(slope * NS_PER_S), first=True)

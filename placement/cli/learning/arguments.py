@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from mltcp.core.errors import UsageError, shown
+from mltcp.core.quantities import NS_PER_S
 from placement.cli.simulation.jobs_arguments import parse_number
 from placement.learning.episodes import EpisodeSettings
 from placement.model.throughput.table import TableModel, published_table, read_table
@@ -13,7 +14,6 @@ from placement.simulator.rates.rounds.settings import RoundsSettings
 from placement.traces.contention.mix import JOBS, MIXES
 
 _MOST_LOAD, _MOST_S = 1000, 10**8
-_NS_PER_S = 10**9
 
 
 def add_run_arguments(command: argparse.ArgumentParser, loads: str) -> None:
@@ -43,7 +43,7 @@ def parse_runs(
         UsageError: an argument is malformed or out of range.
     """
     table = published_table() if options.table is None else read_table(options.table)
-    restart_ns = round(parse_number(options.restart_cost, "--restart-cost", _MOST_S) * _NS_PER_S)
+    restart_ns = round(parse_number(options.restart_cost, "--restart-cost", _MOST_S) * NS_PER_S)
     return EpisodeSettings(
         RoundsSettings(TableModel(table), restart_ns=restart_ns),
         _parse_loads(options.loads),

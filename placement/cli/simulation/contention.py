@@ -10,6 +10,7 @@ from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
+from mltcp.core.quantities import NS_PER_S
 from placement.cli.simulation.arguments import TOOL
 from placement.cli.simulation.jobs_arguments import given_or, parse_number, parse_processes, parse_seeds
 from placement.experiments.contention.report import print_rounds
@@ -54,7 +55,6 @@ and rl-hybrid:FILE are policies that were trained (see mltcp-placement learn and
 """
 
 _MOST_S = 10**8
-_NS_PER_S = 10**9
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -106,7 +106,7 @@ def _text(
     traces: Sequence[ContentionTrace],
     were_read: bool,
 ) -> str:
-    restart_s = settings.restart_ns / _NS_PER_S
+    restart_s = settings.restart_ns / NS_PER_S
     return text(results, restart_s, left_out_document(traces) if were_read else None)
 
 
@@ -154,7 +154,7 @@ def _policies(options: argparse.Namespace) -> tuple[str, ...]:
 
 def _settings(options: argparse.Namespace, table: SensitivityTable) -> RoundsSettings:
     restart_ns = round(
-        parse_number(given_or(options.restart_cost, "0"), "--restart-cost", _MOST_S) * _NS_PER_S
+        parse_number(given_or(options.restart_cost, "0"), "--restart-cost", _MOST_S) * NS_PER_S
     )
     if options.published_loop and (options.nodes, options.gpus, restart_ns) != (None, None, 0):
         raise UsageError("--published-loop: expected no --nodes, --gpus and --restart-cost, got one")
@@ -184,5 +184,5 @@ def _title(options: argparse.Namespace, traces: Sequence[ContentionTrace], setti
     else:
         when = "all jobs at time 0" if options.load is None else f"load {options.load:g}"
         what = f"{options.mix or 'normal'} mix, {when}, {len(traces)} traces"
-    cost = f"; a restart costs {settings.restart_ns / _NS_PER_S:g} s" if settings.restart_ns else ""
+    cost = f"; a restart costs {settings.restart_ns / NS_PER_S:g} s" if settings.restart_ns else ""
     return f"contention, {what}; {settings.nodes} nodes of {settings.gpus} GPUs{cost}"

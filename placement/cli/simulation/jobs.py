@@ -17,6 +17,7 @@ from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
+from mltcp.core.quantities import NS_PER_S
 from placement.cli.simulation import async_jobs, contention
 from placement.cli.simulation.arguments import TOOL
 from placement.cli.simulation.jobs_arguments import given_or, parse_number, parse_processes, parse_seeds
@@ -51,7 +52,6 @@ from placement.traces.left_out import left_out_document, tell_left_out
 _DEFAULT = "drs,norm,edf,fifo,themis-batch"
 _DRS = "drs"
 _MOST_S = 10**8
-_NS_PER_S = 10**9
 _DRAWN = ("rate", "hours", "fat", "urgent")
 _OPTIONS = (*_DRAWN, "gpus", "bandwidth", "restart_cost", "figures", "baseline", "bound")
 """The options of the DRS workload alone; None or False where they are not given."""
@@ -296,7 +296,7 @@ def settings_of(options: argparse.Namespace) -> RatesSettings:
     if options.bandwidth is not None:
         inside, between = _bandwidths(options.bandwidth)
     restart_ns = round(
-        parse_number(given_or(options.restart_cost, "0"), "--restart-cost", _MOST_S) * _NS_PER_S
+        parse_number(given_or(options.restart_cost, "0"), "--restart-cost", _MOST_S) * NS_PER_S
     )
     nodes = NODES if options.nodes is None else options.nodes
     gpus = GPUS if options.gpus is None else options.gpus

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, TextIO
 
+from mltcp.core.quantities import S_PER_HOUR
 from placement.experiments.console import open_console
 from placement.experiments.jobs.bound import TraceBound
 from placement.experiments.jobs.differences import RateDifference
@@ -23,7 +24,6 @@ _COLUMNS = (
     "migrations\na trace",
     "restarts\na trace",
 )
-_S_PER_HOUR = 3600
 
 
 def print_jobs(title: str, results: Sequence[PolicyResult], file: TextIO | None = None) -> None:
@@ -62,8 +62,8 @@ def table(title: str, results: Sequence[PolicyResult]) -> Table:
 def _cells(result: PolicyResult) -> list[str]:
     return [
         f"{result.guarantee_rate:.3f}",
-        f"{result.mean(lambda trace: trace.mean_wait_s) / _S_PER_HOUR:.2f}",
-        f"{result.mean(lambda trace: trace.mean_completion_s) / _S_PER_HOUR:.2f}",
+        f"{result.mean(lambda trace: trace.mean_wait_s) / S_PER_HOUR:.2f}",
+        f"{result.mean(lambda trace: trace.mean_completion_s) / S_PER_HOUR:.2f}",
         f"{result.mean(lambda trace: trace.utilization_arrivals):.3f}",
         f"{result.mean(lambda trace: trace.utilization):.3f}",
         f"{result.mean(lambda trace: trace.migrations):.1f}",

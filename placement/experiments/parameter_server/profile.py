@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import NS_PER_S
 from placement.cassini.ip_packets import address_text
 from placement.experiments.parameter_server.tcp_packets import Endpoint, TcpPacket, tcp_packets
 from placement.experiments.parameter_server.transfers import CONTROL_SHARE, Transfer, transfers
@@ -24,8 +25,6 @@ from placement.model.parameter_server.service_times import ServiceTimes
 FEWEST_CYCLES = 3
 MOST_CYCLES = 200
 WARM_UP_CYCLES = 5
-
-_NS_PER_S = 1e9
 
 
 @dataclass(frozen=True)
@@ -129,10 +128,10 @@ class _Cycle:
         """S^W, S^U, S^S, S^D of this cycle, which sum to its duration."""
         gradient, weights = self.gradient, self.weights
         return (
-            (self.next_ns - weights.end_ns) / _NS_PER_S,
-            (gradient.end_ns - gradient.begin_ns) / _NS_PER_S,
-            (weights.begin_ns - gradient.end_ns) / _NS_PER_S,
-            (weights.end_ns - weights.begin_ns) / _NS_PER_S,
+            (self.next_ns - weights.end_ns) / NS_PER_S,
+            (gradient.end_ns - gradient.begin_ns) / NS_PER_S,
+            (weights.begin_ns - gradient.end_ns) / NS_PER_S,
+            (weights.end_ns - weights.begin_ns) / NS_PER_S,
         )
 
 

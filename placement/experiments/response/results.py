@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from mltcp.core.quantities import S_PER_HOUR
 from placement.experiments.statistics import Paired, half_interval, paired
 from placement.simulator.rates.response.outcome import ResponseOutcome
 
@@ -17,7 +18,6 @@ DROPPED = 2000
 """The first jobs of a trace, in the order of arrival, that means leave out; none of a trace of no more jobs."""
 
 _SLACK_OF_NODES, _SLACK_OF_JOBS = 1, 100
-_S_PER_HOUR = 3600.0
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class TraceResult:
         """The result of an outcome on so many nodes."""
         jobs = len(outcome.arrival_s)
         dropped = DROPPED if jobs > DROPPED else 0
-        response_h = (outcome.end_s - outcome.arrival_s) / _S_PER_HOUR
-        part_h = (outcome.part_s - outcome.arrival_s) / _S_PER_HOUR
+        response_h = (outcome.end_s - outcome.arrival_s) / S_PER_HOUR
+        part_h = (outcome.part_s - outcome.arrival_s) / S_PER_HOUR
         return cls(
             trace,
             seed,

@@ -8,13 +8,12 @@ from dataclasses import astuple, dataclass, fields
 from typing import Self
 
 from mltcp.core.errors import UsageError, shown
-from mltcp.core.quantities import check_number
+from mltcp.core.quantities import BYTES_PER_PARAMETER, check_number
 
 LONGEST_S = 1e9
 SHORTEST_CYCLE_S = 1e-9
 
 _FLOP_PER_PARAMETER = 2
-_BYTES_PER_PARAMETER = 4
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class ServiceTimes:
         for name, value in (("size_bytes", size_bytes), ("flop_per_batch", flop_per_batch)):
             check_number(value, field=name, lowest=0)
         link_s = size_bytes * 8 / rate_bps
-        server_s = _FLOP_PER_PARAMETER * size_bytes / _BYTES_PER_PARAMETER / flop_per_s
+        server_s = _FLOP_PER_PARAMETER * size_bytes / BYTES_PER_PARAMETER / flop_per_s
         return cls(flop_per_batch / flop_per_s, link_s, server_s, link_s)
 
     @property

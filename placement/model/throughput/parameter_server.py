@@ -13,14 +13,12 @@ from enum import StrEnum
 from fractions import Fraction
 
 from mltcp.core.errors import UsageError, shown
+from mltcp.core.quantities import BYTES_PER_PARAMETER, NS_PER_S
 from placement.model.parameter_server.link_sharing import DEFAULT_SHARING, LinkSharing
 from placement.model.parameter_server.prediction import Method, method_named, throughputs
 from placement.model.parameter_server.service_times import ServiceTimes
 from placement.model.throughput.throughput import GpusByNode, Neighbour, Workload, gpus_of
 
-BYTES_PER_PARAMETER = 4
-
-_NS_PER_S = 10**9
 _PS_PER_S = 10**12
 _FIRST_TABLE = 64
 
@@ -85,7 +83,7 @@ class ParameterServer:
         """S^W = T_cal, S^U = S^D = 4 bytes a parameter at the rate of the link, and S^S."""
         link_s = BYTES_PER_PARAMETER * workload.parameters / self.link_bytes_per_s
         server_s = workload.parameters / self.server_parameters_per_s
-        return ServiceTimes(workload.compute_ns / _NS_PER_S, link_s, server_s, link_s)
+        return ServiceTimes(workload.compute_ns / NS_PER_S, link_s, server_s, link_s)
 
     def _batches_per_ns(self, service: ServiceTimes, workers: int) -> Fraction:
         """X(K), as if batches left in whole picoseconds, so that it is the same fraction everywhere."""
@@ -93,5 +91,5 @@ class ParameterServer:
         if len(known) < workers:
             most = max(workers, 2 * len(known), _FIRST_TABLE)
             rates = throughputs(service, most, method=self.method, servers=self.servers, sharing=self.sharing)
-            known[:] = [Fraction(_PS_PER_S // _NS_PER_S, round(_PS_PER_S / rate)) for rate in rates.tolist()]
+            known[:] = [Fraction(_PS_PER_S // NS_PER_S, round(_PS_PER_S / rate)) for rate in rates.tolist()]
         return known[workers - 1]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import BYTES_PER_PARAMETER, NS_PER_S
 from placement.model.throughput.throughput import GpusByNode, Neighbour, Workload, gpus_of
 
 INSIDE_BYTES_PER_S = 10_000_000_000
@@ -19,10 +20,6 @@ INSIDE_BYTES_PER_S = 10_000_000_000
 
 BETWEEN_BYTES_PER_S = 6_000_000_000
 """B_out of the paper: InfiniBand."""
-
-BYTES_PER_PARAMETER = 4
-
-_NS_PER_S = 10**9
 
 
 @dataclass(frozen=True)
@@ -65,5 +62,5 @@ class RingAllReduce:
         """T_comm = 2 (N - 1) / N * bytes / B (Equation 5), rounded half up to whole ns."""
         bandwidth = self.inside_bytes_per_s if one_node else self.between_bytes_per_s
         size = BYTES_PER_PARAMETER * workload.parameters
-        numerator, denominator = 2 * (gpus - 1) * size * _NS_PER_S, gpus * bandwidth
+        numerator, denominator = 2 * (gpus - 1) * size * NS_PER_S, gpus * bandwidth
         return (2 * numerator + denominator) // (2 * denominator)

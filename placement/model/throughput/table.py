@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from mltcp.core.errors import UsageError, shown
+from mltcp.core.quantities import NS_PER_S, S_PER_HOUR
 from placement.model.throughput.csv_rows import CsvRow, csv_rows
 from placement.model.throughput.throughput import GpusByNode, Neighbour, Workload, gpus_of
 
@@ -42,9 +43,6 @@ RATIOS = "shared_throughput_ratio_long.csv"
 SAMPLES = "total_samples.csv"
 PAIR_COLUMNS = tuple(f"{side}_{name}" for side in ("target", "other") for name in ("model", "gpus", "nodes"))
 RATIO_COLUMN = "shared_over_isolated_ratio"
-
-_HOUR_S = 3600
-_NS_PER_S = 10**9
 
 
 class Layout(NamedTuple):
@@ -164,7 +162,7 @@ class SensitivityTable:
             self.samples_per_s[Layout(model, gpus, each)] for each in self.nodes(model, gpus) if each <= 4
         ]
         rates = rates or [self.samples_per_s[Layout(model, gpus, self.nodes(model, gpus)[0])]]
-        return _HOUR_S * math.fsum(rates) / len(rates)
+        return S_PER_HOUR * math.fsum(rates) / len(rates)
 
     def _nearest(self, layout: Layout) -> Layout:
         nodes = self.nodes(layout.model, layout.gpus)
@@ -207,7 +205,7 @@ class TableModel:
             UsageError: the table has no row for a layout.
         """
         rate = self.table.throughput(layout_of(workload, allocation))
-        return Fraction(rate) * Fraction(self.ratio(workload, allocation, neighbours)) / _NS_PER_S
+        return Fraction(rate) * Fraction(self.ratio(workload, allocation, neighbours)) / NS_PER_S
 
     def ratio(
         self, workload: Workload, allocation: GpusByNode, neighbours: Sequence[Neighbour] = ()

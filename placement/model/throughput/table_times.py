@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mltcp.core.quantities import NS_PER_S
 from placement.model.throughput.table import Layout, TableModel
-
-_NS_PER_S = 10**9
 
 
 @dataclass(frozen=True)
@@ -21,12 +20,12 @@ class TableTimes:
     model: TableModel
     model_name: str
 
-    def iteration_ns(self, workers: int, one_rack: bool) -> float:
+    def iteration_ns(self, workers: int, one_node: bool) -> float:
         """See `IterationTimes`; a rack is a node here, and other jobs are on the fewest nodes that have a row.
 
         Raises:
             UsageError: the table has no row, as it has none for one node.
         """
         table = self.model.table
-        nodes = 1 if one_rack else table.nodes(self.model_name, workers)[0]
-        return workers * _NS_PER_S / table.throughput(Layout(self.model_name, workers, nodes))
+        nodes = 1 if one_node else table.nodes(self.model_name, workers)[0]
+        return workers * NS_PER_S / table.throughput(Layout(self.model_name, workers, nodes))

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from mltcp.core.errors import UsageError, shown
+from mltcp.core.quantities import NS_PER_S
 from placement.model.throughput.throughput import GpusByNode, Neighbour, Workload, gpus_of
 
 _PS_PER_S = 10**12
-_NS_PER_S = 10**9
 
 
 @dataclass(frozen=True)
@@ -61,4 +61,4 @@ class WorkerTable:
         rates, workers = self.of(workload.name), gpus_of(allocation)
         if workers > len(rates):
             raise UsageError(f"workers of {workload.name}: expected 1 to {len(rates)}, got {workers}")
-        return workload.batch * Fraction(_PS_PER_S // _NS_PER_S, round(_PS_PER_S / rates[workers - 1]))
+        return workload.batch * Fraction(_PS_PER_S // NS_PER_S, round(_PS_PER_S / rates[workers - 1]))

@@ -26,7 +26,7 @@ Assignment: TypeAlias = Mapping[str, tuple[int, ...]]
 class IterationTimes(Protocol):
     """The iteration times of a job in an otherwise idle network, as profiled."""
 
-    def iteration_ns(self, workers: int, one_rack: bool) -> float:
+    def iteration_ns(self, workers: int, one_node: bool) -> float:
         """The time of an iteration with so many workers, all in one rack or not."""
         ...
 
@@ -107,17 +107,17 @@ class JobView:
             return 1.0
         return (self.noise_scale + 1) / (self.noise_scale + workers)
 
-    def throughput(self, workers: int, one_rack: bool) -> float:
+    def throughput(self, workers: int, one_node: bool) -> float:
         """Iterations a second, counted by samples: w workers do w / `gpus_wanted` of an iteration at a time."""
-        return workers / self.gpus_wanted * 1e9 / self.times.iteration_ns(workers, one_rack)
+        return workers / self.gpus_wanted * 1e9 / self.times.iteration_ns(workers, one_node)
 
-    def goodput(self, workers: int, one_rack: bool) -> float:
+    def goodput(self, workers: int, one_node: bool) -> float:
         """Iterations a second, counted by the progress that their samples make."""
-        return progress(self, workers) * 1e9 / self.times.iteration_ns(workers, one_rack)
+        return progress(self, workers) * 1e9 / self.times.iteration_ns(workers, one_node)
 
-    def run_ns(self, workers: int, one_rack: bool) -> int:
+    def run_ns(self, workers: int, one_node: bool) -> int:
         """The time that the iterations left take with so many workers, rounded up; exact where the job's times are."""
-        left = self.iterations_left * self.times.iteration_ns(workers, one_rack)
+        left = self.iterations_left * self.times.iteration_ns(workers, one_node)
         return math.ceil(left / progress(self, workers))
 
     def holds(self, now_ns: int) -> bool:

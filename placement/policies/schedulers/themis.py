@@ -107,10 +107,10 @@ class Themis:
             bids[workers] = math.log(without / rho(job, finish_ns, contenders, cluster))
         return bids
 
-    def _finish_ns(self, job: JobView, now_ns: int, workers: int, one_rack: bool = True) -> float:
+    def _finish_ns(self, job: JobView, now_ns: int, workers: int, one_node: bool = True) -> float:
         """The job's end with so many workers; with none, it waits for one lease and then gets `gpus_min`."""
         if workers:
-            return now_ns + job.iterations_left / job.throughput(workers, one_rack) * 1e9
+            return now_ns + job.iterations_left / job.throughput(workers, one_node) * 1e9
         return now_ns + self.lease_ns + job.iterations_left / job.throughput(job.gpus_min, False) * 1e9
 
 

@@ -104,7 +104,7 @@ def _same_kind(one: JobRecord, other: JobRecord) -> bool:
 class _Profiled:
     duration_ns: float
 
-    def iteration_ns(self, workers: int, one_rack: bool) -> float:
+    def iteration_ns(self, workers: int, one_node: bool) -> float:
         return self.duration_ns
 
 

@@ -28,7 +28,7 @@ class ProfiledTimes:
 
     duration_ns: int
 
-    def iteration_ns(self, workers: int, one_rack: bool) -> float:
+    def iteration_ns(self, workers: int, one_node: bool) -> float:
         """See `IterationTimes`."""
         return self.duration_ns
 
@@ -91,7 +91,7 @@ def _of_table(context: ServiceContext, job: JobRecord, plain: JobView) -> JobVie
     times = contention.times(job)
     done = plain.iterations - plain.iterations_left
     held_ns = (
-        int(float(done * samples) * times.iteration_ns(job.count, one_rack=False)) if plain.held_ns else 0
+        int(float(done * samples) * times.iteration_ns(job.count, one_node=False)) if plain.held_ns else 0
     )
     return replace(
         plain,

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import NS_PER_S
 from placement.model.cluster import Cluster
 from placement.model.contention import PUBLISHED, Contention
 from placement.model.job import Job
@@ -22,7 +23,6 @@ from placement.simulator.exact.loop import run
 from placement.simulator.exact.world import World, build
 from placement.simulator.outcome import JobOutcome, Outcome, UseOverTime
 
-_NS = 1e9
 _MOST_INTERVALS = 1_000_000
 _SEEDS = 1 << 32
 
@@ -64,11 +64,11 @@ def simulate(
         interval = max(1, -(-end // intervals))
         world, end = _run(jobs, cluster, placement, communication, contention, seed, (intervals, interval))
         use = UseOverTime(
-            interval / _NS, (world.gpu_use / interval).tolist(), (world.link_use / interval).tolist()
+            interval / NS_PER_S, (world.gpu_use / interval).tolist(), (world.link_use / interval).tolist()
         )
     return Outcome(
         jobs=tuple(sorted(_outcomes(world), key=lambda each: each.job_id)),
-        makespan_s=end / _NS,
+        makespan_s=end / NS_PER_S,
         gpu_utilization=tuple((world.gpus["busy"] / max(1, end)).tolist()),
         events=int(world.core["events"][0]),
         wall_s=wall_s,
@@ -100,15 +100,15 @@ def _outcome(world: World, record: Records) -> JobOutcome:
     iterations, first = job["iterations"], job["first_worker"]
     return JobOutcome(
         job_id=job["job_id"],
-        arrival_s=job["arrival"] / _NS,
-        start_s=job["started"] / _NS,
-        end_s=job["ended"] / _NS,
-        queue_s=(job["started"] - job["arrival"]) / _NS,
-        compute_s=job["slowest"] * iterations / _NS,
-        gpu_wait_s=job["gpu_wait"] / _NS,
-        link_wait_s=job["link_wait"] / _NS,
-        communication_s=job["communication"] / _NS,
-        contention_s=max(0, job["sending"] - alone_ns(world, record) * iterations) / _NS,
+        arrival_s=job["arrival"] / NS_PER_S,
+        start_s=job["started"] / NS_PER_S,
+        end_s=job["ended"] / NS_PER_S,
+        queue_s=(job["started"] - job["arrival"]) / NS_PER_S,
+        compute_s=job["slowest"] * iterations / NS_PER_S,
+        gpu_wait_s=job["gpu_wait"] / NS_PER_S,
+        link_wait_s=job["link_wait"] / NS_PER_S,
+        communication_s=job["communication"] / NS_PER_S,
+        contention_s=max(0, job["sending"] - alone_ns(world, record) * iterations) / NS_PER_S,
         gpus=tuple(world.workers["gpu"][first : first + job["gpus"]].tolist()),
     )
 

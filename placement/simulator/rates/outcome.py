@@ -10,11 +10,11 @@ from typing import Self
 import numpy as np
 
 from mltcp.core.errors import MltcpError, shown
+from mltcp.core.quantities import NS_PER_S
 from placement.model.cluster import Cluster
 from placement.simulator.rates.span import Span
 from placement.traces.deadlines.trace import DeadlineTrace
 
-_NS_PER_S = 10**9
 _LATEST_NS = (1 << 63) - 1
 
 
@@ -141,7 +141,7 @@ class RatesOutcome:
     @property
     def makespan_s(self) -> float:
         """The time from the beginning of the trace until the last job ended."""
-        return max(self.end_ns) / _NS_PER_S
+        return max(self.end_ns) / NS_PER_S
 
     @property
     def utilization(self) -> float:
@@ -175,4 +175,4 @@ class RatesOutcome:
 
     def _mean_after_arrival_s(self, times_ns: Sequence[int]) -> float:
         arrivals_ns = sum(job.arrival_ns for job in self.trace.jobs)
-        return (sum(times_ns) - arrivals_ns) / len(times_ns) / _NS_PER_S
+        return (sum(times_ns) - arrivals_ns) / len(times_ns) / NS_PER_S

@@ -29,12 +29,12 @@ class ModelTimes:
     per_node: int
     _known: dict[tuple[int, bool], int | Fraction] = field(default_factory=dict, compare=False, repr=False)
 
-    def iteration_ns(self, workers: int, one_rack: bool) -> float:
+    def iteration_ns(self, workers: int, one_node: bool) -> float:
         """See `IterationTimes`; exact: a whole number or a `Fraction`."""
-        key = workers, one_rack
+        key = workers, one_node
         known = self._known.get(key)
         if known is None:
-            rate = self.model.samples_per_ns(self.workload, spread(workers, self.per_node, one_rack))
+            rate = self.model.samples_per_ns(self.workload, spread(workers, self.per_node, one_node))
             exact = workers * self.workload.batch / rate
             known = self._known[key] = exact.numerator if exact.denominator == 1 else exact
         return known  # type: ignore[return-value]  # a Fraction where a float would round

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from mltcp.core.quantities import BYTES_PER_PARAMETER
 from placement.model.throughput.throughput import Workload
 
 BATCH = 1024
 GFLOPS = 1229
 
-_BYTES_PER_PARAMETER = 4
 _MB = 10**6
 
 
 def _model(name: str, examples: int, megabytes: int, tflop_per_batch: float, epochs: int) -> Workload:
     compute_ns = round(tflop_per_batch * 1000 / GFLOPS * 10**9)
-    return Workload(name, megabytes * _MB // _BYTES_PER_PARAMETER, BATCH, compute_ns, examples, epochs)
+    return Workload(name, megabytes * _MB // BYTES_PER_PARAMETER, BATCH, compute_ns, examples, epochs)
 
 
 NIN = _model("NiN", 50_000, 30, 6.7, 200)

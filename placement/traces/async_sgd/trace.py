@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import NS_PER_S
 from placement.model.throughput.throughput import Workload
 from placement.traces.async_sgd.models import EPOCHS_VARIANCE
 from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
@@ -17,7 +18,6 @@ from placement.traces.left_out import LeftOut
 
 MOST_JOBS = 1_000_000
 
-_NS_PER_S = 10**9
 _PARTS = 1000
 """Into which samples are divided where their number must be whole, because epochs need not be."""
 
@@ -70,7 +70,7 @@ class AsyncTrace:
             workload = Workload(
                 model.name, model.parameters, model.batch * _PARTS, model.compute_ns, samples, 1
             )
-            jobs.append(DeadlineJob(str(number), round(units / rate * _NS_PER_S), workload, MOST))
+            jobs.append(DeadlineJob(str(number), round(units / rate * NS_PER_S), workload, MOST))
         return DeadlineTrace(self.name, tuple(jobs), max(jobs[-1].arrival_ns, 1), self.seed)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import NS_PER_S
 from placement.model.throughput.table import SensitivityTable
 from placement.traces.columns import Columns
 from placement.traces.fields import MOST, Field, fault
@@ -26,8 +27,6 @@ SHIPPED = ("simulate_trace0", "train_jobset0_episode0", "train_jobset0_episode1"
 
 COLUMNS = ("job_id", "arrival_s", "model", "gpus", "total_samples")
 """The last one is optional: without it a job has an hour's worth of samples."""
-
-_NS_PER_S = 10**9
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ def read_trace(given: str, table: SensitivityTable) -> ContentionTrace:
 
 
 def _job(fields: Mapping[str, Field], place: str, table: SensitivityTable) -> ContentionJob:
-    name, arrival_ns = fields["job_id"].word(), fields["arrival_s"].units(_NS_PER_S, "ns")
+    name, arrival_ns = fields["job_id"].word(), fields["arrival_s"].units(NS_PER_S, "ns")
     model, gpus = fields["model"].word(), fields["gpus"].whole(1)
     try:
         samples = table.job_samples(model, gpus)

@@ -18,6 +18,7 @@ from fractions import Fraction
 import numpy as np
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import NS_PER_HOUR
 from placement.model.throughput.throughput import Workload
 from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
 
@@ -39,7 +40,6 @@ FAT = 2
 URGENT, NORMAL, RELAXED = Fraction(1, 2), Fraction(1), Fraction(3, 2)
 """The paper's three priorities."""
 
-_NS_PER_HOUR = 3600 * 10**9
 _MOST_JOBS = 1_000_000
 _MOST_HOURS = 250_000
 """So that all times are within the 10^18 ns of a trace."""
@@ -87,10 +87,10 @@ class DrsMix:
         count = int(2 * self.rate * self.hours + 200)
         between = np.random.default_rng([seed, 0]).exponential(size=count)
         with np.errstate(over="ignore"):  # at a rate near 0, arrivals after `hours` may be infinite
-            arrivals = np.rint(np.cumsum(between) / self.rate * _NS_PER_HOUR)
+            arrivals = np.rint(np.cumsum(between) / self.rate * NS_PER_HOUR)
         workloads = np.random.default_rng([seed, 1]).random(count)
         priorities = np.random.default_rng([seed, 2]).random(count)
-        end_ns = round(self.hours * _NS_PER_HOUR)
+        end_ns = round(self.hours * NS_PER_HOUR)
         jobs = tuple(
             DeadlineJob.with_priority(
                 str(number), int(arrival_ns), self._workload(float(u)), self.priority(float(v))

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import BYTES_PER_PARAMETER
 from placement.model.job import Job
 from placement.model.throughput.throughput import Workload
 from placement.traces import alibaba_pai, philly
@@ -17,8 +18,6 @@ from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
 from placement.traces.read import guess
 from placement.traces.source import Source
 from placement.traces.trace import Trace
-
-_BYTES_PER_PARAMETER = 4
 
 
 def read(path: Path, workloads: Sequence[Workload], mix: DrsMix, seed: int = 0) -> DeadlineTrace:
@@ -71,7 +70,7 @@ def _workload(job: Job) -> Workload:
     model = job.model
     return Workload(
         model.name,
-        max(1, model.size_bytes // _BYTES_PER_PARAMETER),
+        max(1, model.size_bytes // BYTES_PER_PARAMETER),
         model.batch_size,
         model.compute_ns,
         model.batch_size * job.gpus,

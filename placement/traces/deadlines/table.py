@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import NS_PER_S
 from placement.model.throughput.throughput import Workload
 from placement.traces.columns import Columns
 from placement.traces.deadlines.trace import HIGHEST_ALPHA, DeadlineJob, DeadlineTrace
@@ -28,7 +29,6 @@ _DUE = ("alpha", "deadline_s")
 COLUMNS = (*_NEEDED, *_DUE, "gpus")
 """All columns; one of alpha and deadline_s is needed, not both."""
 
-_NS_PER_S = 10**9
 _LONGEST_HEADER = 1000
 
 
@@ -71,7 +71,7 @@ def is_table(path: Path) -> bool:
 
 
 def _job(fields: Mapping[str, Field], known: Mapping[str, Workload]) -> DeadlineJob:
-    name, arrival_ns = fields["job_id"].word(), fields["arrival_s"].units(_NS_PER_S, "ns")
+    name, arrival_ns = fields["job_id"].word(), fields["arrival_s"].units(NS_PER_S, "ns")
     workload_name = fields["workload"].word()
     if workload_name not in known:
         raise fields["workload"].error(f"{shown(workload_name)} is unknown", ", ".join(known))
@@ -86,7 +86,7 @@ def _job(fields: Mapping[str, Field], known: Mapping[str, Workload]) -> Deadline
             return DeadlineJob.with_priority(name, arrival_ns, workload, alpha, gpus)
         except UsageError as error:
             raise fields["alpha"].error(str(error), "a deadline after the arrival") from None
-    deadline_ns = fields["deadline_s"].units(_NS_PER_S, "ns")
+    deadline_ns = fields["deadline_s"].units(NS_PER_S, "ns")
     if deadline_ns <= arrival_ns:
         given = fields["deadline_s"].text.strip()
         raise fields["deadline_s"].error(

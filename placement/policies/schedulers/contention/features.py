@@ -16,6 +16,7 @@ import math
 
 import numpy as np
 
+from mltcp.core.quantities import NS_PER_S, S_PER_HOUR
 from placement.model.compiled import compiled, compiled_with_arrays
 from placement.policies.schedulers.contention.gains import (
     find_heads,
@@ -31,9 +32,7 @@ from placement.policies.schedulers.contention.world import World
 OF_A_SLOT, OF_A_KIND, OF_ALL = 4, 4, 3
 """How many numbers describe a running job beside its kind and its nodes, a waiting kind, and the whole."""
 
-_HOUR_S = 3600.0
 _SCALE = 4.0
-_NS_PER_S = 1e9
 
 
 def feature_count(kinds: int, nodes: int, sets: int, slots: int, gains: bool) -> int:
@@ -45,7 +44,7 @@ def feature_count(kinds: int, nodes: int, sets: int, slots: int, gains: bool) ->
 @compiled
 def log_hours(seconds: float) -> float:
     """The logarithm of a time, 0 for none, about 1 for two days."""
-    return math.log1p(seconds / _HOUR_S) / _SCALE
+    return math.log1p(seconds / S_PER_HOUR) / _SCALE
 
 
 @compiled_with_arrays
@@ -91,7 +90,7 @@ def of_running(world: World, sizes: np.ndarray, found: np.ndarray) -> None:
         base += nodes
         found[base] = floored(running.raw)
         found[base + 1] = log_hours(remaining_s(world, running.job))
-        rounds = (core.now - job.started) / (core.round_s * _NS_PER_S) if job.cell_before >= 0 else 0.0
+        rounds = (core.now - job.started) / (core.round_s * NS_PER_S) if job.cell_before >= 0 else 0.0
         found[base + 2] = math.log1p(rounds) / _SCALE
         found[base + 3] = 1.0
 
@@ -104,7 +103,7 @@ def of_waiting(world: World, found: np.ndarray) -> None:
         number = world.queue[position]
         job = world.jobs[number]
         base, left_s = job.kind * OF_A_KIND, remaining_s(world, number)
-        wait_s = (core.now - job.arrival) / _NS_PER_S
+        wait_s = (core.now - job.arrival) / NS_PER_S
         least = left_s if found[base] == 0.0 else min(found[base + 1], left_s)
         found[base] += 1.0
         found[base + 1] = least

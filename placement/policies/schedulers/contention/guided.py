@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import NS_PER_S
 from placement.model.compiled import compiled, compiled_with_arrays
 from placement.policies.schedulers.contention.features import observe_features
 from placement.policies.schedulers.contention.look_ahead import EQUAL_S, NEVER, copy_to
@@ -27,8 +28,6 @@ TRIED = 4
 
 WORTH_TRYING = 5.0
 """Steps whose logit is lower than the best one's by more are not tried: less likely by a factor of 150."""
-
-_NS_PER_S = 1e9
 
 
 class Network(NamedTuple):
@@ -163,7 +162,7 @@ def simulated_with(world: World, trial: World, network: Network, step: int, best
         if run_round(trial, now_s) == 0 and before == 0:
             return NEVER
         now_s += core.round_s
-        core.now += int(core.round_s * _NS_PER_S)
+        core.now += int(core.round_s * NS_PER_S)
         if core.finish_sum + (core.waiting + core.running) * now_s > best:
             return NEVER
         begin_decision(trial)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from mltcp.core.quantities import NS_PER_S
 from placement.model.cluster import Cluster
 from placement.model.throughput.table import Combination
 from placement.policies.schedulers.contention.new_world import new_world
@@ -14,8 +15,6 @@ from placement.policies.schedulers.contention.rule import Rule
 from placement.policies.schedulers.contention.tables import kinds_on, tables_of
 from placement.policies.schedulers.contention.world import RUNS, WAITS, World
 from placement.policies.schedulers.scheduler import Assignment, JobView, free_gpus
-
-_NS_PER_S = 10**9
 
 
 def observe(cluster: Cluster, now_ns: int, jobs: Sequence[JobView], rule: Rule, round_ns: int) -> World:
@@ -38,7 +37,7 @@ def observe(cluster: Cluster, now_ns: int, jobs: Sequence[JobView], rule: Rule, 
     tables = tables_of(kinds, sizes, rule.tries_sets)
     restart_ns = max((job.restart_cost_ns for job in jobs), default=0)
     world = new_world(
-        tables, sizes, len(jobs), rule, round_ns / _NS_PER_S, restart_ns / _NS_PER_S, _combination(kinds)
+        tables, sizes, len(jobs), rule, round_ns / NS_PER_S, restart_ns / NS_PER_S, _combination(kinds)
     )
     world.core["now"], world.core["seen"] = now_ns, len(jobs)
     numbers = {kind: number for number, kind in enumerate(kinds)}
@@ -94,8 +93,8 @@ def _set_job(world: World, position: int, job: JobView, kind: int, round_ns: int
     record["kind"], record["arrival"] = kind, job.arrival_ns
     record["state"] = RUNS if job.gpus else WAITS
     record["remaining"] = float(job.iterations_left * job.gpus_wanted)
-    record["ratio"], record["hold"] = job.ratio, job.restart_left_ns / _NS_PER_S
-    record["held"], record["started"] = job.held_ns / _NS_PER_S, job.started_ns
+    record["ratio"], record["hold"] = job.ratio, job.restart_left_ns / NS_PER_S
+    record["held"], record["started"] = job.held_ns / NS_PER_S, job.started_ns
     record["starts"] = job.restarts + 1 if job.gpus or job.held_ns else 0
 
 

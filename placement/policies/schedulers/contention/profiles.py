@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from mltcp.core.quantities import NS_PER_S
 from placement.model.throughput.table import Layout, TableModel
 from placement.policies.schedulers.scheduler import IterationTimes, JobView
-
-_NS_PER_S = 10**9
 
 
 class Profile(Protocol):
@@ -78,7 +77,7 @@ class PlainProfile:
 
     def samples_per_s(self, gpus: int, nodes: int) -> float:
         """See `Profile`; a sample is an iteration of one worker."""
-        return float(gpus * _NS_PER_S / self.times.iteration_ns(gpus, nodes == 1))
+        return float(gpus * NS_PER_S / self.times.iteration_ns(gpus, nodes == 1))
 
     def ratio(self, gpus: int, nodes: int, other: Profile, other_gpus: int, other_nodes: int) -> float:
         """See `Profile`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from mltcp.core.quantities import NS_PER_S
 from placement.model.compiled import compiled, compiled_with_arrays
 from placement.policies.schedulers.contention.places import (
     floored,
@@ -17,7 +18,6 @@ STOP_RATIO = 0.6
 """Jobs with a ratio up to this are stopped by the stop rule."""
 
 _SLACK = 1 + 1e-12
-_NS_PER_S = 1e9
 
 
 @compiled
@@ -107,7 +107,7 @@ def is_exempt(world: World, job: int) -> bool:
     """Whether it is too early to stop a running job, because its restart cost a round or more."""
     core = world.core[0]
     rounds = exempt_rounds(core.restart_s, core.round_s)
-    return rounds > 0 and core.now - world.jobs[job].started <= rounds * core.round_s * _NS_PER_S
+    return rounds > 0 and core.now - world.jobs[job].started <= rounds * core.round_s * NS_PER_S
 
 
 @compiled

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import NS_PER_HOUR
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.admission.sizes import efficient_options
 from placement.policies.schedulers.drs.allocation import FreeGpus
@@ -28,7 +29,6 @@ from placement.policies.schedulers.untimed import Untimed
 if TYPE_CHECKING:
     from placement.policies.schedulers.rollout.futures import Options, Queue
 
-_NS_PER_HOUR = 3600 * 10**9
 _MOST_ARRIVALS = 400
 _MARGIN = 0.1
 """Jobs, in the mean of the futures, by which another choice must be better than the first job by deadline."""
@@ -52,8 +52,8 @@ class EdfRollout(Untimed):
 
     futures: int = 32
     choices: int = 4
-    horizon_ns: int = 2 * _NS_PER_HOUR
-    window_ns: int = 2 * _NS_PER_HOUR
+    horizon_ns: int = 2 * NS_PER_HOUR
+    window_ns: int = 2 * NS_PER_HOUR
     correction: float = 2.0
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from mltcp.core.errors import MltcpError
+from mltcp.core.quantities import NS_PER_S
 from placement.model.throughput.throughput import ThroughputModel, Workload
 from placement.policies.schedulers.response.catalogue import ResponseScheduler
 from placement.policies.schedulers.response.equal_shares import EqualShares
@@ -30,7 +31,6 @@ from placement.simulator.rates.response.state import (
     Tables,
 )
 
-_NS_PER_S = 1e9
 _FILLINGS = {
     Filling.NONE: FILL_NONE,
     Filling.SHORTEST: FILL_SHORTEST,
@@ -45,7 +45,7 @@ def speeds_of_model(model: ThroughputModel, workload: Workload, nodes: int) -> t
         model.samples_per_ns(workload, tuple((node, 1) for node in range(width)))
         for width in range(1, nodes + 1)
     ]
-    return (0.0, *(float(rate / workload.batch) * _NS_PER_S for rate in rates))
+    return (0.0, *(float(rate / workload.batch) * NS_PER_S for rate in rates))
 
 
 def rule_of(scheduler: ResponseScheduler) -> Rule:

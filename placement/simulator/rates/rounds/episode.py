@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mltcp.core.quantities import NS_PER_S, S_PER_HOUR
 from placement.model.compiled import compiled, compiled_with_arrays
 from placement.policies.schedulers.contention.places import floored, set_ratios
 from placement.policies.schedulers.contention.rounds import (
@@ -39,8 +40,6 @@ OBJECTIVE = np.dtype(
 )
 
 _DECAY = 1 - 2 / 11
-_HOUR_S = 3600.0
-_NS_PER_S = 1e9
 
 
 @compiled_with_arrays
@@ -77,9 +76,9 @@ def pass_round(world: World, objective: Records) -> float:
     core = world.core[0]
     end_decision(world)
     of_paper = reward_of_paper(world, objective)
-    end_ns = core.now + int(core.round_s * _NS_PER_S)
+    end_ns = core.now + int(core.round_s * NS_PER_S)
     present = core.waiting + core.running
-    before_s, now_s = core.finish_sum, core.now / _NS_PER_S
+    before_s, now_s = core.finish_sum, core.now / NS_PER_S
     ended = run_round(world, now_s)
     present_s = (present - ended) * core.round_s + (core.finish_sum - before_s) - ended * now_s
     present_s += seconds_before_admission(world, end_ns)
@@ -87,7 +86,7 @@ def pass_round(world: World, objective: Records) -> float:
     core.now = end_ns
     admit(world)
     begin_decision(world)
-    return -present_s / _HOUR_S if objective[0].reward == COMPLETION else of_paper
+    return -present_s / S_PER_HOUR if objective[0].reward == COMPLETION else of_paper
 
 
 @compiled_with_arrays
@@ -122,4 +121,4 @@ def seconds_before_admission(world: World, end_ns: int) -> float:
     while job < len(world.jobs) and world.jobs[job].arrival < end_ns:
         total += end_ns - world.jobs[job].arrival
         job += 1
-    return total / _NS_PER_S
+    return total / NS_PER_S

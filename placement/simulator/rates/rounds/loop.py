@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mltcp.core.quantities import NS_PER_S
 from placement.model.compiled import compiled, compiled_with_arrays
 from placement.policies.schedulers.contention.decide import decide
 from placement.policies.schedulers.contention.rounds import apply_stop_rule, run_round
@@ -11,8 +12,6 @@ from placement.policies.schedulers.contention.world import WAITS, World
 
 IDLE_ROUNDS = 100
 """A run fails after this many rounds in a row in which no job runs, if no more jobs are to arrive."""
-
-_NS_PER_S = 1e9
 
 
 @compiled_with_arrays
@@ -32,10 +31,10 @@ def run(world: World, trial: World, rounds_by_gpus: np.ndarray) -> bool:
         if idle > IDLE_ROUNDS:
             return False
         before = core.gpu_rounds
-        run_round(world, core.now / _NS_PER_S)
+        run_round(world, core.now / NS_PER_S)
         rounds_by_gpus[core.gpu_rounds - before] += 1
         apply_stop_rule(world)
-        core.now += int(core.round_s * _NS_PER_S)
+        core.now += int(core.round_s * NS_PER_S)
     return True
 
 

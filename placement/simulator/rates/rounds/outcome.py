@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mltcp.core.quantities import NS_PER_S
 from placement.traces.contention.trace import ContentionTrace
-
-_NS_PER_S = 1e9
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +44,7 @@ class RoundsOutcome:
     @property
     def jct_s(self) -> np.ndarray:
         """Job completion times: from arrival to end, queueing included."""
-        return self.finish_s - np.array([job.arrival_ns for job in self.trace.jobs]) / _NS_PER_S
+        return self.finish_s - np.array([job.arrival_ns for job in self.trace.jobs]) / NS_PER_S
 
     @property
     def mean_jct_s(self) -> float:

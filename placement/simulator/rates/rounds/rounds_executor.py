@@ -14,13 +14,13 @@ from fractions import Fraction
 import numpy as np
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import NS_PER_S
 from placement.model.cluster import Cluster
 from placement.model.throughput.throughput import GpusByNode, Neighbour, ThroughputModel
 from placement.policies.schedulers.scheduling_policy import Decision
 from placement.simulator.executor import JobEnd, Start
 from placement.simulator.rates.rate_job import RatedJob
 
-_NS_PER_S = 10**9
 _SLACK = 1 + 1e-12
 
 
@@ -110,7 +110,7 @@ class RoundsExecutor:
         for gpu in start.gpus:
             node = self._cluster.gpus[gpu][0]
             counts[node] = counts.get(node, 0) + 1
-        hold_s = (self._restart_ns if start.restarts else self._first_ns) / _NS_PER_S
+        hold_s = (self._restart_ns if start.restarts else self._first_ns) / NS_PER_S
         left = float(start.work * self._samples(start))
         self._running[start.job.name] = _InRounds(start, tuple(sorted(counts.items())), left, hold_s)
 
@@ -135,7 +135,7 @@ class RoundsExecutor:
         return start.job.workload.batch * start.job.workers
 
     def _run_round(self) -> list[JobEnd]:
-        begin_ns, round_s = self.now_ns, self._round_ns / _NS_PER_S
+        begin_ns, round_s = self.now_ns, self._round_ns / NS_PER_S
         self._set_rates(self._running)
         given = 0
         for job in self._running.values():
@@ -146,7 +146,7 @@ class RoundsExecutor:
         for name in ended_s:
             self._free(name)
         self.rounds_by_gpus[given] += 1
-        return [JobEnd(name, begin_ns + at_s * _NS_PER_S) for name, at_s in ended_s.items()]
+        return [JobEnd(name, begin_ns + at_s * NS_PER_S) for name, at_s in ended_s.items()]
 
     def _constant(self, jobs: Mapping[str, _InRounds], until_s: float) -> dict[str, float]:
         """Run jobs at their present rates for a time; when in it those that ended did."""
@@ -193,5 +193,5 @@ class RoundsExecutor:
                 if key != name
             ]
         rate = self._model.samples_per_ns(workload, job.allocation, neighbours)
-        job.rate = float(rate * _NS_PER_S)
+        job.rate = float(rate * NS_PER_S)
         job.ratio = float(rate / self._model.samples_per_ns(workload, job.allocation)) if neighbours else 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mltcp.core.errors import MltcpError, UsageError
+from mltcp.core.quantities import NS_PER_S
 from placement.policies.schedulers.contention.new_world import new_world, trial_of
 from placement.policies.schedulers.contention.profiles import Kind, TableProfile
 from placement.policies.schedulers.contention.rule import Rule
@@ -22,8 +23,6 @@ from placement.traces.contention.trace import ContentionTrace
 
 _NIC_BPS = 10_000_000_000
 """No job has a demand, so the rate of NICs makes no difference."""
-
-_NS_PER_S = 10**9
 
 
 def run_rule(trace: ContentionTrace, settings: RoundsSettings, policy: str, rule: Rule) -> RoundsOutcome:
@@ -70,8 +69,8 @@ def run_scheduler(trace: ContentionTrace, settings: RoundsSettings, scheduler: S
         trace,
         scheduler.name,
         settings.nodes * settings.gpus,
-        np.array([job.ended_ns for job in done.jobs]) / _NS_PER_S,
-        np.array([job.held_ns + job.ended_ns - job.started_ns for job in done.jobs]) / _NS_PER_S,
+        np.array([job.ended_ns for job in done.jobs]) / NS_PER_S,
+        np.array([job.held_ns + job.ended_ns - job.started_ns for job in done.jobs]) / NS_PER_S,
         np.array([job.starts for job in done.jobs]),
         np.array([rounds for rounds, _ in seen]),
         np.array([total for _, total in seen]),
@@ -93,7 +92,7 @@ def world_of(trace: ContentionTrace, settings: RoundsSettings, rule: Rule) -> Wo
         tables = tables_of(kinds, sizes, rule.tries_sets)
     except UsageError as error:
         raise UsageError(f"{trace.name}: {error}") from None
-    round_s, restart_s = settings.round_ns / _NS_PER_S, settings.restart_ns / _NS_PER_S
+    round_s, restart_s = settings.round_ns / NS_PER_S, settings.restart_ns / NS_PER_S
     world = new_world(tables, sizes, len(trace.jobs), rule, round_s, restart_s, settings.model.combination)
     numbers = {kind: number for number, kind in enumerate(kinds)}
     world.jobs["arrival"] = [job.arrival_ns for job in trace.jobs]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import NS_PER_S
 from placement.model.cluster import Cluster, Gpu, Server, Switch
 from placement.model.throughput.table import TableModel
 
@@ -15,7 +16,6 @@ ROUND_S = 300
 """The length of the paper's rounds."""
 
 _MOST_GPUS, _MOST_S = 10_000, 10**8
-_NS_PER_S = 10**9
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class RoundsSettings:
     model: TableModel
     nodes: int = NODES
     gpus: int = GPUS
-    round_ns: int = ROUND_S * _NS_PER_S
+    round_ns: int = ROUND_S * NS_PER_S
     restart_ns: int = 0
 
     def __post_init__(self) -> None:
@@ -44,9 +44,9 @@ class RoundsSettings:
             raise UsageError(
                 f"nodes and gpus: expected 1 or more, and up to {_MOST_GPUS} GPUs, got {self.nodes} and {self.gpus}"
             )
-        if not 0 < self.round_ns <= _MOST_S * _NS_PER_S:
+        if not 0 < self.round_ns <= _MOST_S * NS_PER_S:
             raise UsageError(f"round_ns: expected 1 to {_MOST_S} s, got {self.round_ns}")
-        if not 0 <= self.restart_ns <= _MOST_S * _NS_PER_S:
+        if not 0 <= self.restart_ns <= _MOST_S * NS_PER_S:
             raise UsageError(f"restart_ns: expected 0 to {_MOST_S} s, got {self.restart_ns}")
 
     def cluster(self) -> Cluster:

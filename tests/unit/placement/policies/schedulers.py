@@ -19,8 +19,8 @@ class Steady:
     second: float = 1.0
     across: float = 1.0
 
-    def iteration_ns(self, workers, one_rack):
-        return self.second * S * (1 if one_rack else self.across)
+    def iteration_ns(self, workers, one_node):
+        return self.second * S * (1 if one_node else self.across)
 
 
 def view(name, wanted=2, least=None, most=None, *, done=0, iterations=100, **others):

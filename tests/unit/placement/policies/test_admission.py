@@ -33,7 +33,7 @@ def view(workload, alpha, name="j"):
 class Linear:
     """Steps of one second, whatever the number of workers."""
 
-    def iteration_ns(self, workers, one_rack):
+    def iteration_ns(self, workers, one_node):
         return 10**9
 
 

@@ -16,7 +16,7 @@ CLUSTER = Cluster.star(servers=3, gpus=2)
 class IterationTimes:
     ns: int = 1000
 
-    def iteration_ns(self, workers, one_rack):
+    def iteration_ns(self, workers, one_node):
         return self.ns
 
 
