@@ -39,8 +39,11 @@ from placement.slurm.jobs import (
 _ASK_AGAIN_S = 2.0
 _CANCEL_AGAIN_S = 30.0
 
-UNSEEN_END_S = 15.0
-"""How long after its own end a job is cancelled that Slurm still takes for running."""
+UNSEEN_END_S = 60.0
+"""How long after its own end a job is cancelled that Slurm still takes for running.
+
+A slurmctld that was restarted on a busy machine takes longer than 15 s at times to hear of an end that is none to mend.
+"""
 
 TAKE_BACK_S = 60.0
 """For how long a user's own job waits on its nodes for what is neither their being busy nor to pass soon."""
