@@ -15,7 +15,7 @@ from mltcp.ebpf.layout import KernelJob
 from mltcp.ebpf.libbpf import BpfError, BpfMap
 
 MOST_JOBS = 4096
-"""As in mltcp.bpf.h."""
+"""As in flow.bpf.h."""
 
 _KEY = struct.Struct("=I")
 _ONLY_IF_NEW, _ONLY_IF_THERE = 1, 2

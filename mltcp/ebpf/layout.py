@@ -1,4 +1,4 @@
-"""Converts the C structures of ``mltcp.bpf.h``, its parts and ``watch.bpf.c`` to Python dataclasses and back.
+"""Converts the C structures of ``flow.bpf.h``, its parts and ``watch.bpf.c`` to Python dataclasses and back.
 
 The sizes are compared with those of the kernel's maps when they are opened, to detect different versions.
 """

@@ -29,7 +29,7 @@ from tests.lab.test_controls import connection, exchange, use, used  # noqa: F40
 pytestmark = pytest.mark.lab
 
 OTHER_CODE = ("tracker.bpf.h", "#define ALIKE_SHIFT 4", "#define ALIKE_SHIFT 5")
-OTHER_LAYOUT = ("mltcp.bpf.h", "struct flow {", "struct flow {\n\t__u64 of_the_next_version;")
+OTHER_LAYOUT = ("flow.bpf.h", "struct flow {", "struct flow {\n\t__u64 of_the_next_version;")
 
 ACT = """
 import json, sys

@@ -1,4 +1,4 @@
-"""F(bytes_ratio), and its scale by the time to send an iteration, as in mltcp.bpf.h."""
+"""F(bytes_ratio), and its scale by the time to send an iteration, as in law.bpf.h and flow.bpf.h."""
 
 from __future__ import annotations
 
