@@ -19,7 +19,7 @@ from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.quantities import parse_flag
 from mltcp.core.trusted_directory import UnsafeDirectoryError, account_number, check_trusted_directory
 from placement.client.connection_failure import why_unreachable
-from placement.service.protocol.service_address import (
+from placement.service.protocol.connection import (
     PLAIN_TEXT_TOKENS,
     SOCKET_OWNER,
     TOKEN,
@@ -322,7 +322,7 @@ def _channel(address: str, roots: Path | None, identity: Path | None) -> grpc.Ch
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import grpc
 
-    from placement.service.protocol.keepalive import keepalive_options
+    from placement.service.protocol.connection import keepalive_options
 
     options = [("grpc.enable_http_proxy", 0), *keepalive_options()]
     if roots is None:

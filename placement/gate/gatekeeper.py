@@ -30,10 +30,8 @@ from mltcp.core.accounts import NAMELESS
 from mltcp.core.errors import UsageError
 from mltcp.core.one_line import one_line
 from mltcp.core.user_lines import of_user
-from placement.gate.jobs import GateJob
-from placement.gate.messages import Ask
-from placement.gate.state import GateState
-from placement.gate.turns import GateUser, HeldTimes
+from placement.gate.messages import Ask, GateJob
+from placement.gate.state import GateState, GateUser, HeldTimes
 
 _log = logging.getLogger("placement.gate")
 

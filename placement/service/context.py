@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from placement.cassini.drift import THRESHOLD
 from placement.model.throughput.table import Combination
-from placement.service.contention.contention_state import ContentionState
+from placement.service.contention import ContentionState
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.pages import shorten_explanation, shorten_status
-from placement.service.state.clock import Clock
-from placement.service.state.job_progress import done_iterations
-from placement.service.state.job_record import JobRecord, status_message
+from placement.service.state.job_record import JobRecord, done_iterations, status_message
 from placement.service.state.persistence import forget_job, save_decision, save_job, save_next_job
 from placement.service.state.registry import Registry
 from placement.service.state.store import Store
+
+
+class Clock:
+    """A monotonic clock in nanoseconds since the epoch.
+
+    It is set from the host's clock when it is created, and later changes of the host's clock do not affect it.
+    """
+
+    def __init__(self) -> None:
+        self._offset_ns = time.time_ns() - time.monotonic_ns()
+
+    def now_ns(self) -> int:
+        """The present time."""
+        return time.monotonic_ns() + self._offset_ns
+
 
 GRACE_S = 30.0
 RESTART_COST_S = 7.0

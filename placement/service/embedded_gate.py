@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mltcp.core.address import Address
-from placement.gate.jobs import GateJob
+from placement.gate.messages import GateJob
 from placement.gate.server import GateConfiguration, GateServer
 from placement.service.state.job_record import JobRecord
 

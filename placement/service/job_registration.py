@@ -5,12 +5,19 @@ from __future__ import annotations
 import unicodedata
 
 from placement.service.context import ServiceContext
+from placement.service.decisions.explanation import check_possible
 from placement.service.decisions.placer import policy_named
 from placement.service.decisions.policy import ServicePolicy, check_whole_job
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.checks import check_deadline, check_due, check_job, demand_of
-from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
-from placement.service.state.capacity import check_possible
+from placement.service.protocol.checks import (
+    ErrorCode,
+    RequestError,
+    check_deadline,
+    check_due,
+    check_job,
+    demand_of,
+    invalid,
+)
 from placement.service.state.job_record import JobRecord, deadline_of
 from placement.service.state.persistence import save_new_job
 

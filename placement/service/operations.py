@@ -21,29 +21,29 @@ from placement.cassini.circle import unified
 from placement.cassini.compatibility import Compatibility, compatibility
 from placement.cassini.observed import observed
 from placement.engines.engine import HeldJob
-from placement.service.agents.coordination import AgentCoordinator
-from placement.service.agents.drift import IterationTiming
-from placement.service.agents.sessions import AgentSession
+from placement.service.agents import AgentCoordinator, AgentSession
 from placement.service.context import ServiceContext
 from placement.service.decisions.explanation import explain_stopping, explain_unplaced
 from placement.service.decisions.job_scheduling import JobScheduling
 from placement.service.decisions.placer import Placer, policy_named
 from placement.service.decisions.policy import ServicePolicy, service_policy
 from placement.service.decisions.whole_jobs import decider_of, shadow_of, status_of_decisions, warm_up_request
+from placement.service.drift import IterationTiming
 from placement.service.embedded_gate import EmbeddedGate
-from placement.service.engine_jobs import EngineJobs, JobReactions
-from placement.service.engine_runner import EngineRunner
+from placement.service.engine_jobs import EngineJobs, EngineRunner, JobReactions
 from placement.service.job_registration import HELD_PREFIX, JobRegistration, check_not_held, check_policy
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import (
+    ErrorCode,
+    RequestError,
     check_count,
     check_profile,
     check_text,
     demand_of,
+    invalid,
     profile_message,
 )
 from placement.service.protocol.pages import shorten_explanation
-from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
 from placement.service.state.job_record import JobRecord, wrong_state
 from placement.service.state.persistence import save_link, save_server, save_server_state
 from placement.service.state.registry import OutOfUse

@@ -20,11 +20,9 @@ from mltcp.core.errors import MltcpError
 from mltcp.core.one_line import one_line
 from placement.policies.schedulers.scheduler import JobView
 from placement.service.context import ServiceContext
-from placement.service.deciding.decider import Decided, Decider
-from placement.service.deciding.shadow import ShadowPolicy
-from placement.service.decisions.cluster_views import ClusterView, cluster_view
+from placement.service.decisions.decider import Decided, Decider, ShadowPolicy
 from placement.service.decisions.explanation import deadline_text
-from placement.service.decisions.job_views import FOREVER_NS, job_view
+from placement.service.decisions.views import FOREVER_NS, ClusterView, cluster_view, job_view
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.state.job_record import JobRecord
 

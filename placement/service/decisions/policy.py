@@ -10,7 +10,7 @@ from placement.policies.schedulers.contention import rule
 from placement.policies.schedulers.registry import IMPORTED, LEARNED, SCHEDULERS, named_scheduler
 from placement.policies.schedulers.scheduler import Scheduler
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.request_error import invalid
+from placement.service.protocol.checks import invalid
 
 _SINGLE_JOBS = ("random", "themis", "pollux")
 

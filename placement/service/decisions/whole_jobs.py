@@ -13,14 +13,12 @@ from placement.policies.schedulers.contention.profiles import all_kinds, name_of
 from placement.policies.schedulers.contention.tables import node_counts
 from placement.policies.schedulers.registry import IMPORTED, LEARNED, named_scheduler
 from placement.policies.schedulers.scheduler import JobView, Scheduler
-from placement.service.contention.contention_state import table_named
+from placement.service.contention import table_named
 from placement.service.context import ServiceContext, ServiceRules
-from placement.service.deciding.decide_once import decides_in_rounds, in_rounds
-from placement.service.deciding.decider import Decider, DirectDecider, GuardedDecider
-from placement.service.deciding.policy_process import PolicyProcess
-from placement.service.deciding.policy_worker import DecisionRequest
-from placement.service.deciding.shadow import ShadowPolicy
+from placement.service.decisions.decide_once import decides_in_rounds, in_rounds
+from placement.service.decisions.decider import Decider, DirectDecider, GuardedDecider, ShadowPolicy
 from placement.service.decisions.policy import decides_for_all, parse_policy
+from placement.service.decisions.policy_process import DecisionRequest, PolicyProcess
 from placement.service.protocol import placement_pb2 as pb
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The service's record of a job."""
+"""The service's record of a job, and how far the job is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fractions import Fraction
 from mltcp.core.demand import Demand
 from placement.policies.placing.slot_pool import SlotRequest
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.request_error import ErrorCode, RequestError
+from placement.service.protocol.checks import ErrorCode, RequestError
 
 UNPROFILED_NS = 1_000_000_000
 """The assumed iteration time of a job without a profile, used to rank jobs and GPUs by work."""
@@ -159,3 +159,16 @@ def status_message(job: JobRecord, places: list[pb.ServerSlots], attached: bool)
     for name in job.spec.environment:
         message.job.environment[name] = ""
     return message
+
+
+def done_iterations(job: JobRecord, now_ns: int) -> int:
+    """The iterations that a job has done, counted in those with as many slots as it asked for; less than all.
+
+    Of a job without an agent, or one that was restarted, it is an estimate: iterations take as long as in its profile,
+    whatever its slots.
+    """
+    done = Fraction(job.done)
+    if job.placed and (job.restarts or not job.agent):
+        elapsed_ns = max(0, now_ns - job.placed_ns)
+        done += Fraction(elapsed_ns * len(job.slots), job.iteration_ns * job.count)
+    return min(int(done), job.spec.iterations - 1)

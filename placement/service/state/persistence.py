@@ -1,17 +1,15 @@
-"""Conversion of servers, links, jobs and decisions to rows of the store and back."""
+"""Servers, links, jobs and decisions as rows of the store, and the registry that is recovered from them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from google.protobuf.message import DecodeError
 
-from placement.model.throughput.table import Layout
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.checks import demand_of, profile_message
+from placement.service.protocol.checks import RequestError, demand_of, profile_message
 from placement.service.state.job_record import JobRecord, deadline_of
-from placement.service.state.ratio_cell import RatioCell
-from placement.service.state.registry import OutOfUse
+from placement.service.state.registry import OutOfUse, Registry
 from placement.service.state.store import Row, Store
 
 _JOB = (
@@ -98,22 +96,6 @@ def save_decision(store: Store, job: JobRecord, decision: pb.ExplainReply) -> No
     store.put("INSERT OR REPLACE INTO decisions VALUES (?,?)", (job.number, decision.SerializeToString()))
 
 
-def save_ratio(store: Store, digest: str, pair: tuple[Layout, Layout], cell: RatioCell) -> None:
-    """Insert or replace a measured ratio, of the table with this digest."""
-    values = (digest, *pair[0], *pair[1], cell.ratio, cell.observations)
-    store.put("INSERT OR REPLACE INTO ratios VALUES (?,?,?,?,?,?,?,?,?)", values)
-
-
-def saved_ratios(store: Store, digest: str) -> dict[tuple[Layout, Layout], RatioCell]:
-    """The measured ratios of the table with this digest."""
-    rows = store.rows(
-        "SELECT target_model, target_gpus, target_nodes, other_model, other_gpus, other_nodes, ratio, observations"
-        " FROM ratios WHERE digest=?",
-        (digest,),
-    )
-    return {(Layout(*row[:3]), Layout(*row[3:6])): RatioCell(*row[6:]) for row in rows}
-
-
 def saved_servers(store: Store) -> list[tuple[pb.Server, OutOfUse | None]]:
     """All servers in the order of registration, with the reason of those that are not in use."""
     rows = store.rows("SELECT message, state, reason FROM servers ORDER BY number")
@@ -192,3 +174,51 @@ def _job(row: Row) -> tuple[JobRecord, list[pb.ServerSlots]]:
         owner=owner,
     )
     return job, list(pb.JobStatus.FromString(places).places) if places else []
+
+
+# ---------------------------------------------------------------------------------------------------------- recovery
+
+
+def recovered(store: Store) -> Registry:
+    """The registry with every server, link and job that an earlier service committed.
+
+    Raises:
+        MltcpError: the content of the database is not what a service writes.
+    """
+    try:
+        return _registry(store)
+    except (RequestError, DecodeError, LookupError, ValueError, TypeError) as error:
+        raise store.damaged(error) from None
+
+
+def _registry(store: Store) -> Registry:
+    registry = Registry()
+    registry.next_job_number = store.number(NEXT_JOB)
+    _add_servers(registry, saved_servers(store))
+    registry.add_links(saved_links(store))
+    for job, places in saved_jobs(store):
+        if job.placed:
+            registry.place_again(job, registry.slots(job, places))
+        else:
+            registry.add_job(job)
+    return registry
+
+
+def _add_servers(registry: Registry, saved: Sequence[tuple[pb.Server, OutOfUse | None]]) -> None:
+    """Add servers in their order: the name of one that was removed may have been given to a later one."""
+    waiting: list[tuple[pb.Server, OutOfUse | None]] = []
+    for server, why in saved:
+        waiting.append((server, why))
+        if why is not None and why.state == pb.REMOVED:
+            _add(registry, waiting)
+            waiting = []
+    _add(registry, waiting)
+
+
+def _add(registry: Registry, saved: Sequence[tuple[pb.Server, OutOfUse | None]]) -> None:
+    numbers = registry.add_servers([server for server, _ in saved])
+    for number, (_, why) in zip(numbers, saved, strict=True):
+        if why is not None and why.state == pb.REMOVED:
+            registry.remove_server(number, why)
+        elif why is not None:
+            registry.take_out_of_use(number, why)

@@ -13,8 +13,14 @@ from typing import Any
 from mltcp.core.policy_names import split_cassini
 from placement.policies.placing.slot_pool import SlotPool, SlotRequest
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.checks import check_link, check_name, check_server
-from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
+from placement.service.protocol.checks import (
+    ErrorCode,
+    RequestError,
+    check_link,
+    check_name,
+    check_server,
+    invalid,
+)
 from placement.service.state.job_record import JobRecord, ResourceClass
 from placement.service.state.network_tree import NetworkTree
 from placement.service.state.waiting_queue import WaitingQueue

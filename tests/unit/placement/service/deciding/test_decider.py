@@ -12,13 +12,14 @@ from placement.model.throughput.table import TableModel, published_table
 from placement.model.throughput.table_times import TableTimes
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduler import JobView
-from placement.service.deciding.assignment_check import check_assignment
-from placement.service.deciding.decide_once import decide_once, in_rounds
-from placement.service.deciding.decider import GuardedDecider
-from placement.service.deciding.failure import FailureReason, PolicyFailure
-from placement.service.deciding.policy_process import PolicyProcess
-from placement.service.deciding.policy_worker import DecisionRequest
-from placement.service.deciding.shadow import ShadowPolicy
+from placement.service.decisions.decide_once import check_assignment, decide_once, in_rounds
+from placement.service.decisions.decider import GuardedDecider, ShadowPolicy
+from placement.service.decisions.policy_process import (
+    DecisionRequest,
+    FailureReason,
+    PolicyFailure,
+    PolicyProcess,
+)
 from tests.unit.placement.service.deciding.failing_policies import HERE, Answering
 
 CLUSTER = Cluster(tuple(Server(f"s{each}", (Gpu(),) * 4, "root") for each in range(4)), (Switch("root"),))

@@ -1,15 +1,16 @@
-"""Checks an assignment before anything is done about it, whoever made it."""
+"""One decision of a scheduler of whole jobs, and the check of an assignment before anything is done about it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 
 from mltcp.core.errors import UsageError, shown
 from placement.model.cluster import Cluster
 from placement.model.throughput.table import Layout
 from placement.policies.schedulers.contention.profiles import TableTimed
-from placement.policies.schedulers.scheduler import Assignment, JobView, gpu_owners
-from placement.service.deciding.failure import FailureReason, PolicyFailure
+from placement.policies.schedulers.scheduler import Assignment, JobView, Scheduler, gpu_owners, jobs_to_stop
+from placement.service.decisions.policy_process import FailureReason, PolicyFailure
 
 
 def plain_assignment(found: object) -> dict[str, tuple[int, ...]]:
@@ -77,3 +78,38 @@ def _infeasible(text: str) -> PolicyFailure:
 
 def _kind(value: object) -> str:
     return type(value).__name__
+
+
+def decide_once(
+    scheduler: Scheduler, cluster: Cluster, now_ns: int, jobs: Sequence[JobView]
+) -> dict[str, tuple[int, ...]]:
+    """The first candidate of a scheduler.
+
+    A job that the scheduler sends back to the queue first is shown to it as one that waits. It goes on undisturbed if
+    it is then given the GPUs that it has.
+
+    Raises:
+        UsageError: the scheduler cannot decide about these jobs or on this cluster.
+        PolicyFailure: its answer is no assignment.
+    """
+    stops = frozenset(jobs_to_stop(scheduler, now_ns, jobs))
+    shown = [_stopped(job, now_ns) if job.name in stops else job for job in jobs]
+    return plain_assignment(scheduler.candidates(cluster, now_ns, shown, 1)[0])
+
+
+def in_rounds(scheduler: Scheduler, round_ns: int) -> Scheduler:
+    """The same scheduler told the length of the rounds, if it is one that decides in rounds."""
+    if decides_in_rounds(scheduler) and is_dataclass(scheduler) and not isinstance(scheduler, type):
+        return replace(scheduler, round_ns=round_ns)
+    return scheduler
+
+
+def decides_in_rounds(scheduler: Scheduler) -> bool:
+    """Whether a scheduler knows rounds."""
+    return is_dataclass(scheduler) and any(each.name == "round_ns" for each in fields(scheduler))
+
+
+def _stopped(job: JobView, now_ns: int) -> JobView:
+    return replace(
+        job, gpus=(), since_ns=now_ns, lease_end_ns=0, restart_left_ns=0, restart_ns=job.restart_cost_ns
+    )

@@ -7,7 +7,32 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from placement.model.throughput.table import FLOOR, Combination, Layout, SensitivityTable, TableModel
-from placement.service.state.ratio_cell import RatioCell
+from placement.service.state.store import Store
+
+WEIGHT = 0.2
+"""The least weight of a new observation in the exponential mean."""
+
+PRIOR = 3
+"""The number of observations that the ratio of the given table counts for."""
+
+
+@dataclass(frozen=True)
+class RatioCell:
+    """A ratio of shared to isolated throughput.
+
+    Attributes:
+        ratio: the mean, more than 0 and at most 1.
+        observations: that it contains, beside the one of the given table.
+    """
+
+    ratio: float
+    observations: int = 0
+
+    def with_observation(self, ratio: float) -> RatioCell:
+        """The cell after one more observation."""
+        weight = max(WEIGHT, 1 / (PRIOR + self.observations + 1))
+        return RatioCell(self.ratio + weight * (ratio - self.ratio), self.observations + 1)
+
 
 LEAST, MOST = 0.1, 1.25
 """A ratio outside is refused: the job stood still, or the throughput in the table is not that of the job."""
@@ -93,3 +118,19 @@ class RatioTable:
     def _count(self, last_refused: str = "", **more: int) -> None:
         changed = {name: getattr(self.counts, name) + number for name, number in more.items()}
         self.counts = replace(self.counts, last_refused=last_refused or self.counts.last_refused, **changed)
+
+
+def save_ratio(store: Store, digest: str, pair: tuple[Layout, Layout], cell: RatioCell) -> None:
+    """Insert or replace a measured ratio, of the table with this digest."""
+    values = (digest, *pair[0], *pair[1], cell.ratio, cell.observations)
+    store.put("INSERT OR REPLACE INTO ratios VALUES (?,?,?,?,?,?,?,?,?)", values)
+
+
+def saved_ratios(store: Store, digest: str) -> dict[tuple[Layout, Layout], RatioCell]:
+    """The measured ratios of the table with this digest."""
+    rows = store.rows(
+        "SELECT target_model, target_gpus, target_nodes, other_model, other_gpus, other_nodes, ratio, observations"
+        " FROM ratios WHERE digest=?",
+        (digest,),
+    )
+    return {(Layout(*row[:3]), Layout(*row[3:6])): RatioCell(*row[6:]) for row in rows}

@@ -1,0 +1,278 @@
+"""Deciders: a scheduler in the service, or a policy in a process of its own with a rule behind it; and shadows."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mltcp.core.one_line import one_line
+from placement.model.cluster import Cluster
+from placement.policies.schedulers.scheduler import JobView, Scheduler
+from placement.service.decisions.decide_once import check_assignment, decide_once
+from placement.service.decisions.policy_process import (
+    DecisionRequest,
+    FailureReason,
+    PolicyFailure,
+    PolicyProcess,
+)
+
+_log = logging.getLogger("mltcp.placement")
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A decision that can be carried out.
+
+    Attributes:
+        assignment: the GPUs of each job that runs.
+        by: the name of the scheduler that made it.
+        took_ns: the time that it took.
+        instead: why the fallback decided instead of the policy; empty if it did not.
+    """
+
+    assignment: Mapping[str, tuple[int, ...]]
+    by: str
+    took_ns: int
+    instead: str = ""
+
+
+class Decider(Protocol):
+    """Makes decisions that can be carried out."""
+
+    @property
+    def name(self) -> str:
+        """The name of the policy."""
+        ...
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler that decides in this process: alone, or where the policy fails."""
+        ...
+
+    async def start(self, warm_up: DecisionRequest) -> None:
+        """Get ready, deciding about `warm_up` without effect, if there are jobs in it."""
+        ...
+
+    async def decide(self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView]) -> Decided:
+        """A decision. Raises MltcpError: none was made that can be carried out."""
+        ...
+
+    async def close(self) -> None:
+        """End its processes."""
+        ...
+
+
+class DirectDecider:
+    """A scheduler that decides in the service.
+
+    Args:
+        scheduler: decides.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+
+    @property
+    def name(self) -> str:
+        """See `Decider`."""
+        return self.scheduler.name
+
+    async def start(self, warm_up: DecisionRequest) -> None:
+        """See `Decider`. Raises UsageError: the scheduler cannot decide about such jobs on such a cluster."""
+        if warm_up.jobs:
+            decide_once(self.scheduler, warm_up.cluster, warm_up.now_ns, warm_up.jobs)
+
+    async def decide(self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView]) -> Decided:
+        """See `Decider`."""
+        began_ns = time.perf_counter_ns()
+        assignment = decide_once(self.scheduler, cluster, now_ns, jobs)
+        check_assignment(cluster, jobs, assignment)
+        return Decided(assignment, self.name, time.perf_counter_ns() - began_ns)
+
+    async def close(self) -> None:
+        """See `Decider`: it has none."""
+
+
+class GuardedDecider:
+    """A policy with a time limit, and a rule that decides where it fails.
+
+    Attributes:
+        failures: how often the rule decided, by reason.
+        last_failure: the last reason, for people.
+
+    Args:
+        policy: decides, in a process of its own.
+        fallback: decides where the policy fails.
+        limit_s: the time that the policy has for a decision.
+    """
+
+    def __init__(self, policy: PolicyProcess, fallback: Scheduler, limit_s: float) -> None:
+        self.scheduler = fallback
+        self.failures: Counter[FailureReason] = Counter()
+        self.last_failure = ""
+        self._policy, self._limit_s = policy, limit_s
+
+    @property
+    def name(self) -> str:
+        """See `Decider`."""
+        return self._policy.name
+
+    async def start(self, warm_up: DecisionRequest) -> None:
+        """See `Decider`; a policy that cannot be loaded is said, and the rule decides."""
+        if warm_up.jobs:
+            decide_once(self.scheduler, warm_up.cluster, warm_up.now_ns, warm_up.jobs)
+        try:
+            await self._policy.start(warm_up)
+        except PolicyFailure as failure:
+            _log.error("%s: %s decides: %s", self.name, self.scheduler.name, one_line(str(failure)))
+            self.last_failure = str(failure)
+
+    async def decide(self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView]) -> Decided:
+        """See `Decider`."""
+        began_ns = time.perf_counter_ns()
+        by, instead = self.name, ""
+        try:
+            answer = await self._policy.ask(DecisionRequest(cluster, now_ns, tuple(jobs)), self._limit_s)
+            check_assignment(cluster, jobs, answer.assignment)
+            assignment = answer.assignment
+        except PolicyFailure as failure:
+            self.failures[failure.reason] += 1
+            self.last_failure = instead = str(failure)
+            _log.warning("%s decides: %s: %s", self.scheduler.name, failure.reason.value, one_line(instead))
+            by = self.scheduler.name
+            assignment = decide_once(self.scheduler, cluster, now_ns, jobs)
+            check_assignment(cluster, jobs, assignment)
+        return Decided(assignment, by, time.perf_counter_ns() - began_ns, instead)
+
+    async def close(self) -> None:
+        """See `Decider`."""
+        await self._policy.close()
+
+
+# ----------------------------------------------------------------------------------------------------------- shadows
+
+
+SKIPPED = "busy"
+"""The reason where it was still busy with the decision before."""
+
+_Places = dict[str, tuple[str, ...]]
+
+
+@dataclass
+class ShadowCounts:
+    """The outcomes of the decisions about which a shadow was asked.
+
+    Attributes:
+        asked: decisions.
+        agreed: it would have given the same jobs the same servers.
+        differed: it would not.
+        failures: it gave no assignment that can be carried out, by reason.
+        total_ns: the time that its decisions took, of those that it made.
+        longest_ns: the longest.
+        last_difference: for people.
+        last_failure: for people.
+    """
+
+    asked: int = 0
+    agreed: int = 0
+    differed: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    total_ns: int = 0
+    longest_ns: int = 0
+    last_difference: str = ""
+    last_failure: str = ""
+
+
+class ShadowPolicy:
+    """A policy that decides beside the one that counts, in a process of its own.
+
+    Attributes:
+        counts: its outcomes.
+        notes: of each job of the last decision that it made, what it would have done.
+
+    Args:
+        policy: decides.
+        limit_s: the time that it has for a decision.
+    """
+
+    def __init__(self, policy: PolicyProcess, limit_s: float) -> None:
+        self.counts = ShadowCounts()
+        self.notes: dict[str, str] = {}
+        self._policy, self._limit_s = policy, limit_s
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the policy."""
+        return self._policy.name
+
+    async def start(self, warm_up: DecisionRequest) -> None:
+        """Get ready; a policy that cannot be loaded is said, and counted at every decision."""
+        try:
+            await self._policy.start(warm_up)
+        except PolicyFailure as failure:
+            _log.error("shadow %s: %s", self.name, one_line(str(failure)))
+
+    def watch(
+        self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], decided: Mapping[str, tuple[int, ...]]
+    ) -> None:
+        """Ask about a decision that has been made; returns at once."""
+        self.counts.asked += 1
+        if self._task is not None and not self._task.done():
+            self.counts.failures[SKIPPED] += 1
+            return
+        request = DecisionRequest(cluster, now_ns, tuple(jobs))
+        self._task = asyncio.get_running_loop().create_task(self._compare(request, dict(decided)))
+
+    async def close(self) -> None:
+        """End its process."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._policy.close()
+
+    async def _compare(self, request: DecisionRequest, decided: Mapping[str, tuple[int, ...]]) -> None:
+        counts = self.counts
+        try:
+            answer = await self._policy.ask(request, self._limit_s)
+            check_assignment(request.cluster, request.jobs, answer.assignment)
+        except PolicyFailure as failure:
+            counts.failures[failure.reason.value] += 1
+            counts.last_failure = str(failure)
+            return
+        counts.total_ns += answer.took_ns
+        counts.longest_ns = max(counts.longest_ns, answer.took_ns)
+        would, did = _places(request.cluster, answer.assignment), _places(request.cluster, decided)
+        different = [job.name for job in request.jobs if would.get(job.name) != did.get(job.name)]
+        self.notes = {
+            job.name: self._note(would.get(job.name), job.name in different) for job in request.jobs
+        }
+        if not different:
+            counts.agreed += 1
+            return
+        counts.differed += 1
+        first = different[0]
+        counts.last_difference = f"{first}: {_text(did.get(first))}, and not {_text(would.get(first))}"
+        counts.last_difference += f", and {len(different) - 1} more" if len(different) > 1 else ""
+
+    def _note(self, would: tuple[str, ...] | None, differs: bool) -> str:
+        return f"{self.name} would have given it {_text(would)}" if differs else f"{self.name} agrees"
+
+
+def _places(cluster: Cluster, assignment: Mapping[str, tuple[int, ...]]) -> _Places:
+    """The server of each GPU of each job; which GPUs of a server makes no difference."""
+    return {
+        job: tuple(sorted(cluster.servers[cluster.gpus[gpu][0]].name for gpu in gpus))
+        for job, gpus in assignment.items()
+        if gpus
+    }
+
+
+def _text(servers: tuple[str, ...] | None) -> str:
+    counts = Counter(servers or ())
+    return " ".join(f"{server} x{count}" for server, count in counts.items()) or "nothing"
