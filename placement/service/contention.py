@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from statistics import median
@@ -303,16 +303,8 @@ class ContentionState:
 
     def message(self) -> pb.RatioTableStatus:
         """The status message of the table."""
-        counts = self.table.counts
-        return pb.RatioTableStatus(
-            name=self.table.base.name,
-            observed=counts.observed,
-            clamped=counts.clamped,
-            refused=counts.refused,
-            ambiguous=counts.ambiguous,
-            cells=len(self.table.cells),
-            last_refused=counts.last_refused,
-        )
+        table = self.table
+        return pb.RatioTableStatus(name=table.base.name, cells=len(table.cells), **asdict(table.counts))
 
     def ratios(self) -> pb.RatiosReply:
         """The table in use."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
+from placement.policies.catalogue import PlacementPolicy
 from placement.service.context import ServiceContext
 from placement.service.decisions.explanation import check_possible
 from placement.service.decisions.placer import policy_named
@@ -107,7 +108,7 @@ def check_not_held(spec: pb.Job) -> None:
 
 def check_policy(asked: ServicePolicy, spec: pb.Job, field: str) -> None:
     """Raise `RequestError` if the policy is a scheduler that ignores a constraint of the job."""
-    if asked.scheduler is not None and (spec.servers or spec.shares_gpus):
+    if not isinstance(asked.chooser, PlacementPolicy | None) and (spec.servers or spec.shares_gpus):
         what = "servers" if spec.servers else "shares_gpus"
         raise invalid(field, f"expected a policy that supports job.{what}, got {asked.name!r}")
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from mltcp.core.demand import Demand
 from placement.cassini.circle import KEPT_TOLERANCE
 from placement.cassini.placement_selection import PlacementChoice, Traffic, choose_placement
-from placement.policies.schedulers.scheduler import CANDIDATES, JobView
+from placement.policies.catalogue import PlacementPolicy
+from placement.policies.schedulers.scheduler import CANDIDATES, JobView, Scheduler
 from placement.service.decisions.policy import ServicePolicy
 from placement.service.decisions.views import FOREVER_NS, ClusterView, JobProfileTimes, cluster_view
 from placement.service.state.job_record import JobRecord
@@ -36,9 +37,12 @@ def candidates(registry: Registry, job: JobRecord, policy: ServicePolicy, now_ns
     """
     most = CANDIDATES if policy.cassini and job.demand is not None else 1
     found: dict[tuple[int, ...], None] = {}
-    draws = _by_scheduler(registry, job, policy, now_ns, most)
-    if policy.compiled is not None:
-        draws = _by_compiled(registry, job, policy, most)
+    chooser = policy.chooser
+    draws: Iterator[tuple[int, ...]] = iter(())
+    if isinstance(chooser, PlacementPolicy):
+        draws = _by_compiled(registry, job, chooser, most)
+    elif chooser is not None:
+        draws = _by_scheduler(registry, job, chooser, now_ns, most)
     for slots in draws:
         found[slots] = None
         if len(found) == most:
@@ -47,13 +51,11 @@ def candidates(registry: Registry, job: JobRecord, policy: ServicePolicy, now_ns
 
 
 def _by_compiled(
-    registry: Registry, job: JobRecord, policy: ServicePolicy, most: int
+    registry: Registry, job: JobRecord, policy: PlacementPolicy, most: int
 ) -> Iterator[tuple[int, ...]]:
-    assert policy.compiled is not None
-    rule, kappa = policy.compiled.rule, policy.compiled.kappa
     pool, request = registry.pool(job), registry.slot_request(job)
     for first in _beginnings(registry, job, most):
-        slots = pool.choose(rule, kappa, request, first)
+        slots = pool.choose(policy.rule, policy.kappa, request, first)
         if slots is None:
             return
         yield slots
@@ -78,10 +80,10 @@ def _spread(numbers: list[int], most: int) -> list[int]:
 
 
 def _by_scheduler(
-    registry: Registry, job: JobRecord, policy: ServicePolicy, now_ns: int, most: int
+    registry: Registry, job: JobRecord, scheduler: Scheduler, now_ns: int, most: int
 ) -> Iterator[tuple[int, ...]]:
     """Placements by a scheduler, which sees the whole cluster; slots of running jobs are never reassigned."""
-    if policy.scheduler is None or registry.pool(job).available(registry.slot_request(job)) < job.count:
+    if registry.pool(job).available(registry.slot_request(job)) < job.count:
         return
     view = cluster_view(registry, job)
     if view is None:
@@ -91,7 +93,7 @@ def _by_scheduler(
         for each in registry.jobs.values()
         if each.placed and _same_kind(each, job) and view.shows(each)
     ]
-    for assignment in policy.scheduler.candidates(view.cluster, now_ns, [*held, _view(job, view)], most):
+    for assignment in scheduler.candidates(view.cluster, now_ns, [*held, _view(job, view)], most):
         slots = view.slots_of(assignment.get(job.id, ()))
         if len(slots) == job.count and registry.pool(job).suits(slots, registry.slot_request(job)):
             yield slots

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mltcp.core.policy_names import Vocabulary, split_cassini
-from placement.policies import catalogue
+from placement.policies.catalogue import PlacementPolicy, placement_policy
 from placement.policies.schedulers.contention import rule
-from placement.policies.schedulers.registry import IMPORTED, LEARNED, SCHEDULERS, named_scheduler
+from placement.policies.schedulers.registry import IMPORTED, LEARNED, SCHEDULERS
 from placement.policies.schedulers.scheduler import Scheduler
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import invalid
@@ -39,24 +39,18 @@ class ServicePolicy:
 
     Attributes:
         name: the name under which it is requested.
+        chooser: places single jobs: a compiled policy, or a scheduler; None: a scheduler decides for all jobs at once.
         cassini: whether Cassini chooses among its placements and shifts jobs in time.
-        compiled: the compiled placement policy; None for a scheduler.
-        scheduler: the scheduler that places single jobs; None for the others.
-        whole_jobs: the scheduler that decides for all jobs; None for a policy that places single ones.
-        deferred: whether it is a scheduler that decides for all jobs, which comes from a file that has not been read.
     """
 
     name: str
-    cassini: bool
-    compiled: catalogue.PlacementPolicy | None
-    scheduler: Scheduler | None = None
-    whole_jobs: Scheduler | None = None
-    deferred: bool = False
+    chooser: PlacementPolicy | Scheduler | None = None
+    cassini: bool = False
 
     @property
     def moves_jobs(self) -> bool:
         """Whether it decides for all jobs at once."""
-        return self.whole_jobs is not None or self.deferred
+        return self.chooser is None
 
 
 def parse_policy(name: str, field: str = "policy") -> ServicePolicy:
@@ -67,8 +61,8 @@ def parse_policy(name: str, field: str = "policy") -> ServicePolicy:
     Raises:
         RequestError: the name is unknown.
     """
-    if name in WHOLE_JOBS or rule.NAMES.find(name) is not None:
-        return ServicePolicy(name, False, None, whole_jobs=named_scheduler(name))
+    if decides_for_all(name) and not name.startswith(FROM_FILES):
+        return ServicePolicy(name)
     base, cassini = split_cassini(name)
     part = NAMES.find(base)
     if part is None:
@@ -76,8 +70,8 @@ def parse_policy(name: str, field: str = "policy") -> ServicePolicy:
     if base in ("themis", "pollux"):
         from placement.policies.schedulers import scheduling_policy
 
-        return ServicePolicy(name, cassini, None, scheduling_policy.scheduling_policy(base).scheduler)
-    return ServicePolicy(name, cassini, catalogue.placement_policy(part.base, part.number or 1))
+        return ServicePolicy(name, scheduling_policy.scheduling_policy(base).scheduler, cassini)
+    return ServicePolicy(name, placement_policy(part.base, part.number or 1), cassini)
 
 
 def service_policy(name: str) -> ServicePolicy:
@@ -86,9 +80,7 @@ def service_policy(name: str) -> ServicePolicy:
     Raises:
         RequestError: the name is unknown.
     """
-    if name.startswith(FROM_FILES):
-        return ServicePolicy(name, False, None, deferred=True)
-    return parse_policy(name)
+    return ServicePolicy(name) if name.startswith(FROM_FILES) else parse_policy(name)
 
 
 def check_whole_job(service: ServicePolicy, spec: pb.Job, field: str = "job") -> None:

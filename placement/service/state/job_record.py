@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 
 from mltcp.core.demand import Demand
@@ -137,24 +137,20 @@ def wrong_state(field: str, job: JobRecord, expected: str) -> RequestError:
     )
 
 
+_SHOWN = tuple(
+    {"id", *(each.name for each in fields(JobRecord))} & {*pb.JobStatus.DESCRIPTOR.fields_by_name} - {"state"}
+)
+"""The attributes of a record that are fields of its status."""
+
+
 def status_message(job: JobRecord, places: list[pb.ServerSlots], attached: bool) -> pb.JobStatus:
     """The status message of a job, without the values of its environment variables, which may be secret."""
     message = pb.JobStatus(
-        id=job.id,
+        **{name: getattr(job, name) for name in _SHOWN},
         state=job.state_name,
         places=places,
-        links=job.links,
-        shift_ns=job.shift_ns,
-        policy=job.policy,
-        reason=job.reason,
-        submitted_ns=job.submitted_ns,
-        placed_ns=job.placed_ns,
-        ended_ns=job.ended_ns,
         attached=attached,
         job=job.spec,
-        deadline_ns=job.deadline_ns,
-        restarts=job.restarts,
-        owner=job.owner,
     )
     for name in job.spec.environment:
         message.job.environment[name] = ""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -10,16 +12,17 @@ from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import RequestError, demand_of, profile_message
 from placement.service.state.job_record import JobRecord, deadline_of
 from placement.service.state.registry import OutOfUse, Registry
-from placement.service.state.store import Row, Store
+from placement.service.state.store import Store
 
-_JOB = (
-    "INSERT INTO jobs (number, id, spec, profile, state, policy, reason, submitted_ns, placed_ns, ended_ns,"
-    " places, shift_ns, turn, agent, engine, done, restarts, owner) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
-)
-_JOB_AGAIN = (
-    "UPDATE jobs SET profile=?, state=?, policy=?, reason=?, placed_ns=?, ended_ns=?, places=?, shift_ns=?, turn=?,"
-    " agent=?, engine=?, submitted_ns=?, done=?, restarts=? WHERE number=?"
-)
+_DERIVED = ("spec", "demand", "slots", "links", "deadline_ns")
+_PLAIN = tuple(each.name for each in fields(JobRecord) if each.name not in _DERIVED)
+"""The fields of a record that are columns of the same name."""
+
+_COLUMNS = (*_PLAIN, "id", "spec", "profile", "places")
+_CHANGING = tuple(name for name in _COLUMNS if name not in ("number", "id", "spec", "owner"))
+_INSERT = f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+_UPDATE = f"UPDATE jobs SET {', '.join(f'{name}=?' for name in _CHANGING)} WHERE number=?"
+_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM jobs ORDER BY number"
 
 
 def save_server(store: Store, number: int, server: pb.Server) -> None:
@@ -40,40 +43,23 @@ def save_link(store: Store, number: int, link: pb.Link) -> None:
 
 def save_new_job(store: Store, job: JobRecord) -> None:
     """Insert a newly registered job, which has no slots."""
-    profile = profile_message(job.demand).SerializeToString() if job.demand else None
-    store.put(
-        _JOB,
-        (
-            *(job.number, job.id, job.spec.SerializeToString(), profile, job.state, job.policy, job.reason),
-            *(
-                job.submitted_ns,
-                job.placed_ns,
-                job.ended_ns,
-                None,
-                job.shift_ns,
-                job.turn,
-                int(job.agent),
-                job.engine,
-                job.done,
-                job.restarts,
-                job.owner,
-            ),
-        ),
-    )
+    store.put(_INSERT, tuple(_values(job, _COLUMNS, None)))
 
 
 def save_job(store: Store, job: JobRecord, places: list[pb.ServerSlots]) -> None:
     """Update the state of a job."""
-    profile = profile_message(job.demand).SerializeToString() if job.demand else None
     where = pb.JobStatus(places=places).SerializeToString()
-    store.put(
-        _JOB_AGAIN,
-        (
-            *(profile, job.state, job.policy, job.reason, job.placed_ns, job.ended_ns, where),
-            *(job.shift_ns, job.turn, int(job.agent), job.engine, job.submitted_ns),
-            *(job.done, job.restarts, job.number),
-        ),
-    )
+    store.put(_UPDATE, (*_values(job, _CHANGING, where), job.number))
+
+
+def _values(job: JobRecord, columns: Sequence[str], places: bytes | None) -> Iterator[Any]:
+    for name in columns:
+        if name == "spec":
+            yield job.spec.SerializeToString()
+        elif name == "profile":
+            yield profile_message(job.demand).SerializeToString() if job.demand else None
+        else:
+            yield places if name == "places" else getattr(job, name)
 
 
 NEXT_JOB = "next job"
@@ -113,11 +99,8 @@ def saved_links(store: Store) -> list[pb.Link]:
 
 def saved_jobs(store: Store) -> Iterator[tuple[JobRecord, list[pb.ServerSlots]]]:
     """All jobs with their places, in the order of registration; `slots` and `links` of the records are empty."""
-    for row in store.rows(
-        "SELECT number, spec, profile, state, policy, reason, submitted_ns, placed_ns, ended_ns, places, shift_ns,"
-        " turn, agent, engine, done, restarts, owner FROM jobs ORDER BY number"
-    ):
-        yield _job(row)
+    for row in store.rows(_SELECT):
+        yield _job(dict(zip(_COLUMNS, row, strict=True)))
 
 
 def saved_decisions(store: Store) -> dict[int, pb.ExplainReply]:
@@ -131,48 +114,17 @@ def saved_decisions(store: Store) -> dict[int, pb.ExplainReply]:
         raise store.damaged(error) from None
 
 
-def _job(row: Row) -> tuple[JobRecord, list[pb.ServerSlots]]:
-    (
-        number,
-        spec,
-        profile,
-        state,
-        policy,
-        reason,
-        submitted,
-        placed,
-        ended,
-        places,
-        shift,
-        turn,
-        agent,
-        engine,
-        done,
-        restarts,
-        owner,
-    ) = row
-    submission = pb.Job.FromString(spec)
-    pb.JobState.Name(state)  # raises ValueError for one that no service has written
-    submitted_demand = demand_of(submission.profile, "profile") if submission.HasField("priority") else None
+def _job(row: Mapping[str, Any]) -> tuple[JobRecord, list[pb.ServerSlots]]:
+    spec, profile, places = pb.Job.FromString(row["spec"]), row["profile"], row["places"]
+    pb.JobState.Name(row["state"])  # raises ValueError for one that no service has written
+    submitted = demand_of(spec.profile, "profile") if spec.HasField("priority") else None
     job = JobRecord(
-        number,
-        submission,
-        demand_of(pb.Profile.FromString(profile), "profile") if profile else None,
-        state,
-        policy,
-        reason,
-        submitted,
-        placed,
-        ended,
-        shift_ns=shift,
-        turn=turn,
-        agent=bool(agent),
-        engine=engine,
-        done=done,
-        restarts=restarts,
-        deadline_ns=deadline_of(submission, submitted_demand, submitted),
-        owner=owner,
+        **{name: row[name] for name in _PLAIN},
+        spec=spec,
+        demand=demand_of(pb.Profile.FromString(profile), "profile") if profile else None,
+        deadline_ns=deadline_of(spec, submitted, row["submitted_ns"]),
     )
+    job = replace(job, agent=bool(job.agent))
     return job, list(pb.JobStatus.FromString(places).places) if places else []
 
 
