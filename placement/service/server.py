@@ -153,8 +153,8 @@ async def running_service(
         )
         store.start(loop)
         service = ServiceOperations(context, _engine(configuration, tokens), configuration.gate)
-        await service.register_servers(configuration.servers)
-        await service.register_links(configuration.links)
+        await service.cluster.register_servers(configuration.servers)
+        await service.cluster.register_links(configuration.links)
         try:
             await service.prepare()
             service.start()

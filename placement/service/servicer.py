@@ -176,20 +176,20 @@ class PlacementServicer(pb_grpc.PlacementServicer):
     ) -> pb.RegisterServersReply:
         """See placement.proto."""
         check_operator(caller, "RegisterServers")
-        return pb.RegisterServersReply(added=await self._service.register_servers(request.servers))
+        return pb.RegisterServersReply(added=await self._service.cluster.register_servers(request.servers))
 
     @answering
     async def ChangeServers(self, request: pb.ChangeServersRequest, caller: Caller) -> pb.ChangeServersReply:
         """See placement.proto."""
         check_operator(caller, "ChangeServers")
-        changed = await self._service.change_servers(request.names, request.state, request.reason)
+        changed = await self._service.cluster.change_servers(request.names, request.state, request.reason)
         return pb.ChangeServersReply(changed=changed)
 
     @answering
     async def RegisterLinks(self, request: pb.RegisterLinksRequest, caller: Caller) -> pb.RegisterLinksReply:
         """See placement.proto."""
         check_operator(caller, "RegisterLinks")
-        return pb.RegisterLinksReply(added=await self._service.register_links(request.links))
+        return pb.RegisterLinksReply(added=await self._service.cluster.register_links(request.links))
 
     @answering
     async def RegisterJob(self, request: pb.RegisterJobRequest, caller: Caller) -> pb.JobStatus:

@@ -17,7 +17,13 @@ from typing import Generic, Protocol, runtime_checkable
 from mltcp.core.demand import Demand
 from mltcp.core.errors import MltcpError
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.scheduler import JobView, gpu_owners, jobs_to_stop, progress
+from placement.policies.schedulers.scheduler import (
+    JobView,
+    gpu_owners,
+    jobs_to_stop,
+    progress,
+    stops_and_starts,
+)
 from placement.policies.schedulers.scheduling_policy import Decision, SchedulingPolicy
 from placement.simulator.scheduled_job import Job, ScheduledJob
 
@@ -251,16 +257,15 @@ class ClusterRun(Generic[Job]):
 
     def _carry_out(self, decision: Decision, views: Sequence[JobView], now_ns: int) -> None:
         assigned = {view.name: decision.assignment.get(view.name, ()) for view in views}
-        for view in views:
-            if view.gpus and assigned[view.name] != view.gpus:
-                self._stop(self._active[view.name])
+        stops, starts = stops_and_starts({view.name: view.gpus for view in views}, assigned)
+        for name in stops:
+            self._stop(self._active[name])
         lease_ns = self._policy.scheduler.lease_ns
         for view in views:
-            job, gpus = self._active[view.name], assigned[view.name]
-            if gpus and not view.holds(now_ns):
-                job.lease_end_ns = _FOREVER_NS if lease_ns is None else now_ns + lease_ns
-            if gpus != job.gpus:
-                self._start(job, gpus)
+            if assigned[view.name] and not view.holds(now_ns):
+                self._active[view.name].lease_end_ns = _FOREVER_NS if lease_ns is None else now_ns + lease_ns
+        for name in starts:
+            self._start(self._active[name], assigned[name])
 
     def _stop(self, job: ScheduledJob[Job]) -> None:
         job.work_done = self._work_done(job)

@@ -61,7 +61,15 @@ LAYERS = {
         *("outcome", "exact", "published", "fluid", "parameter_server"),
         *("scheduled_job", "cluster_run", "rates"),
     ),
-    "placement.service": ("protocol", "state", "ratio_table", "contention", "context", "decisions"),
+    "placement.service": (
+        "protocol",
+        "state",
+        "ratio_table",
+        "contention",
+        "context",
+        "lifecycle",
+        "decisions",
+    ),
     "bench": (
         *("warm", "lab", "workloads", "compare", "hosts", "async_sgd", "async_jobs", "sensitivity"),
         *("allreduce", "alone", "bulk", "contention", "perf", "cost", "slurm", "soak", "cli"),

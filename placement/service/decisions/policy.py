@@ -117,3 +117,10 @@ def check_whole_job(service: ServicePolicy, spec: pb.Job, field: str = "job") ->
     for name in ("servers", "shares_gpus", "memory_mb", "slots_per_server"):
         if getattr(spec, name):
             raise invalid(f"{field}.{name}", f"expected none under {service.name}, got {getattr(spec, name)}")
+
+
+def check_policy(asked: ServicePolicy, spec: pb.Job, field: str) -> None:
+    """Raise `RequestError` if the policy is a scheduler that ignores a constraint of the job."""
+    if not isinstance(asked.chooser, PlacementPolicy | None) and (spec.servers or spec.shares_gpus):
+        what = "servers" if spec.servers else "shares_gpus"
+        raise invalid(field, f"expected a policy that supports job.{what}, got {asked.name!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from mltcp.core.errors import UsageError, shown
 from placement.model.cluster import Cluster, Gpu, Server, Switch
@@ -20,9 +19,6 @@ from placement.service.decisions.decider import Decider, DirectDecider, GuardedD
 from placement.service.decisions.policy import decides_for_all, parse_policy
 from placement.service.decisions.policy_process import DecisionRequest, PolicyProcess
 from placement.service.protocol import placement_pb2 as pb
-
-if TYPE_CHECKING:
-    from placement.service.decisions.job_scheduling import JobScheduling
 
 
 def check_rules(rules: ServiceRules) -> None:
@@ -118,36 +114,32 @@ def warm_up_request(context: ServiceContext) -> DecisionRequest:
     return DecisionRequest(Cluster(nodes, (Switch("root"),)), now_ns, jobs)
 
 
-def status_of_decisions(context: ServiceContext, scheduling: JobScheduling) -> pb.DecisionStatus:
-    """The status message of decisions."""
-    rules, decider = context.rules, scheduling.decider
-    message = pb.DecisionStatus(
-        made=scheduling.made, round_ns=round(rules.round_s * 1e9), fallback=rules.fallback
-    )
+def status_of_decisions(
+    context: ServiceContext, decider: Decider, shadow: ShadowPolicy | None, made: int
+) -> pb.DecisionStatus:
+    """The status message of decisions, of which so many were made."""
+    rules = context.rules
+    message = pb.DecisionStatus(made=made, round_ns=round(rules.round_s * 1e9), fallback=rules.fallback)
     if isinstance(decider, GuardedDecider):
         message.limit_ns = round(rules.decision_limit_s * 1e9)
         counts = {reason.value: times for reason, times in decider.failures.items()}
         message.fallbacks.extend(_counts(counts))
         message.last_fallback = decider.last_failure
-    if scheduling.shadow is not None:
-        message.shadow.CopyFrom(_status_of_shadow(scheduling.shadow))
+    if shadow is not None:
+        message.shadow.CopyFrom(_status_of_shadow(shadow))
     if context.contention is not None:
         message.table.CopyFrom(context.contention.message())
     return message
 
 
 def _status_of_shadow(shadow: ShadowPolicy) -> pb.ShadowStatus:
-    counts = shadow.counts
+    counts = vars(shadow.counts)
+    decided = shadow.counts.agreed + shadow.counts.differed
     return pb.ShadowStatus(
         policy=shadow.name,
-        asked=counts.asked,
-        agreed=counts.agreed,
-        differed=counts.differed,
-        failures=_counts(counts.failures),
-        mean_ns=counts.total_ns // max(1, counts.agreed + counts.differed),
-        longest_ns=counts.longest_ns,
-        last_difference=counts.last_difference,
-        last_failure=counts.last_failure,
+        failures=_counts(shadow.counts.failures),
+        mean_ns=shadow.counts.total_ns // max(1, decided),
+        **{name: counts[name] for name in counts if name not in ("failures", "total_ns")},
     )
 
 
