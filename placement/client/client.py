@@ -6,7 +6,7 @@ gRPC is imported when a client is made, so that importing this module is cheap.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -273,18 +273,6 @@ def _extend_links(reply: pb.StatusReply, links: Iterable[pb.LinkStatus]) -> None
             reply.links[-1].jobs.extend(each.jobs)
         else:
             reply.links.append(each)
-
-
-def profile_from(document: Mapping[str, Any], where: str = "profile") -> pb.Profile:
-    """A profile message from a JSON document: a profile of the ``mltcp`` backend, or ``{"phases": [...]}``.
-
-    Raises:
-        UsageError: the document is neither; the message names the field.
-    """
-    from mltcp.core.demand import demand_from_document
-    from placement.service.protocol.checks import profile_message
-
-    return profile_message(demand_from_document(document, where))
 
 
 def _check_socket(path: Path, owner: str | None) -> None:

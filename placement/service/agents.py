@@ -299,7 +299,7 @@ class AgentCoordinator:
             return True  # it was stopped meanwhile, and waits
         did, lease_s = "left" if orderly else "was gone", self._context.rules.lease_s
         reason = f"its agent {did}, and did not come back within its lease of {lease_s:g} s"
-        if not self._engine_jobs.holds(job):
+        if not self._lifecycle.has_processes(job):
             if orderly or process_gone:
                 self._lifecycle.end(job, pb.ENDED if orderly else pb.FAILED, reason)
                 return True

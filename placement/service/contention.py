@@ -175,7 +175,7 @@ class ThroughputMonitor:
                     *(one_line(name), ratio, run.job.layout),
                 )
         elif len(others) > 1:
-            self._table.note_ambiguous()
+            self._table.counts.ambiguous += 1
         elif said := self._table.note((run.job.layout, others[0]), ratio):
             _log.warning("job %s: %s", one_line(name), one_line(said))
 

@@ -43,6 +43,9 @@ _log = logging.getLogger("mltcp.placement")
 class EngineRunner:
     """An engine with a thread that polls it for events.
 
+    Attributes:
+        engine: runs the jobs; its calls may take long, so they are made in threads.
+
     Args:
         engine: runs the jobs.
         environment: variables of every job; those of the job itself take precedence.
@@ -52,7 +55,7 @@ class EngineRunner:
     def __init__(
         self, engine: Engine, environment: Mapping[str, str], tokens: AcceptedTokens | None = None
     ) -> None:
-        self._engine = engine
+        self.engine = engine
         self._environment = environment
         self._tokens = tokens
         self._stopping = threading.Event()
@@ -65,7 +68,7 @@ class EngineRunner:
             known: the jobs that had not ended.
             on_event: called in the event loop with each event.
         """
-        self._engine.recover(known)
+        self.engine.recover(known)
         loop = asyncio.get_running_loop()
         self._thread = threading.Thread(
             target=self._listen, args=(loop, on_event), name="engine", daemon=True
@@ -87,41 +90,20 @@ class EngineRunner:
         command, held = tuple(job.spec.command), job.spec.held
         started = EngineJob(job.id, command, len(job.slots), environment, launch, held)
         shares = [HostShare(each.server, tuple(each.slots)) for each in places]
-        handle = await asyncio.to_thread(self._engine.start, started, shares)
+        handle = await asyncio.to_thread(self.engine.start, started, shares)
         return handle.reference
-
-    @property
-    def jobs_survive(self) -> bool:
-        """Whether jobs go on when the engine is closed."""
-        return self._engine.jobs_survive
-
-    async def stop(self, job_id: str, grace_s: float) -> None:
-        """Request the end of a job, by SIGTERM and after `grace_s` by SIGKILL; its end is reported as an event.
-
-        Raises:
-            MltcpError: the engine does not run the job.
-        """
-        await asyncio.to_thread(self._engine.stop, job_id, grace_s)
-
-    async def decline(self, reference: str, why: str) -> None:
-        """Give a held job back to the workload manager; see :class:`placement.engines.engine.Engine`."""
-        await asyncio.to_thread(self._engine.decline, reference, why)
-
-    async def forget(self, handle: JobHandle) -> None:
-        """Remove what the engine has kept of a job that is over."""
-        await asyncio.to_thread(self._engine.forget, handle)
 
     def close(self) -> None:
         """Stop polling, and close the engine."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
-        self._engine.close()
+        self.engine.close()
 
     def _listen(self, loop: asyncio.AbstractEventLoop, on_event: Callable[[EngineEvent], None]) -> None:
         while not self._stopping.is_set():
             try:
-                events = self._engine.poll(POLL_S)
+                events = self.engine.poll(POLL_S)
             except Exception:  # so that later events arrive nevertheless
                 _log.exception("the engine's events were not read")
                 self._stopping.wait(POLL_S)
@@ -190,21 +172,17 @@ class EngineJobs:
             self._context.begin(self._launch(job))
 
     @property
-    def _engine(self) -> EngineRunner:
+    def _engine(self) -> Engine:
         assert self._runner is not None, "only the engine's jobs are launched, stopped and released"
-        return self._runner
+        return self._runner.engine
 
     @property
     def jobs_survive(self) -> bool:
         """Whether jobs go on without the service, so that their engine is the one to say that they have ended."""
         return self._engine.jobs_survive
 
-    def holds(self, job: JobRecord) -> bool:
-        """Whether a job has processes, or will have some that are being started."""
-        return self._lifecycle.has_processes(job)
-
     async def release(self, job: JobRecord, reason: str) -> None:
-        """Stop a job that `holds` says, and end it when its processes have ended.
+        """Stop a job that has processes, and end it when they have ended.
 
         Raises:
             MltcpError: the engine does not run it.
@@ -213,7 +191,7 @@ class EngineJobs:
         with suppress(StoreUnwritableError):  # what a job writes may be what the disk is full of
             await self._context.store.committed()
         if job.engine:  # else its launch stops it
-            await self._engine.stop(job.id, self._context.rules.grace_s)
+            await asyncio.to_thread(self._engine.stop, job.id, self._context.rules.grace_s)
 
     async def requeue(self, job: JobRecord, reason: str) -> None:
         """Stop a job at a step boundary, so that it goes on with the slots that it is given next.
@@ -244,18 +222,18 @@ class EngineJobs:
     async def stop(self, job_id: str) -> None:
         """Stop a job whose record says why."""
         with suppress(MltcpError):  # it has ended by itself; the event is on its way
-            await self._engine.stop(job_id, self._context.rules.grace_s)
+            await asyncio.to_thread(self._engine.stop, job_id, self._context.rules.grace_s)
 
     async def decline(self, reference: str, why: str) -> None:
         """Give a held job back to the workload manager."""
-        await self._engine.decline(reference, why)
+        await asyncio.to_thread(self._engine.decline, reference, why)
 
     async def forget(self, jobs: Sequence[JobRecord]) -> None:
         """Remove what the engine has kept of jobs that are forgotten, such as their logs."""
         for job in jobs:
             if job.engine and self._runner is not None:
                 try:
-                    await self._engine.forget(JobHandle(job.id, job.engine))
+                    await asyncio.to_thread(self._engine.forget, JobHandle(job.id, job.engine))
                 except Exception:  # of one job; the others are forgotten nevertheless
                     _log.exception("job %s: its logs were not removed", one_line(job.id))
 
@@ -266,7 +244,7 @@ class EngineJobs:
         """
         if self._runner is None:
             return
-        if not self._runner.jobs_survive:
+        if not self.jobs_survive:
             for job in list(self._registry.jobs.values()):
                 if job.spec.elastic and self._runs(job):
                     with suppress(MltcpError, TimeoutError):
@@ -307,10 +285,11 @@ class EngineJobs:
         Raises:
             MltcpError, OSError: it does not start.
         """
+        assert self._runner is not None
         until_s = time.monotonic() + LAUNCH_S
         while True:
             try:
-                return await self._engine.start(job, self._registry.places(job))
+                return await self._runner.start(job, self._registry.places(job))
             except (SlotTakenError, EngineUnreachableError, OSError) as error:
                 now = self._registry.jobs[job.id]
                 waits = isinstance(error, EngineUnreachableError) or time.monotonic() <= until_s

@@ -197,7 +197,7 @@ class ServiceOperations:
         """End a job; one that an engine runs keeps its slots until its processes have ended. Raises `RequestError`."""
         job = self._registry.job(job_id)
         check_text(reason, "reason")
-        if self._engine_jobs.holds(job):
+        if self._lifecycle.has_processes(job):
             await self._engine_jobs.release(job, reason or "released")
         elif not job.over:
             self._lifecycle.end(job, pb.FAILED if failed else pb.ENDED, reason or "released")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from placement.model.throughput.table import FLOOR, Combination, Layout, SensitivityTable, TableModel
@@ -40,7 +40,7 @@ LEAST, MOST = 0.1, 1.25
 Pair = tuple[Layout, Layout]
 
 
-@dataclass(frozen=True)
+@dataclass
 class RatioCounts:
     """The ratios that were measured since the service was started.
 
@@ -98,26 +98,16 @@ class RatioTable:
         name = f"{pair[0]} beside {pair[1]}: ratio {ratio:.3f}"
         if pair not in self.base.ratios or not (LEAST <= ratio <= MOST and math.isfinite(ratio)):
             why = f"{name}: refused, expected {LEAST} to {MOST} of a pair of the table"
-            self._count(refused=1, last_refused=why)
+            self.counts.refused += 1
+            self.counts.last_refused = why
             return why
         taken = min(max(ratio, FLOOR), 1.0)
         cell = self.cells.get(pair, RatioCell(self.base.ratios[pair])).with_observation(taken)
         self.cells[pair], self._model = cell, None
         self.keep(pair, cell)
-        self._count(observed=1, clamped=int(taken != ratio))
+        self.counts.observed += 1
+        self.counts.clamped += taken != ratio
         return f"{name}: clamped to {taken:g}" if taken != ratio else ""
-
-    def note_ambiguous(self) -> None:
-        """Count a ratio that was measured beside several jobs."""
-        self._count(ambiguous=1)
-
-    def measured(self) -> Mapping[Pair, RatioCell]:
-        """The measured cells."""
-        return self.cells
-
-    def _count(self, last_refused: str = "", **more: int) -> None:
-        changed = {name: getattr(self.counts, name) + number for name, number in more.items()}
-        self.counts = replace(self.counts, last_refused=last_refused or self.counts.last_refused, **changed)
 
 
 def save_ratio(store: Store, digest: str, pair: tuple[Layout, Layout], cell: RatioCell) -> None:

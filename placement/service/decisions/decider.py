@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from mltcp.core.one_line import one_line
 from placement.model.cluster import Cluster
@@ -41,91 +40,50 @@ class Decided:
     instead: str = ""
 
 
-class Decider(Protocol):
-    """Makes decisions that can be carried out."""
-
-    @property
-    def name(self) -> str:
-        """The name of the policy."""
-        ...
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """The scheduler that decides in this process: alone, or where the policy fails."""
-        ...
-
-    async def start(self, warm_up: DecisionRequest) -> None:
-        """Get ready, deciding about `warm_up` without effect, if there are jobs in it."""
-        ...
-
-    async def decide(self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView]) -> Decided:
-        """A decision. Raises MltcpError: none was made that can be carried out."""
-        ...
-
-    async def close(self) -> None:
-        """End its processes."""
-        ...
-
-
-class DirectDecider:
-    """A scheduler that decides in the service.
-
-    Args:
-        scheduler: decides.
-    """
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self.scheduler = scheduler
-
-    @property
-    def name(self) -> str:
-        """See `Decider`."""
-        return self.scheduler.name
-
-    async def start(self, warm_up: DecisionRequest) -> None:
-        """See `Decider`. Raises UsageError: the scheduler cannot decide about such jobs on such a cluster."""
-        if warm_up.jobs:
-            decide_once(self.scheduler, warm_up.cluster, warm_up.now_ns, warm_up.jobs)
-
-    async def decide(self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView]) -> Decided:
-        """See `Decider`."""
-        began_ns = time.perf_counter_ns()
-        assignment = decide_once(self.scheduler, cluster, now_ns, jobs)
-        check_assignment(cluster, jobs, assignment)
-        return Decided(assignment, self.name, time.perf_counter_ns() - began_ns)
-
-    async def close(self) -> None:
-        """See `Decider`: it has none."""
-
-
-class GuardedDecider:
-    """A policy with a time limit, and a rule that decides where it fails.
+class Decider:
+    """Makes decisions that can be carried out: by a scheduler in this process, or by a policy with a time limit.
 
     Attributes:
-        failures: how often the rule decided, by reason.
+        scheduler: decides: alone, or where the policy fails.
+        failures: how often the scheduler decided in place of the policy, by reason.
         last_failure: the last reason, for people.
 
     Args:
-        policy: decides, in a process of its own.
-        fallback: decides where the policy fails.
+        scheduler: see above.
+        policy: decides, in a process of its own; None: the scheduler does.
         limit_s: the time that the policy has for a decision.
     """
 
-    def __init__(self, policy: PolicyProcess, fallback: Scheduler, limit_s: float) -> None:
-        self.scheduler = fallback
+    def __init__(
+        self, scheduler: Scheduler, policy: PolicyProcess | None = None, limit_s: float = 0.0
+    ) -> None:
+        self.scheduler = scheduler
         self.failures: Counter[FailureReason] = Counter()
         self.last_failure = ""
         self._policy, self._limit_s = policy, limit_s
 
     @property
     def name(self) -> str:
-        """See `Decider`."""
-        return self._policy.name
+        """The name of the policy."""
+        return self.scheduler.name if self._policy is None else self._policy.name
+
+    @property
+    def limit_ns(self) -> int:
+        """The time that a policy in a process of its own has for a decision; 0: there is none."""
+        return round(self._limit_s * 1e9)
 
     async def start(self, warm_up: DecisionRequest) -> None:
-        """See `Decider`; a policy that cannot be loaded is said, and the rule decides."""
+        """Get ready, deciding about `warm_up` without effect, if there are jobs in it.
+
+        That a policy cannot be loaded is logged, and the scheduler decides.
+
+        Raises:
+            UsageError: the scheduler cannot decide about such jobs on such a cluster.
+        """
         if warm_up.jobs:
             decide_once(self.scheduler, warm_up.cluster, warm_up.now_ns, warm_up.jobs)
+        if self._policy is None:
+            return
         try:
             await self._policy.start(warm_up)
         except PolicyFailure as failure:
@@ -133,25 +91,27 @@ class GuardedDecider:
             self.last_failure = str(failure)
 
     async def decide(self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView]) -> Decided:
-        """See `Decider`."""
-        began_ns = time.perf_counter_ns()
-        by, instead = self.name, ""
-        try:
-            answer = await self._policy.ask(DecisionRequest(cluster, now_ns, tuple(jobs)), self._limit_s)
-            check_assignment(cluster, jobs, answer.assignment)
-            assignment = answer.assignment
-        except PolicyFailure as failure:
-            self.failures[failure.reason] += 1
-            self.last_failure = instead = str(failure)
-            _log.warning("%s decides: %s: %s", self.scheduler.name, failure.reason.value, one_line(instead))
-            by = self.scheduler.name
-            assignment = decide_once(self.scheduler, cluster, now_ns, jobs)
-            check_assignment(cluster, jobs, assignment)
-        return Decided(assignment, by, time.perf_counter_ns() - began_ns, instead)
+        """A decision. Raises MltcpError: none was made that can be carried out."""
+        began_ns, instead = time.perf_counter_ns(), ""
+        if self._policy is not None:
+            try:
+                answer = await self._policy.ask(DecisionRequest(cluster, now_ns, tuple(jobs)), self._limit_s)
+                check_assignment(cluster, jobs, answer.assignment)
+                return Decided(answer.assignment, self.name, time.perf_counter_ns() - began_ns)
+            except PolicyFailure as failure:
+                self.failures[failure.reason] += 1
+                self.last_failure = instead = str(failure)
+                _log.warning(
+                    "%s decides: %s: %s", self.scheduler.name, failure.reason.value, one_line(instead)
+                )
+        assignment = decide_once(self.scheduler, cluster, now_ns, jobs)
+        check_assignment(cluster, jobs, assignment)
+        return Decided(assignment, self.scheduler.name, time.perf_counter_ns() - began_ns, instead)
 
     async def close(self) -> None:
-        """See `Decider`."""
-        await self._policy.close()
+        """End the process of the policy."""
+        if self._policy is not None:
+            await self._policy.close()
 
 
 # ----------------------------------------------------------------------------------------------------------- shadows

@@ -21,6 +21,7 @@ from mltcp.core.one_line import one_line
 from placement.policies.schedulers.scheduler import JobView, stops_and_starts
 from placement.service.context import ServiceContext
 from placement.service.decisions.decider import Decided, Decider, ShadowPolicy
+from placement.service.decisions.dispatcher import Dispatcher
 from placement.service.decisions.explanation import deadline_text, explain_unplaced
 from placement.service.decisions.views import FOREVER_NS, ClusterView, cluster_view, job_view
 from placement.service.decisions.whole_jobs import status_of_decisions, warm_up_request
@@ -56,7 +57,7 @@ class _Plan:
         )
 
 
-class JobScheduling:
+class JobScheduling(Dispatcher):
     """Assigns slots to all elastic jobs by a scheduler of whole jobs, and moves those that run.
 
     Args:

@@ -11,6 +11,7 @@ from mltcp.core.errors import UsageError
 from mltcp.core.one_line import one_line
 from placement.service.context import ServiceContext
 from placement.service.decisions.candidates import candidates, request_for_job
+from placement.service.decisions.dispatcher import Dispatcher
 from placement.service.decisions.explanation import does_not_fit, explain_placement, explain_unplaced
 from placement.service.decisions.policy import ServicePolicy, check_policy, parse_policy
 from placement.service.decisions.time_shifts import TimeShifts, solve
@@ -26,7 +27,7 @@ _log = logging.getLogger("mltcp.placement")
 _WAITING = (pb.REGISTERED, pb.QUEUED)
 
 
-class Placer:
+class Placer(Dispatcher):
     """Assigns slots to jobs: to waiting ones whenever something changes, and to single ones on request.
 
     Args:
@@ -41,9 +42,6 @@ class Placer:
         self._has_work = asyncio.Event()
         self._full: set[ResourceClass] = set()
         lifecycle.subscribe(self._job_changed)
-
-    async def prepare(self) -> None:
-        """See `Dispatcher`."""
 
     async def run(self) -> None:
         """See `Dispatcher`."""
@@ -80,16 +78,6 @@ class Placer:
             *(self._registry, job, self._context.clock.now_ns()),
             first if self._waits_for(job, first) else None,
         )
-
-    def note(self, job: JobRecord) -> str:
-        """See `Dispatcher`."""
-        return ""
-
-    def status(self) -> None:
-        """See `Dispatcher`."""
-
-    async def close(self) -> None:
-        """See `Dispatcher`."""
 
     def _job_changed(self, before: JobRecord | None, job: JobRecord) -> None:
         if job.over or (before is not None and before.placed and not job.placed):

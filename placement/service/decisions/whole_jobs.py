@@ -15,7 +15,7 @@ from placement.policies.schedulers.scheduler import JobView, Scheduler
 from placement.service.contention import table_named
 from placement.service.context import ServiceContext, ServiceRules
 from placement.service.decisions.decide_once import decides_in_rounds, in_rounds
-from placement.service.decisions.decider import Decider, DirectDecider, GuardedDecider, ShadowPolicy
+from placement.service.decisions.decider import Decider, ShadowPolicy
 from placement.service.decisions.policy import decides_for_all, parse_policy
 from placement.service.decisions.policy_process import DecisionRequest, PolicyProcess
 from placement.service.protocol import placement_pb2 as pb
@@ -58,12 +58,18 @@ def check_rules(rules: ServiceRules) -> None:
             raise UsageError(
                 f"{name}: expected --table with {value}, which knows jobs by their models, got none"
             )
-    if not rules.fallback:
-        _loaded("--policy", rules.policy)
-    if rules.shadow:
-        _loaded("--shadow", rules.shadow)
-    if rules.fallback:
-        _loaded("--fallback", rules.fallback)
+    # With a fallback, the policy may fail to be loaded.
+    named = {
+        "--policy": "" if rules.fallback else rules.policy,
+        "--shadow": rules.shadow,
+        "--fallback": rules.fallback,
+    }
+    for option, name in named.items():
+        try:
+            if name:
+                named_scheduler(name)
+        except UsageError as error:
+            raise UsageError(f"{option}: {error}") from None
 
 
 def rounds_of(policy: str) -> float:
@@ -85,10 +91,10 @@ def decider_of(rules: ServiceRules) -> Decider:
     """
     round_ns = round(rules.round_s * 1e9)
     if not rules.fallback:
-        return DirectDecider(_in_rounds(named_scheduler(rules.policy), round_ns))
+        return Decider(_in_rounds(named_scheduler(rules.policy), round_ns))
     process = _process(rules.policy, round_ns)
     fallback = _in_rounds(named_scheduler(rules.fallback), round_ns)
-    return GuardedDecider(process, fallback, rules.decision_limit_s)
+    return Decider(fallback, process, rules.decision_limit_s)
 
 
 def shadow_of(rules: ServiceRules) -> ShadowPolicy | None:
@@ -120,8 +126,8 @@ def status_of_decisions(
     """The status message of decisions, of which so many were made."""
     rules = context.rules
     message = pb.DecisionStatus(made=made, round_ns=round(rules.round_s * 1e9), fallback=rules.fallback)
-    if isinstance(decider, GuardedDecider):
-        message.limit_ns = round(rules.decision_limit_s * 1e9)
+    if decider.limit_ns:
+        message.limit_ns = decider.limit_ns
         counts = {reason.value: times for reason, times in decider.failures.items()}
         message.fallbacks.extend(_counts(counts))
         message.last_fallback = decider.last_failure
@@ -164,10 +170,3 @@ def _process(name: str, round_ns: int) -> PolicyProcess:
 
 def _in_rounds(scheduler: Scheduler, round_ns: int) -> Scheduler:
     return in_rounds(scheduler, round_ns) if round_ns else scheduler
-
-
-def _loaded(option: str, name: str) -> None:
-    try:
-        named_scheduler(name)
-    except UsageError as error:
-        raise UsageError(f"{option}: {error}") from None

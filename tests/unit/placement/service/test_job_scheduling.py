@@ -10,7 +10,7 @@ import pytest
 from mltcp.core.errors import UsageError
 from placement.policies.schedulers.elastic.elastic_edf import ElasticEdf
 from placement.service.context import ServiceRules
-from placement.service.decisions.decider import DirectDecider
+from placement.service.decisions.decider import Decider
 from placement.service.decisions.job_scheduling import JobScheduling
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.state.job_record import JobRecord
@@ -26,7 +26,7 @@ def scheduling_of(registry, kind=JobScheduling):
         placements_changed=lambda: None,
     )
     lifecycle = SimpleNamespace(subscribe=listeners.append)
-    return kind(context, lifecycle, DirectDecider(ElasticEdf()), None, None), listeners[0]
+    return kind(context, lifecycle, Decider(ElasticEdf()), None, None), listeners[0]
 
 
 @pytest.mark.parametrize("error", [UsageError("deadline: expected one"), ZeroDivisionError("of a scheduler")])

@@ -13,7 +13,7 @@ from placement.model.throughput.table_times import TableTimes
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduler import JobView
 from placement.service.decisions.decide_once import check_assignment, decide_once, in_rounds
-from placement.service.decisions.decider import GuardedDecider, ShadowPolicy
+from placement.service.decisions.decider import Decider, ShadowPolicy
 from placement.service.decisions.policy_process import (
     DecisionRequest,
     FailureReason,
@@ -40,7 +40,7 @@ def greedy():
 
 
 async def guarded(name, limit_s, decisions):
-    decider = GuardedDecider(PolicyProcess(name, ROUND_NS, warms_up=False), greedy(), limit_s)
+    decider = Decider(greedy(), PolicyProcess(name, ROUND_NS, warms_up=False), limit_s)
     try:
         await decider.start(REQUEST)
         return decider, [await decider.decide(CLUSTER, ROUND_NS, JOBS) for _ in range(decisions)]
@@ -70,7 +70,7 @@ def test_the_rule_decides_where_the_policy_fails(policy, limit_s, reason, text):
 def test_after_a_time_out_decisions_fall_back_until_the_next_process_is_ready():
     async def run():
         process = PolicyProcess(f"{HERE}hanging", ROUND_NS, warms_up=False)
-        decider = GuardedDecider(process, greedy(), 0.2)
+        decider = Decider(greedy(), process, 0.2)
         try:
             await decider.start(REQUEST)
             await decider.decide(CLUSTER, ROUND_NS, JOBS)
