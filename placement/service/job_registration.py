@@ -9,8 +9,8 @@ from contextlib import suppress
 from mltcp.core.errors import MltcpError
 from placement.engines.engine import HeldJob
 from placement.service.context import ServiceContext
+from placement.service.decisions.dispatcher import policy_named
 from placement.service.decisions.explanation import check_possible
-from placement.service.decisions.placer import policy_named
 from placement.service.decisions.policy import ServicePolicy, check_policy, check_whole_job
 from placement.service.engine_jobs import EngineJobs
 from placement.service.lifecycle import JobLifecycle

@@ -22,13 +22,11 @@ from placement.engines.engine import EngineEvent, HostBack, HostOut, HostUsed, J
 from placement.service.agents import AgentCoordinator, AgentSession
 from placement.service.cluster_changes import ClusterChanges
 from placement.service.context import ServiceContext
-from placement.service.decisions.dispatcher import Dispatcher
+from placement.service.decisions.dispatcher import Dispatcher, Placer
 from placement.service.decisions.explanation import explain_stopping
 from placement.service.decisions.job_scheduling import JobScheduling
-from placement.service.decisions.placer import Placer
-from placement.service.decisions.policy import ServicePolicy, service_policy
+from placement.service.decisions.policy import ServicePolicy, decider_of, service_policy, shadow_of
 from placement.service.decisions.time_shifts import TimeShifts
-from placement.service.decisions.whole_jobs import decider_of, shadow_of
 from placement.service.drift import IterationTiming
 from placement.service.embedded_gate import EmbeddedGate
 from placement.service.engine_jobs import EngineJobs, EngineRunner

@@ -26,7 +26,7 @@ from placement.engines.engine import Engine
 from placement.policies.placing.slot_pool import SlotPool, SlotRequest
 from placement.service.contention import ContentionState, table_named
 from placement.service.context import Clock, ServiceContext, ServiceRules
-from placement.service.decisions.whole_jobs import check_rules
+from placement.service.decisions.policy import check_rules
 from placement.service.embedded_gate import SOCKET_OWNER as GATE_SOCKET_OWNER
 from placement.service.embedded_gate import VARIABLE as GATE_VARIABLE
 from placement.service.embedded_gate import EmbeddedGate
@@ -71,7 +71,7 @@ class ServiceConfiguration:
         links: uplinks to register at the start.
         engine: runs the jobs that have a command; None: jobs are placed only.
         gate: the embedded all-reduce gate; None: none.
-        ping_s: the time between two pings of a connection; see `keepalive`.
+        ping_s: the time between two pings of a connection; see `protocol.connection`.
     """
 
     address: Address

@@ -23,7 +23,7 @@ from placement.model.throughput.table_files import write_table
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.service.context import ServiceRules
-from placement.service.decisions.decide_once import in_rounds
+from placement.service.decisions.decider import in_rounds
 from placement.service.protocol import placement_pb2 as pb
 from placement.simulator.cluster_run import ClusterRun, Start
 from placement.simulator.rates.rate_job import RatedJob

@@ -295,7 +295,7 @@ def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConf
 def _with_decisions(rules: ServiceRules, options: argparse.Namespace) -> ServiceRules:
     """The rules with the table, the length of rounds, the fallback, the limit of decisions and the shadow."""
     from placement.service.context import DECISION_LIMIT_S
-    from placement.service.decisions.whole_jobs import rounds_of
+    from placement.service.decisions.policy import rounds_of
 
     limit_s = DECISION_LIMIT_S
     if options.decision_limit is not None:

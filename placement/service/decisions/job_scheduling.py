@@ -23,8 +23,8 @@ from placement.service.context import ServiceContext
 from placement.service.decisions.decider import Decided, Decider, ShadowPolicy
 from placement.service.decisions.dispatcher import Dispatcher
 from placement.service.decisions.explanation import deadline_text, explain_unplaced
+from placement.service.decisions.policy import status_of_decisions, warm_up_request
 from placement.service.decisions.views import FOREVER_NS, ClusterView, cluster_view, job_view
-from placement.service.decisions.whole_jobs import status_of_decisions, warm_up_request
 from placement.service.lifecycle import JobLifecycle
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import ErrorCode, RequestError

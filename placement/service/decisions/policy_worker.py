@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _load(name: str, round_ns: int) -> Scheduler | str:
     from placement.policies.schedulers.registry import named_scheduler
-    from placement.service.decisions.decide_once import in_rounds
+    from placement.service.decisions.decider import in_rounds
 
     try:
         return in_rounds(named_scheduler(name), round_ns)
@@ -53,7 +53,7 @@ def _load(name: str, round_ns: int) -> Scheduler | str:
 
 
 def _answer(scheduler: Scheduler, request: DecisionRequest) -> dict[str, Any]:
-    from placement.service.decisions.decide_once import decide_once
+    from placement.service.decisions.decider import decide_once
 
     began_ns = time.perf_counter_ns()
     try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -72,38 +73,23 @@ def _made(registry: Registry, job: JobRecord, hidden: frozenset[int]) -> Cluster
     shown = [slot for slot in range(len(pool.gpus)) if slot not in hidden]
     if not shown:
         return None
-    counts: dict[int, int] = {}
-    for slot in shown:
-        server = int(pool.gpus["server"][slot])
-        counts[server] = counts.get(server, 0) + 1
+    counts = Counter(pool.gpus["server"][shown].tolist())
+    fastest = max((server.nic_bps for _, server in registry.servers_in_cluster()), default=1)
+    servers = [(registry.servers[number], count) for number, count in sorted(counts.items())]
+    uplinks = {link.switch: (link.above, Fraction(link.capacity_bps, fastest)) for link in registry.links}
     return ClusterView(
-        Cluster(_servers(registry, counts), (Switch(_ROOT), *_switches(registry))),
+        Cluster(
+            tuple(
+                Server(each.name, (Gpu(),) * count, each.switch, Fraction(each.nic_bps, fastest))
+                for each, count in servers
+            ),
+            (
+                Switch(_ROOT),
+                *(Switch(name, *uplinks.get(name, (_ROOT,))) for name in sorted(registry.tree.switches)),
+            ),
+        ),
         tuple(shown),
         {slot: number for number, slot in enumerate(shown)},
-    )
-
-
-def _fastest_bps(registry: Registry) -> int:
-    return max((server.nic_bps for _, server in registry.servers_in_cluster()), default=1)
-
-
-def _servers(registry: Registry, counts: dict[int, int]) -> tuple[Server, ...]:
-    fastest = _fastest_bps(registry)
-    servers: Sequence[tuple[int, int]] = sorted(counts.items())
-    return tuple(
-        Server(each.name, (Gpu(),) * count, each.switch, Fraction(each.nic_bps, fastest))
-        for each, count in ((registry.servers[number], count) for number, count in servers)
-    )
-
-
-def _switches(registry: Registry) -> tuple[Switch, ...]:
-    fastest = _fastest_bps(registry)
-    above = {link.switch: link for link in registry.links}
-    return tuple(
-        Switch(name, above[name].above, Fraction(above[name].capacity_bps, fastest))
-        if name in above
-        else Switch(name, _ROOT)
-        for name in sorted(registry.tree.switches)
     )
 
 

@@ -12,8 +12,13 @@ from placement.model.throughput.table import TableModel, published_table
 from placement.model.throughput.table_times import TableTimes
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduler import JobView
-from placement.service.decisions.decide_once import check_assignment, decide_once, in_rounds
-from placement.service.decisions.decider import Decider, ShadowPolicy
+from placement.service.decisions.decider import (
+    Decider,
+    ShadowPolicy,
+    check_assignment,
+    decide_once,
+    in_rounds,
+)
 from placement.service.decisions.policy_process import (
     DecisionRequest,
     FailureReason,
