@@ -64,7 +64,7 @@ class MeasuredJob:
 
 
 @dataclass
-class _Run:
+class _MeasuredRun:
     """One run of a job.
 
     Attributes:
@@ -95,7 +95,7 @@ class ThroughputMonitor:
 
     def __init__(self, table: RatioTable) -> None:
         self._table = table
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, _MeasuredRun] = {}
         self._told: set[Layout] = set()
 
     def update(self, running: Mapping[str, tuple[MeasuredJob, int]]) -> None:
@@ -111,7 +111,7 @@ class ThroughputMonitor:
             del self._runs[name]
         for name, (job, done) in running.items():
             if name not in self._runs:
-                self._runs[name] = _Run(job, done)
+                self._runs[name] = _MeasuredRun(job, done)
         self._find_neighbours()
 
     def reported(self, name: str, number: int, duration_ns: int) -> None:
@@ -165,7 +165,7 @@ class ThroughputMonitor:
             run.ratio = min(max(ratio, FLOOR), 1.0)
             self._attribute(name, run, ratio, [other for other, _ in run.neighbours])
 
-    def _attribute(self, name: str, run: _Run, ratio: float, neighbours: Iterable[str]) -> None:
+    def _attribute(self, name: str, run: _MeasuredRun, ratio: float, neighbours: Iterable[str]) -> None:
         others = [self._runs[other].job.layout for other in neighbours if other in self._runs]
         if not others:
             if abs(ratio - 1) > ALONE_WITHIN and run.job.layout not in self._told:

@@ -31,7 +31,7 @@ from placement.service.lifecycle import JobLifecycle, JobStage
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import ErrorCode, RequestError
 from placement.service.protocol.connection import RESTARTS, TOKEN
-from placement.service.protocol.tokens import AcceptedTokens
+from placement.service.protocol.security import AcceptedTokens
 from placement.service.state.job_record import JobRecord, wrong_state
 from placement.service.state.store import StoreUnwritableError
 

@@ -43,8 +43,7 @@ from placement.service.protocol.connection import (
     connection_options,
     keepalive_options,
 )
-from placement.service.protocol.security import Security, TokenInterceptor
-from placement.service.protocol.tokens import AcceptedTokens
+from placement.service.protocol.security import AcceptedTokens, Security, TokenInterceptor
 from placement.service.servicer import PlacementServicer
 from placement.service.state.persistence import recovered, saved_decisions
 from placement.service.state.store import Store

@@ -20,7 +20,7 @@ from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol import placement_pb2_grpc as pb_grpc
 from placement.service.protocol.checks import MOST_IDS, ErrorCode, RequestError, check_count, invalid
 from placement.service.protocol.pages import from_number, link_statuses, page_of, place_in
-from placement.service.protocol.tokens import OPERATOR, AcceptedTokens, Caller, Role
+from placement.service.protocol.security import OPERATOR, AcceptedTokens, Caller, Role
 from placement.service.state.job_record import JobRecord
 from placement.service.state.registry import OutOfUse, Registry
 from placement.service.state.store import StoreUnwritableError
