@@ -398,7 +398,7 @@ class Gatekeeper(Generic[Peer]):
         why = ""
         if now_ns >= self._stalls_ns(run):
             run.stalled = True
-            why = f"silent for {(now_ns - run.heard_ns) / 1e9:.0f} s with a pass"
+            why = f"silent for {(now_ns - run.heard_ns) / 1e9:.0f} s while it is admitted"
         elif now_ns - run.turn_ns >= LONGEST_TURN_NS and self._another_user_waits(run):
             run.overdue = True
             why = f"a turn of {(now_ns - run.turn_ns) / 1e9:.0f} s"

@@ -1,4 +1,4 @@
-"""Whose turn it is at a gate, and the transfers of running jobs as the compiled admission policies read them.
+"""The turns of users at a gate, and the transfers of running jobs as the compiled admission policies read them.
 
 As in the simulator, the bytes left of a running transfer decrease with time at the pace that Eq. 5 gives for the number
 of transfers on its most crowded link. Each job has one transfer, however many of its operations are under way. `left`
@@ -29,7 +29,7 @@ MOST_KEPT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class GateUser:
-    """Whose a run is.
+    """The user of a run.
 
     Attributes:
         name: the uid of its ranks at the Unix socket, or their address.
@@ -68,7 +68,7 @@ class HeldTimes:
             del self._held_ns[next(iter(self._held_ns))]
 
     def begin(self, user: GateUser, active: Iterable[GateUser]) -> None:
-        """A user asks who did not use the gate: time that passed without him is no credit against those who did."""
+        """A user who was inactive asks: time in which others used the gate is no credit for him."""
         others = [each for each in active if each != user]
         self._raise(user.share, [each.share for each in others])
         self._raise(_own(user), [_own(each) for each in others if each.share == user.share])

@@ -314,7 +314,7 @@ class ServiceOperations:
 
     # ----------------------------------------------------------------------------------------------------- agents
 
-    async def agent_says(self, session: AgentSession, message: pb.AgentMessage) -> None:
+    async def agent_message(self, session: AgentSession, message: pb.AgentMessage) -> None:
         """Handle a message of an attached agent. Raises `RequestError`."""
         if message.WhichOneof("message") == "profile":
             await self._profile_seen(session.job_id, message.profile.profile)

@@ -354,7 +354,7 @@ class PlacementServicer(pb_grpc.PlacementServicer):
     async def _read(self, session: AgentSession, messages: AsyncIterator[pb.AgentMessage]) -> None:
         try:
             async for message in messages:
-                await self._service.agent_says(session, message)
+                await self._service.agent_message(session, message)
         finally:
             session.end()
 

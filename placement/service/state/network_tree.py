@@ -30,18 +30,18 @@ class NetworkTree:
     def __init__(self) -> None:
         self.links: dict[str, TreeLink] = {}
         self.switches: set[str] = set()
-        self._ways: dict[str, tuple[str, ...]] = {}
+        self._paths: dict[str, tuple[str, ...]] = {}
 
     def add(self, name: str, above: str, capacity_bps: int) -> None:
         """Connect a server or switch to the switch above it."""
         self.links[name] = TreeLink(above, capacity_bps)
         self.switches.add(above)
-        self._ways.clear()
+        self._paths.clear()
 
     def remove(self, server: str) -> None:
         """Disconnect a server."""
         del self.links[server]
-        self._ways.clear()
+        self._paths.clear()
 
     def lies_above(self, switch: str, other: str) -> bool:
         """Whether a switch equals the other one or is above it."""
@@ -49,15 +49,15 @@ class NetworkTree:
 
     def between(self, servers: Iterable[str]) -> tuple[str, ...]:
         """The links that traffic among these servers uses: those with some, but not all, of the servers below them."""
-        return tuple(used_links([self._way(server) for server in dict.fromkeys(servers)]))
+        return tuple(used_links([self._path(server) for server in dict.fromkeys(servers)]))
 
-    def _way(self, server: str) -> tuple[str, ...]:
+    def _path(self, server: str) -> tuple[str, ...]:
         """The links on the path from a server to its root."""
-        way = self._ways.get(server)
-        if way is None:
+        path = self._paths.get(server)
+        if path is None:
             above = [switch for switch in self._switches_above(server) if switch in self.links]
-            way = self._ways[server] = (server, *above)
-        return way
+            path = self._paths[server] = (server, *above)
+        return path
 
     def _switches_above(self, name: str) -> Iterator[str]:
         link = self.links.get(name)

@@ -133,7 +133,7 @@ class Registry:
             self.out_of_use[number] = why
 
     def use_outside(self, number: int, count: int) -> None:
-        """Give `count` of the free slots of a server, GPUs if it has any, to no job: others use as many."""
+        """Withhold `count` free slots of a server, GPUs if it has any: programs outside the service use as many."""
         pool = self.gpus if self.servers[number].gpus else self.cpu_slots
         pool.use_outside(number, count)
 
