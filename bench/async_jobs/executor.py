@@ -15,7 +15,7 @@ from bench.workloads.parameter_server.malleable.launch import MalleableJob, Mall
 from bench.workloads.ranks.place import RankPlace
 from mltcp.core.errors import MltcpError
 from placement.policies.schedulers.scheduling_policy import Decision
-from placement.simulator.executor import JobEnd, Start
+from placement.simulator.cluster_run import JobEnd, Start
 from placement.simulator.rates.rate_job import RateJob
 from placement.simulator.rates.span import Span
 

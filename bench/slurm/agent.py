@@ -12,7 +12,7 @@ from pathlib import Path
 
 from placement.client.agent_stream import AgentStream
 from placement.client.client import Client, ServiceError
-from placement.service.protocol.service_address import VARIABLE
+from placement.service.protocol.connection import VARIABLE
 
 USAGE = "usage: python -m bench.slurm.agent BREACHES, in the environment of a rank"
 

@@ -11,7 +11,7 @@ from mltcp.core.delay import Decision, Delay, Detach
 from placement.client.client import Client
 from placement.engines.processes import boot_id, pid_namespace, start_ticks
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.service_address import RESTARTS
+from placement.service.protocol.connection import RESTARTS
 
 _CLOSE_S = 1.0
 

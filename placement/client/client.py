@@ -6,7 +6,7 @@ gRPC is imported when a client is made, so that importing this module is cheap.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +19,7 @@ from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.quantities import parse_flag
 from mltcp.core.trusted_directory import UnsafeDirectoryError, account_number, check_trusted_directory
 from placement.client.connection_failure import why_unreachable
-from placement.service.protocol.service_address import (
+from placement.service.protocol.connection import (
     PLAIN_TEXT_TOKENS,
     SOCKET_OWNER,
     TOKEN,
@@ -275,18 +275,6 @@ def _extend_links(reply: pb.StatusReply, links: Iterable[pb.LinkStatus]) -> None
             reply.links.append(each)
 
 
-def profile_from(document: Mapping[str, Any], where: str = "profile") -> pb.Profile:
-    """A profile message from a JSON document: a profile of the ``mltcp`` backend, or ``{"phases": [...]}``.
-
-    Raises:
-        UsageError: the document is neither; the message names the field.
-    """
-    from mltcp.core.demand import demand_from_document
-    from placement.service.protocol.checks import profile_message
-
-    return profile_message(demand_from_document(document, where))
-
-
 def _check_socket(path: Path, owner: str | None) -> None:
     """Check that the socket at `path` is the service's: its directory may not be controlled by another account."""
     text = os.environ.get(SOCKET_OWNER, "") if owner is None else owner
@@ -322,7 +310,7 @@ def _channel(address: str, roots: Path | None, identity: Path | None) -> grpc.Ch
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import grpc
 
-    from placement.service.protocol.keepalive import keepalive_options
+    from placement.service.protocol.connection import keepalive_options
 
     options = [("grpc.enable_http_proxy", 0), *keepalive_options()]
     if roots is None:

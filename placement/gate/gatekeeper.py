@@ -30,10 +30,8 @@ from mltcp.core.accounts import NAMELESS
 from mltcp.core.errors import UsageError
 from mltcp.core.one_line import one_line
 from mltcp.core.user_lines import of_user
-from placement.gate.jobs import GateJob
-from placement.gate.messages import Ask
-from placement.gate.state import GateState
-from placement.gate.turns import GateUser, HeldTimes
+from placement.gate.messages import Ask, GateJob
+from placement.gate.state import GateState, GateUser, HeldTimes
 
 _log = logging.getLogger("placement.gate")
 
@@ -400,7 +398,7 @@ class Gatekeeper(Generic[Peer]):
         why = ""
         if now_ns >= self._stalls_ns(run):
             run.stalled = True
-            why = f"silent for {(now_ns - run.heard_ns) / 1e9:.0f} s with a pass"
+            why = f"silent for {(now_ns - run.heard_ns) / 1e9:.0f} s while it is admitted"
         elif now_ns - run.turn_ns >= LONGEST_TURN_NS and self._another_user_waits(run):
             run.overdue = True
             why = f"a turn of {(now_ns - run.turn_ns) / 1e9:.0f} s"

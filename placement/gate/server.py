@@ -25,12 +25,10 @@ from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.one_line import one_line
 from mltcp.core.user_lines import UserLines, of_user
 from placement.gate import messages
-from placement.gate.connection import GateConnection, RankIdentity
+from placement.gate.connection import GateConnection, RankIdentity, listen
 from placement.gate.gatekeeper import Gatekeeper, GateRun, Grant
-from placement.gate.jobs import GateJob, GateLinks, job_from
-from placement.gate.listener import listen
-from placement.gate.state import GateState, gate_policy
-from placement.gate.turns import GateUser
+from placement.gate.messages import GateJob, GateLinks, job_from
+from placement.gate.state import GateState, GateUser, gate_policy
 from placement.model.contention import PUBLISHED, Contention
 
 _log = logging.getLogger("placement.gate")
@@ -331,7 +329,7 @@ class GateServer:
         now_ns = time.monotonic_ns()
         self._tell(self._keeper.ask(member.run, member.rank, ask, connection, now_ns))
 
-    def _greet(self, connection: GateConnection, hello: messages.Hello) -> None:
+    def _greet(self, connection: GateConnection, hello: messages.RankHello) -> None:
         if connection.member is not None:
             raise UsageError("HELLO: expected once, got a second one")
         token = self.configuration.token

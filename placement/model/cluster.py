@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from mltcp.core.errors import UsageError
 from mltcp.core.json_files import read_json
@@ -17,6 +18,7 @@ GPU_MEMORY_MB = 32768
 """GPU memory in the published simulator (the paper's text says 16 GB)."""
 
 _MOST = 1_000_000_000
+_LinkKey = TypeVar("_LinkKey", int, str)
 _FRACTION = re.compile(r"\d{1,20}(/\d{1,20}|(\.\d{1,20})?(e[+-]?\d{1,2})?)")
 
 
@@ -144,12 +146,7 @@ class Cluster:
 
         These are the links that have some of the servers, but not all of them, below.
         """
-        chosen = dict.fromkeys(servers)
-        below: dict[int, int] = {}
-        for number in chosen:
-            for link in self.ways[number]:
-                below[link] = below.get(link, 0) + 1
-        return tuple(sorted(link for link, count in below.items() if count < len(chosen)))
+        return tuple(sorted(used_links([self.ways[number] for number in dict.fromkeys(servers)])))
 
     @cached_property
     def ways(self) -> list[tuple[int, ...]]:
@@ -164,6 +161,16 @@ class Cluster:
                 switch = higher
             ways.append(tuple(way))
         return ways
+
+
+def used_links(ways: Sequence[Iterable[_LinkKey]]) -> list[_LinkKey]:
+    """The links that a transfer among servers uses: those with some of the servers, but not all of them, below.
+
+    Args:
+        ways: for each of the servers, the links on its path to its root.
+    """
+    below = Counter(link for way in ways for link in way)
+    return [link for link, count in below.items() if count < len(ways)]
 
 
 def _server(document: Mapping[str, Any]) -> Server:

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import time
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from placement.cassini.drift import THRESHOLD
 from placement.model.throughput.table import Combination
-from placement.service.contention.contention_state import ContentionState
+from placement.service.contention import ContentionState
 from placement.service.protocol import placement_pb2 as pb
+from placement.service.protocol.checks import ErrorCode, RequestError
 from placement.service.protocol.pages import shorten_explanation, shorten_status
-from placement.service.state.clock import Clock
-from placement.service.state.job_progress import done_iterations
-from placement.service.state.job_record import JobRecord, status_message
-from placement.service.state.persistence import forget_job, save_decision, save_job, save_next_job
+from placement.service.state.job_record import JobRecord, done_iterations, status_message
+from placement.service.state.persistence import forget_job, save_decision, save_next_job
 from placement.service.state.registry import Registry
 from placement.service.state.store import Store
+
+
+class Clock:
+    """A monotonic clock in nanoseconds since the epoch.
+
+    It is set from the host's clock when it is created, and later changes of the host's clock do not affect it.
+    """
+
+    def __init__(self) -> None:
+        self._offset_ns = time.time_ns() - time.monotonic_ns()
+
+    def now_ns(self) -> int:
+        """The present time."""
+        return time.monotonic_ns() + self._offset_ns
+
 
 GRACE_S = 30.0
 RESTART_COST_S = 7.0
@@ -82,6 +98,7 @@ class ServiceContext:
         seen: what a workload manager says of the jobs that it runs, by id.
         unheard: jobs that go on though their agents are gone, by id, with what is known of that.
         epoch: how many services have used the store before.
+        tasks: that are in progress.
         contention: of jobs that name their models; None: the service has no table.
     """
 
@@ -94,11 +111,18 @@ class ServiceContext:
     contention: ContentionState | None = None
     unheard: dict[str, str] = field(default_factory=dict)
     epoch: int = 0
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
-    def save(self, jobs: Iterable[JobRecord]) -> None:
-        """Store the state of jobs."""
-        for job in jobs:
-            save_job(self.store, job, self.registry.places(job))
+    def check_accepts(self, field: str) -> None:
+        """Raise `RequestError` if nothing new is accepted, because the store cannot keep it."""
+        if refusal := self.store.refusal():
+            raise RequestError(ErrorCode.FULL, field, refusal)
+
+    def begin(self, work: Coroutine[None, None, None]) -> None:
+        """Start a task, which ends with the service."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     def done(self, job: JobRecord) -> Fraction:
         """The iterations that a job has done by now, counted in those with as many slots as it asked for."""
@@ -108,9 +132,14 @@ class ServiceContext:
         return Fraction(done_iterations(job, now_ns))
 
     def placements_changed(self) -> None:
-        """Notify that a job was given slots or has given its slots back."""
+        """Measure anew, since jobs were given slots or have given theirs back, or a round has begun."""
         if self.contention is not None:
             self.contention.update(self.registry)
+
+    def job_changed(self, before: JobRecord | None, job: JobRecord) -> None:
+        """See `lifecycle.JobListener`."""
+        if job.over or (before is not None and before.placed != job.placed):
+            self.placements_changed()
 
     def remember(self, job: JobRecord, decision: pb.ExplainReply) -> None:
         """Keep and store the explanation of a job's placement."""

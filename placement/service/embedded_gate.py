@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mltcp.core.address import Address
-from placement.gate.jobs import GateJob
+from placement.gate.messages import GateJob
 from placement.gate.server import GateConfiguration, GateServer
 from placement.service.state.job_record import JobRecord
 
@@ -22,11 +24,19 @@ class EmbeddedGate:
         """The address at which ranks request admission."""
         return self._server.address
 
-    def start(self) -> None:
-        """Start the gate's thread."""
+    def start(self, jobs: Iterable[JobRecord]) -> None:
+        """Start the gate's thread, which knows of these jobs."""
         self._server.start()
+        for job in jobs:
+            if job.placed:
+                self._describe(job)
 
-    def placed(self, job: JobRecord) -> None:
+    def job_changed(self, before: JobRecord | None, job: JobRecord) -> None:
+        """See `lifecycle.JobListener`."""
+        if before is not None and job.placed and (not before.placed or job.demand != before.demand):
+            self._describe(job)
+
+    def _describe(self, job: JobRecord) -> None:
         """Inform the gate about a job's links and its compute time, by which SRSF ranks jobs."""
         phases = job.demand.phases if job.demand else ()
         compute_ns = sum(phase.duration_ns for phase in phases if not phase.bandwidth_bps)

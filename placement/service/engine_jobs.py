@@ -4,36 +4,114 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 
 from mltcp.core.errors import MltcpError
 from mltcp.core.one_line import one_line
 from placement.engines.engine import (
+    Engine,
     EngineError,
     EngineEvent,
+    EngineJob,
     EngineUnreachableError,
-    HeldJob,
-    HostBack,
-    HostOut,
-    HostUsed,
+    HostShare,
     JobEvent,
     JobFailed,
     JobHandle,
     JobSeen,
-    JobsHeld,
     JobStarted,
     JobStopped,
     SlotTakenError,
 )
 from placement.service.context import ServiceContext
-from placement.service.engine_runner import EngineRunner
+from placement.service.lifecycle import JobLifecycle, JobStage
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.request_error import ErrorCode, RequestError
+from placement.service.protocol.checks import ErrorCode, RequestError
+from placement.service.protocol.connection import RESTARTS, TOKEN
+from placement.service.protocol.security import AcceptedTokens
 from placement.service.state.job_record import JobRecord, wrong_state
 from placement.service.state.store import StoreUnwritableError
+
+POLL_S = 0.5
+
+_log = logging.getLogger("mltcp.placement")
+
+
+class EngineRunner:
+    """An engine with a thread that polls it for events.
+
+    Attributes:
+        engine: runs the jobs; its calls may take long, so they are made in threads.
+
+    Args:
+        engine: runs the jobs.
+        environment: variables of every job; those of the job itself take precedence.
+        tokens: makes the token of each job's agent; None: agents need no token.
+    """
+
+    def __init__(
+        self, engine: Engine, environment: Mapping[str, str], tokens: AcceptedTokens | None = None
+    ) -> None:
+        self.engine = engine
+        self._environment = environment
+        self._tokens = tokens
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def listen(self, known: Sequence[JobHandle], on_event: Callable[[EngineEvent], None]) -> None:
+        """Recover the jobs that an earlier service started, and report the events of all jobs from now on.
+
+        Args:
+            known: the jobs that had not ended.
+            on_event: called in the event loop with each event.
+        """
+        self.engine.recover(known)
+        loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(
+            target=self._listen, args=(loop, on_event), name="engine", daemon=True
+        )
+        self._thread.start()
+
+    async def start(self, job: JobRecord, places: Sequence[pb.ServerSlots]) -> str:
+        """Start a job, and return the engine's reference to it.
+
+        Raises:
+            MltcpError: the engine failed to start it.
+        """
+        environment = {**self._environment, "MLTCP_JOB": job.id, RESTARTS: str(job.restarts)}
+        if self._tokens is not None:
+            # Otherwise the job would inherit the service's own token, which may be an operator's.
+            environment[TOKEN] = self._tokens.token_of_job(job.number)
+        environment.update(job.spec.environment)
+        launch = f"{job.submitted_ns}-{job.restarts}"
+        command, held = tuple(job.spec.command), job.spec.held
+        started = EngineJob(job.id, command, len(job.slots), environment, launch, held)
+        shares = [HostShare(each.server, tuple(each.slots)) for each in places]
+        handle = await asyncio.to_thread(self.engine.start, started, shares)
+        return handle.reference
+
+    def close(self) -> None:
+        """Stop polling, and close the engine."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.engine.close()
+
+    def _listen(self, loop: asyncio.AbstractEventLoop, on_event: Callable[[EngineEvent], None]) -> None:
+        while not self._stopping.is_set():
+            try:
+                events = self.engine.poll(POLL_S)
+            except Exception:  # so that later events arrive nevertheless
+                _log.exception("the engine's events were not read")
+                self._stopping.wait(POLL_S)
+                continue
+            for event in events:
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(on_event, event)
+
 
 ENGINE_STOPPED = "the service was stopped"
 ENGINE_GONE = "the engine that ran it is gone"
@@ -46,89 +124,74 @@ _LAUNCH_AGAIN_S = 0.5
 _CLOSE_S = 15.0
 """How long the end of stopped jobs is awaited after the grace period, when the service is closed."""
 
-_log = logging.getLogger("mltcp.placement")
-
-
-@dataclass(frozen=True)
-class JobReactions:
-    """The actions of the service when the state of a job on the engine has changed.
-
-    Attributes:
-        begin: starts a task.
-        ended: ends a job, with its final state and the reason.
-        requeued: a job has been stopped and waits for other slots; its former record.
-        launched: a job has been started.
-        host_out: a host takes no jobs, with the reason.
-        host_back: a host takes jobs.
-        host_used: so many slots of a host are used by others.
-        held: all jobs that a workload manager holds until they are placed.
-    """
-
-    begin: Callable[[Coroutine[None, None, None]], None]
-    ended: Callable[[JobRecord, int, str], None]
-    requeued: Callable[[JobRecord], None]
-    launched: Callable[[], None]
-    host_out: Callable[[str, str], None]
-    host_back: Callable[[str], None]
-    host_used: Callable[[str, int], None]
-    held: Callable[[Sequence[HeldJob]], None]
-
 
 class EngineJobs:
-    """The states of jobs on an engine.
-
-    A job that is to go on elsewhere is STOPPING from the request until its processes have ended, and then QUEUED; both
-    states are durable before anything is done about them. A job that can be resumed (`elastic`) is also queued again
-    when the engine ended instead of the job: it goes on from its last checkpoint.
+    """The jobs of the service on its engine.
 
     Args:
         context: the service's state.
-        engine: runs the jobs.
-        reactions: called when a job's state changes.
+        lifecycle: changes the jobs.
+        engine: runs the jobs; None: jobs are placed only.
     """
 
-    def __init__(self, context: ServiceContext, engine: EngineRunner, reactions: JobReactions) -> None:
-        self._context, self._engine, self._reactions = context, engine, reactions
-        self._registry = context.registry
-        self._all_gone = asyncio.Event()
-        self._launching: set[str] = set()
+    def __init__(self, context: ServiceContext, lifecycle: JobLifecycle, engine: EngineRunner | None) -> None:
+        self._context, self._registry, self._lifecycle = context, context.registry, lifecycle
+        self._runner = engine
+        self._none_stops = asyncio.Event()
+        lifecycle.subscribe(self._job_changed)
 
-    def start(self) -> None:
-        """Take over the jobs of an earlier service, and launch those that it had placed only."""
+    def start(self, on_other: Callable[[EngineEvent], None]) -> None:
+        """Take over the jobs of an earlier service, and launch those that it had placed only.
+
+        Args:
+            on_other: called with each event that is not about a job that the engine runs.
+        """
+        if self._runner is None:
+            return
         jobs = [job for job in self._registry.jobs.values() if job.placed]
-        self._engine.listen([JobHandle(job.id, job.engine) for job in jobs if job.engine], self._on_event)
+        known = [JobHandle(job.id, job.engine) for job in jobs if job.engine]
+        self._runner.listen(
+            known, lambda event: self._on_event(event) if isinstance(event, JobEvent) else on_other(event)
+        )
         for job in jobs:
-            self.placed(job)
+            stage = self._lifecycle.stage(job)
+            if not job.engine:
+                self._launch_if_due(job)
             # What an earlier service was asked to stop may not have been told so.
-            if job.engine and (job.state == pb.STOPPING or job.reason):
-                self._reactions.begin(self.stop(job.id))
+            elif stage in (JobStage.STOPPING, JobStage.RELEASING):
+                self._context.begin(self.stop(job.id))
 
-    def placed(self, job: JobRecord) -> None:
-        """Launch a job that has been placed, if it has a command and does not run."""
-        if (job.spec.command or job.spec.held) and not job.engine:
-            self._launching.add(job.id)
-            self._reactions.begin(self._launch(job))
+    def _job_changed(self, before: JobRecord | None, job: JobRecord) -> None:
+        if job.placed and before is not None and not before.placed:
+            self._launch_if_due(job)
+        if before is not None and before.state == pb.STOPPING and not self._any_stops():
+            self._none_stops.set()
+
+    def _launch_if_due(self, job: JobRecord) -> None:
+        if self._lifecycle.has_processes(job):
+            self._context.begin(self._launch(job))
+
+    @property
+    def _engine(self) -> Engine:
+        assert self._runner is not None, "only the engine's jobs are launched, stopped and released"
+        return self._runner.engine
 
     @property
     def jobs_survive(self) -> bool:
         """Whether jobs go on without the service, so that their engine is the one to say that they have ended."""
         return self._engine.jobs_survive
 
-    def holds(self, job: JobRecord) -> bool:
-        """Whether a job has processes, or will have some that are being started."""
-        return job.placed and (bool(job.engine) or job.id in self._launching)
-
     async def release(self, job: JobRecord, reason: str) -> None:
-        """Stop a job that `holds` says, and end it when its processes have ended.
+        """Stop a job that has processes, and end it when they have ended.
 
         Raises:
             MltcpError: the engine does not run it.
         """
-        self._change(replace(job, state=pb.PLACED, reason=reason))
+        self._lifecycle.change(job, state=pb.PLACED, reason=reason)
         with suppress(StoreUnwritableError):  # what a job writes may be what the disk is full of
             await self._context.store.committed()
-        if job.id not in self._launching:  # else its launch stops it
-            await self._engine.stop(job.id, self._context.rules.grace_s)
+        if job.engine:  # else its launch stops it
+            await asyncio.to_thread(self._engine.stop, job.id, self._context.rules.grace_s)
 
     async def requeue(self, job: JobRecord, reason: str) -> None:
         """Stop a job at a step boundary, so that it goes on with the slots that it is given next.
@@ -136,36 +199,41 @@ class EngineJobs:
         Raises:
             RequestError: it cannot be resumed, is being stopped already, or has not been started.
         """
+        if self._runner is None:
+            raise RequestError(
+                ErrorCode.STATE,
+                "job_id",
+                f"expected a job that an engine runs, got {job.id!r} without an engine",
+            )
         if not job.spec.elastic:
             raise RequestError(
                 ErrorCode.STATE,
                 "job_id",
                 f"expected a job that was submitted as elastic, got {job.id!r}, which cannot be resumed",
             )
-        if job.state != pb.PLACED or not job.engine or job.reason:
+        if not self._runs(job):
             raise wrong_state("job_id", job, "PLACED and started, and not being stopped")
         # What a job does while it writes its checkpoint is no progress.
         done = int(self._context.done(job)) if job.spec.model else job.done
-        self._change(replace(job, state=pb.STOPPING, reason=reason, done=done))
+        self._lifecycle.change(job, state=pb.STOPPING, reason=reason, done=done)
         await self._context.store.durable()
-        with suppress(MltcpError):  # it has ended by itself; the event is on its way
-            await self._engine.stop(job.id, self._context.rules.grace_s)
+        await self.stop(job.id)
 
     async def stop(self, job_id: str) -> None:
         """Stop a job whose record says why."""
         with suppress(MltcpError):  # it has ended by itself; the event is on its way
-            await self._engine.stop(job_id, self._context.rules.grace_s)
+            await asyncio.to_thread(self._engine.stop, job_id, self._context.rules.grace_s)
 
     async def decline(self, reference: str, why: str) -> None:
         """Give a held job back to the workload manager."""
-        await self._engine.decline(reference, why)
+        await asyncio.to_thread(self._engine.decline, reference, why)
 
     async def forget(self, jobs: Sequence[JobRecord]) -> None:
         """Remove what the engine has kept of jobs that are forgotten, such as their logs."""
         for job in jobs:
-            if job.engine:
+            if job.engine and self._runner is not None:
                 try:
-                    await self._engine.forget(JobHandle(job.id, job.engine))
+                    await asyncio.to_thread(self._engine.forget, JobHandle(job.id, job.engine))
                 except Exception:  # of one job; the others are forgotten nevertheless
                     _log.exception("job %s: its logs were not removed", one_line(job.id))
 
@@ -174,18 +242,18 @@ class EngineJobs:
 
         The next service finds them QUEUED. Where jobs survive the engine, all go on, and the next service follows them.
         """
-        if self._engine.jobs_survive:
-            await asyncio.to_thread(self._engine.close)
+        if self._runner is None:
             return
-        running = [job for job in self._registry.jobs.values() if self._can_resume(job)]
-        for job in running:
-            with suppress(MltcpError, TimeoutError):
-                await asyncio.wait_for(self.requeue(job, ENGINE_STOPPED), _CLOSE_S)
-        self._all_gone.clear()
-        if self._stopping():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._all_gone.wait(), self._context.rules.grace_s + _CLOSE_S)
-        await asyncio.to_thread(self._engine.close)
+        if not self.jobs_survive:
+            for job in list(self._registry.jobs.values()):
+                if job.spec.elastic and self._runs(job):
+                    with suppress(MltcpError, TimeoutError):
+                        await asyncio.wait_for(self.requeue(job, ENGINE_STOPPED), _CLOSE_S)
+            self._none_stops.clear()
+            if self._any_stops():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._none_stops.wait(), self._context.rules.grace_s + _CLOSE_S)
+        await asyncio.to_thread(self._runner.close)
 
     async def _launch(self, job: JobRecord) -> None:
         try:
@@ -199,22 +267,16 @@ class EngineJobs:
             found = self._registry.jobs.get(job.id)
             if found is not None and not found.over:
                 state, why = (pb.ENDED, found.reason) if found.reason else (pb.FAILED, _text(error))
-                self._reactions.ended(found, pb.ENDED if found.spec.held else state, why)
+                self._lifecycle.end(found, pb.ENDED if found.spec.held else state, why)
                 if found.spec.held:  # it has not failed: it is still the workload manager's
                     with suppress(MltcpError):
                         await self.decline(found.spec.held, why)
             return
-        finally:
-            self._launching.discard(job.id)
         now = self._registry.jobs.get(job.id)
         if now is None or now.number != job.number or now.restarts != job.restarts:
             return  # it has ended meanwhile, and was queued again or forgotten
-        self._change(replace(now, engine=reference))
-        if now.over:
-            await self.stop(job.id)
-            return
-        self._reactions.launched()
-        if now.reason:  # it was released while it was being started
+        self._lifecycle.change(now, engine=reference)
+        if now.over or now.reason:  # it was released while it was being started
             await self.stop(job.id)
 
     async def _start(self, job: JobRecord) -> str:
@@ -223,10 +285,11 @@ class EngineJobs:
         Raises:
             MltcpError, OSError: it does not start.
         """
+        assert self._runner is not None
         until_s = time.monotonic() + LAUNCH_S
         while True:
             try:
-                return await self._engine.start(job, self._registry.places(job))
+                return await self._runner.start(job, self._registry.places(job))
             except (SlotTakenError, EngineUnreachableError, OSError) as error:
                 now = self._registry.jobs[job.id]
                 waits = isinstance(error, EngineUnreachableError) or time.monotonic() <= until_s
@@ -237,19 +300,7 @@ class EngineJobs:
                 )
             await asyncio.sleep(_LAUNCH_AGAIN_S)
 
-    def _on_event(self, event: EngineEvent) -> None:
-        if isinstance(event, HostOut):
-            self._reactions.host_out(event.host, event.why)
-        elif isinstance(event, HostBack):
-            self._reactions.host_back(event.host)
-        elif isinstance(event, HostUsed):
-            self._reactions.host_used(event.host, event.slots)
-        elif isinstance(event, JobsHeld):
-            self._reactions.held(event.jobs)
-        else:
-            self._on_event_of_job(event)
-
-    def _on_event_of_job(self, event: JobEvent) -> None:
+    def _on_event(self, event: JobEvent) -> None:
         job = self._registry.jobs.get(event.job_id)
         if isinstance(event, JobStarted) or job is None or not job.placed:
             return
@@ -260,10 +311,10 @@ class EngineJobs:
         if self._goes_on(job, event):
             self._requeued(job, event)
         elif isinstance(event, JobFailed):
-            self._reactions.ended(job, pb.FAILED, event.why)
+            self._lifecycle.end(job, pb.FAILED, event.why)
         else:
             why = event.why if isinstance(event, JobStopped) else ""
-            self._reactions.ended(job, pb.ENDED, job.reason or why or "finished")
+            self._lifecycle.end(job, pb.ENDED, job.reason or why or "finished")
 
     def _goes_on(self, job: JobRecord, event: JobEvent) -> bool:
         """Whether a job whose processes have ended is to be started again."""
@@ -281,24 +332,15 @@ class EngineJobs:
             done = 0
         elif not (isinstance(event, JobStopped) and event.orderly):
             reason += "; it did not stop by itself, and goes on from its last checkpoint"
-        queued = self._registry.requeue(job, reason, done)
-        self._context.placements_changed()
-        self._context.decisions.pop(job.number, None)
-        self._context.save([queued])
         _log.info("job %s: %s", one_line(job.id), one_line(reason))
-        self._reactions.requeued(job)
-        if not self._stopping():
-            self._all_gone.set()
+        self._lifecycle.requeue(job, reason, done)
 
-    def _can_resume(self, job: JobRecord) -> bool:
-        return job.state == pb.PLACED and bool(job.engine) and job.spec.elastic and not job.reason
+    def _runs(self, job: JobRecord) -> bool:
+        """Whether a job has been started, and is not being stopped."""
+        return bool(job.engine) and self._lifecycle.stage(job) is JobStage.RUNNING
 
-    def _stopping(self) -> bool:
+    def _any_stops(self) -> bool:
         return any(job.state == pb.STOPPING for job in self._registry.jobs.values())
-
-    def _change(self, job: JobRecord) -> None:
-        self._registry.update(job)
-        self._context.save([job])
 
 
 def _text(error: Exception) -> str:

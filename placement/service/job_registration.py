@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
+from contextlib import suppress
 
+from mltcp.core.errors import MltcpError
+from placement.engines.engine import HeldJob
 from placement.service.context import ServiceContext
-from placement.service.decisions.placer import policy_named
-from placement.service.decisions.policy import ServicePolicy, check_whole_job
+from placement.service.decisions.dispatcher import policy_named
+from placement.service.decisions.explanation import check_possible
+from placement.service.decisions.policy import ServicePolicy, check_policy, check_whole_job
+from placement.service.engine_jobs import EngineJobs
+from placement.service.lifecycle import JobLifecycle
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.checks import check_deadline, check_due, check_job, demand_of
-from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
-from placement.service.state.capacity import check_possible
+from placement.service.protocol.checks import (
+    ErrorCode,
+    RequestError,
+    check_deadline,
+    check_due,
+    check_job,
+    demand_of,
+    invalid,
+)
 from placement.service.state.job_record import JobRecord, deadline_of
-from placement.service.state.persistence import save_new_job
+
+HELD_PREFIX = "slurm-"
+"""The beginning of the ids of jobs that their users gave to Slurm; its number follows."""
 
 
 class JobRegistration:
@@ -20,11 +35,12 @@ class JobRegistration:
 
     Args:
         context: the recovered state.
+        lifecycle: changes the jobs.
         policy: of the service.
     """
 
-    def __init__(self, context: ServiceContext, policy: ServicePolicy) -> None:
-        self._context = context
+    def __init__(self, context: ServiceContext, lifecycle: JobLifecycle, policy: ServicePolicy) -> None:
+        self._context, self._lifecycle = context, lifecycle
         self._registry = context.registry
         self._policy = policy
 
@@ -68,8 +84,7 @@ class JobRegistration:
             owner=owner,
         )
         check_possible(self._registry, job)
-        self._registry.add_job(job)
-        save_new_job(self._context.store, job)
+        self._lifecycle.add(job)
 
     def _check(self, spec: pb.Job, now_ns: int) -> None:
         check_job(spec)
@@ -80,10 +95,6 @@ class JobRegistration:
         _check_model(self._context, spec)
         for place, server in enumerate(spec.servers):
             self._registry.server_number(server, f"job.servers[{place}]")
-
-
-HELD_PREFIX = "slurm-"
-"""The beginning of the ids of jobs that their users gave to Slurm; its number follows."""
 
 
 def check_not_held(spec: pb.Job) -> None:
@@ -98,13 +109,6 @@ def check_not_held(spec: pb.Job) -> None:
         raise invalid("job.held", f"expected none, which only the service sets, got {spec.held!r}")
 
 
-def check_policy(asked: ServicePolicy, spec: pb.Job, field: str) -> None:
-    """Raise `RequestError` if the policy is a scheduler that ignores a constraint of the job."""
-    if asked.scheduler is not None and (spec.servers or spec.shares_gpus):
-        what = "servers" if spec.servers else "shares_gpus"
-        raise invalid(field, f"expected a policy that supports job.{what}, got {asked.name!r}")
-
-
 def _check_model(context: ServiceContext, spec: pb.Job) -> None:
     """Raise `RequestError` if a job names a model without need, or none that the service's table has."""
     if context.contention is not None:
@@ -114,3 +118,65 @@ def _check_model(context: ServiceContext, spec: pb.Job) -> None:
         raise invalid(
             f"job.{field}", f"expected none, since the service has no table of models (--table), got {value}"
         )
+
+
+class HeldJobs:
+    """The jobs that users gave to the engine's workload manager, which holds them until they are placed.
+
+    Args:
+        context: the service's state.
+        lifecycle: changes the jobs.
+        registration: registers them.
+        engine_jobs: declines those that cannot be registered.
+    """
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        lifecycle: JobLifecycle,
+        registration: JobRegistration,
+        engine_jobs: EngineJobs,
+    ) -> None:
+        self._context, self._registry, self._lifecycle = context, context.registry, lifecycle
+        self._registration, self._engine_jobs = registration, engine_jobs
+
+    def update(self, held: Sequence[HeldJob]) -> None:
+        """Queue the jobs that are held now, and end those that their users have taken back."""
+        wanted = {each.reference: self._spec_of(each) for each in held}
+        for job in list(self._registry.jobs.values()):
+            if not job.spec.held or job.state != pb.QUEUED:
+                continue
+            if job.spec.held not in wanted:
+                self._lifecycle.end(job, pb.ENDED, "it is not held in Slurm any more")
+            elif job.spec != wanted[job.spec.held]:
+                self._lifecycle.end(job, pb.ENDED, "its user changed what it asks for")
+        for each in held:
+            self._context.begin(self._take(each, wanted[each.reference]))
+
+    def _spec_of(self, held: HeldJob) -> pb.Job:
+        """The specification of a held job; it may not run on hosts that the service does not know."""
+        return pb.Job(
+            id=f"{HELD_PREFIX}{held.reference}",
+            gpus=held.gpus,
+            slots_per_server=held.per_host,
+            iterations=1,
+            held=held.reference,
+            servers=[host for host in held.hosts if self._registry.number_of(host) is not None],
+        )
+
+    async def _take(self, held: HeldJob, spec: pb.Job) -> None:
+        try:
+            if held.hosts and not spec.servers:
+                raise invalid("job.servers", f"expected a known server, got {', '.join(held.hosts[:8])}")
+            known = self._registry.jobs.get(spec.id)
+            if known is not None and known.over:
+                self._context.forget_job(
+                    known
+                )  # Slurm holds it again, or has given its number to another job
+                known = None
+            if known is None:
+                self._context.check_accepts("job")
+                self._registration.add(spec, pb.QUEUED, held.owner)
+        except RequestError as error:
+            with suppress(MltcpError):  # it is told again
+                await self._engine_jobs.decline(held.reference, str(error))

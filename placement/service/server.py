@@ -24,25 +24,28 @@ from mltcp.core.trusted_directory import make_trusted_directory
 from placement.cassini.placement_selection import choose_placement
 from placement.engines.engine import Engine
 from placement.policies.placing.slot_pool import SlotPool, SlotRequest
-from placement.service.contention.contention_state import ContentionState, table_named
-from placement.service.context import ServiceContext, ServiceRules
-from placement.service.decisions.whole_jobs import check_rules
+from placement.service.contention import ContentionState, table_named
+from placement.service.context import Clock, ServiceContext, ServiceRules
+from placement.service.decisions.policy import check_rules
 from placement.service.embedded_gate import SOCKET_OWNER as GATE_SOCKET_OWNER
 from placement.service.embedded_gate import VARIABLE as GATE_VARIABLE
 from placement.service.embedded_gate import EmbeddedGate
-from placement.service.engine_runner import EngineRunner
+from placement.service.engine_jobs import EngineRunner
 from placement.service.operations import ServiceOperations
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol import placement_pb2_grpc as pb_grpc
-from placement.service.protocol.keepalive import PING_S, connection_options, keepalive_options
-from placement.service.protocol.request_error import RequestError
-from placement.service.protocol.security import Security, TokenInterceptor
-from placement.service.protocol.service_address import PLAIN_TEXT_TOKENS, SOCKET_OWNER, VARIABLE
-from placement.service.protocol.tokens import AcceptedTokens
+from placement.service.protocol.checks import RequestError
+from placement.service.protocol.connection import (
+    PING_S,
+    PLAIN_TEXT_TOKENS,
+    SOCKET_OWNER,
+    VARIABLE,
+    connection_options,
+    keepalive_options,
+)
+from placement.service.protocol.security import AcceptedTokens, Security, TokenInterceptor
 from placement.service.servicer import PlacementServicer
-from placement.service.state.clock import Clock
-from placement.service.state.persistence import saved_decisions
-from placement.service.state.recovery import recovered
+from placement.service.state.persistence import recovered, saved_decisions
 from placement.service.state.store import Store
 
 NAME = pb.DESCRIPTOR.services_by_name["Placement"].full_name
@@ -67,7 +70,7 @@ class ServiceConfiguration:
         links: uplinks to register at the start.
         engine: runs the jobs that have a command; None: jobs are placed only.
         gate: the embedded all-reduce gate; None: none.
-        ping_s: the time between two pings of a connection; see `keepalive`.
+        ping_s: the time between two pings of a connection; see `protocol.connection`.
     """
 
     address: Address
@@ -149,8 +152,8 @@ async def running_service(
         )
         store.start(loop)
         service = ServiceOperations(context, _engine(configuration, tokens), configuration.gate)
-        await service.register_servers(configuration.servers)
-        await service.register_links(configuration.links)
+        await service.cluster.register_servers(configuration.servers)
+        await service.cluster.register_links(configuration.links)
         try:
             await service.prepare()
             service.start()

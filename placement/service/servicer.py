@@ -1,4 +1,4 @@
-"""The gRPC servicer: maps calls of placement.proto to the service, and its errors to gRPC statuses."""
+"""The gRPC servicer: maps calls of placement.proto to the service, and its errors to statuses; rights of callers."""
 
 from __future__ import annotations
 
@@ -14,24 +14,67 @@ import grpc
 
 from mltcp.core.errors import MltcpError
 from mltcp.core.one_line import one_line
-from placement.service.access import (
-    check_job,
-    check_operator,
-    check_submission,
-    may_change,
-    visible_status,
-)
-from placement.service.agents.sessions import AgentSession
+from placement.service.agents import AgentSession
 from placement.service.operations import ServiceOperations
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol import placement_pb2_grpc as pb_grpc
-from placement.service.protocol.checks import MOST_IDS, check_count
+from placement.service.protocol.checks import MOST_IDS, ErrorCode, RequestError, check_count, invalid
 from placement.service.protocol.pages import from_number, link_statuses, page_of, place_in
-from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
-from placement.service.protocol.tokens import OPERATOR, AcceptedTokens, Caller, Role
+from placement.service.protocol.security import OPERATOR, AcceptedTokens, Caller, Role
 from placement.service.state.job_record import JobRecord
 from placement.service.state.registry import OutOfUse, Registry
 from placement.service.state.store import StoreUnwritableError
+
+# ------------------------------------------------------------------------------------------------- rights of callers
+
+
+def may_change(caller: Caller, job: JobRecord) -> bool:
+    """Whether the caller may change a job, and see all of it."""
+    if caller.role is Role.AGENT:
+        return caller.job == job.number
+    return caller.is_operator or (bool(job.owner) and job.owner == caller.name)
+
+
+def check_operator(caller: Caller, method: str) -> None:
+    """Raise `RequestError` unless the caller is an operator."""
+    if not caller.is_operator:
+        raise _denied("authorization", f"expected an operator for {method}, got {caller}")
+
+
+def check_job(caller: Caller, job: JobRecord, field: str) -> None:
+    """Raise `RequestError` unless the caller may change the job."""
+    if not may_change(caller, job):
+        owner = "another user" if job.owner else "nobody in particular"
+        raise _denied(field, f"expected a job of {caller}, got {job.id!r}, which belongs to {owner}")
+
+
+def check_submission(caller: Caller, spec: pb.Job, known: JobRecord | None) -> None:
+    """Check that a caller may register a job, which is `known` if its id is registered already.
+
+    Raises:
+        RequestError: the caller is an agent, or the job of this id belongs to somebody else.
+    """
+    if caller.role is Role.AGENT:
+        raise _denied("authorization", f"expected an operator or a user for new jobs, got {caller}")
+    if known is not None and not may_change(caller, known):
+        raise _denied("job.id", f"expected a new id, or that of a job of {caller}, got {spec.id!r}")
+
+
+def visible_status(caller: Caller, job: JobRecord, status: pb.JobStatus) -> pb.JobStatus:
+    """The part of a job's status that the caller may see: of others' jobs, what shows which slots are taken."""
+    if may_change(caller, job):
+        return status
+    return pb.JobStatus(
+        id=status.id, state=status.state, places=status.places, links=status.links, owner=status.owner
+    )
+
+
+def _denied(field: str, text: str) -> RequestError:
+    return RequestError(ErrorCode.DENIED, field, text)
+
+
+# ------------------------------------------------------------------------------------------------------------- calls
+
 
 CODES = {
     ErrorCode.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
@@ -133,20 +176,20 @@ class PlacementServicer(pb_grpc.PlacementServicer):
     ) -> pb.RegisterServersReply:
         """See placement.proto."""
         check_operator(caller, "RegisterServers")
-        return pb.RegisterServersReply(added=await self._service.register_servers(request.servers))
+        return pb.RegisterServersReply(added=await self._service.cluster.register_servers(request.servers))
 
     @answering
     async def ChangeServers(self, request: pb.ChangeServersRequest, caller: Caller) -> pb.ChangeServersReply:
         """See placement.proto."""
         check_operator(caller, "ChangeServers")
-        changed = await self._service.change_servers(request.names, request.state, request.reason)
+        changed = await self._service.cluster.change_servers(request.names, request.state, request.reason)
         return pb.ChangeServersReply(changed=changed)
 
     @answering
     async def RegisterLinks(self, request: pb.RegisterLinksRequest, caller: Caller) -> pb.RegisterLinksReply:
         """See placement.proto."""
         check_operator(caller, "RegisterLinks")
-        return pb.RegisterLinksReply(added=await self._service.register_links(request.links))
+        return pb.RegisterLinksReply(added=await self._service.cluster.register_links(request.links))
 
     @answering
     async def RegisterJob(self, request: pb.RegisterJobRequest, caller: Caller) -> pb.JobStatus:
@@ -311,7 +354,7 @@ class PlacementServicer(pb_grpc.PlacementServicer):
     async def _read(self, session: AgentSession, messages: AsyncIterator[pb.AgentMessage]) -> None:
         try:
             async for message in messages:
-                await self._service.agent_says(session, message)
+                await self._service.agent_message(session, message)
         finally:
             session.end()
 

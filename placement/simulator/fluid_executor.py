@@ -19,7 +19,7 @@ from mltcp.core.errors import UsageError
 from placement.cassini.drift import THRESHOLD, corrections
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.scheduling_policy import Decision, links_of
-from placement.simulator.executor import JobEnd, Start
+from placement.simulator.cluster_run import JobEnd, Start
 from placement.simulator.fluid.fluid import Fluid
 from placement.traces.sets import TracedJob
 

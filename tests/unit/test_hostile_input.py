@@ -33,7 +33,6 @@ from placement.cassini.capture import captured
 from placement.engines.hosts import load_hosts
 from placement.experiments.measurements import read_measurements
 from placement.experiments.parameter_server.tcp_packets import tcp_packets
-from placement.gate import jobs as gate_jobs
 from placement.gate import messages as gate_messages
 from placement.model.cluster import Cluster
 from placement.model.parameter_server.service_document import load_service
@@ -297,7 +296,7 @@ READERS = {
     "profile of a benchmark": (as_json(NETWORK), of_path(lambda path: bench_profile.load(str(path)))),
     "hosts": (as_json(HOSTS), of_path(load_hosts)),
     "cluster": (as_json(CLUSTER), of_path(Cluster.load)),
-    "links of a gate": (as_json(GATE), of_path(gate_jobs.load_links)),
+    "links of a gate": (as_json(GATE), of_path(gate_messages.load_links)),
     "hello to a gate": (as_json(HELLO), of_bytes(gate_messages.read_hello)),
     "ask of a gate": (b"\1" * gate_messages.ASK_BODY.size, of_bytes(gate_messages.read_ask)),
     "perf message": (as_json({"ok": True}), of_bytes(perf_messages.parse)),

@@ -59,9 +59,17 @@ LAYERS = {
     "placement.policies": ("rule_numbers", "catalogue", "placing", "communication", "schedulers"),
     "placement.simulator": (
         *("outcome", "exact", "published", "fluid", "parameter_server"),
-        *("scheduled_job", "executor", "cluster_run", "rates"),
+        *("scheduled_job", "cluster_run", "rates"),
     ),
-    "placement.service": ("protocol", "state", "contention", "context", "deciding", "decisions", "agents"),
+    "placement.service": (
+        "protocol",
+        "state",
+        "ratio_table",
+        "contention",
+        "context",
+        "lifecycle",
+        "decisions",
+    ),
     "bench": (
         *("warm", "lab", "workloads", "compare", "hosts", "async_sgd", "async_jobs", "sensitivity"),
         *("allreduce", "alone", "bulk", "contention", "perf", "cost", "slurm", "soak", "cli"),

@@ -23,10 +23,9 @@ from placement.model.throughput.table_files import write_table
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.service.context import ServiceRules
-from placement.service.deciding.decide_once import in_rounds
+from placement.service.decisions.decider import in_rounds
 from placement.service.protocol import placement_pb2 as pb
-from placement.simulator.cluster_run import ClusterRun
-from placement.simulator.executor import Start
+from placement.simulator.cluster_run import ClusterRun, Start
 from placement.simulator.rates.rate_job import RatedJob
 from placement.simulator.rates.rounds.round_job import RoundJob
 from placement.simulator.rates.rounds.rounds_executor import RoundsExecutor

@@ -16,7 +16,7 @@ from bench.workloads.profile import HEADER_OVERHEAD
 from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError
 from placement.gate import messages
-from placement.gate.jobs import GateJob, GateLinks, job_document
+from placement.gate.messages import GateJob, GateLinks, job_document
 from placement.model.contention import Contention
 
 VARIABLE, BYTES_VARIABLE = "MLTCP_GATE", "MLTCP_GATE_BYTES"

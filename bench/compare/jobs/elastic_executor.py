@@ -17,7 +17,7 @@ from placement.engines.local import LocalEngine
 from placement.model.cluster import Cluster
 from placement.model.throughput.throughput import Workload
 from placement.policies.schedulers.scheduling_policy import Decision
-from placement.simulator.executor import JobEnd, Start
+from placement.simulator.cluster_run import JobEnd, Start
 from placement.simulator.rates.rate_job import RateJob
 from placement.simulator.rates.span import Span
 

@@ -17,7 +17,7 @@ from bench.compare.trace.live_launch import LiveLauncher, LiveSettings
 from bench.workloads.job import JobResult
 from bench.workloads.launch.open_run import Event, Iterated, OpenRun, open_run
 from placement.policies.schedulers.scheduling_policy import Decision
-from placement.simulator.executor import JobEnd, Start
+from placement.simulator.cluster_run import JobEnd, Start
 from placement.traces.sets import TracedJob
 
 _LONGEST_WAIT_S = 0.5

@@ -19,7 +19,7 @@ from bench.workloads.launch.open_run import OpenRun
 from bench.workloads.phases import on_link
 from mltcp.core.demand import Demand, Phase
 from placement.policies.schedulers.scheduling_policy import links_of
-from placement.simulator.executor import Start
+from placement.simulator.cluster_run import Start
 from placement.traces.sets import TracedJob
 
 

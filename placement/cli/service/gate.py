@@ -59,7 +59,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def execute(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status."""
     # Imported here, because numba takes a second to import, and --help does not need it.
-    from placement.gate.jobs import GateLinks, load_links
+    from placement.gate.messages import GateLinks, load_links
     from placement.gate.server import GateConfiguration, GateServer
 
     configuration = GateConfiguration(

@@ -222,7 +222,7 @@ def execute(options: argparse.Namespace) -> int:
 
     # gRPC prints a line for each client that fails to connect: whoever can reach the port could fill the log.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    from placement.service.protocol.request_error import RequestError
+    from placement.service.protocol.checks import RequestError
     from placement.service.server import serve
 
     def ready(address: Address) -> None:
@@ -240,9 +240,9 @@ def execute(options: argparse.Namespace) -> int:
 def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConfiguration:
     from placement.service.context import ServiceRules
     from placement.service.decisions.policy import decides_for_all
+    from placement.service.protocol.connection import default_address
     from placement.service.protocol.documents import cluster_from_file
     from placement.service.protocol.security import Security
-    from placement.service.protocol.service_address import default_address
     from placement.service.server import ServiceConfiguration
 
     if not 0 < options.lease <= 86_400:
@@ -295,7 +295,7 @@ def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConf
 def _with_decisions(rules: ServiceRules, options: argparse.Namespace) -> ServiceRules:
     """The rules with the table, the length of rounds, the fallback, the limit of decisions and the shadow."""
     from placement.service.context import DECISION_LIMIT_S
-    from placement.service.decisions.whole_jobs import rounds_of
+    from placement.service.decisions.policy import rounds_of
 
     limit_s = DECISION_LIMIT_S
     if options.decision_limit is not None:

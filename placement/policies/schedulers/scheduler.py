@@ -203,6 +203,22 @@ def gpu_owners(cluster: Cluster, held: Mapping[str, Sequence[int]]) -> dict[int,
     return owners
 
 
+def stops_and_starts(
+    held: Mapping[str, tuple[int, ...]], assigned: Mapping[str, tuple[int, ...]]
+) -> tuple[list[str], list[str]]:
+    """The jobs to be stopped, and those to be started when the GPUs that they are assigned are free.
+
+    A job that is assigned other GPUs than it holds is stopped, and started again if it is assigned any.
+
+    Args:
+        held: the GPUs of each job, ascending; none of one that waits.
+        assigned: likewise, as decided; none of a job that is not in it.
+    """
+    stops = [job for job, gpus in held.items() if gpus and assigned.get(job, ()) != gpus]
+    starts = [job for job, gpus in held.items() if assigned.get(job) and assigned[job] != gpus]
+    return stops, starts
+
+
 def first_lease_end_ns(now_ns: int, jobs: Sequence[JobView]) -> int | None:
     """The end of the lease that ends next; None if no job has one."""
     return min((job.lease_end_ns for job in jobs if job.holds(now_ns)), default=None)

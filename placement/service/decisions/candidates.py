@@ -1,17 +1,16 @@
-"""Candidate placements of a job: those that a policy considers equally good."""
+"""Candidate placements of a job that its policy considers equally good, and Cassini's choice among them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from placement.policies.schedulers.scheduler import CANDIDATES, JobView
-from placement.service.decisions.cluster_views import ClusterView, cluster_view
+from placement.policies.catalogue import PlacementPolicy
+from placement.policies.schedulers.scheduler import CANDIDATES, JobView, Scheduler
 from placement.service.decisions.policy import ServicePolicy
+from placement.service.decisions.views import FOREVER_NS, ClusterView, JobProfileTimes, cluster_view
 from placement.service.state.job_record import JobRecord
 from placement.service.state.registry import Registry
-
-_FOREVER_NS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,12 @@ def candidates(registry: Registry, job: JobRecord, policy: ServicePolicy, now_ns
     """
     most = CANDIDATES if policy.cassini and job.demand is not None else 1
     found: dict[tuple[int, ...], None] = {}
-    draws = _by_scheduler(registry, job, policy, now_ns, most)
-    if policy.compiled is not None:
-        draws = _by_compiled(registry, job, policy, most)
+    chooser = policy.chooser
+    draws: Iterator[tuple[int, ...]] = iter(())
+    if isinstance(chooser, PlacementPolicy):
+        draws = _by_compiled(registry, job, chooser, most)
+    elif chooser is not None:
+        draws = _by_scheduler(registry, job, chooser, now_ns, most)
     for slots in draws:
         found[slots] = None
         if len(found) == most:
@@ -46,13 +48,11 @@ def candidates(registry: Registry, job: JobRecord, policy: ServicePolicy, now_ns
 
 
 def _by_compiled(
-    registry: Registry, job: JobRecord, policy: ServicePolicy, most: int
+    registry: Registry, job: JobRecord, policy: PlacementPolicy, most: int
 ) -> Iterator[tuple[int, ...]]:
-    assert policy.compiled is not None
-    rule, kappa = policy.compiled.rule, policy.compiled.kappa
     pool, request = registry.pool(job), registry.slot_request(job)
     for first in _beginnings(registry, job, most):
-        slots = pool.choose(rule, kappa, request, first)
+        slots = pool.choose(policy.rule, policy.kappa, request, first)
         if slots is None:
             return
         yield slots
@@ -77,10 +77,10 @@ def _spread(numbers: list[int], most: int) -> list[int]:
 
 
 def _by_scheduler(
-    registry: Registry, job: JobRecord, policy: ServicePolicy, now_ns: int, most: int
+    registry: Registry, job: JobRecord, scheduler: Scheduler, now_ns: int, most: int
 ) -> Iterator[tuple[int, ...]]:
     """Placements by a scheduler, which sees the whole cluster; slots of running jobs are never reassigned."""
-    if policy.scheduler is None or registry.pool(job).available(registry.slot_request(job)) < job.count:
+    if registry.pool(job).available(registry.slot_request(job)) < job.count:
         return
     view = cluster_view(registry, job)
     if view is None:
@@ -90,7 +90,7 @@ def _by_scheduler(
         for each in registry.jobs.values()
         if each.placed and _same_kind(each, job) and view.shows(each)
     ]
-    for assignment in policy.scheduler.candidates(view.cluster, now_ns, [*held, _view(job, view)], most):
+    for assignment in scheduler.candidates(view.cluster, now_ns, [*held, _view(job, view)], most):
         slots = view.slots_of(assignment.get(job.id, ()))
         if len(slots) == job.count and registry.pool(job).suits(slots, registry.slot_request(job)):
             yield slots
@@ -98,14 +98,6 @@ def _by_scheduler(
 
 def _same_kind(one: JobRecord, other: JobRecord) -> bool:
     return bool(one.spec.gpus) == bool(other.spec.gpus)
-
-
-@dataclass(frozen=True)
-class _Profiled:
-    duration_ns: float
-
-    def iteration_ns(self, workers: int, one_node: bool) -> float:
-        return self.duration_ns
 
 
 def _view(job: JobRecord, view: ClusterView) -> JobView:
@@ -117,8 +109,8 @@ def _view(job: JobRecord, view: ClusterView) -> JobView:
         job.count,
         job.spec.iterations,
         max(1, job.spec.iterations - job.done),
-        _Profiled(job.iteration_ns),
+        JobProfileTimes(job.iteration_ns),
         view.gpus_of(job),
-        _FOREVER_NS if job.placed else 0,
+        FOREVER_NS if job.placed else 0,
         deadline_ns=job.deadline_ns,
     )

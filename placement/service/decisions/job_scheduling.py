@@ -14,18 +14,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from mltcp.core.errors import MltcpError
+from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.one_line import one_line
-from placement.policies.schedulers.scheduler import JobView
+from placement.policies.schedulers.scheduler import JobView, stops_and_starts
 from placement.service.context import ServiceContext
-from placement.service.deciding.decider import Decided, Decider
-from placement.service.deciding.shadow import ShadowPolicy
-from placement.service.decisions.cluster_views import ClusterView, cluster_view
-from placement.service.decisions.explanation import deadline_text
-from placement.service.decisions.job_views import FOREVER_NS, job_view
+from placement.service.decisions.decider import Decided, Decider, ShadowPolicy
+from placement.service.decisions.dispatcher import Dispatcher
+from placement.service.decisions.explanation import deadline_text, explain_unplaced
+from placement.service.decisions.policy import status_of_decisions, warm_up_request
+from placement.service.decisions.views import FOREVER_NS, ClusterView, cluster_view, job_view
+from placement.service.lifecycle import JobLifecycle
 from placement.service.protocol import placement_pb2 as pb
+from placement.service.protocol.checks import ErrorCode, RequestError
 from placement.service.state.job_record import JobRecord
 
 _LONGEST_NS = 3600 * 10**9
@@ -55,64 +57,96 @@ class _Plan:
         )
 
 
-class JobScheduling:
+class JobScheduling(Dispatcher):
     """Assigns slots to all elastic jobs by a scheduler of whole jobs, and moves those that run.
-
-    Attributes:
-        waiting: why each job waits that waited at the last decision.
-        made: the number of decisions.
-        decider: decides.
-        shadow: is asked about every decision, if there is one.
 
     Args:
         context: the service's state.
+        lifecycle: changes the jobs.
         decider: decides.
-        shadow: see above.
-        on_placed: called with each job that has been given slots.
+        shadow: is asked about every decision, if there is one.
         requeue: stops a job that runs; it is queued again when its processes have ended.
     """
 
     def __init__(
         self,
         context: ServiceContext,
+        lifecycle: JobLifecycle,
         decider: Decider,
         shadow: ShadowPolicy | None,
-        on_placed: Callable[[JobRecord], None],
         requeue: Callable[[JobRecord, str], Awaitable[None]],
     ) -> None:
-        self.waiting: dict[str, str] = {}
-        self._context, self._registry = context, context.registry
-        self.made, self.decider, self.shadow = 0, decider, shadow
+        self._context, self._registry, self._lifecycle = context, context.registry, lifecycle
+        self._decider, self._shadow, self._requeue = decider, shadow, requeue
+        self._made = 0
+        self._waiting: dict[str, str] = {}
         self._round_ns = round(context.rules.round_s * 1e9)
         self._decide_from_ns = 0
         self._queued_ns: dict[str, int] = {}
-        self._on_placed, self._requeue = on_placed, requeue
         self._wake = asyncio.Event()
         self._causes: list[str] = []
         self._plan: _Plan | None = None
         self._origins: dict[str, str] = {}
         self._lease_ends: dict[str, int] = {}
+        lifecycle.subscribe(self._job_changed)
 
-    @property
-    def name(self) -> str:
-        """The scheduler's name."""
-        return self.decider.name
+    async def prepare(self) -> None:
+        """See `Dispatcher`: load the policies that decide in processes of their own."""
+        for job in self._registry.jobs.values():
+            if not job.over and not job.spec.elastic:
+                raise UsageError(
+                    f"--policy: expected one for job {job.id!r}, which is not elastic, got {self._decider.name}"
+                )
+        await self._decider.start(warm_up_request(self._context))
+        if self._shadow is not None:
+            await self._shadow.start(warm_up_request(self._context))
 
-    def changed(self, cause: str) -> None:
-        """Notify that jobs were queued or have ended, or that slots were added: a decision is due."""
+    def capacity_changed(self, cause: str) -> None:
+        """See `Dispatcher`: a decision is due."""
         self._causes.append(cause)
         self._wake.set()
 
-    def advanced(self) -> None:
-        """Notify that a job was started: the rest of a decision may be carried out."""
-        self._wake.set()
+    async def place(self, job: JobRecord, asked: str) -> None:
+        """See `Dispatcher`: there is no decision about a single job."""
+        raise RequestError(
+            ErrorCode.STATE,
+            "policy",
+            f"expected a service whose jobs are placed one by one, got {self._decider.name}, "
+            "which decides for all jobs",
+        )
 
-    def stopped(self, job_id: str) -> None:
-        """Notify that a job has been stopped, and waits; a decision is due if no decision asked for it."""
-        self._queued_ns[job_id] = self._context.clock.now_ns()
-        if job_id not in self._origins:
-            self._causes.append(f"{job_id} was stopped")
-        self._wake.set()
+    def why_waiting(self, job: JobRecord) -> pb.ExplainReply:
+        """See `Dispatcher`."""
+        explained = explain_unplaced(self._registry, job, self._context.clock.now_ns())
+        explained.summary = self._waiting.get(job.id, explained.summary)
+        return explained
+
+    def note(self, job: JobRecord) -> str:
+        """See `Dispatcher`: the shadow's choice for the job."""
+        return "" if self._shadow is None or job.over else self._shadow.notes.get(job.id, "")
+
+    def status(self) -> pb.DecisionStatus:
+        """See `Dispatcher`."""
+        return status_of_decisions(self._context, self._decider, self._shadow, self._made)
+
+    async def close(self) -> None:
+        """See `Dispatcher`."""
+        await self._decider.close()
+        if self._shadow is not None:
+            await self._shadow.close()
+
+    def _job_changed(self, before: JobRecord | None, job: JobRecord) -> None:
+        if job.over and (before is None or not before.over):
+            self.capacity_changed(f"{job.id} ended")
+        elif before is not None and before.placed and not job.placed:
+            self._queued_ns[job.id] = self._context.clock.now_ns()
+            if job.id not in self._origins:  # no decision has asked for it
+                self._causes.append(f"{job.id} was stopped")
+            self._wake.set()
+        elif job.state == pb.QUEUED and (before is None or before.state == pb.REGISTERED):
+            self.capacity_changed(f"{job.id} was queued")
+        elif job.placed and job.engine and before is not None and not before.engine:
+            self._wake.set()  # it has been started: the rest of a decision may be carried out
 
     async def run(self) -> None:
         """Decide whenever notified or when the scheduler wants to be asked again; never returns."""
@@ -126,9 +160,9 @@ class JobScheduling:
             try:
                 await self._step()
             except MltcpError as error:
-                _log.error("%s: %s", self.name, one_line(str(error)))
+                _log.error("%s: %s", self._decider.name, one_line(str(error)))
             except Exception:  # without this loop no job would ever be placed again
-                _log.exception("%s: no decision was made", self.name)
+                _log.exception("%s: no decision was made", self._decider.name)
 
     async def _step(self) -> None:
         if self._settling():
@@ -153,10 +187,8 @@ class JobScheduling:
 
     def _settling(self) -> bool:
         """Whether a job is being stopped or started."""
-        return any(
-            job.state == pb.STOPPING or (job.placed and not job.engine)
-            for job in self._registry.jobs.values()
-        )
+        jobs = self._registry.jobs.values()
+        return any(job.state == pb.STOPPING or (job.placed and not job.engine) for job in jobs)
 
     def _due_s(self) -> float | None:
         now_ns = self._context.clock.now_ns()
@@ -169,7 +201,7 @@ class JobScheduling:
             view = cluster_view(self._registry, jobs[0])
             if view is None:
                 continue
-            next_ns = self.decider.scheduler.next_ns(now_ns, self._views(jobs, view, now_ns))
+            next_ns = self._decider.scheduler.next_ns(now_ns, self._views(jobs, view, now_ns))
             if next_ns is not None:
                 found.append(next_ns)
         return max(0.0, min(min(found) - now_ns, _LONGEST_NS) / 1e9) if found else None
@@ -195,23 +227,23 @@ class JobScheduling:
         ]
 
     async def _decide(self, cause: str) -> None:
-        self.waiting.clear()
+        self._waiting.clear()
         self._forget_ended()
         self._context.placements_changed()  # what was measured during the last round counts in this decision
         for jobs in self._kinds():
             view, now_ns = cluster_view(self._registry, jobs[0]), self._context.clock.now_ns()
             if view is None:
-                self.waiting.update({job.id: _NO_SERVERS for job in jobs if job.state == pb.QUEUED})
+                self._waiting.update({job.id: _NO_SERVERS for job in jobs if job.state == pb.QUEUED})
                 continue
             views = self._views(jobs, view, now_ns)
-            decided = await self.decider.decide(view.cluster, now_ns, views)
-            self.made += 1
-            if self.shadow is not None:
-                self.shadow.watch(view.cluster, now_ns, views, decided.assignment)
+            decided = await self._decider.decide(view.cluster, now_ns, views)
+            self._made += 1
+            if self._shadow is not None:
+                self._shadow.watch(view.cluster, now_ns, views, decided.assignment)
             plan = _Plan(cause, {}, decided)
             # A policy in another process leaves time for changes. Where servers or places changed, it is asked again.
             if self._has_changed(jobs, view):
-                self.changed(f"{cause}, and the cluster changed during the decision")
+                self.capacity_changed(f"{cause}, and the cluster changed during the decision")
                 self._decide_from_ns = 0
                 return
             shown = [
@@ -244,16 +276,17 @@ class JobScheduling:
     async def _carry_out(
         self, jobs: Sequence[JobRecord], assigned: Mapping[str, tuple[int, ...]], plan: _Plan
     ) -> None:
-        moving = [job for job in jobs if job.placed and tuple(sorted(job.slots)) != assigned[job.id]]
-        taken = {slot for job in jobs if job.placed for slot in job.slots}
-        starting = [job for job in jobs if assigned[job.id] and (not job.placed or job in moving)]
-        free = [job for job in starting if not job.placed and not taken.intersection(assigned[job.id])]
-        later = {job.id: assigned[job.id] for job in starting if job not in free}
+        held = {job.id: tuple(sorted(job.slots)) if job.placed else () for job in jobs}
+        taken = {slot for slots in held.values() for slot in slots}
+        stops, starts = stops_and_starts(held, assigned)
+        moving = [job for job in jobs if job.id in stops]
+        free = [name for name in starts if not held[name] and not taken.intersection(assigned[name])]
+        later = {name: assigned[name] for name in starts if name not in free}
         if later:
             plan.slots = {**(self._plan.slots if self._plan else {}), **later}
             self._plan = plan
-        for job in free:
-            self._start(job.id, assigned[job.id], plan)
+        for name in free:
+            self._start(name, assigned[name], plan)
         for job in moving:
             await self._move(job, assigned[job.id], plan)
 
@@ -273,16 +306,12 @@ class JobScheduling:
         held = {slot for each in registry.jobs.values() if each.placed for slot in each.slots}
         if job.state != pb.QUEUED or held.intersection(slots):
             return  # it was released or did not stop; the event that told so leads to another decision
-        self.waiting.pop(job_id, None)
-        lease_ns = self.decider.scheduler.lease_ns
+        self._waiting.pop(job_id, None)
+        lease_ns = self._decider.scheduler.lease_ns
         self._lease_ends[job_id] = FOREVER_NS if lease_ns is None else now_ns + lease_ns
-        named = replace(job, policy=plan.decided.by)
-        placed = registry.place(named, slots, registry.links_of(job, slots), now_ns)
-        self._context.save([placed])
-        self._context.placements_changed()
+        placed = self._lifecycle.place(job, plan.decided.by, slots)
         self._queued_ns.pop(job_id, None)
         self._explain(placed, self._placed_text(placed, plan, now_ns), plan)
-        self._on_placed(placed)
 
     def _placed_text(self, job: JobRecord, plan: _Plan, now_ns: int) -> str:
         origin = self._origins.pop(job.id, "")
@@ -304,7 +333,7 @@ class JobScheduling:
         before = " ".join(sorted(job for job, slots in assigned.items() if slots)) or "no job"
         for job in jobs:
             if job.state == pb.QUEUED:
-                self.waiting[job.id] = (
+                self._waiting[job.id] = (
                     f"waits: {plan.by} gives {given} of {total} slots to {before}, after {plan.cause}"
                     if not assigned[job.id]
                     else f"waits: {plan.by} gives it slots that are not free yet, after {plan.cause}"

@@ -1,16 +1,27 @@
-"""Policies of the service, by name."""
+"""Policies of the service by name, and what decides for all jobs of a service with such a policy."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import Vocabulary, split_cassini
-from placement.policies import catalogue
+from placement.model.cluster import Cluster, Gpu, Server, Switch
+from placement.model.throughput.table import TableModel
+from placement.model.throughput.table_times import TableTimes
+from placement.policies.catalogue import PlacementPolicy, placement_policy
 from placement.policies.schedulers.contention import rule
+from placement.policies.schedulers.contention.profiles import all_kinds, name_of
+from placement.policies.schedulers.contention.tables import node_counts
 from placement.policies.schedulers.registry import IMPORTED, LEARNED, SCHEDULERS, named_scheduler
-from placement.policies.schedulers.scheduler import Scheduler
+from placement.policies.schedulers.scheduler import JobView, Scheduler
+from placement.service.contention import table_named
+from placement.service.context import ServiceContext, ServiceRules
+from placement.service.decisions.decider import Decider, ShadowPolicy, decides_in_rounds, in_rounds
+from placement.service.decisions.policy_process import DecisionRequest, PolicyProcess
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.request_error import invalid
+from placement.service.protocol.checks import invalid
 
 _SINGLE_JOBS = ("random", "themis", "pollux")
 
@@ -39,24 +50,18 @@ class ServicePolicy:
 
     Attributes:
         name: the name under which it is requested.
+        chooser: places single jobs: a compiled policy, or a scheduler; None: a scheduler decides for all jobs at once.
         cassini: whether Cassini chooses among its placements and shifts jobs in time.
-        compiled: the compiled placement policy; None for a scheduler.
-        scheduler: the scheduler that places single jobs; None for the others.
-        whole_jobs: the scheduler that decides for all jobs; None for a policy that places single ones.
-        deferred: whether it is a scheduler that decides for all jobs, which comes from a file that has not been read.
     """
 
     name: str
-    cassini: bool
-    compiled: catalogue.PlacementPolicy | None
-    scheduler: Scheduler | None = None
-    whole_jobs: Scheduler | None = None
-    deferred: bool = False
+    chooser: PlacementPolicy | Scheduler | None = None
+    cassini: bool = False
 
     @property
     def moves_jobs(self) -> bool:
         """Whether it decides for all jobs at once."""
-        return self.whole_jobs is not None or self.deferred
+        return self.chooser is None
 
 
 def parse_policy(name: str, field: str = "policy") -> ServicePolicy:
@@ -67,8 +72,8 @@ def parse_policy(name: str, field: str = "policy") -> ServicePolicy:
     Raises:
         RequestError: the name is unknown.
     """
-    if name in WHOLE_JOBS or rule.NAMES.find(name) is not None:
-        return ServicePolicy(name, False, None, whole_jobs=named_scheduler(name))
+    if decides_for_all(name) and not name.startswith(FROM_FILES):
+        return ServicePolicy(name)
     base, cassini = split_cassini(name)
     part = NAMES.find(base)
     if part is None:
@@ -76,8 +81,8 @@ def parse_policy(name: str, field: str = "policy") -> ServicePolicy:
     if base in ("themis", "pollux"):
         from placement.policies.schedulers import scheduling_policy
 
-        return ServicePolicy(name, cassini, None, scheduling_policy.scheduling_policy(base).scheduler)
-    return ServicePolicy(name, cassini, catalogue.placement_policy(part.base, part.number or 1))
+        return ServicePolicy(name, scheduling_policy.scheduling_policy(base).scheduler, cassini)
+    return ServicePolicy(name, placement_policy(part.base, part.number or 1), cassini)
 
 
 def service_policy(name: str) -> ServicePolicy:
@@ -86,9 +91,7 @@ def service_policy(name: str) -> ServicePolicy:
     Raises:
         RequestError: the name is unknown.
     """
-    if name.startswith(FROM_FILES):
-        return ServicePolicy(name, False, None, deferred=True)
-    return parse_policy(name)
+    return ServicePolicy(name) if name.startswith(FROM_FILES) else parse_policy(name)
 
 
 def check_whole_job(service: ServicePolicy, spec: pb.Job, field: str = "job") -> None:
@@ -125,3 +128,164 @@ def check_whole_job(service: ServicePolicy, spec: pb.Job, field: str = "job") ->
     for name in ("servers", "shares_gpus", "memory_mb", "slots_per_server"):
         if getattr(spec, name):
             raise invalid(f"{field}.{name}", f"expected none under {service.name}, got {getattr(spec, name)}")
+
+
+def check_policy(asked: ServicePolicy, spec: pb.Job, field: str) -> None:
+    """Raise `RequestError` if the policy is a scheduler that ignores a constraint of the job."""
+    if not isinstance(asked.chooser, PlacementPolicy | None) and (spec.servers or spec.shares_gpus):
+        what = "servers" if spec.servers else "shares_gpus"
+        raise invalid(field, f"expected a policy that supports job.{what}, got {asked.name!r}")
+
+
+# ------------------------------------------------------------------------------------------ decisions about all jobs
+
+
+def check_rules(rules: ServiceRules) -> None:
+    """Check the policies of a service, and read what they come from; has no side effects.
+
+    Raises:
+        RequestError, UsageError: a name is unknown, a file cannot be read and there is no fallback, or options
+            contradict each other.
+    """
+    table = table_named(rules.table) if rules.table else None
+    whole = decides_for_all(rules.policy)
+    for name, value in (
+        ("--round", rules.round_s),
+        ("--fallback", rules.fallback),
+        ("--shadow", rules.shadow),
+    ):
+        if value and not whole:
+            raise UsageError(f"{name}: expected a --policy that decides for all jobs, got {rules.policy}")
+    if not whole:
+        if table is not None:
+            raise UsageError(f"--table: expected a --policy that decides for all jobs, got {rules.policy}")
+        parse_policy(rules.policy, "--policy")
+        return
+    for name, value in (("--fallback", rules.fallback), ("--shadow", rules.shadow)):
+        if value and not decides_for_all(value):
+            raise UsageError(f"{name}: expected a policy that decides for all jobs, got {shown(value)}")
+    if (rules.fallback or rules.shadow) and not rules.round_s:
+        raise UsageError("--round: expected a time with --fallback or --shadow, got none")
+    if rules.fallback.startswith((*LEARNED, IMPORTED)):
+        raise UsageError(f"--fallback: expected a rule that needs no file, got {shown(rules.fallback)}")
+    for name, value in (
+        ("--policy", rules.policy),
+        ("--shadow", rules.shadow),
+        ("--fallback", rules.fallback),
+    ):
+        if value.startswith(LEARNED) and table is None:
+            raise UsageError(
+                f"{name}: expected --table with {value}, which knows jobs by their models, got none"
+            )
+    # With a fallback, the policy may fail to be loaded.
+    named = {
+        "--policy": "" if rules.fallback else rules.policy,
+        "--shadow": rules.shadow,
+        "--fallback": rules.fallback,
+    }
+    for option, name in named.items():
+        try:
+            if name:
+                named_scheduler(name)
+        except UsageError as error:
+            raise UsageError(f"{option}: {error}") from None
+
+
+def rounds_of(policy: str) -> float:
+    """The length of rounds of a policy for which none is given, in seconds; 0: it decides when something happens."""
+    from placement.policies.schedulers.contention.rounds_scheduler import ROUND_NS
+
+    if policy.startswith(LEARNED):
+        return ROUND_NS / 1e9
+    if policy.startswith(IMPORTED) or not decides_for_all(policy):
+        return 0.0
+    return ROUND_NS / 1e9 if decides_in_rounds(named_scheduler(policy)) else 0.0
+
+
+def decider_of(rules: ServiceRules) -> Decider:
+    """The decider of a service: in this process, or with a fallback in another one.
+
+    Raises:
+        UsageError: the policy cannot be loaded, and there is no fallback.
+    """
+    round_ns = round(rules.round_s * 1e9)
+    if not rules.fallback:
+        return Decider(_in_rounds(named_scheduler(rules.policy), round_ns))
+    process = _process(rules.policy, round_ns)
+    fallback = _in_rounds(named_scheduler(rules.fallback), round_ns)
+    return Decider(fallback, process, rules.decision_limit_s)
+
+
+def shadow_of(rules: ServiceRules) -> ShadowPolicy | None:
+    """The shadow of a service, if it has one."""
+    if not rules.shadow:
+        return None
+    process = _process(rules.shadow, round(rules.round_s * 1e9))
+    return ShadowPolicy(process, rules.decision_limit_s)
+
+
+def warm_up_request(context: ServiceContext) -> DecisionRequest:
+    """A decision about one waiting job of each kind that fits: compiles a policy, and has no effect.
+
+    It is about no jobs where no servers are registered, or the service has no table.
+    """
+    servers = [server for _, server in context.registry.servers_in_cluster()]
+    sizes = tuple(server.gpus or server.cpu_slots for server in servers)
+    nodes = tuple(Server(f"s{number}", (Gpu(),) * size, "root") for number, size in enumerate(sizes))
+    now_ns = context.clock.now_ns()
+    jobs: tuple[JobView, ...] = ()
+    if context.contention is not None and sizes:
+        jobs = _a_job_of_each_kind(context.contention.table.model, sizes, now_ns)
+    return DecisionRequest(Cluster(nodes, (Switch("root"),)), now_ns, jobs)
+
+
+def status_of_decisions(
+    context: ServiceContext, decider: Decider, shadow: ShadowPolicy | None, made: int
+) -> pb.DecisionStatus:
+    """The status message of decisions, of which so many were made."""
+    rules = context.rules
+    message = pb.DecisionStatus(made=made, round_ns=round(rules.round_s * 1e9), fallback=rules.fallback)
+    if decider.limit_ns:
+        message.limit_ns = decider.limit_ns
+        counts = {reason.value: times for reason, times in decider.failures.items()}
+        message.fallbacks.extend(_counts(counts))
+        message.last_fallback = decider.last_failure
+    if shadow is not None:
+        message.shadow.CopyFrom(_status_of_shadow(shadow))
+    if context.contention is not None:
+        message.table.CopyFrom(context.contention.message())
+    return message
+
+
+def _status_of_shadow(shadow: ShadowPolicy) -> pb.ShadowStatus:
+    counts = vars(shadow.counts)
+    decided = shadow.counts.agreed + shadow.counts.differed
+    return pb.ShadowStatus(
+        policy=shadow.name,
+        failures=_counts(shadow.counts.failures),
+        mean_ns=shadow.counts.total_ns // max(1, decided),
+        **{name: counts[name] for name in counts if name not in ("failures", "total_ns")},
+    )
+
+
+def _counts(counts: Mapping[str, int]) -> list[pb.ReasonCount]:
+    return [pb.ReasonCount(reason=reason, times=times) for reason, times in sorted(counts.items())]
+
+
+def _a_job_of_each_kind(model: TableModel, sizes: tuple[int, ...], now_ns: int) -> tuple[JobView, ...]:
+    found = []
+    for kind in all_kinds(model):
+        if node_counts(kind, sizes):
+            name = name_of(kind)
+            times = TableTimes(model, name.rpartition(" ")[0])
+            found.append(JobView(name, now_ns, kind.gpus, kind.gpus, kind.gpus, 1000, 1000, times))
+    return tuple(found)
+
+
+def _process(name: str, round_ns: int) -> PolicyProcess:
+    # A scheduler of one's own is not compiled by us, and may do anything.
+    return PolicyProcess(name, round_ns, warms_up=not name.startswith(IMPORTED))
+
+
+def _in_rounds(scheduler: Scheduler, round_ns: int) -> Scheduler:
+    return in_rounds(scheduler, round_ns) if round_ns else scheduler

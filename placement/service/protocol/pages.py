@@ -7,8 +7,7 @@ from itertools import chain, islice
 from typing import Protocol, TypeVar
 
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.checks import MOST_PROGRAM_BYTES
-from placement.service.protocol.request_error import invalid
+from placement.service.protocol.checks import MOST_PROGRAM_BYTES, invalid
 
 PAGE_BYTES = 512 << 10
 """About the size of a page, of which a message may have one of each kind; gRPC's clients accept 4 MiB."""

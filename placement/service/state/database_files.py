@@ -1,4 +1,4 @@
-"""The files of the store's database: whose they are, and that one service at a time uses them."""
+"""The files of the store's database: checks of their owners, and locks, so that one service at a time uses them."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""The service's record of a job."""
+"""The service's record of a job, and how far the job is."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 
 from mltcp.core.demand import Demand
 from placement.policies.placing.slot_pool import SlotRequest
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.request_error import ErrorCode, RequestError
+from placement.service.protocol.checks import ErrorCode, RequestError
 
 UNPROFILED_NS = 1_000_000_000
 """The assumed iteration time of a job without a profile, used to rank jobs and GPUs by work."""
@@ -137,25 +137,34 @@ def wrong_state(field: str, job: JobRecord, expected: str) -> RequestError:
     )
 
 
+_SHOWN = tuple(
+    {"id", *(each.name for each in fields(JobRecord))} & {*pb.JobStatus.DESCRIPTOR.fields_by_name} - {"state"}
+)
+"""The attributes of a record that are fields of its status."""
+
+
 def status_message(job: JobRecord, places: list[pb.ServerSlots], attached: bool) -> pb.JobStatus:
     """The status message of a job, without the values of its environment variables, which may be secret."""
     message = pb.JobStatus(
-        id=job.id,
+        **{name: getattr(job, name) for name in _SHOWN},
         state=job.state_name,
         places=places,
-        links=job.links,
-        shift_ns=job.shift_ns,
-        policy=job.policy,
-        reason=job.reason,
-        submitted_ns=job.submitted_ns,
-        placed_ns=job.placed_ns,
-        ended_ns=job.ended_ns,
         attached=attached,
         job=job.spec,
-        deadline_ns=job.deadline_ns,
-        restarts=job.restarts,
-        owner=job.owner,
     )
     for name in job.spec.environment:
         message.job.environment[name] = ""
     return message
+
+
+def done_iterations(job: JobRecord, now_ns: int) -> int:
+    """The iterations that a job has done, counted in those with as many slots as it asked for; less than all.
+
+    Of a job without an agent, or one that was restarted, it is an estimate: iterations take as long as in its profile,
+    whatever its slots.
+    """
+    done = Fraction(job.done)
+    if job.placed and (job.restarts or not job.agent):
+        elapsed_ns = max(0, now_ns - job.placed_ns)
+        done += Fraction(elapsed_ns * len(job.slots), job.iteration_ns * job.count)
+    return min(int(done), job.spec.iterations - 1)

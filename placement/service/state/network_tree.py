@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from placement.model.cluster import used_links
+
 
 @dataclass(frozen=True)
 class TreeLink:
@@ -28,18 +30,18 @@ class NetworkTree:
     def __init__(self) -> None:
         self.links: dict[str, TreeLink] = {}
         self.switches: set[str] = set()
-        self._ways: dict[str, tuple[str, ...]] = {}
+        self._paths: dict[str, tuple[str, ...]] = {}
 
     def add(self, name: str, above: str, capacity_bps: int) -> None:
         """Connect a server or switch to the switch above it."""
         self.links[name] = TreeLink(above, capacity_bps)
         self.switches.add(above)
-        self._ways.clear()
+        self._paths.clear()
 
     def remove(self, server: str) -> None:
         """Disconnect a server."""
         del self.links[server]
-        self._ways.clear()
+        self._paths.clear()
 
     def lies_above(self, switch: str, other: str) -> bool:
         """Whether a switch equals the other one or is above it."""
@@ -47,20 +49,15 @@ class NetworkTree:
 
     def between(self, servers: Iterable[str]) -> tuple[str, ...]:
         """The links that traffic among these servers uses: those with some, but not all, of the servers below them."""
-        below: dict[str, int] = {}
-        chosen = dict.fromkeys(servers)
-        for server in chosen:
-            for link in self._way(server):
-                below[link] = below.get(link, 0) + 1
-        return tuple(link for link, count in below.items() if count < len(chosen))
+        return tuple(used_links([self._path(server) for server in dict.fromkeys(servers)]))
 
-    def _way(self, server: str) -> tuple[str, ...]:
+    def _path(self, server: str) -> tuple[str, ...]:
         """The links on the path from a server to its root."""
-        way = self._ways.get(server)
-        if way is None:
+        path = self._paths.get(server)
+        if path is None:
             above = [switch for switch in self._switches_above(server) if switch in self.links]
-            way = self._ways[server] = (server, *above)
-        return way
+            path = self._paths[server] = (server, *above)
+        return path
 
     def _switches_above(self, name: str) -> Iterator[str]:
         link = self.links.get(name)

@@ -1,27 +1,28 @@
-"""Conversion of servers, links, jobs and decisions to rows of the store and back."""
+"""Servers, links, jobs and decisions as rows of the store, and the registry that is recovered from them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from placement.model.throughput.table import Layout
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.checks import demand_of, profile_message
+from placement.service.protocol.checks import RequestError, demand_of, profile_message
 from placement.service.state.job_record import JobRecord, deadline_of
-from placement.service.state.ratio_cell import RatioCell
-from placement.service.state.registry import OutOfUse
-from placement.service.state.store import Row, Store
+from placement.service.state.registry import OutOfUse, Registry
+from placement.service.state.store import Store
 
-_JOB = (
-    "INSERT INTO jobs (number, id, spec, profile, state, policy, reason, submitted_ns, placed_ns, ended_ns,"
-    " places, shift_ns, turn, agent, engine, done, restarts, owner) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
-)
-_JOB_AGAIN = (
-    "UPDATE jobs SET profile=?, state=?, policy=?, reason=?, placed_ns=?, ended_ns=?, places=?, shift_ns=?, turn=?,"
-    " agent=?, engine=?, submitted_ns=?, done=?, restarts=? WHERE number=?"
-)
+_DERIVED = ("spec", "demand", "slots", "links", "deadline_ns")
+_PLAIN = tuple(each.name for each in fields(JobRecord) if each.name not in _DERIVED)
+"""The fields of a record that are columns of the same name."""
+
+_COLUMNS = (*_PLAIN, "id", "spec", "profile", "places")
+_CHANGING = tuple(name for name in _COLUMNS if name not in ("number", "id", "spec", "owner"))
+_INSERT = f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+_UPDATE = f"UPDATE jobs SET {', '.join(f'{name}=?' for name in _CHANGING)} WHERE number=?"
+_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM jobs ORDER BY number"
 
 
 def save_server(store: Store, number: int, server: pb.Server) -> None:
@@ -42,40 +43,23 @@ def save_link(store: Store, number: int, link: pb.Link) -> None:
 
 def save_new_job(store: Store, job: JobRecord) -> None:
     """Insert a newly registered job, which has no slots."""
-    profile = profile_message(job.demand).SerializeToString() if job.demand else None
-    store.put(
-        _JOB,
-        (
-            *(job.number, job.id, job.spec.SerializeToString(), profile, job.state, job.policy, job.reason),
-            *(
-                job.submitted_ns,
-                job.placed_ns,
-                job.ended_ns,
-                None,
-                job.shift_ns,
-                job.turn,
-                int(job.agent),
-                job.engine,
-                job.done,
-                job.restarts,
-                job.owner,
-            ),
-        ),
-    )
+    store.put(_INSERT, tuple(_values(job, _COLUMNS, None)))
 
 
 def save_job(store: Store, job: JobRecord, places: list[pb.ServerSlots]) -> None:
     """Update the state of a job."""
-    profile = profile_message(job.demand).SerializeToString() if job.demand else None
     where = pb.JobStatus(places=places).SerializeToString()
-    store.put(
-        _JOB_AGAIN,
-        (
-            *(profile, job.state, job.policy, job.reason, job.placed_ns, job.ended_ns, where),
-            *(job.shift_ns, job.turn, int(job.agent), job.engine, job.submitted_ns),
-            *(job.done, job.restarts, job.number),
-        ),
-    )
+    store.put(_UPDATE, (*_values(job, _CHANGING, where), job.number))
+
+
+def _values(job: JobRecord, columns: Sequence[str], places: bytes | None) -> Iterator[Any]:
+    for name in columns:
+        if name == "spec":
+            yield job.spec.SerializeToString()
+        elif name == "profile":
+            yield profile_message(job.demand).SerializeToString() if job.demand else None
+        else:
+            yield places if name == "places" else getattr(job, name)
 
 
 NEXT_JOB = "next job"
@@ -98,22 +82,6 @@ def save_decision(store: Store, job: JobRecord, decision: pb.ExplainReply) -> No
     store.put("INSERT OR REPLACE INTO decisions VALUES (?,?)", (job.number, decision.SerializeToString()))
 
 
-def save_ratio(store: Store, digest: str, pair: tuple[Layout, Layout], cell: RatioCell) -> None:
-    """Insert or replace a measured ratio, of the table with this digest."""
-    values = (digest, *pair[0], *pair[1], cell.ratio, cell.observations)
-    store.put("INSERT OR REPLACE INTO ratios VALUES (?,?,?,?,?,?,?,?,?)", values)
-
-
-def saved_ratios(store: Store, digest: str) -> dict[tuple[Layout, Layout], RatioCell]:
-    """The measured ratios of the table with this digest."""
-    rows = store.rows(
-        "SELECT target_model, target_gpus, target_nodes, other_model, other_gpus, other_nodes, ratio, observations"
-        " FROM ratios WHERE digest=?",
-        (digest,),
-    )
-    return {(Layout(*row[:3]), Layout(*row[3:6])): RatioCell(*row[6:]) for row in rows}
-
-
 def saved_servers(store: Store) -> list[tuple[pb.Server, OutOfUse | None]]:
     """All servers in the order of registration, with the reason of those that are not in use."""
     rows = store.rows("SELECT message, state, reason FROM servers ORDER BY number")
@@ -131,11 +99,8 @@ def saved_links(store: Store) -> list[pb.Link]:
 
 def saved_jobs(store: Store) -> Iterator[tuple[JobRecord, list[pb.ServerSlots]]]:
     """All jobs with their places, in the order of registration; `slots` and `links` of the records are empty."""
-    for row in store.rows(
-        "SELECT number, spec, profile, state, policy, reason, submitted_ns, placed_ns, ended_ns, places, shift_ns,"
-        " turn, agent, engine, done, restarts, owner FROM jobs ORDER BY number"
-    ):
-        yield _job(row)
+    for row in store.rows(_SELECT):
+        yield _job(dict(zip(_COLUMNS, row, strict=True)))
 
 
 def saved_decisions(store: Store) -> dict[int, pb.ExplainReply]:
@@ -149,46 +114,63 @@ def saved_decisions(store: Store) -> dict[int, pb.ExplainReply]:
         raise store.damaged(error) from None
 
 
-def _job(row: Row) -> tuple[JobRecord, list[pb.ServerSlots]]:
-    (
-        number,
-        spec,
-        profile,
-        state,
-        policy,
-        reason,
-        submitted,
-        placed,
-        ended,
-        places,
-        shift,
-        turn,
-        agent,
-        engine,
-        done,
-        restarts,
-        owner,
-    ) = row
-    submission = pb.Job.FromString(spec)
-    pb.JobState.Name(state)  # raises ValueError for one that no service has written
-    submitted_demand = demand_of(submission.profile, "profile") if submission.HasField("priority") else None
+def _job(row: Mapping[str, Any]) -> tuple[JobRecord, list[pb.ServerSlots]]:
+    spec, profile, places = pb.Job.FromString(row["spec"]), row["profile"], row["places"]
+    pb.JobState.Name(row["state"])  # raises ValueError for one that no service has written
+    submitted = demand_of(spec.profile, "profile") if spec.HasField("priority") else None
     job = JobRecord(
-        number,
-        submission,
-        demand_of(pb.Profile.FromString(profile), "profile") if profile else None,
-        state,
-        policy,
-        reason,
-        submitted,
-        placed,
-        ended,
-        shift_ns=shift,
-        turn=turn,
-        agent=bool(agent),
-        engine=engine,
-        done=done,
-        restarts=restarts,
-        deadline_ns=deadline_of(submission, submitted_demand, submitted),
-        owner=owner,
+        **{name: row[name] for name in _PLAIN},
+        spec=spec,
+        demand=demand_of(pb.Profile.FromString(profile), "profile") if profile else None,
+        deadline_ns=deadline_of(spec, submitted, row["submitted_ns"]),
     )
+    job = replace(job, agent=bool(job.agent))
     return job, list(pb.JobStatus.FromString(places).places) if places else []
+
+
+# ---------------------------------------------------------------------------------------------------------- recovery
+
+
+def recovered(store: Store) -> Registry:
+    """The registry with every server, link and job that an earlier service committed.
+
+    Raises:
+        MltcpError: the content of the database is not what a service writes.
+    """
+    try:
+        return _registry(store)
+    except (RequestError, DecodeError, LookupError, ValueError, TypeError) as error:
+        raise store.damaged(error) from None
+
+
+def _registry(store: Store) -> Registry:
+    registry = Registry()
+    registry.next_job_number = store.number(NEXT_JOB)
+    _add_servers(registry, saved_servers(store))
+    registry.add_links(saved_links(store))
+    for job, places in saved_jobs(store):
+        if job.placed:
+            registry.place_again(job, registry.slots(job, places))
+        else:
+            registry.add_job(job)
+    return registry
+
+
+def _add_servers(registry: Registry, saved: Sequence[tuple[pb.Server, OutOfUse | None]]) -> None:
+    """Add servers in their order: the name of one that was removed may have been given to a later one."""
+    waiting: list[tuple[pb.Server, OutOfUse | None]] = []
+    for server, why in saved:
+        waiting.append((server, why))
+        if why is not None and why.state == pb.REMOVED:
+            _add(registry, waiting)
+            waiting = []
+    _add(registry, waiting)
+
+
+def _add(registry: Registry, saved: Sequence[tuple[pb.Server, OutOfUse | None]]) -> None:
+    numbers = registry.add_servers([server for server, _ in saved])
+    for number, (_, why) in zip(numbers, saved, strict=True):
+        if why is not None and why.state == pb.REMOVED:
+            registry.remove_server(number, why)
+        elif why is not None:
+            registry.take_out_of_use(number, why)

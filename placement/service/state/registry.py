@@ -13,8 +13,14 @@ from typing import Any
 from mltcp.core.policy_names import split_cassini
 from placement.policies.placing.slot_pool import SlotPool, SlotRequest
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.checks import check_link, check_name, check_server
-from placement.service.protocol.request_error import ErrorCode, RequestError, invalid
+from placement.service.protocol.checks import (
+    ErrorCode,
+    RequestError,
+    check_link,
+    check_name,
+    check_server,
+    invalid,
+)
 from placement.service.state.job_record import JobRecord, ResourceClass
 from placement.service.state.network_tree import NetworkTree
 from placement.service.state.waiting_queue import WaitingQueue
@@ -127,7 +133,7 @@ class Registry:
             self.out_of_use[number] = why
 
     def use_outside(self, number: int, count: int) -> None:
-        """Give `count` of the free slots of a server, GPUs if it has any, to no job: others use as many."""
+        """Withhold `count` free slots of a server, GPUs if it has any: programs outside the service use as many."""
         pool = self.gpus if self.servers[number].gpus else self.cpu_slots
         pool.use_outside(number, count)
 
@@ -259,10 +265,13 @@ class Registry:
         return forgotten
 
     def update(self, job: JobRecord) -> None:
-        """Replace the record of a job by one with the same slots and links."""
-        if job.id in self.waiting and self.jobs[job.id].service_ns != job.service_ns:
+        """Replace the record of a job by one with the same slots and links; its remaining work may be another."""
+        before = self.jobs[job.id]
+        if job.id in self.waiting and before.service_ns != job.service_ns:
             self.waiting.remove(job.id)
             self.waiting.add(job, self.resource_class(job))
+        if job.placed and before.work_ns != job.work_ns:
+            self.pool(job).worked(job.slots, before.work_ns - job.work_ns)
         self.jobs[job.id] = job
 
     def place(self, job: JobRecord, slots: Sequence[int], links: Sequence[str], now_ns: int) -> JobRecord:
@@ -324,18 +333,11 @@ class Registry:
     def progress(self, job: JobRecord, done: int) -> JobRecord:
         """Record the number of finished iterations of a placed job, and return its new record."""
         further = replace(job, done=max(job.done, done))
-        self.pool(job).worked(job.slots, job.work_ns - further.work_ns)
-        self.jobs[job.id] = further
+        self.update(further)
         return further
 
-    def new_demand(self, job: JobRecord, changed: JobRecord) -> None:
-        """Replace the record of a job by one with another profile, which changes its remaining work."""
-        if job.placed:
-            self.pool(job).worked(job.slots, job.work_ns - changed.work_ns)
-        self.update(changed)
-
-    def relink(self) -> Iterator[JobRecord]:
-        """Recompute the links of all placed jobs after uplinks were added, and yield the jobs whose links changed."""
+    def relink(self) -> Iterator[tuple[JobRecord, JobRecord]]:
+        """Recompute the links of placed jobs after uplinks were added; yields the jobs before and after a change."""
         for job in list(self.jobs.values()):
             if job.placed and (links := self.links_of(job, job.slots)) != job.links:
                 for link in job.links:
@@ -343,7 +345,7 @@ class Registry:
                 changed = replace(job, links=links)
                 self.jobs[job.id] = changed
                 self._use(changed)
-                yield changed
+                yield job, changed
 
     def _free(self, job: JobRecord) -> None:
         self.pool(job).release(job.slots, self.slot_request(job), job.work_ns)

@@ -15,7 +15,7 @@ from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
 from placement.model.throughput.throughput import GpusByNode, Neighbour, ThroughputModel
 from placement.policies.schedulers.scheduling_policy import Decision
-from placement.simulator.executor import JobEnd, Start
+from placement.simulator.cluster_run import JobEnd, Start
 from placement.simulator.rates.rate_job import RatedJob
 from placement.simulator.rates.span import Span
 from placement.simulator.rates.start_cost import StartCost

@@ -18,7 +18,7 @@ from mltcp.core.quantities import NS_PER_S
 from placement.model.cluster import Cluster
 from placement.model.throughput.throughput import GpusByNode, Neighbour, ThroughputModel
 from placement.policies.schedulers.scheduling_policy import Decision
-from placement.simulator.executor import JobEnd, Start
+from placement.simulator.cluster_run import JobEnd, Start
 from placement.simulator.rates.rate_job import RatedJob
 
 _SLACK = 1 + 1e-12

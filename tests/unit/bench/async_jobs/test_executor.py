@@ -13,7 +13,7 @@ from bench.workloads.ranks.place import RankPlace
 from mltcp.core.errors import MltcpError
 from placement.model.throughput.throughput import Workload
 from placement.model.throughput.worker_table import WorkerTable
-from placement.simulator.executor import Start
+from placement.simulator.cluster_run import Start
 from placement.simulator.rates.rate_job import ModelTimes, RateJob
 from placement.traces.deadlines.trace import DeadlineJob
 

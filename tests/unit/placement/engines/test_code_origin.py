@@ -10,7 +10,7 @@ import pytest
 from placement.engines.engine import EngineJob, HostShare, JobFinished, JobStarted
 from placement.engines.hosts import Host
 from placement.engines.local import LocalEngine
-from placement.service.deciding.policy_process import PolicyProcess
+from placement.service.decisions.policy_process import PolicyProcess
 from tests.unit.placement.service.deciding.failing_policies import HERE
 from tests.unit.placement.service.deciding.test_decider import REQUEST, ROUND_NS
 

@@ -11,10 +11,8 @@ from mltcp.core.accounts import NAMELESS
 from mltcp.core.errors import UsageError
 from placement.gate import gatekeeper
 from placement.gate.gatekeeper import GRACE_NS, PATIENCE_NS, STALLED_NS, Gatekeeper
-from placement.gate.jobs import GateJob
-from placement.gate.messages import Ask
-from placement.gate.state import GateState, gate_policy
-from placement.gate.turns import GateUser
+from placement.gate.messages import Ask, GateJob
+from placement.gate.state import GateState, GateUser, gate_policy
 from placement.model.contention import Contention
 
 WORLD = 7

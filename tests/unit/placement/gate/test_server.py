@@ -23,7 +23,7 @@ from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.trusted_directory import UnsafeDirectoryError
 from placement.gate import gatekeeper, messages
 from placement.gate import server as gate_server
-from placement.gate.jobs import GateJob, job_document, job_from, links_from, load_links
+from placement.gate.messages import GateJob, job_document, job_from, links_from, load_links
 from placement.gate.server import GateConfiguration, GateServer
 from tests.eventually import eventually
 

@@ -12,8 +12,8 @@ import pytest
 from placement.client.agent_stream import AgentStream
 from placement.client.client import Client, RefusedError, ServiceError
 from placement.engines.processes import boot_id, pid_namespace, start_ticks
-from placement.service.agents.drift import ALLOWANCE
 from placement.service.context import ServiceRules
+from placement.service.drift import ALLOWANCE
 from placement.service.protocol import placement_pb2 as pb
 from tests.unit.placement.service.serving import HALF, eventually, job, placed, profile, serving, two_racks
 

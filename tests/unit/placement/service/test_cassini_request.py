@@ -1,6 +1,6 @@
 import pytest
 
-from placement.service.decisions.cassini_request import CassiniRequest
+from placement.service.decisions.time_shifts import CassiniRequest
 from tests.unit.placement.cassini.demands import demand
 
 

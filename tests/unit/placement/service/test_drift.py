@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from collectives.agent.timetable import Timetable
 from mltcp.core.delay import Delay
-from placement.service.agents.drift import ALLOWANCE, APPLY_WITHIN_NS, RETIMED, IterationTiming, JobTimelines
+from placement.service.drift import ALLOWANCE, APPLY_WITHIN_NS, RETIMED, IterationTiming, JobTimelines
 
 MS = 10**6
 SHIFTS = {"a": 0, "b": 50 * MS}

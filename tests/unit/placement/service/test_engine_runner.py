@@ -15,6 +15,7 @@ from placement.service import engine_jobs
 from placement.service.embedded_gate import EmbeddedGate
 from placement.service.protocol import placement_pb2 as pb
 from tests.unit.placement.service.serving import eventually, serving
+from tests.unit.placement.service.test_agents import Agent
 from tests.warm.marks import torchruns
 
 pytestmark = [pytest.mark.slow, torchruns]
@@ -115,11 +116,14 @@ def test_a_job_that_is_released_while_it_is_started_keeps_its_slots_until_it_has
     client.submit(shell("a", f"touch {tmp_path}/ran; exec sleep 600"))
     assert engine.begun.wait(PATIENCE_S)
     client.release("a", "changed my mind")
+    agent = Agent(client.address, "a")
+    assert eventually(lambda: (now := client.job("a")).attached and now).reason == "changed my mind"
     client.submit(shell("b", "true"))
     assert client.job("b").state == pb.QUEUED
     engine.may_go_on.set()
     status = over(client, "a")
     assert (status.state, status.reason) == (pb.ENDED, "changed my mind")
+    agent.leave()
     assert over(client, "b").reason == "finished"
 
 

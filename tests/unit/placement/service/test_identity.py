@@ -16,8 +16,7 @@ from placement.engines.hosts import Host
 from placement.engines.local import LocalEngine
 from placement.service.context import ServiceRules
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.security import Security
-from placement.service.protocol.tokens import Caller, Role, tokens_from_file
+from placement.service.protocol.security import Caller, Role, Security, tokens_from_file
 from placement.service.state.store import VERSION, Store
 from tests.unit.placement.service.serving import (
     HALF,

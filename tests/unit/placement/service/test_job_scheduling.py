@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,8 +10,23 @@ import pytest
 from mltcp.core.errors import UsageError
 from placement.policies.schedulers.elastic.elastic_edf import ElasticEdf
 from placement.service.context import ServiceRules
-from placement.service.deciding.decider import DirectDecider
+from placement.service.decisions.decider import Decider
 from placement.service.decisions.job_scheduling import JobScheduling
+from placement.service.protocol import placement_pb2 as pb
+from placement.service.state.job_record import JobRecord
+
+
+def scheduling_of(registry, kind=JobScheduling):
+    """A loop of decisions about the jobs of a registry, and what it is called with when a job changes."""
+    listeners = []
+    context = SimpleNamespace(
+        registry=registry,
+        clock=SimpleNamespace(now_ns=lambda: 0),
+        rules=ServiceRules(),
+        placements_changed=lambda: None,
+    )
+    lifecycle = SimpleNamespace(subscribe=listeners.append)
+    return kind(context, lifecycle, Decider(ElasticEdf()), None, None), listeners[0]
 
 
 @pytest.mark.parametrize("error", [UsageError("deadline: expected one"), ZeroDivisionError("of a scheduler")])
@@ -21,15 +37,12 @@ def test_a_decision_that_fails_is_logged_and_the_next_one_is_made(caplog, error)
         async def _step(self):
             self.steps += 1
             if self.steps == 1:
-                self.changed("k was queued")
+                self.capacity_changed("k was queued")
                 raise error
             raise asyncio.CancelledError
 
-    registry = SimpleNamespace(jobs={})
-    clock = SimpleNamespace(now_ns=lambda: 0)
-    context = SimpleNamespace(registry=registry, clock=clock, rules=ServiceRules())
-    scheduling = Failing(context, DirectDecider(ElasticEdf()), None, lambda job: None, None)
-    scheduling.changed("j was queued")
+    scheduling, _ = scheduling_of(SimpleNamespace(jobs={}), Failing)
+    scheduling.capacity_changed("j was queued")
     with caplog.at_level(logging.ERROR), pytest.raises(asyncio.CancelledError):
         asyncio.run(asyncio.wait_for(scheduling.run(), 30))
     assert scheduling.steps == 2
@@ -38,18 +51,10 @@ def test_a_decision_that_fails_is_logged_and_the_next_one_is_made(caplog, error)
 
 
 def test_jobs_that_are_over_are_forgotten():
-    registry = SimpleNamespace(
-        jobs={"ended": SimpleNamespace(over=True, spec=SimpleNamespace(elastic=False))}
-    )
-    registry.jobs["ended"].placed, registry.jobs["ended"].state = False, None
-    context = SimpleNamespace(
-        registry=registry,
-        clock=SimpleNamespace(now_ns=lambda: 0),
-        rules=ServiceRules(),
-        placements_changed=lambda: None,
-    )
-    scheduling = JobScheduling(context, DirectDecider(ElasticEdf()), None, lambda job: None, None)
-    for job in ("ended", "pruned"):
-        scheduling.stopped(job)
+    jobs = {name: JobRecord(0, pb.Job(id=name), None, pb.PLACED) for name in ("ended", "pruned")}
+    registry = SimpleNamespace(jobs={"ended": replace(jobs["ended"], state=pb.ENDED)})
+    scheduling, job_changed = scheduling_of(registry)
+    for job in jobs.values():
+        job_changed(job, replace(job, state=pb.QUEUED))
     asyncio.run(scheduling._decide("a job was stopped"))
     assert scheduling._queued_ns == {}

@@ -14,7 +14,7 @@ from placement.client.client import Client, RefusedError, ServiceError
 from placement.engines.job_logs import remove_logs
 from placement.service import servicer
 from placement.service.context import ServiceRules
-from placement.service.protocol import keepalive, pages
+from placement.service.protocol import connection, pages
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import MOST_PHASES
 from placement.service.protocol.security import Security
@@ -335,7 +335,7 @@ def test_a_service_whose_disk_is_full_goes_on_and_says_so(tmp_path, monkeypatch,
 
 
 def test_connections_without_a_call_are_closed_and_keep_nobody_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(keepalive, "HANDSHAKE_S", 1.0)
+    monkeypatch.setattr(connection, "HANDSHAKE_S", 1.0)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with ExitStack() as stack:
         address = stack.enter_context(serving(tmp_path, address="127.0.0.1:0", **two_racks()))

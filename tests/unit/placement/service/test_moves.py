@@ -9,7 +9,7 @@ from placement.engines.hosts import Host
 from placement.engines.local import LocalEngine
 from placement.service.context import ServiceRules
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.state.recovery import recovered
+from placement.service.state.persistence import recovered
 from placement.service.state.store import Store
 from tests.unit.placement.service.serving import eventually, placed, profile, serving
 

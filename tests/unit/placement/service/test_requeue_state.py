@@ -13,8 +13,7 @@ from placement.engines.local import LocalEngine
 from placement.service.context import ServiceRules
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.state.job_record import JobRecord
-from placement.service.state.persistence import save_job, save_new_job, save_server
-from placement.service.state.recovery import recovered
+from placement.service.state.persistence import recovered, save_job, save_new_job, save_server
 from placement.service.state.registry import Registry
 from placement.service.state.store import VERSION, Store
 from tests.unit.placement.service.serving import as_of_version, eventually, job, serving, version_of

@@ -9,9 +9,8 @@ from bench.cost.programs import ServiceProcess
 from placement.client.client import Client, RefusedError
 from placement.service.context import ServiceRules
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.security import Security
-from placement.service.protocol.service_address import TOKEN
-from placement.service.protocol.tokens import AcceptedTokens
+from placement.service.protocol.connection import TOKEN
+from placement.service.protocol.security import AcceptedTokens, Security
 from tests.unit.placement.service.serving import HALF, eventually, job, placed, serving, two_racks
 from tests.unit.placement.service.surviving_engine import SurvivingEngine, engine_of
 from tests.unit.placement.service.test_agents import Agent, process_of

@@ -3,7 +3,7 @@
 import pytest
 
 from mltcp.core.errors import UsageError
-from placement.service.protocol.service_address import VARIABLE, default_address
+from placement.service.protocol.connection import VARIABLE, default_address
 
 
 def test_a_runtime_directory_with_too_long_a_name_is_an_error_that_names_it(monkeypatch):

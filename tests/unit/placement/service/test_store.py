@@ -9,8 +9,7 @@ import pytest
 
 from mltcp.core.errors import MltcpError, UsageError
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.state.persistence import saved_decisions
-from placement.service.state.recovery import recovered
+from placement.service.state.persistence import recovered, saved_decisions
 from placement.service.state.store import Store, StoreUnwritableError
 
 NOBODY = 65534

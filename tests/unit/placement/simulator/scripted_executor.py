@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from placement.simulator.executor import JobEnd
+from placement.simulator.cluster_run import JobEnd
 
 
 class ScriptedExecutor:

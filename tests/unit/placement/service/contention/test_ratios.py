@@ -3,9 +3,8 @@
 import pytest
 
 from placement.model.throughput.table import Layout, SensitivityTable
-from placement.service.contention.ratio_table import RatioTable
-from placement.service.contention.throughput_monitor import ENOUGH, SKIPPED, RunningJob, ThroughputMonitor
-from placement.service.state.ratio_cell import RatioCell
+from placement.service.contention import ENOUGH, SKIPPED, MeasuredJob, ThroughputMonitor
+from placement.service.ratio_table import RatioCell, RatioTable
 
 LOUD, QUIET = Layout("loud", 2, 2), Layout("quiet", 2, 2)
 PAIRS = {(one, other): 0.8 for one in (LOUD, QUIET) for other in (LOUD, QUIET)}
@@ -19,7 +18,7 @@ def table():
 
 
 def running(layout, *nodes, run=0):
-    return RunningJob(layout, frozenset(nodes), 10.0, run)
+    return MeasuredJob(layout, frozenset(nodes), 10.0, run)
 
 
 def report(monitor, name, seconds, number=ENOUGH + SKIPPED):

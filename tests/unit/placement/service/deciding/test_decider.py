@@ -12,13 +12,19 @@ from placement.model.throughput.table import TableModel, published_table
 from placement.model.throughput.table_times import TableTimes
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduler import JobView
-from placement.service.deciding.assignment_check import check_assignment
-from placement.service.deciding.decide_once import decide_once, in_rounds
-from placement.service.deciding.decider import GuardedDecider
-from placement.service.deciding.failure import FailureReason, PolicyFailure
-from placement.service.deciding.policy_process import PolicyProcess
-from placement.service.deciding.policy_worker import DecisionRequest
-from placement.service.deciding.shadow import ShadowPolicy
+from placement.service.decisions.decider import (
+    Decider,
+    ShadowPolicy,
+    check_assignment,
+    decide_once,
+    in_rounds,
+)
+from placement.service.decisions.policy_process import (
+    DecisionRequest,
+    FailureReason,
+    PolicyFailure,
+    PolicyProcess,
+)
 from tests.unit.placement.service.deciding.failing_policies import HERE, Answering
 
 CLUSTER = Cluster(tuple(Server(f"s{each}", (Gpu(),) * 4, "root") for each in range(4)), (Switch("root"),))
@@ -39,7 +45,7 @@ def greedy():
 
 
 async def guarded(name, limit_s, decisions):
-    decider = GuardedDecider(PolicyProcess(name, ROUND_NS, warms_up=False), greedy(), limit_s)
+    decider = Decider(greedy(), PolicyProcess(name, ROUND_NS, warms_up=False), limit_s)
     try:
         await decider.start(REQUEST)
         return decider, [await decider.decide(CLUSTER, ROUND_NS, JOBS) for _ in range(decisions)]
@@ -69,7 +75,7 @@ def test_the_rule_decides_where_the_policy_fails(policy, limit_s, reason, text):
 def test_after_a_time_out_decisions_fall_back_until_the_next_process_is_ready():
     async def run():
         process = PolicyProcess(f"{HERE}hanging", ROUND_NS, warms_up=False)
-        decider = GuardedDecider(process, greedy(), 0.2)
+        decider = Decider(greedy(), process, 0.2)
         try:
             await decider.start(REQUEST)
             await decider.decide(CLUSTER, ROUND_NS, JOBS)

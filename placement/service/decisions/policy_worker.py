@@ -1,4 +1,4 @@
-"""The process in which a policy decides: ``python -m placement.service.deciding.policy_worker NAME ROUND_NS PARENT``.
+"""The process in which a policy decides: ``python -m placement.service.decisions.policy_worker NAME ROUND_NS PARENT``.
 
 It has a guard, which SIGTERM or the end of the parent has kill it with all that the policy has started.
 
@@ -15,35 +15,13 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from placement.engines.processes import end_with, fork_under_guard
-from placement.model.cluster import Cluster
-from placement.policies.schedulers.scheduler import JobView, Scheduler
+from placement.policies.schedulers.scheduler import Scheduler
+from placement.service.decisions.policy_process import LENGTH_BYTES, DecisionRequest, PolicyFailure, framed
 
-LENGTH_BYTES = 4
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
-
-
-@dataclass(frozen=True)
-class DecisionRequest:
-    """The arguments of a decision.
-
-    Attributes:
-        cluster: as schedulers see it.
-        now_ns: the service's time.
-        jobs: that run or wait.
-    """
-
-    cluster: Cluster
-    now_ns: int
-    jobs: tuple[JobView, ...]
-
-
-def framed(content: bytes) -> bytes:
-    """A message after its length."""
-    return len(content).to_bytes(LENGTH_BYTES, "big") + content
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -66,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _load(name: str, round_ns: int) -> Scheduler | str:
     from placement.policies.schedulers.registry import named_scheduler
-    from placement.service.deciding.decide_once import in_rounds
+    from placement.service.decisions.decider import in_rounds
 
     try:
         return in_rounds(named_scheduler(name), round_ns)
@@ -75,8 +53,7 @@ def _load(name: str, round_ns: int) -> Scheduler | str:
 
 
 def _answer(scheduler: Scheduler, request: DecisionRequest) -> dict[str, Any]:
-    from placement.service.deciding.decide_once import decide_once
-    from placement.service.deciding.failure import PolicyFailure
+    from placement.service.decisions.decider import decide_once
 
     began_ns = time.perf_counter_ns()
     try:
@@ -106,7 +83,4 @@ def _text(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    # Requests are pickled with the class of the imported module, not of this one that runs as a program.
-    from placement.service.deciding import policy_worker
-
-    sys.exit(policy_worker.main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

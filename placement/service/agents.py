@@ -1,18 +1,126 @@
-"""Coordination of agents: sessions, reports of iteration starts, and corrective delays."""
+"""Coordination of agents: their streams and leases, reports of iteration starts, and corrective delays."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
-from placement.service.agents.agent_process import is_known_to_be_gone
-from placement.service.agents.drift import IterationTiming, JobTimelines
-from placement.service.agents.sessions import AgentSession, AgentSessions
+from mltcp.core.one_line import one_line
+from placement.engines.processes import boot_id, pid_namespace, start_ticks
 from placement.service.context import ServiceContext
+from placement.service.drift import IterationTiming, JobTimelines
+from placement.service.engine_jobs import EngineJobs
+from placement.service.lifecycle import JobLifecycle, JobStage
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.checks import check_text
-from placement.service.protocol.request_error import invalid
+from placement.service.protocol.checks import check_text, invalid
 from placement.service.state.job_record import JobRecord, wrong_state
+
+
+def is_known_to_be_gone(process: pb.AgentProcess) -> bool:
+    """Whether it was on this machine, where its number is seen, and has ended."""
+    if process.boot_id != boot_id() or process.pid_namespace != pid_namespace():
+        return False
+    return start_ticks(process.pid) != process.start_ticks
+
+
+class AgentSession:
+    """The queue of decisions to one agent."""
+
+    def __init__(self, job_id: str, ranks: int) -> None:
+        self.job_id = job_id
+        self.ranks = ranks
+        self._decisions: asyncio.Queue[pb.Decision | None] = asyncio.Queue()
+
+    def send(self, decision: pb.Decision) -> None:
+        """Queue a decision."""
+        self._decisions.put_nowait(decision)
+
+    def end(self) -> None:
+        """End the stream after the queued decisions."""
+        self._decisions.put_nowait(None)
+
+    async def next(self) -> pb.Decision | None:
+        """The next decision; None at the end."""
+        return await self._decisions.get()
+
+
+class AgentSessions:
+    """At most one session per job; a new one replaces the old. A job that lost its session has a lease.
+
+    Args:
+        lease_s: length of the lease.
+        on_end: called with the job's id when its lease expires.
+    """
+
+    def __init__(self, lease_s: float, on_end: Callable[[str], None]) -> None:
+        self.lease_s = lease_s
+        self._on_end = on_end
+        self._sessions: dict[str, AgentSession] = {}
+        self._leases: dict[str, asyncio.TimerHandle] = {}
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._sessions
+
+    def attach(self, session: AgentSession) -> None:
+        """Add a session, detach the job's previous one, and end its lease."""
+        before = self._sessions.get(session.job_id)
+        if before is not None:
+            before.send(pb.Decision(detach=pb.Detach(reason="another agent of this job has attached")))
+            before.end()
+        self._sessions[session.job_id] = session
+        self._end_lease(session.job_id)
+
+    def leave(self, session: AgentSession) -> bool:
+        """Remove a session, and return whether it was the job's present one."""
+        if self._sessions.get(session.job_id) is not session:
+            return False
+        del self._sessions[session.job_id]
+        return True
+
+    def lease(self, job_id: str) -> None:
+        """Start the lease of a job without a session."""
+        self._end_lease(job_id)
+        loop = asyncio.get_running_loop()
+        self._leases[job_id] = loop.call_later(self.lease_s, self._over, job_id)
+
+    def send(self, job_id: str, decision: pb.Decision) -> bool:
+        """Send a decision to a job's agent, and return whether one is attached."""
+        session = self._sessions.get(job_id)
+        if session is not None:
+            session.send(decision)
+        return session is not None
+
+    def detach(self, job_id: str, reason: str) -> None:
+        """End the session and the lease of a job that has ended."""
+        self._end_lease(job_id)
+        session = self._sessions.pop(job_id, None)
+        if session is not None:
+            session.send(pb.Decision(detach=pb.Detach(reason=reason)))
+            session.end()
+
+    def close(self) -> None:
+        """End all sessions without a Detach: the agents reconnect to the next service."""
+        for session in self._sessions.values():
+            session.end()
+        self._sessions.clear()
+        for job_id in list(self._leases):
+            self._end_lease(job_id)
+
+    def _end_lease(self, job_id: str) -> None:
+        handle = self._leases.pop(job_id, None)
+        if handle is not None:
+            handle.cancel()
+
+    def _over(self, job_id: str) -> None:
+        self._leases.pop(job_id, None)
+        self._on_end(job_id)
+
+
+# ------------------------------------------------------------------------------------------------------ coordination
+
+
+_log = logging.getLogger("mltcp.placement")
 
 SILENT_NS = 10_000_000_000
 """A job without a report for this time and for three of its iterations is left out when its group is compared."""
@@ -23,18 +131,18 @@ class AgentCoordinator:
 
     Args:
         context: the service's state.
-        on_gone: called when the lease of a job expires, with the job's id, whether its agent closed the stream in an
-            orderly way, and whether the agent's process is known to be gone. False: the lease begins again.
+        lifecycle: changes the jobs.
+        engine_jobs: the jobs that an engine runs.
     """
 
-    def __init__(self, context: ServiceContext, on_gone: Callable[[str, bool, bool], bool]) -> None:
-        self._context = context
-        self._on_gone = on_gone
+    def __init__(self, context: ServiceContext, lifecycle: JobLifecycle, engine_jobs: EngineJobs) -> None:
+        self._context, self._lifecycle, self._engine_jobs = context, lifecycle, engine_jobs
         self._timelines = JobTimelines(context.rules.drift_threshold, context.epoch)
         self.sessions = AgentSessions(context.rules.lease_s, self._lease_over)
         self._left: set[str] = set()
         self._held: dict[str, pb.Delay] = {}
         self._processes: dict[str, pb.AgentProcess] = {}
+        lifecycle.subscribe(self._job_changed)
 
     def resume(self) -> None:
         """After a restart, start the lease of every job that had an agent."""
@@ -65,8 +173,9 @@ class AgentCoordinator:
         self._left.discard(job.id)
         self._held.pop(job.id, None)
         self._processes[job.id] = hello.process
-        if not job.agent or (job.reason and not job.engine):
-            self._change(replace(job, agent=True, reason="" if not job.engine else job.reason))
+        kept = self._lifecycle.stage(job) is JobStage.RUNNING and job.reason and not job.engine
+        if kept or not job.agent:
+            self._lifecycle.change(job, agent=True, reason="" if kept else job.reason)
         return session
 
     def leave(self, session: AgentSession, orderly: bool) -> None:
@@ -141,8 +250,11 @@ class AgentCoordinator:
             return None
         return self._timelines.ahead_ns(job.id, *_targets(group))
 
-    def over(self, job: JobRecord, reason: str) -> None:
-        """Forget a job that has ended, and detach its agent."""
+    def _job_changed(self, before: JobRecord | None, job: JobRecord) -> None:
+        """Forget a job that has given its slots back, and detach its agent."""
+        if before is None or not before.placed or job.placed:
+            return
+        reason = job.reason if job.over else "the job is stopped, and goes on elsewhere"
         self.sessions.detach(job.id, reason)
         self._timelines.drop(job.id)
         self._left.discard(job.id)
@@ -164,18 +276,46 @@ class AgentCoordinator:
             SILENT_NS, 3 * job.iteration_ns
         )
 
-    def _change(self, job: JobRecord) -> None:
-        self._context.registry.update(job)
-        self._context.save([job])
-
     def _lease_over(self, job_id: str) -> None:
-        orderly = job_id in self._left
         process = self._processes.get(job_id)
         gone = process is not None and is_known_to_be_gone(process)
-        if self._on_gone(job_id, orderly, gone):
+        if self._settled(self._context.registry.jobs[job_id], job_id in self._left, gone):
             self._left.discard(job_id)
         else:
             self.sessions.lease(job_id)
+
+    def _settled(self, job: JobRecord, orderly: bool, process_gone: bool) -> bool:
+        """End a job whose agent is gone, unless its processes may go on; False: its lease begins again.
+
+        An engine that runs the job knows better than a silent agent whether it goes on: the job is left to it, unless
+        the service would be the only one to notice that its agent's process is gone.
+
+        Args:
+            job: its lease is over.
+            orderly: whether its agent closed the stream in an orderly way.
+            process_gone: whether the agent's process is known to be gone.
+        """
+        if not job.placed:
+            return True  # it was stopped meanwhile, and waits
+        did, lease_s = "left" if orderly else "was gone", self._context.rules.lease_s
+        reason = f"its agent {did}, and did not come back within its lease of {lease_s:g} s"
+        if not self._lifecycle.has_processes(job):
+            if orderly or process_gone:
+                self._lifecycle.end(job, pb.ENDED if orderly else pb.FAILED, reason)
+                return True
+            kept = f"{reason}; its slots are kept, since it may go on: release it if it does not"
+            if job.reason != kept:
+                self._lifecycle.change(job, reason=kept)
+            return False
+        stop = process_gone and not (orderly or self._engine_jobs.jobs_survive)
+        why = reason if stop else job.reason
+        self._lifecycle.change(job, shift_ns=None, turn="", agent=False, reason=why)
+        if stop:
+            self._context.begin(self._engine_jobs.stop(job.id))
+        elif not orderly:
+            self._context.unheard[job.id] = f"{reason}; its engine says that it goes on"
+            _log.warning("job %s: %s", one_line(job.id), self._context.unheard[job.id])
+        return True
 
 
 def _targets(group: Sequence[JobRecord]) -> tuple[dict[str, int], dict[str, int]]:

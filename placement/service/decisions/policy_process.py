@@ -10,19 +10,68 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
+from mltcp.core.errors import MltcpError
 from placement.engines.processes import kill_below
-from placement.service.deciding import policy_worker
-from placement.service.deciding.failure import FailureReason, PolicyFailure
-from placement.service.deciding.policy_worker import LENGTH_BYTES, DecisionRequest, framed
+from placement.model.cluster import Cluster
+from placement.policies.schedulers.scheduler import JobView
+
+
+class FailureReason(Enum):
+    """Why a policy gave no assignment that can be carried out."""
+
+    TIME_OUT = "time-out"
+    ERROR = "error"
+    INFEASIBLE = "infeasible"
+    CHECKPOINT = "checkpoint"
+    ENDED = "process ended"
+    STARTING = "process starting"
+
+
+class PolicyFailure(MltcpError):
+    """A policy did not decide.
+
+    Attributes:
+        reason: the kind of the failure.
+    """
+
+    def __init__(self, reason: FailureReason, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
 
 LOAD_S = 120.0
 """How long a policy may take to be loaded and to decide for the first time, for which it may be compiled."""
 
+LENGTH_BYTES = 4
+"""A message comes after its length in so many bytes."""
+
+_WORKER = "placement.service.decisions.policy_worker"
 _MOST_BYTES = 1 << 26
 _KILL_S = 5.0
 """How long the guard of the process may need to kill it."""
+
+
+@dataclass(frozen=True)
+class DecisionRequest:
+    """The arguments of a decision.
+
+    Attributes:
+        cluster: as schedulers see it.
+        now_ns: the service's time.
+        jobs: that run or wait.
+    """
+
+    cluster: Cluster
+    now_ns: int
+    jobs: tuple[JobView, ...]
+
+
+def framed(content: bytes) -> bytes:
+    """A message after its length."""
+    return len(content).to_bytes(LENGTH_BYTES, "big") + content
 
 
 @dataclass(frozen=True)
@@ -125,7 +174,7 @@ class PolicyProcess:
 
     async def _start(self) -> None:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", policy_worker.__name__, self.name),
+            *(sys.executable, "-P", "-m", _WORKER, self.name),
             *(str(self._round_ns), str(os.getpid())),
             stdin=PIPE,
             stdout=PIPE,

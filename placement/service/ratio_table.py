@@ -3,11 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from placement.model.throughput.table import FLOOR, Combination, Layout, SensitivityTable, TableModel
-from placement.service.state.ratio_cell import RatioCell
+from placement.service.state.store import Store
+
+WEIGHT = 0.2
+"""The least weight of a new observation in the exponential mean."""
+
+PRIOR = 3
+"""The number of observations that the ratio of the given table counts for."""
+
+
+@dataclass(frozen=True)
+class RatioCell:
+    """A ratio of shared to isolated throughput.
+
+    Attributes:
+        ratio: the mean, more than 0 and at most 1.
+        observations: that it contains, beside the one of the given table.
+    """
+
+    ratio: float
+    observations: int = 0
+
+    def with_observation(self, ratio: float) -> RatioCell:
+        """The cell after one more observation."""
+        weight = max(WEIGHT, 1 / (PRIOR + self.observations + 1))
+        return RatioCell(self.ratio + weight * (ratio - self.ratio), self.observations + 1)
+
 
 LEAST, MOST = 0.1, 1.25
 """A ratio outside is refused: the job stood still, or the throughput in the table is not that of the job."""
@@ -15,7 +40,7 @@ LEAST, MOST = 0.1, 1.25
 Pair = tuple[Layout, Layout]
 
 
-@dataclass(frozen=True)
+@dataclass
 class RatioCounts:
     """The ratios that were measured since the service was started.
 
@@ -73,23 +98,29 @@ class RatioTable:
         name = f"{pair[0]} beside {pair[1]}: ratio {ratio:.3f}"
         if pair not in self.base.ratios or not (LEAST <= ratio <= MOST and math.isfinite(ratio)):
             why = f"{name}: refused, expected {LEAST} to {MOST} of a pair of the table"
-            self._count(refused=1, last_refused=why)
+            self.counts.refused += 1
+            self.counts.last_refused = why
             return why
         taken = min(max(ratio, FLOOR), 1.0)
         cell = self.cells.get(pair, RatioCell(self.base.ratios[pair])).with_observation(taken)
         self.cells[pair], self._model = cell, None
         self.keep(pair, cell)
-        self._count(observed=1, clamped=int(taken != ratio))
+        self.counts.observed += 1
+        self.counts.clamped += taken != ratio
         return f"{name}: clamped to {taken:g}" if taken != ratio else ""
 
-    def note_ambiguous(self) -> None:
-        """Count a ratio that was measured beside several jobs."""
-        self._count(ambiguous=1)
 
-    def measured(self) -> Mapping[Pair, RatioCell]:
-        """The measured cells."""
-        return self.cells
+def save_ratio(store: Store, digest: str, pair: tuple[Layout, Layout], cell: RatioCell) -> None:
+    """Insert or replace a measured ratio, of the table with this digest."""
+    values = (digest, *pair[0], *pair[1], cell.ratio, cell.observations)
+    store.put("INSERT OR REPLACE INTO ratios VALUES (?,?,?,?,?,?,?,?,?)", values)
 
-    def _count(self, last_refused: str = "", **more: int) -> None:
-        changed = {name: getattr(self.counts, name) + number for name, number in more.items()}
-        self.counts = replace(self.counts, last_refused=last_refused or self.counts.last_refused, **changed)
+
+def saved_ratios(store: Store, digest: str) -> dict[tuple[Layout, Layout], RatioCell]:
+    """The measured ratios of the table with this digest."""
+    rows = store.rows(
+        "SELECT target_model, target_gpus, target_nodes, other_model, other_gpus, other_nodes, ratio, observations"
+        " FROM ratios WHERE digest=?",
+        (digest,),
+    )
+    return {(Layout(*row[:3]), Layout(*row[3:6])): RatioCell(*row[6:]) for row in rows}

@@ -15,7 +15,7 @@ from typing import Any
 from placement.cassini.circle import KEPT_TOLERANCE, TOLERANCE, periods_on_circle
 from placement.cassini.drift import corrections, least_waits
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.request_error import invalid
+from placement.service.protocol.checks import invalid
 
 AHEAD_NS = 1_000_000_000
 """A report further ahead of the service's clock than this means that the agent's clock jumped."""

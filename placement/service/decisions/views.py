@@ -1,16 +1,100 @@
-"""The running and waiting jobs of the service as schedulers of whole jobs see them."""
+"""The cluster, and the running and waiting jobs of the service, as schedulers see them."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from placement.model.cluster import Cluster, Gpu, Server, Switch
 from placement.policies.schedulers.scheduler import JobView
-from placement.service.contention.contention_state import iteration_samples
+from placement.service.contention import iteration_samples
 from placement.service.context import ServiceContext
-from placement.service.decisions.cluster_views import ClusterView
 from placement.service.state.job_record import JobRecord
+from placement.service.state.registry import Registry
+
+_ROOT = "/roots"
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """A cluster for schedulers, whose GPUs are slots of a pool.
+
+    Slots that are out of use are not in it, nor are those of jobs that hold some of these: such jobs go on, and no
+    scheduler is asked about them.
+
+    Attributes:
+        cluster: what schedulers see.
+        slots: the number in the pool of each of its GPUs.
+        numbers: the inverse of `slots`.
+    """
+
+    cluster: Cluster
+    slots: tuple[int, ...]
+    numbers: dict[int, int]
+
+    def shows(self, job: JobRecord) -> bool:
+        """Whether schedulers are asked about a job that runs or waits."""
+        return not job.placed or all(slot in self.numbers for slot in job.slots)
+
+    def gpus_of(self, job: JobRecord) -> tuple[int, ...]:
+        """The GPUs of a job that runs; none of one that waits."""
+        return tuple(self.numbers[slot] for slot in job.slots) if job.placed else ()
+
+    def slots_of(self, gpus: Iterable[int]) -> tuple[int, ...]:
+        """The slots behind these GPUs, ascending."""
+        return tuple(sorted(self.slots[gpu] for gpu in gpus))
+
+
+def cluster_view(registry: Registry, job: JobRecord) -> ClusterView | None:
+    """The view of the schedulers of this kind of jobs; None if there is nothing to be seen."""
+    gpus = bool(job.spec.gpus)
+    if not registry.pool(job).all_open:
+        return _made(registry, job, _hidden(registry, job))
+    if gpus not in registry.views:
+        registry.views[gpus] = _made(registry, job, frozenset())
+    return registry.views[gpus]
+
+
+def _hidden(registry: Registry, job: JobRecord) -> frozenset[int]:
+    """The slots that are out of use, and all slots of the jobs that hold some of them."""
+    pool = registry.pool(job)
+    hidden = {slot for slot in range(len(pool.gpus)) if not pool.is_open(slot)}
+    for each in registry.jobs.values():
+        if each.placed and registry.pool(each) is pool and not hidden.isdisjoint(each.slots):
+            hidden.update(each.slots)
+    return frozenset(hidden)
+
+
+def _made(registry: Registry, job: JobRecord, hidden: frozenset[int]) -> ClusterView | None:
+    pool = registry.pool(job)
+    shown = [slot for slot in range(len(pool.gpus)) if slot not in hidden]
+    if not shown:
+        return None
+    counts = Counter(pool.gpus["server"][shown].tolist())
+    fastest = max((server.nic_bps for _, server in registry.servers_in_cluster()), default=1)
+    servers = [(registry.servers[number], count) for number, count in sorted(counts.items())]
+    uplinks = {link.switch: (link.above, Fraction(link.capacity_bps, fastest)) for link in registry.links}
+    return ClusterView(
+        Cluster(
+            tuple(
+                Server(each.name, (Gpu(),) * count, each.switch, Fraction(each.nic_bps, fastest))
+                for each, count in servers
+            ),
+            (
+                Switch(_ROOT),
+                *(Switch(name, *uplinks.get(name, (_ROOT,))) for name in sorted(registry.tree.switches)),
+            ),
+        ),
+        tuple(shown),
+        {slot: number for number, slot in enumerate(shown)},
+    )
+
+
+# -------------------------------------------------------------------------------- jobs, for schedulers of whole jobs
+
 
 NO_DEADLINE_NS = 10 * 365 * 86_400 * 10**9
 """The deadline of a job that has none, after its submission: it comes after all others."""
@@ -19,7 +103,7 @@ FOREVER_NS = 1 << 62
 
 
 @dataclass(frozen=True)
-class ProfiledTimes:
+class JobProfileTimes:
     """Iteration times by the profile of a job: the same whatever its slots, since each has a batch of its own.
 
     Attributes:
@@ -67,7 +151,7 @@ def job_view(
         gpus_max=max(len(view.slots), job.count),
         iterations=Fraction(job.spec.iterations),
         iterations_left=job.spec.iterations - done,
-        times=ProfiledTimes(job.iteration_ns),
+        times=JobProfileTimes(job.iteration_ns),
         gpus=view.gpus_of(job),
         lease_end_ns=lease_end_ns if job.placed else 0,
         restarts=job.restarts,

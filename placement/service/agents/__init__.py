@@ -1,1 +1,0 @@
-"""Sessions of job agents, drift of running jobs, and corrective delays."""
