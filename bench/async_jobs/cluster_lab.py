@@ -12,7 +12,7 @@ from bench.compare.approaches.policy import parse_policy
 from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.topology import INTERFACE, MAX_JOBS, LabHost, LabServer, LabSwitch, Topology, Trunk
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.place import RankPlace
 from mltcp.core.errors import UsageError
 from mltcp.ebpf.jobs import attached
 from placement.model.cluster import Cluster

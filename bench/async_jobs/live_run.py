@@ -12,7 +12,7 @@ from bench.async_jobs.cluster_lab import ClusterShape, cluster_lab
 from bench.async_jobs.executor import MalleableExecutor
 from bench.async_jobs.kinds import kinds_named
 from bench.lab.processors import OtherPrograms, busy_s, count
-from bench.workloads.launch.launched_rank import store_directory
+from bench.workloads.launched_rank import store_directory
 from bench.workloads.parameter_server.job import AsyncJob
 from bench.workloads.parameter_server.malleable.launch import MalleableJob
 from mltcp.core.errors import MltcpError

@@ -13,7 +13,7 @@ from bench.async_jobs.cluster_lab import ClusterLab, ClusterShape, cluster_lab
 from bench.async_jobs.kinds import JobKind
 from bench.async_sgd.comparison import service_times
 from bench.lab.processors import OtherPrograms
-from bench.workloads.launch.launched_rank import store_directory
+from bench.workloads.launched_rank import store_directory
 from bench.workloads.parameter_server.job import AsyncJob
 from bench.workloads.parameter_server.malleable.launch import MalleableJob, collect_all
 from bench.workloads.parameter_server.statistics import cycle_times

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.workloads.launch.launched_rank import LaunchedRank, kill_ranks
+from bench.workloads.launched_rank import LaunchedRank, kill_ranks
 from bench.workloads.parameter_server.malleable.launch import waiting_worker
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.place import RankPlace
 
 _BETWEEN_S = 0.03
 """Between two starts, which take half of that on one core: workers that have just joined come first."""

@@ -29,7 +29,7 @@ from bench.workloads.parameter_server.statistics import (
     steady,
     throughput,
 )
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.place import RankPlace
 from mltcp.core.errors import MltcpError
 from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.jobs import attached, entered

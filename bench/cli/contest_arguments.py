@@ -16,8 +16,7 @@ from bench.hosts.hosts_file import load_hosts_file
 from bench.hosts.provider import RemoteSource
 from bench.lab.bottleneck.aqm import MARKERS, VIRTUAL_QUEUE
 from bench.lab.link import MAX_QUEUE_BYTES, MAX_RATE_BPS, MIN_RATE_BPS, Link
-from bench.workloads.job import TrainingOptions, Work
-from bench.workloads.perturbation import parse_perturbation
+from bench.workloads.job import TrainingOptions, Work, parse_perturbation
 from bench.workloads.profile import Profile, Scale, default_fraction, fit, load
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import parse_names

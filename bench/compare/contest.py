@@ -9,8 +9,7 @@ from bench.compare.approaches.approach import Approach
 from bench.compare.results.runs import Change, Measured, Scalar
 from bench.lab.bottleneck.aqm import VIRTUAL_QUEUE
 from bench.lab.link import Link
-from bench.workloads.job import TrainingOptions, Work
-from bench.workloads.perturbation import Perturbation
+from bench.workloads.job import Perturbation, TrainingOptions, Work
 from bench.workloads.profile import Profile, link_time_s
 from mltcp.core.demand import Demand
 

@@ -13,10 +13,9 @@ from bench.lab.bottleneck.link_use import LinkUse
 from bench.lab.lab import Lab
 from bench.lab.network.wiring import INTERFACE
 from bench.lab.paced_host import Pacing, paced_host
-from bench.workloads.job import JobResult, JobSpec
-from bench.workloads.launch.launch import PlacedJob, run_jobs
-from bench.workloads.loop import IterationRecord
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.job import IterationRecord, JobResult, JobSpec
+from bench.workloads.place import RankPlace
+from bench.workloads.rank_pool import PlacedJob, run_jobs
 from mltcp.core.errors import MltcpError
 from mltcp.ebpf.congestion_controls import CONTROLS, Controls
 from mltcp.ebpf.jobs import attached

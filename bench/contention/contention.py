@@ -23,10 +23,9 @@ from bench.lab.network import namespaces
 from bench.lab.network.wiring import INTERFACE
 from bench.lab.processors import busy_s, count
 from bench.lab.topology import dumbbell
-from bench.workloads.launch.rounds import StandingJobs, standing
-from bench.workloads.launch.standing import StandingJob
-from bench.workloads.loop import sleep_until
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.job import sleep_until
+from bench.workloads.place import RankPlace
+from bench.workloads.rank_pool import StandingJob, StandingJobs, standing
 from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.jobs import attached
 from placement.experiments.measurements import Measurement

@@ -13,8 +13,7 @@ from bench.hosts.hosts_file import HostsFile
 from bench.hosts.messages import ReadBusy, StartMeasuring, StopMeasuring
 from bench.hosts.placement import two_sided
 from bench.hosts.session import Session
-from bench.workloads.launch.rounds import StandingJobs, standing
-from bench.workloads.launch.standing import StandingJob
+from bench.workloads.rank_pool import StandingJob, StandingJobs, standing
 
 
 @dataclass(frozen=True)

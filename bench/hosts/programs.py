@@ -15,7 +15,7 @@ from bench.hosts.messages import FindPort, ProgramWrote
 from bench.hosts.placement import in_order
 from bench.hosts.remote_rank import RemoteRank
 from bench.hosts.session import Session
-from bench.workloads.ranks.failure import RankLost
+from bench.workloads.rank import RankLost
 
 _LAST_CHARACTERS = 4096
 

@@ -23,9 +23,8 @@ from bench.hosts.placement import sides, two_sided
 from bench.hosts.session import Session
 from bench.hosts.shared_directory import SharedDirectory
 from bench.lab.bottleneck.link_use import LinkUse
-from bench.workloads.job import JobSpec
-from bench.workloads.launch.launch import PlacedJob, launched
-from bench.workloads.loop import IterationRecord
+from bench.workloads.job import IterationRecord, JobSpec
+from bench.workloads.rank_pool import PlacedJob, launched
 from mltcp.core.errors import UsageError
 
 
@@ -80,7 +79,7 @@ class RemoteHosts:
         jobs = [self._job(policy, index, environment) for index in group]
         with session.lost_hosts_blamed(), launched(jobs, launcher) as running:
             epoch_ns = self._start_measuring()
-            running.start(offsets_s)
+            running.begin(offsets_s)
             results = running.results(on_iteration)
             found = session.on_all(StopMeasuring())
             duration_ns = time.monotonic_ns() - epoch_ns

@@ -16,8 +16,8 @@ from bench.hosts.hosts_file import HostsFile
 from bench.hosts.messages import StartMeasuring, StopMeasuring
 from bench.hosts.provider import HighestLoad, check_pacing, connected_session, host_uses
 from bench.hosts.session import Session
-from bench.workloads.launch.launched_rank import RankLauncher
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.launched_rank import RankLauncher
+from bench.workloads.place import RankPlace
 from placement.model.cluster import Cluster
 from placement.traces.sets import JobSet
 

@@ -85,8 +85,8 @@ LAYERS = {
     ),
     "bench.lab": ("link", "topology", "network", "bottleneck"),
     "bench.workloads": (
-        *("loop", "perturbation", "profile", "phases", "patterns", "flows", "job"),
-        *("kinds", "ranks", "launch", "elastic", "parameter_server"),
+        *("profile", "phases", "job", "place", "kinds", "group", "rank", "launched_rank", "rank_pool"),
+        *("elastic", "parameter_server", "preload"),
     ),
     "bench.workloads.parameter_server": (
         *("job", "update", "turns", "messages", "channel", "models", "work", "work_arguments"),

@@ -6,10 +6,10 @@ from bench.warm.trainings import OPTIMIZERS, TORCHRUN, TRAININGS
 
 _RANKS = (
     OPTIMIZERS,
-    "bench.workloads.kinds.phased_replay",
-    "bench.workloads.kinds.replay",
-    "bench.workloads.kinds.training",
-    "bench.workloads.ranks.rank",
+    "bench.workloads.kinds",
+    "bench.workloads.kinds",
+    "bench.workloads.kinds",
+    "bench.workloads.rank",
     "bench.workloads.parameter_server.malleable.preload",
     "collectives.group.group_factory",
 )

@@ -18,8 +18,8 @@ from bench.lab.placement import label_of
 from bench.lab.processors import OtherPrograms
 from bench.lab.topology import MAX_JOBS
 from bench.lab.two_tier import TwoTier, two_tier, two_tier_cluster
-from bench.workloads.launch.launched_rank import RankLauncher, launch_rank
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.launched_rank import RankLauncher, launch_rank
+from bench.workloads.place import RankPlace
 from mltcp.core.errors import UsageError
 from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.jobs import attached

@@ -15,7 +15,7 @@ from bench.compare.launch import check_control
 from bench.compare.results.runs import JobRun, Shift
 from bench.compare.trace.live_launch import LiveLauncher, LiveSettings
 from bench.workloads.job import JobResult
-from bench.workloads.launch.open_run import Event, Iterated, OpenRun, open_run
+from bench.workloads.rank_pool import Event, Iterated, RankPool, rank_pool
 from placement.policies.schedulers.scheduling_policy import Decision
 from placement.simulator.executor import JobEnd, Start
 from placement.traces.sets import TracedJob
@@ -67,7 +67,7 @@ def live_executor(
         coordination = stack.enter_context(
             coordinated(approach, network, hosts.rate_bps, speeds, hosts.directory)
         )
-        ranks = stack.enter_context(open_run())
+        ranks = stack.enter_context(rank_pool())
         executor = LiveExecutor(settings, approach, coordination, ranks, on_iteration)
         stack.callback(executor.close)
         yield executor
@@ -84,7 +84,7 @@ class LiveExecutor:
         settings: LiveSettings,
         approach: Approach,
         coordination: Coordination,
-        ranks: OpenRun,
+        ranks: RankPool,
         on_iteration: Callable[[], None],
     ) -> None:
         self._clock, self._policy = settings.scale.clock, approach.policy

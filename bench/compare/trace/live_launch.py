@@ -14,9 +14,8 @@ from bench.compare.coordination.service import slot_name
 from bench.compare.trace.scale import TraceScale
 from bench.compare.trace.trace_hosts import StartedJob, TraceHosts, servers_of, slots_of
 from bench.workloads.job import JobSpec
-from bench.workloads.launch.launch import PlacedJob
-from bench.workloads.launch.open_run import OpenRun
 from bench.workloads.phases import on_link
+from bench.workloads.rank_pool import PlacedJob, RankPool
 from mltcp.core.demand import Demand, Phase
 from placement.policies.schedulers.scheduling_policy import links_of
 from placement.simulator.executor import Start
@@ -49,7 +48,7 @@ class LiveLauncher:
     """
 
     def __init__(
-        self, settings: LiveSettings, approach: Approach, coordination: Coordination, ranks: OpenRun
+        self, settings: LiveSettings, approach: Approach, coordination: Coordination, ranks: RankPool
     ) -> None:
         self._settings, self._approach = settings, approach
         self._coordination, self._ranks = coordination, ranks
@@ -82,7 +81,7 @@ class LiveLauncher:
         numbers = slots_of(cluster, start.gpus)
         slots = tuple(map(slot_name, self.servers(start.gpus), numbers))
         self._coordination.placed(PlacedDemand(name, slots, links, demand, spec.iterations))
-        self._ranks.start(number, PlacedJob(spec, places), launcher)
+        self._ranks.launch(number, PlacedJob(spec, places), launcher)
 
     def _spec(self, name: str, start: Start) -> tuple[JobSpec, Demand]:
         """The program of each rank, and its demand on the links."""

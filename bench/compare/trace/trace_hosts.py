@@ -13,8 +13,8 @@ from bench.compare.approaches.policy import Policy
 from bench.compare.results.hosts import HostFacts, HostUse
 from bench.compare.results.runs import Scalar
 from bench.compare.turns import LoadMeter
-from bench.workloads.launch.launched_rank import RankLauncher
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.launched_rank import RankLauncher
+from bench.workloads.place import RankPlace
 from placement.model.cluster import Cluster
 from placement.traces.sets import JobSet
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.workloads.launch.launch import let_exit
-from bench.workloads.launch.launched_rank import (
+from bench.workloads.launched_rank import (
     LaunchedRank,
     RankFailure,
     kill_ranks,
@@ -29,7 +28,8 @@ from bench.workloads.parameter_server.rank import (
     async_rank_main,
 )
 from bench.workloads.parameter_server.update import Update
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.place import RankPlace
+from bench.workloads.rank_pool import let_exit
 from mltcp.core.errors import UsageError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from bench.workloads.kinds.training import perceptron
+from bench.workloads.kinds import perceptron
 from bench.workloads.parameter_server.job import TrainWork
 from mltcp.core.errors import UsageError
 

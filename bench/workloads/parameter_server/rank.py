@@ -7,13 +7,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.workloads.loop import sleep_until
+from bench.workloads.job import sleep_until
 from bench.workloads.parameter_server.connection_jobs import ConnectionJobs, assign
 from bench.workloads.parameter_server.job import AsyncJob
 from bench.workloads.parameter_server.update import Update
-from bench.workloads.ranks.failure import failures_reported
-from bench.workloads.ranks.place import RankPlace
-from bench.workloads.ranks.rank import die_with_launcher
+from bench.workloads.place import RankPlace
+from bench.workloads.rank import die_with_launcher, failures_reported
 
 if TYPE_CHECKING:
     from bench.workloads.parameter_server.session import ServerResult, WorkerRankResult
@@ -69,8 +68,8 @@ def _run_rank(
     connection_jobs: ConnectionJobs | None,
 ) -> None:
     # Imported here, because the launcher imports this module too and needs no torch.
+    from bench.workloads.group import join_group
     from bench.workloads.parameter_server.session import Roles, run_server, run_worker
-    from bench.workloads.ranks.group import join_group
 
     join_group(store, rank, job.ranks, place, job.name, job.backend)
     if connection_jobs is not None:

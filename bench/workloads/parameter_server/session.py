@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from bench.workloads.flows import TcpFlow, tcp_flows
+from bench.workloads.job import TcpFlow, tcp_flows
 from bench.workloads.parameter_server.channel import RankChannel
 from bench.workloads.parameter_server.checkpoint import ServerCheckpoints
 from bench.workloads.parameter_server.gradient_service import GradientService, OnUpdate

@@ -11,8 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from bench.workloads.job import WrongDataError
-from bench.workloads.loop import sleep_until
+from bench.workloads.job import WrongDataError, sleep_until
 from bench.workloads.parameter_server.job import ELEMENT_BYTES, AsyncWork, ReplayWork
 from bench.workloads.parameter_server.models import FlatModel
 

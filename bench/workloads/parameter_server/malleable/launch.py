@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.workloads.job import RankError
-from bench.workloads.launch.launched_rank import (
+from bench.workloads.launched_rank import (
     LaunchedRank,
     RankFailure,
     kill_ranks,
@@ -34,7 +34,7 @@ from bench.workloads.parameter_server.malleable.messages import (
 )
 from bench.workloads.parameter_server.malleable.ranks import open_server_main, open_worker_main
 from bench.workloads.parameter_server.update import Update
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.place import RankPlace
 from mltcp.core.errors import UsageError
 
 MOST_JOINS = 4096

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroup
 
-from bench.workloads.ranks.group import TIMEOUT
+from bench.workloads.group import TIMEOUT
 from collectives.group.backend import NAME
 from collectives.group.group_factory import make_group
 from collectives.group.inner_group import Membership, build_inner

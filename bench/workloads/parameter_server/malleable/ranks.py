@@ -19,9 +19,8 @@ from bench.workloads.parameter_server.malleable.messages import (
     WorkerLeft,
     WorkerLost,
 )
-from bench.workloads.ranks.failure import failures_reported
-from bench.workloads.ranks.place import RankPlace
-from bench.workloads.ranks.rank import die_with_launcher
+from bench.workloads.place import RankPlace
+from bench.workloads.rank import die_with_launcher, failures_reported
 
 _IN_DIRECTORY = "any"
 
@@ -64,11 +63,11 @@ def open_worker_main(connection: Connection, place: RankPlace, directory: Path) 
 
 def _serve(connection: Connection, job: AsyncJob, place: RankPlace) -> None:
     # Imported here, because the launcher imports this module too and needs no torch.
+    from bench.workloads.group import configure_rank
     from bench.workloads.parameter_server.gradient_service import GradientService
     from bench.workloads.parameter_server.malleable.open_server import OpenServer
     from bench.workloads.parameter_server.session import cpu_time
     from bench.workloads.parameter_server.work import parameters_of, server_side
-    from bench.workloads.ranks.group import configure_rank
 
     configure_rank(place, job.name)
     elements = parameters_of(job.work)
@@ -89,12 +88,12 @@ def _serve(connection: Connection, job: AsyncJob, place: RankPlace) -> None:
 
 
 def _work(connection: Connection, job: AsyncJob, number: int, place: RankPlace, file: Path) -> None:
-    from bench.workloads.flows import tcp_flows
+    from bench.workloads.group import configure_rank
+    from bench.workloads.job import tcp_flows
     from bench.workloads.parameter_server.malleable.pair_group import WORKER_RANK, connect
     from bench.workloads.parameter_server.session import cpu_time
     from bench.workloads.parameter_server.work import parameters_of, worker_side
     from bench.workloads.parameter_server.worker import Worker
-    from bench.workloads.ranks.group import configure_rank
 
     with cpu_time() as cpu_s:
         configure_rank(place, job.name)

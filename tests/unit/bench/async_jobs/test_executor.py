@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import pytest
 
 from bench.async_jobs.executor import MalleableExecutor
-from bench.workloads.launch.launched_rank import store_directory
+from bench.workloads.launched_rank import store_directory
 from bench.workloads.parameter_server.job import AsyncJob, ReplayWork
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.place import RankPlace
 from mltcp.core.errors import MltcpError
 from placement.model.throughput.throughput import Workload
 from placement.model.throughput.worker_table import WorkerTable

@@ -1,5 +1,7 @@
 """A rank's process on the launcher's side: how it is started, told, heard and killed, and which failure came first."""
 
+from __future__ import annotations
+
 import multiprocessing
 import shutil
 import signal
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bench.workloads.job import RankError
-from bench.workloads.ranks.failure import RankFailed, RankLost
+from bench.workloads.rank import RankFailed, RankLost
 from mltcp.core.signals import signals_held
 
 # When a rank dies the others of its job fail too, and their failures may be seen before its death.
@@ -151,6 +153,24 @@ def received(ranks: Iterable[LaunchedRank], timeout_s: float | None) -> list[tup
     return [(rank, _receive(rank)) for rank in senders]
 
 
+def gather(ranks: Iterable[LaunchedRank]) -> list[tuple[LaunchedRank, Any]]:
+    """The next message of each of these ranks, in the order of their arrival.
+
+    Raises:
+        RankError: one raised or died.
+    """
+    there = list(ranks)
+    found: list[tuple[LaunchedRank, Any]] = []
+    waiting = set(there)
+    while waiting:
+        for rank, message in received(waiting, None):
+            if isinstance(message, RankFailure):
+                raise blamed(message, there).error()
+            found.append((rank, message))
+            waiting.remove(rank)
+    return found
+
+
 def blamed(first: RankFailure, ranks: Sequence[LaunchedRank]) -> RankFailure:
     """The failure that caused the others: a death if there is one, or else the first error."""
     failures = [first]
@@ -182,12 +202,10 @@ def kill_ranks(ranks: Iterable[LaunchedRank]) -> None:
 def _fork_server() -> ForkServerContext:
     """A fork server that has imported torch and the ranks' code once for all ranks.
 
-    The code of parameter servers is above this package, so that it has the name of a module only.
+    The code of parameter servers is above this module, so that it is named only.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["bench.workloads.ranks.preload", "bench.workloads.parameter_server.malleable.preload"]
-    )
+    context.set_forkserver_preload(["bench.workloads.preload"])
     return context
 
 

@@ -12,10 +12,11 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import torch  # noqa: E402
 
-import bench.workloads.kinds.phased_replay  # noqa: E402
-import bench.workloads.kinds.replay  # noqa: E402
-import bench.workloads.kinds.training  # noqa: E402
-import bench.workloads.ranks.rank  # noqa: E402, F401
+import bench.workloads.group  # noqa: E402
+import bench.workloads.kinds  # noqa: E402
+import bench.workloads.parameter_server.malleable.open_server  # noqa: E402
+import bench.workloads.parameter_server.malleable.ranks  # noqa: E402
+import bench.workloads.parameter_server.session  # noqa: E402, F401
 import collectives.group.group_factory  # noqa: E402, F401
 
 # The first optimizer of a process imports much of torch; do that here.

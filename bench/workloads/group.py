@@ -4,6 +4,8 @@ On one machine the ranks meet through a file store, so that a job has no connect
 hosts meet through a TCP store of rank 0, whose connections are not counted as the job's.
 """
 
+from __future__ import annotations
+
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.place import RankPlace
 from collectives.core.settings import NO_CONTROL
 from collectives.group.backend import NAME, register
 from mltcp.daemon.client.client import ENVIRONMENT, NO_DAEMON
