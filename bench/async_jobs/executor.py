@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.async_jobs.slot_change import slot_change
 from bench.async_jobs.waiting_workers import WaitingWorkers
 from bench.workloads.parameter_server.job import AsyncJob
-from bench.workloads.parameter_server.malleable.launch import MalleableJob, MalleableWorker, collect_all
+from bench.workloads.parameter_server.malleable_job import MalleableJob, MalleableWorker, collect_all
 from bench.workloads.place import RankPlace
 from mltcp.core.errors import MltcpError
 from placement.policies.schedulers.scheduling_policy import Decision

@@ -14,7 +14,7 @@ from bench.async_jobs.kinds import kinds_named
 from bench.lab.processors import OtherPrograms, busy_s, count
 from bench.workloads.launched_rank import store_directory
 from bench.workloads.parameter_server.job import AsyncJob
-from bench.workloads.parameter_server.malleable.launch import MalleableJob
+from bench.workloads.parameter_server.malleable_job import MalleableJob
 from mltcp.core.errors import MltcpError
 from placement.model.throughput.worker_table import WorkerTable
 from placement.policies.schedulers.elastic.least_moves import LeastMoves

@@ -15,9 +15,8 @@ from bench.async_sgd.comparison import service_times
 from bench.lab.processors import OtherPrograms
 from bench.workloads.launched_rank import store_directory
 from bench.workloads.parameter_server.job import AsyncJob
-from bench.workloads.parameter_server.malleable.launch import MalleableJob, collect_all
-from bench.workloads.parameter_server.statistics import cycle_times
-from bench.workloads.parameter_server.update import Update
+from bench.workloads.parameter_server.log import Update, cycle_times
+from bench.workloads.parameter_server.malleable_job import MalleableJob, collect_all
 from placement.model.parameter_server.prediction import Method, throughputs
 from placement.model.parameter_server.service_times import ServiceTimes
 from placement.model.throughput.worker_table import WorkerTable

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.workloads.launched_rank import LaunchedRank, kill_ranks
-from bench.workloads.parameter_server.malleable.launch import waiting_worker
+from bench.workloads.parameter_server.malleable_job import waiting_worker
 from bench.workloads.place import RankPlace
 
 _BETWEEN_S = 0.03

@@ -20,9 +20,8 @@ from bench.lab.bottleneck.link_use import LinkUse
 from bench.lab.lab import Lab
 from bench.lab.processors import OtherPrograms
 from bench.lab.topology import INTERFACE
-from bench.workloads.parameter_server.connection_jobs import ConnectionJobs
-from bench.workloads.parameter_server.launch import AsyncResult, PlacedAsyncJob, run_async_job
-from bench.workloads.parameter_server.statistics import (
+from bench.workloads.parameter_server.launch import AsyncResult, ConnectionJobs, PlacedAsyncJob, run_async_job
+from bench.workloads.parameter_server.log import (
     cycle_times,
     losses,
     mean_staleness,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from bench.async_sgd.run import AsyncRun
-from bench.workloads.parameter_server.statistics import CycleTimes
+from bench.workloads.parameter_server.log import CycleTimes
 from mltcp.core.errors import MltcpError
 from placement.model.parameter_server.prediction import Method, throughput_bound, throughputs
 from placement.model.parameter_server.service_times import ServiceTimes

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from bench.workloads.parameter_server.statistics import CycleTimes
+from bench.workloads.parameter_server.log import CycleTimes
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from bench.async_sgd.variant import Variant
 from bench.lab.bottleneck.aqm import VIRTUAL_QUEUE
 from bench.lab.link import Link
 from bench.workloads.parameter_server.job import AsyncJob, AsyncWork, TrainWork
-from bench.workloads.parameter_server.statistics import FEWEST_UPDATES
+from bench.workloads.parameter_server.log import FEWEST_UPDATES
 from mltcp.core.errors import UsageError
 
 _RANGE = re.compile(r"(\d{1,3})(?:\.\.(\d{1,3}))?")

@@ -14,7 +14,7 @@ from bench.async_jobs.live_run import scheduling_policy
 from bench.async_jobs.profile import UPDATES, steps_of_profile
 from bench.async_jobs.report import document, print_table, write_results
 from bench.cli.contest_arguments import add_link, link_of
-from bench.workloads.parameter_server.statistics import FEWEST_UPDATES
+from bench.workloads.parameter_server.log import FEWEST_UPDATES
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar

@@ -15,7 +15,7 @@ from bench.async_sgd.sweep import AsyncSweep, Point, parse_workers
 from bench.async_sgd.variant import parse_variants
 from bench.cli.contest_arguments import add_link, check_counts, link_of
 from bench.lab.bottleneck.aqm import MARKERS, VIRTUAL_QUEUE
-from bench.workloads.parameter_server.work_arguments import add_work, shares_of, work_of
+from bench.workloads.parameter_server.job import add_work, shares_of, work_of
 from mltcp.core.errors import UsageError
 from mltcp.core.progress import progress_bar
 from placement.experiments.parameter_server.profile import profile as capture_profile

@@ -14,8 +14,7 @@ import torch  # noqa: E402
 
 import bench.workloads.group  # noqa: E402
 import bench.workloads.kinds  # noqa: E402
-import bench.workloads.parameter_server.malleable.open_server  # noqa: E402
-import bench.workloads.parameter_server.malleable.ranks  # noqa: E402
+import bench.workloads.parameter_server.malleable_job  # noqa: E402
 import bench.workloads.parameter_server.session  # noqa: E402, F401
 import collectives.group.group_factory  # noqa: E402, F401
 

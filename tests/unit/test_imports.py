@@ -89,9 +89,18 @@ LAYERS = {
         *("elastic", "parameter_server", "preload"),
     ),
     "bench.workloads.parameter_server": (
-        *("job", "update", "turns", "messages", "channel", "models", "work", "work_arguments"),
-        *("checkpoint", "gradient_service", "server", "worker", "statistics", "session"),
-        *("connection_jobs", "rank", "launch", "run", "malleable"),
+        *(
+            "job",
+            "log",
+            "channel",
+            "work",
+            "checkpoint",
+            "server",
+            "session",
+            "launch",
+            "malleable_job",
+            "run",
+        ),
     ),
     "bench.async_jobs": (
         *("kinds", "lab_trace", "slot_change", "cluster_lab", "waiting_workers", "executor", "change_costs"),

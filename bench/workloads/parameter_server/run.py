@@ -23,9 +23,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.workloads.parameter_server.job import AsyncJob, Checkpoints
-from bench.workloads.parameter_server.statistics import summary
-from bench.workloads.parameter_server.work_arguments import add_work, shares_of, work_of
+from bench.workloads.parameter_server.job import AsyncJob, Checkpoints, add_work, shares_of, work_of
+from bench.workloads.parameter_server.log import summary
 from mltcp.core.errors import UsageError
 from mltcp.core.exit_status import exit_status
 from mltcp.core.quantities import parse_number

@@ -18,7 +18,7 @@ from bench.cli.main import main
 from bench.lab.bottleneck.link_use import DirectionUse, LinkUse
 from bench.lab.link import Link
 from bench.workloads.parameter_server.job import ReplayWork
-from bench.workloads.parameter_server.statistics import CycleTimes
+from bench.workloads.parameter_server.log import CycleTimes
 from mltcp.core.errors import MltcpError, UsageError
 from placement.model.parameter_server.prediction import Method, throughputs
 from placement.model.parameter_server.service_times import ServiceTimes

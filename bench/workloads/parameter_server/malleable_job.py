@@ -1,12 +1,14 @@
-"""A job of asynchronous SGD whose workers join and leave while it runs, as processes, on the launcher's side."""
+"""A job of asynchronous SGD whose workers join and leave while it runs: its processes, and their launcher."""
 
 from __future__ import annotations
 
 import itertools
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +23,186 @@ from bench.workloads.launched_rank import (
     tell,
 )
 from bench.workloads.parameter_server.job import AsyncJob
-from bench.workloads.parameter_server.malleable.messages import (
-    Admit,
-    Applied,
-    End,
-    Join,
-    Leave,
-    ServerEnded,
-    WorkerJoined,
-    WorkerLeft,
-    WorkerLost,
-)
-from bench.workloads.parameter_server.malleable.ranks import open_server_main, open_worker_main
-from bench.workloads.parameter_server.update import Update
+from bench.workloads.parameter_server.launch import Applied
+from bench.workloads.parameter_server.log import Update
 from bench.workloads.place import RankPlace
+from bench.workloads.rank import die_with_launcher, failures_reported
 from mltcp.core.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Admit:
+    """To the server: a worker is about to join; both meet at `file`."""
+
+    worker: int
+    file: Path
+
+
+@dataclass(frozen=True)
+class End:
+    """To the server: the job is over."""
+
+
+@dataclass(frozen=True)
+class Join:
+    """To a process that waits: it is worker `worker` of a job, and meets its server at `file`."""
+
+    job: AsyncJob
+    worker: int
+    file: Path
+
+
+@dataclass(frozen=True)
+class Leave:
+    """To a worker: leave after the present step."""
+
+
+@dataclass(frozen=True)
+class WorkerLost:
+    """From the server: the connection to a worker broke, or the worker has not come."""
+
+    worker: int
+    cause: str
+
+
+@dataclass(frozen=True)
+class ServerEnded:
+    """From the server: its workers are gone, and it exits.
+
+    Attributes:
+        cpu_s: the processor time that it used.
+    """
+
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class WorkerJoined:
+    """From a worker: it has its first weights.
+
+    Attributes:
+        at_s: when they had arrived, CLOCK_MONOTONIC.
+        congestion_controls: of its connections.
+    """
+
+    at_s: float
+    congestion_controls: frozenset[str]
+
+
+@dataclass(frozen=True)
+class WorkerLeft:
+    """From a worker: it has told the server that it leaves, or was told to stop, and exits.
+
+    Attributes:
+        steps: the gradients that it has sent.
+        overruns: how many took longer than their slot.
+        last_s: when its last step was over, CLOCK_MONOTONIC.
+        cpu_s: the processor time that it used.
+    """
+
+    steps: int
+    overruns: int
+    last_s: float
+    cpu_s: float
+
+
+ServerMessage = Applied | WorkerLost | ServerEnded
+WorkerMessage = WorkerJoined | WorkerLeft
+
+
+_IN_DIRECTORY = "any"
+
+
+def open_server_main(connection: Connection, job: AsyncJob, place: RankPlace, directory: Path) -> None:
+    """The main function of the server's process: it obeys `Admit` and `End`.
+
+    Any error is sent as RankFailed, and ends the process with exit status 1.
+
+    Args:
+        connection: to the launcher.
+        job: its work, updates, name and backend.
+        place: of the server.
+        directory: the temporary directory of the launcher, removed if the launcher dies.
+    """
+    with failures_reported(connection):
+        # A network namespace belongs to a thread: enter it before there is a second thread.
+        place.enter()
+        die_with_launcher(directory / _IN_DIRECTORY)
+        _serve(connection, job, place)
+
+
+def open_worker_main(connection: Connection, place: RankPlace, directory: Path) -> None:
+    """The main function of a worker's process: it waits for `Join`, and works until it is told to `Leave`.
+
+    It ends as well when the server says stop. Any error is sent as RankFailed, and ends the process with exit status 1.
+
+    Args:
+        connection: to the launcher.
+        place: of the worker.
+        directory: the temporary directory of the launcher, removed if the launcher dies.
+    """
+    with failures_reported(connection):
+        place.enter()
+        die_with_launcher(directory / _IN_DIRECTORY)
+        request = connection.recv()
+        assert isinstance(request, Join), request
+        _work(connection, request.job, request.worker, place, request.file)
+
+
+def _serve(connection: Connection, job: AsyncJob, place: RankPlace) -> None:
+    # Imported here, because the launcher imports this module too and needs no torch.
+    from bench.workloads.group import configure_rank
+    from bench.workloads.parameter_server.server import GradientService, OpenServer
+    from bench.workloads.parameter_server.session import cpu_time
+    from bench.workloads.parameter_server.work import parameters_of, server_side
+
+    configure_rank(place, job.name)
+    elements = parameters_of(job.work)
+    side = server_side(job.work, slice(0, elements), 0)
+    telling = threading.Lock()
+
+    def tell(message: object) -> None:
+        with telling:
+            connection.send(message)
+
+    service = GradientService(side, elements, job.updates, lambda update: tell(Applied(update)), late=False)
+    server = OpenServer(service, job.name, job.backend, lambda worker, cause: tell(WorkerLost(worker, cause)))
+    with cpu_time() as cpu_s:
+        while isinstance(request := connection.recv(), Admit):
+            server.admit(request.worker, request.file)
+        server.end()
+        tell(ServerEnded(cpu_s()))
+
+
+def _work(connection: Connection, job: AsyncJob, number: int, place: RankPlace, file: Path) -> None:
+    from bench.workloads.group import configure_rank
+    from bench.workloads.job import tcp_flows
+    from bench.workloads.parameter_server.channel import WORKER_RANK, connect
+    from bench.workloads.parameter_server.session import Worker, cpu_time
+    from bench.workloads.parameter_server.work import parameters_of, worker_side
+
+    with cpu_time() as cpu_s:
+        configure_rank(place, job.name)
+        server = connect(file, WORKER_RANK, f"{job.name}/{number}", job.backend)
+        worker = Worker(worker_side(job.work, number), [server], [slice(0, parameters_of(job.work))])
+        worker.receive_first()
+        controls = frozenset(flow.congestion_control for flow in tcp_flows())
+        connection.send(WorkerJoined(time.monotonic(), controls))
+        threading.Thread(target=_obey, args=(connection, worker.leave), daemon=True).start()
+        steps, overruns = worker.run()
+        connection.send(WorkerLeft(steps, overruns, time.monotonic(), cpu_s()))
+        server.close()
+
+
+def _obey(connection: Connection, leave: Callable[[], None]) -> None:
+    """Leave when told to, or when the launcher is gone."""
+    try:
+        while not isinstance(connection.recv(), Leave):
+            pass
+    except (EOFError, OSError):
+        pass
+    leave()
+
 
 MOST_JOINS = 4096
 """Of one job: the samples of a training are drawn by the number of the worker."""
