@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.async_sgd.star import SWITCH, server_name
+from bench.async_sgd.lab import SWITCH, server_name
 from bench.compare.approaches.policy import parse_policy
 from bench.lab.lab import Lab
 from bench.lab.link import Link

@@ -7,12 +7,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from bench.async_sgd.comparison import ControlComparison, compare
+from bench.async_sgd.comparison import ControlComparison, compare, document, print_report
+from bench.async_sgd.lab import server_address
 from bench.async_sgd.measure import measured, updates_missing
-from bench.async_sgd.report import document, print_report
-from bench.async_sgd.star import server_address
-from bench.async_sgd.sweep import AsyncSweep, Point, parse_workers
-from bench.async_sgd.variant import parse_variants
+from bench.async_sgd.sweep import AsyncSweep, SweepPoint, parse_variants, parse_workers
 from bench.cli.contest_arguments import add_link, check_counts, link_of
 from bench.lab.bottleneck.aqm import MARKERS, VIRTUAL_QUEUE
 from bench.workloads.parameter_server.job import add_work, shares_of, work_of
@@ -97,7 +95,7 @@ def execute(options: argparse.Namespace) -> int:
         raise UsageError("--workers: expected 1 among the numbers, or --profile, got neither")
     with progress_bar(updates_missing(sweep, options.output)) as bar:
 
-        def step(point: Point) -> None:
+        def step(point: SweepPoint) -> None:
             bar.advance(f"K = {point.workers}, {point.variant}, repeat {point.repeat + 1} of {sweep.repeat}")
 
         runs = measured(sweep, options.output, step, options.capture)

@@ -1,4 +1,4 @@
-"""The description of an asynchronous job: its work, its workers, its servers, its end, and its command-line arguments."""
+"""The description of an asynchronous job: its work, its workers, servers, end, and its command-line arguments."""
 
 from __future__ import annotations
 
