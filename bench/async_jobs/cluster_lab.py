@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.async_sgd.lab import SWITCH, server_name
-from bench.compare.approaches.policy import parse_policy
+from bench.compare.approach import parse_policy
 from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.topology import INTERFACE, MAX_JOBS, LabHost, LabServer, LabSwitch, Topology, Trunk

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 from bench.async_sgd.lab import MOST_WORKERS
-from bench.compare.approaches.policy import Policy, parse_policy
+from bench.compare.approach import Policy, parse_policy
 from bench.compare.results.runs import ISOLATED
 from bench.lab.bottleneck.aqm import VIRTUAL_QUEUE
 from bench.lab.link import Link

@@ -19,18 +19,15 @@ from bench.cli.contest_arguments import (
     source_of,
 )
 from bench.cli.progress import progress
-from bench.compare.approaches.approach import Approach, parse_approaches
-from bench.compare.contest import Contest, named_jobs
+from bench.compare.approach import Approach, parse_approaches
+from bench.compare.contest import Contest, DemandingJob, Snapshot, contest_of, named_jobs
 from bench.compare.engine import run_contests
 from bench.compare.report.text import COMPARE, print_report
-from bench.compare.results.document import compare_document
 from bench.compare.results.journal import keep_in, read_result
-from bench.compare.results.results import CompareResult, compare_result
+from bench.compare.results.results import CompareResult, compare_document, compare_result
 from bench.compare.results.runs import Change
-from bench.compare.snapshot import DemandingJob, Snapshot, contest_of
-from bench.compare.trace.lab_hosts import LabTraceSource
+from bench.compare.trace.hosts import LabTraceSource, TraceSource
 from bench.compare.trace.trace import TracePlan
-from bench.compare.trace.trace_hosts import TraceSource
 from bench.hosts.hosts_file import load_hosts_file
 from bench.hosts.trace_hosts import RemoteTraceSource
 from bench.lab.link import Link

@@ -18,9 +18,8 @@ from bench.cli.contest_arguments import (
 from bench.cli.progress import progress
 from bench.compare.engine import run_contests
 from bench.compare.report.text import CONTEND, print_report
-from bench.compare.results.document import contend_document
 from bench.compare.results.figures import pooled_yardsticks
-from bench.compare.results.results import CompareResult, SetResult, set_result
+from bench.compare.results.results import CompareResult, SetResult, contend_document, set_result
 
 _POLICIES = "isolated,reno,mltcp_reno,cubic,mltcp_cubic,dctcp,mltcp_dctcp"
 _EXAMPLES = """\

@@ -6,10 +6,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.compare.approaches.approach import Approach
-from bench.compare.approaches.policy import parse_policy
+from bench.compare.approach import Approach, parse_policy
 from bench.compare.contest import Contest, named_jobs
-from bench.compare.lab_provider import LabSource
+from bench.compare.launch import LabSource
 from bench.compare.provider import ProviderSource
 from bench.compare.results.runs import Scalar
 from bench.hosts.hosts_file import load_hosts_file

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Protocol
 
-from bench.compare.approaches.policy import Policy
+from bench.compare.approach import Policy
 from bench.compare.launch import loaded_controls
-from bench.compare.results.hosts import HostFacts
+from bench.compare.results.runs import HostFacts
 from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.network import namespaces

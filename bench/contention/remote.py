@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from bench.compare.results.hosts import HostFacts
+from bench.compare.results.runs import HostFacts
 from bench.contention.contention import RANKS, Arena, ContentionPlan
 from bench.hosts.connection import connected
 from bench.hosts.hosts_file import HostsFile

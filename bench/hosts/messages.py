@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.compare.results.hosts import HostFacts
+from bench.compare.results.runs import HostFacts
 from bench.hosts.codec import Codec
 from bench.workloads.job import (
     IterationRecord,

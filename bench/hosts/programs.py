@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any
 
-from bench.compare.results.hosts import HostFacts
+from bench.compare.results.runs import HostFacts
 from bench.hosts.connection import HostError, connected
 from bench.hosts.hosts_file import HostsFile, RemoteHost
 from bench.hosts.messages import FindPort, ProgramWrote

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.compare.approaches.approach import Approach
-from bench.compare.approaches.policy import Policy
+from bench.compare.approach import Approach, Policy
 from bench.compare.contest import Contest
-from bench.compare.coordination.coordination import sockets_of
+from bench.compare.coordination import sockets_of
 from bench.compare.launch import check_control, job_spec, socket_pace
 from bench.compare.provider import Environment, GroupOutcome, HostProvider, Provide, ProvidedHost
-from bench.compare.results.hosts import HostFacts, HostUse
+from bench.compare.results.runs import HostFacts, HostUse
 from bench.hosts.connection import connected
 from bench.hosts.hosts_file import HostsFile, RemoteHost
 from bench.hosts.link_use import SideMeasurement, link_use

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.compare.results.hosts import HostFacts
+from bench.compare.results.runs import HostFacts
 from bench.hosts.connection import AgentConnection, HostError
 from bench.hosts.hosts_file import RemoteHost
 from bench.hosts.messages import (

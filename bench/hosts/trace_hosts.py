@@ -7,10 +7,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 
-from bench.compare.approaches.approach import Approach
-from bench.compare.results.hosts import HostFacts
-from bench.compare.results.runs import Scalar
-from bench.compare.trace.trace_hosts import StartedJob, TraceHosts, TraceUse, servers_of, slots_of
+from bench.compare.approach import Approach
+from bench.compare.results.runs import HostFacts, Scalar
+from bench.compare.trace.hosts import StartedJob, TraceHosts, TraceUse, servers_of, slots_of
 from bench.hosts.cluster import cluster_of
 from bench.hosts.hosts_file import HostsFile
 from bench.hosts.messages import StartMeasuring, StopMeasuring

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from bench.compare.approaches.policy import Policy
+from bench.compare.approach import Policy
 from bench.compare.launch import loaded_controls
 from bench.lab.lab import Lab
 from bench.lab.link import Link

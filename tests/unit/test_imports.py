@@ -67,8 +67,8 @@ LAYERS = {
         *("allreduce", "alone", "bulk", "contention", "perf", "cost", "slurm", "soak", "cli"),
     ),
     "bench.compare": (
-        *("results", "approaches", "contest", "utilization", "coordination", "turns", "provider", "launch"),
-        *("lab_provider", "engine", "snapshot", "trace", "jobs", "contention_jobs", "report", "holding"),
+        *("results", "approach", "contest", "coordination", "provider", "launch", "engine", "trace"),
+        *("jobs", "contention_jobs", "report", "holding", "holding_picture"),
     ),
     "bench.hosts": (
         *(

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.compare.results.figures import Figures, Settling
-from bench.compare.results.hosts import HostFacts, HostUse
 from bench.compare.results.results import ApproachResult, CompareResult, JobResult, SetResult
+from bench.compare.results.runs import HostFacts, HostUse
 
 PREFIX = "mltcp_"
 _NUMBER_WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")

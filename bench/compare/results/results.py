@@ -1,13 +1,9 @@
-"""The results of a comparison: figures of each approach and job, computed from the measured runs.
-
-Every figure is computed for each repeat separately; the figure of an approach is the median over its repeats, its
-spread the smallest and the largest of them.
-"""
+"""The result of a comparison: its figures, and the JSON document."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean, median
 
 from bench.compare.results.figures import (
@@ -20,8 +16,19 @@ from bench.compare.results.figures import (
     settling_together,
     together,
 )
-from bench.compare.results.runs import ISOLATED, ApproachRun, Measured
+from bench.compare.results.runs import (
+    ISOLATED,
+    ApproachRun,
+    Change,
+    HostFacts,
+    HostUse,
+    JobRun,
+    LinkExcerpt,
+    Measured,
+    Shift,
+)
 from bench.lab.processors import BUSY
+from mltcp.core.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -179,3 +186,190 @@ def _job_result(
     found = [figures_of_job(run, name, yardsticks.get(run.repeat)) for run in runs]
     each = [figures for figures in found if figures is not None]
     return JobResult(name, control, together(each, median), together(each, min), together(each, max))
+
+
+SCHEMA = 1
+
+_COMPARE_FIGURES = (
+    "mean_s",
+    "p99_s",
+    "slowdown",
+    "steady_slowdown",
+    "p99_slowdown",
+    "jct_s",
+    "marks_per_iteration",
+    "retransmits_per_iteration",
+)
+_CONTEND_FIGURES = {
+    "mean_slowdown": "slowdown",
+    "steady_slowdown": "steady_slowdown",
+    "p99_slowdown": "p99_slowdown",
+    "steady_p99_slowdown": "steady_p99_slowdown",
+    "converged_p99_slowdown": "converged_p99_slowdown",
+    "convergence_iterations": "convergence_iterations",
+    "retransmits": "retransmits",
+    "ecn_marks": "ecn_marks",
+    "drops": "drops",
+    "utilization": "utilization",
+    "sole_utilization": "sole_utilization",
+}
+_CONTEND_JOB_FIGURES = ("mean_s", "median_s", "p99_s", "slowdown", "steady_slowdown")
+
+
+def compare_document(result: CompareResult) -> dict[str, object]:
+    """The document of a comparison."""
+    return {"schema": SCHEMA, "sets": [_set_document(each) for each in result.sets]}
+
+
+def from_document(document: object) -> CompareResult:
+    """The result in the document of a comparison, its figures computed anew from its runs.
+
+    Raises:
+        UsageError: it is no such document; the message names the field.
+    """
+    if not isinstance(document, Mapping) or document.get("schema") != SCHEMA:
+        raise UsageError(f"not a comparison: expected an object with schema {SCHEMA}")
+    try:
+        measured = [_measured(each) for each in document["sets"]]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"not a comparison: {type(error).__name__}: {error}") from None
+    return compare_result(measured)
+
+
+def contend_document(result: SetResult) -> dict[str, object]:
+    """The document of jobs that share one link.
+
+    A job's ``iteration_s`` lists all repeats one after the other; ``iterations`` says how many each one has.
+    ``other_load`` has a value for each repeat.
+    """
+    isolated_s = next(iter(result.yardsticks.values()), {})
+    return {
+        "schema": SCHEMA,
+        "link": dict(result.measured.setting),
+        **_hosts_document(result.measured),
+        "isolated_s": _round(isolated_s),
+        "policies": [_policy_document(each) for each in result.approaches],
+    }
+
+
+def _set_document(result: SetResult) -> dict[str, object]:
+    measured = result.measured
+    return {
+        "name": measured.name,
+        "setting": dict(measured.setting),
+        "score": _round(measured.score),
+        "change": None if measured.change is None else asdict(measured.change),
+        **_hosts_document(measured),
+        "approaches": [_approach_document(each) for each in result.approaches],
+        "runs": [_run_document(run) for run in measured.runs],
+    }
+
+
+def _hosts_document(measured: Measured) -> dict[str, object]:
+    """The facts of real hosts; nothing for a lab."""
+    return {"hosts": _round([asdict(host) for host in measured.hosts])} if measured.hosts else {}
+
+
+def _run_document(run: ApproachRun) -> object:
+    document = asdict(run)
+    del document["link"]
+    if not run.hosts:
+        del document["hosts"]
+    return _round(document)
+
+
+def _approach_document(result: ApproachResult) -> dict[str, object]:
+    return {
+        "approach": result.approach,
+        "repeats": len(result.runs),
+        **_figures_document(result),
+        "makespan_s": _round(result.makespan_s),
+        "decision_s": result.decision_s,
+        "longest_decision_s": result.longest_decision_s,
+        "decisions": result.decisions,
+        "settling": None if result.settling is None else _round(asdict(result.settling)),
+        "jobs": [{"job": job.job, **_figures_document(job)} for job in result.jobs],
+    }
+
+
+def _policy_document(result: ApproachResult) -> dict[str, object]:
+    return {
+        "policy": result.approach,
+        **_figures_document(result, _CONTEND_FIGURES),
+        "repeats": len(result.runs),
+        "other_load": _round([run.other_load for run in result.runs]),
+        **_host_uses_document(result),
+        "jobs": [_contend_job_document(result, job) for job in result.jobs],
+    }
+
+
+def _host_uses_document(result: ApproachResult) -> dict[str, object]:
+    """The counters of real hosts, a list for each repeat; nothing for a lab."""
+    uses = [[_round(asdict(use)) for use in run.hosts] for run in result.runs]
+    return {"hosts": uses} if any(uses) else {}
+
+
+def _contend_job_document(result: ApproachResult, job: JobResult) -> dict[str, object]:
+    repeats = [each.iteration_s for run in result.runs for each in run.jobs if each.job == job.job]
+    return {
+        "job": job.job,
+        "cc": job.control,
+        **{name: _round(getattr(job.figures, name)) for name in _CONTEND_JOB_FIGURES},
+        "iteration_s": _round([time_s for times in repeats for time_s in times]),
+        "iterations": [len(times) for times in repeats],
+    }
+
+
+def _figures_document(
+    result: ApproachResult | JobResult, names: Mapping[str, str] | None = None
+) -> dict[str, object]:
+    """The figures and their spread; `names` maps the fields of the document to attributes of Figures."""
+    names = names or {name: name for name in _COMPARE_FIGURES}
+    figures = {name: _round(getattr(result.figures, source)) for name, source in names.items()}
+    spread = {
+        name: _round([getattr(result.lowest, source), getattr(result.highest, source)])
+        for name, source in names.items()
+    }
+    return {**figures, "spread": spread}
+
+
+def _round(value: object) -> object:
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, Mapping):
+        return {name: _round(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_round(each) for each in value]
+    return value
+
+
+def _measured(document: Mapping[str, object]) -> Measured:
+    known = dict(document)
+    del known["approaches"]
+    change = known.pop("change")
+    runs = known.pop("runs")
+    hosts: Sequence[Mapping[str, object]] = known.pop("hosts", ())  # type: ignore[assignment]
+    return Measured(
+        **known,  # type: ignore[arg-type]
+        runs=tuple(_run(each) for each in runs),  # type: ignore[attr-defined]
+        change=None if change is None else Change(**change),  # type: ignore[arg-type]
+        hosts=tuple(HostFacts(**_with_tuples(host)) for host in hosts),  # type: ignore[arg-type]
+    )
+
+
+def _run(document: Mapping[str, object]) -> ApproachRun:
+    known: dict[str, object] = dict(document)
+    known["jobs"] = tuple(_job_run(each) for each in known["jobs"])  # type: ignore[attr-defined]
+    known["decisions_s"] = tuple(known["decisions_s"])  # type: ignore[arg-type]
+    known["link_use"] = tuple(LinkExcerpt(**each) for each in known["link_use"])  # type: ignore[attr-defined]
+    known["shifts"] = tuple(Shift(**each) for each in known["shifts"])  # type: ignore[attr-defined]
+    known["hosts"] = tuple(HostUse(**use) for use in known.get("hosts", ()))  # type: ignore[attr-defined]
+    return ApproachRun(**known)  # type: ignore[arg-type]
+
+
+def _job_run(document: Mapping[str, object]) -> JobRun:
+    return JobRun(**_with_tuples(document))  # type: ignore[arg-type]
+
+
+def _with_tuples(document: Mapping[str, object]) -> dict[str, object]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in document.items()}

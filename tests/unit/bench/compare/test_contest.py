@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from bench.cli import compare, contend, contest_arguments
-from bench.compare.snapshot import contest_of
+from bench.compare.contest import contest_of
 from mltcp.core.errors import UsageError
 
 LINK = {"rate_bps", "queue_bytes", "ecn_threshold_bytes", "ecn_by", "mtu", "ranks", "iterations"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.cli import main as cli
-from bench.compare.approaches.policy import parse_policy
+from bench.compare.approach import parse_policy
 from bench.lab.link import Link
 from bench.sensitivity.drift import second_attempts
 from bench.sensitivity.plan import REFERENCE_EVERY, SensitivityPlan, layouts_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.compare.approaches.approach import parse_approach, parse_approaches
+from bench.compare.approach import parse_approach, parse_approaches
 from mltcp.core.errors import UsageError
 
 

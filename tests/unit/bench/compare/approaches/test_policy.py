@@ -1,6 +1,6 @@
 import pytest
 
-from bench.compare.approaches.policy import parse_policy
+from bench.compare.approach import parse_policy
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.errors import UsageError
 from mltcp.ebpf.layout import Action, KernelJob, Start

@@ -3,10 +3,8 @@
 import time
 from dataclasses import replace
 
-from bench.compare.approaches.approach import parse_approach
-from bench.compare.coordination.coordination import coordinated
-from bench.compare.coordination.coordinator import PlacedDemand
-from bench.compare.coordination.service import dumbbell_network
+from bench.compare.approach import parse_approach
+from bench.compare.coordination import PlacedDemand, coordinated, dumbbell_network
 from mltcp.core.demand import Demand, Phase
 
 RATE_BPS = 300_000_000

@@ -4,12 +4,17 @@ from dataclasses import replace
 import pytest
 
 from bench.cli.main import main
-from bench.compare.approaches.approach import Approach
-from bench.compare.approaches.policy import parse_policy
+from bench.compare.approach import Approach, parse_policy
 from bench.compare.contest import Contest
-from bench.compare.holding.outcome import Outcome, holding_run
-from bench.compare.holding.result import document, holding_result
-from bench.compare.holding.sweep import Sweep, held_slowdown, parse_mismatches
+from bench.compare.holding import (
+    HoldingOutcome,
+    HoldingSweep,
+    document,
+    held_slowdown,
+    holding_result,
+    holding_run,
+    parse_mismatches,
+)
 from bench.compare.results.journal import write_result
 from bench.compare.results.results import compare_result
 from bench.compare.results.runs import ApproachRun, JobRun, Measured
@@ -38,11 +43,11 @@ ALONE = {"j0": 1.0, "j1": 1.04}
 @pytest.mark.parametrize(
     ("periods", "outcome"),
     [
-        ((1.04, 1.04), Outcome.HELD),
-        ((1.045, 1.04), Outcome.HELD),
-        ((1.0, 1.04), Outcome.SLIPPED),
-        ((1.2, 1.25), Outcome.SLIPPED),
-        ((1.1, 1.1), Outcome.COLLIDED),
+        ((1.04, 1.04), HoldingOutcome.HELD),
+        ((1.045, 1.04), HoldingOutcome.HELD),
+        ((1.0, 1.04), HoldingOutcome.SLIPPED),
+        ((1.2, 1.25), HoldingOutcome.SLIPPED),
+        ((1.1, 1.1), HoldingOutcome.COLLIDED),
     ],
 )
 def test_outcomes_of_two_jobs_whose_periods_are_four_percent_apart(periods, outcome):
@@ -54,15 +59,15 @@ def test_outcomes_of_two_jobs_whose_periods_are_four_percent_apart(periods, outc
 
 def test_equal_jobs_hold_unless_they_collide():
     alone = {"j0": 1.0, "j1": 1.0}
-    assert holding_run(run("reno", 1.01, 1.01), alone, 0.0).outcome is Outcome.HELD
-    assert holding_run(run("reno", 1.4, 1.4), alone, 0.0).outcome is Outcome.COLLIDED
+    assert holding_run(run("reno", 1.01, 1.01), alone, 0.0).outcome is HoldingOutcome.HELD
+    assert holding_run(run("reno", 1.4, 1.4), alone, 0.0).outcome is HoldingOutcome.COLLIDED
 
 
 def test_the_first_half_does_not_count():
     slow_start = tuple([1.5] * (ITERATIONS // 2) + [1.04] * (ITERATIONS // 2))
     jobs = tuple(replace(one, iteration_s=slow_start) for one in run("reno", 1.04, 1.04).jobs)
     found = holding_run(ApproachRun("reno", 0, jobs), ALONE, 0.04)
-    assert found.outcome is Outcome.HELD
+    assert found.outcome is HoldingOutcome.HELD
     assert found.slowdown > 1.2
 
 
@@ -82,7 +87,7 @@ def test_the_bound_is_the_mean_of_all_at_the_longest_period(mismatch, jobs, boun
 
 @pytest.mark.parametrize(("jobs", "fraction"), [(2, 0.43), (3, 0.86 / 3), (2, 0.3)])
 def test_periods_differ_by_the_mismatch_and_bytes_do_not(jobs, fraction):
-    sweep = Sweep(load("vgg16"), jobs, (0.03,), None if fraction == 0.86 / jobs else fraction)
+    sweep = HoldingSweep(load("vgg16"), jobs, (0.03,), None if fraction == 0.86 / jobs else fraction)
     works = sweep.works(0.03, LINK.rate_bps, 2)
     periods = [work.isolated_iteration_s(LINK.rate_bps, 2) for work in works]
     assert [period / periods[0] for period in periods] == pytest.approx(
@@ -98,7 +103,7 @@ def contest_template():
 
 
 def test_a_contest_for_each_mismatch():
-    contests = Sweep(load("vgg16"), 2, (0.0, 0.02)).contests(contest_template())
+    contests = HoldingSweep(load("vgg16"), 2, (0.0, 0.02)).contests(contest_template())
     assert [contest.name for contest in contests] == ["periods 0 % apart", "periods 2 % apart"]
     assert [contest.measured().setting["mismatch"] for contest in contests] == [0.0, 0.02]
     # Equal jobs are run alone once, different ones each for itself.

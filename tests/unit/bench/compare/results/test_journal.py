@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from bench.compare.results.document import from_document
 from bench.compare.results.journal import RESULT, keep_in
+from bench.compare.results.results import from_document
 from bench.compare.results.runs import ApproachRun, JobRun, Measured
 from mltcp.core.errors import UsageError
 

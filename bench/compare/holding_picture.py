@@ -1,4 +1,4 @@
-"""The picture of a sweep: where each policy holds the jobs apart, a dot for each repeat."""
+"""The picture of a sweep of periods: where each policy holds the jobs apart, a dot for each repeat."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.compare.holding.outcome import Outcome
-from bench.compare.holding.result import Cell, HoldingResult
-from bench.compare.holding.sweep import held_slowdown
+from bench.compare.holding import HoldingCell, HoldingOutcome, HoldingResult, held_slowdown
 from bench.compare.results.journal import writable
 from placement.plots.style import MUTED, framed, write
 
 PICTURE = "holding.png"
-COLOURS = {Outcome.HELD: "#117733", Outcome.SLIPPED: "#DDAA33", Outcome.COLLIDED: "#CC6677"}
+COLOURS = {
+    HoldingOutcome.HELD: "#117733",
+    HoldingOutcome.SLIPPED: "#DDAA33",
+    HoldingOutcome.COLLIDED: "#CC6677",
+}
 _HEIGHT_IN = 3.0
 _LONGEST_NAME = 28
 _DASHED = (0, (4, 3))
@@ -60,7 +62,7 @@ def _draw_bound(axes: Axes, result: HoldingResult) -> None:
     axes.plot([100 * mismatch for mismatch in result.mismatches], bounds, color=MUTED, linestyle=_DASHED)
 
 
-def _draw_cell(axes: Axes, cell: Cell) -> None:
+def _draw_cell(axes: Axes, cell: HoldingCell) -> None:
     axes.scatter(
         [100 * cell.mismatch] * len(cell.runs),
         [run.second_half for run in cell.runs],
