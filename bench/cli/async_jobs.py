@@ -6,14 +6,20 @@ import argparse
 import json
 from pathlib import Path
 
-from bench.async_jobs.cluster_lab import HOSTS, MOST_SERVERS, SLOTS, ClusterShape
-from bench.async_jobs.comparison import AsyncJobsPlan, compare_async_jobs, models_of, parse_kept
-from bench.async_jobs.kinds import KINDS, LINK
-from bench.async_jobs.lab_trace import lab_trace, models
-from bench.async_jobs.live_run import scheduling_policy
-from bench.async_jobs.profile import UPDATES, steps_of_profile
-from bench.async_jobs.report import document, print_table, write_results
 from bench.cli.contest_arguments import add_link, link_of
+from bench.live_jobs.async_jobs import (
+    AsyncJobsPlan,
+    compare_async_jobs,
+    document,
+    models_of,
+    outcomes,
+    parse_kept,
+    print_table,
+    scheduling_policy,
+)
+from bench.live_jobs.async_lab import HOSTS, LINK, MOST_SERVERS, SLOTS, ClusterShape, lab_trace, models
+from bench.live_jobs.async_profile import UPDATES
+from bench.live_jobs.comparison import write_results
 from bench.workloads.parameter_server.log import FEWEST_UPDATES
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
@@ -102,17 +108,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def execute(options: argparse.Namespace) -> int:
     """Run the comparison and print it; returns the exit status."""
     plan = plan_of(options)
-    steps = steps_of_profile(len(KINDS), plan.shape.gpus, plan.table)
-    total = steps + len(plan.policies) * len(plan.trace.jobs)
+    total = plan.profiling.steps + len(plan.policies) * len(plan.trace.jobs)
     with kept_runs(options.output, parse_kept) as journal, progress_bar(total) as bar:
         profile, results = compare_async_jobs(plan, journal, bar.advance)
-    files = [] if options.output is None else write_results(options.output, plan, profile, results)
+    found, files = document(plan, profile, results), []
+    if options.output is not None:
+        file, shape = options.output / "async-jobs.json", plan.shape
+        files = write_results(file, found, shape.hosts, shape.slots, outcomes(plan, results))
     if options.json:
-        print(json.dumps({**document(plan, profile, results), "files": files}, allow_nan=False))
+        print(json.dumps({**found, "files": files}, allow_nan=False))
     else:
         print_table(plan, profile, results)
-        for file in files:
-            print(f"wrote {file}")
+        for path in files:
+            print(f"wrote {path}")
     return 0
 
 

@@ -18,7 +18,7 @@ from mltcp.core.quantities import parse_number
 from placement.model.throughput.table import COMBINATIONS
 
 if TYPE_CHECKING:
-    from bench.compare.contention_jobs.comparison import ContentionComparison
+    from bench.live_jobs.contention import ContentionComparison
 
 POLICIES = "srsf-first-full,srsf-packed-full"
 ROUND_S = 15.0
@@ -60,10 +60,9 @@ def is_contention(trace: str | None) -> bool:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the comparison and print it; returns the exit status: 1 if a sample was lost or seen twice."""
-    from bench.compare.contention_jobs.comparison import ContentionPlan, compare_contention
-    from bench.compare.contention_jobs.lab_models import nominal_table
-    from bench.compare.contention_jobs.measure import points
     from bench.lab.network import namespaces
+    from bench.live_jobs.contention import RoundsPlan, compare_contention
+    from bench.live_jobs.contention_table import nominal_table, points
     from mltcp.core.atomic_files import write_atomically
     from placement.model.throughput.table import read_table
     from placement.policies.schedulers.registry import NAMES
@@ -86,7 +85,7 @@ def execute(options: argparse.Namespace) -> int:
     shape = TwoTier(
         racks=options.racks or _RACKS, servers=1, slots=options.slots or _SLOTS, oversubscription=Fraction(1)
     )
-    plan = ContentionPlan(trace, policies, shape, round_s, restart_s, options.shadow, options.combination)
+    plan = RoundsPlan(trace, policies, shape, round_s, restart_s, options.shadow, options.combination)
     if shape.racks < 4 or shape.slots < 2:
         raise UsageError(f"--racks, --slots: expected 4 and 2 or more, got {shape.racks} and {shape.slots}")
     namespaces.require_privileges()

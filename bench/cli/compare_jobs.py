@@ -9,8 +9,8 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
-from bench.compare.jobs.lab_trace import SPEED, LabScale
 from bench.lab.two_tier import TwoTier
+from bench.live_jobs.whole_jobs import SPEED, LabScale
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
@@ -69,10 +69,16 @@ def is_whole_jobs(trace: str | None) -> bool:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the comparison and print it; returns the exit status."""
-    from bench.compare.jobs.comparison import JobsPlan, compare_jobs
-    from bench.compare.jobs.live_run import LiveRun
-    from bench.compare.jobs.measured_cost import parse_start_cost
-    from bench.compare.jobs.report import document, print_table, write_results
+    from bench.live_jobs.comparison import write_results
+    from bench.live_jobs.whole_jobs import (
+        JobsPlan,
+        LiveRun,
+        compare_jobs,
+        document,
+        outcomes,
+        parse_start_cost,
+        print_table,
+    )
     from placement.experiments.jobs.kept import kept_runs
     from placement.policies.schedulers.registry import NAMES
     from placement.simulator.rates.run import check_fits
@@ -94,15 +100,17 @@ def execute(options: argparse.Namespace) -> int:
     total = len(plan.policies) * len(plan.trace.jobs)
     with kept_runs(options.output, LiveRun.from_line) as journal, progress_bar(total) as bar:
         results = compare_jobs(plan, journal, lambda policy, job: bar.advance(f"{policy}, job {job}"))
-    files = [] if options.output is None else write_results(options.output, _WORKLOAD, plan, results)
+    found, files = document(_WORKLOAD, plan, results), []
+    if options.output is not None:
+        file, shape = options.output / "jobs.json", scale.shape
+        files = write_results(file, found, shape.racks, shape.slots, outcomes(results))
     if options.json:
         left_out = left_out_document([trace])
-        found = {**document(_WORKLOAD, plan, results), "left_out": left_out, "files": files}
-        print(json.dumps(found, allow_nan=False))
+        print(json.dumps({**found, "left_out": left_out, "files": files}, allow_nan=False))
     else:
         print_table(plan, results)
-        for file in files:
-            print(f"wrote {file}")
+        for path in files:
+            print(f"wrote {path}")
     return 0
 
 

@@ -63,12 +63,12 @@ LAYERS = {
     ),
     "placement.service": ("protocol", "state", "contention", "context", "deciding", "decisions", "agents"),
     "bench": (
-        *("warm", "lab", "workloads", "compare", "hosts", "async_sgd", "async_jobs", "sensitivity"),
+        *("warm", "lab", "workloads", "compare", "hosts", "async_sgd", "live_jobs", "sensitivity"),
         *("allreduce", "alone", "bulk", "contention", "perf", "cost", "slurm", "soak", "cli"),
     ),
     "bench.compare": (
         *("results", "approach", "contest", "coordination", "provider", "launch", "engine", "trace"),
-        *("jobs", "contention_jobs", "report", "holding", "holding_picture"),
+        *("report", "holding", "holding_picture"),
     ),
     "bench.hosts": (
         *(
@@ -102,9 +102,16 @@ LAYERS = {
             "run",
         ),
     ),
-    "bench.async_jobs": (
-        *("kinds", "lab_trace", "slot_change", "cluster_lab", "waiting_workers", "executor", "change_costs"),
-        *("profile", "live_run", "comparison", "report"),
+    "bench.live_jobs": (
+        *(
+            "comparison",
+            "elastic_executor",
+            "whole_jobs",
+            "contention_table",
+            "contention_service",
+            "contention",
+        ),
+        *("async_lab", "async_executor", "async_profile", "async_jobs"),
     ),
 }
 

@@ -7,22 +7,21 @@ import pytest
 
 from bench.cli.compare_contention import is_contention
 from bench.cli.main import main
-from bench.compare.contention_jobs.comparison import ContentionComparison, ContentionPlan, predict
-from bench.compare.contention_jobs.lab_models import nominal_table
-from bench.compare.contention_jobs.live_service import JobStart, ServiceRun
-from bench.compare.contention_jobs.measure import SAMPLES
 from bench.lab.two_tier import TwoTier
+from bench.live_jobs.contention import ContentionComparison, RoundsPlan, predict
+from bench.live_jobs.contention_service import JobStart, ServiceRun
+from bench.live_jobs.contention_table import SAMPLES, nominal_table
 from placement.traces.contention.trace import read_trace
 
 SHAPE = TwoTier(racks=4, servers=1, slots=1, oversubscription=Fraction(1))
 HEADER = "job_id,arrival_s,model,gpus,total_samples\n"
-EXAMPLE = Path(__file__).parents[5] / "docs" / "traces" / "live-contention.csv"
+EXAMPLE = Path(__file__).parents[4] / "docs" / "traces" / "live-contention.csv"
 
 
 def planned(tmp_path, rows, policy):
     path = tmp_path / "trace.csv"
     path.write_text(HEADER + rows)
-    return ContentionPlan(read_trace(str(path), nominal_table()), (policy,), SHAPE, 10.0)
+    return RoundsPlan(read_trace(str(path), nominal_table()), (policy,), SHAPE, 10.0)
 
 
 def test_every_start_costs_and_a_shorter_job_that_arrives_stops_a_longer_one(tmp_path):

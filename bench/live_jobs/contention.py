@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.compare.contention_jobs.live_service import JobStart, ServiceRun, run_on_service
-from bench.compare.contention_jobs.measure import measure
 from bench.lab.lab import Lab
 from bench.lab.servers import LabNetwork, engine_hosts
 from bench.lab.two_tier import TwoTier, rack_name, server_name, two_tier
+from bench.live_jobs.contention_service import JobStart, ServiceRun, run_on_service
+from bench.live_jobs.contention_table import measure
 from bench.warm.trainings import forked_trainings
 from mltcp.core.quantities import NS_PER_S
 from placement.engines.local import LocalEngine
@@ -38,7 +38,7 @@ _GRACE_S = 60.0
 
 
 @dataclass(frozen=True)
-class ContentionPlan:
+class RoundsPlan:
     """A comparison.
 
     Attributes:
@@ -61,7 +61,7 @@ class ContentionPlan:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class RoundsPrediction:
     """The outcome of the simulator.
 
     Attributes:
@@ -88,7 +88,7 @@ class ContentionComparison:
     policy: str
     trace: ContentionTrace
     live: ServiceRun
-    predicted: Prediction
+    predicted: RoundsPrediction
     start_s: float
 
     @property
@@ -137,7 +137,7 @@ class ContentionComparison:
 
 
 def compare_contention(
-    plan: ContentionPlan, table: SensitivityTable | None, folder: Path | None, step: Callable[[str], None]
+    plan: RoundsPlan, table: SensitivityTable | None, folder: Path | None, step: Callable[[str], None]
 ) -> tuple[list[ContentionComparison], SensitivityTable]:
     """Measure the table unless it is given, and run the policies one after the other; returns the table, too.
 
@@ -203,7 +203,7 @@ def service_servers(shape: TwoTier) -> tuple[pb.Server, ...]:
     )
 
 
-def predict(plan: ContentionPlan, table: SensitivityTable, policy: str, start_s: float) -> Prediction:
+def predict(plan: RoundsPlan, table: SensitivityTable, policy: str, start_s: float) -> RoundsPrediction:
     """The simulation of a policy, in which every start costs `start_s`.
 
     Raises:
@@ -221,7 +221,7 @@ def predict(plan: ContentionPlan, table: SensitivityTable, policy: str, start_s:
     run = ClusterRun(jobs, cluster, _NIC_BPS, scheduler, executor, start_ns)
     run.run()
     ends = {job.name: float(job.ended_ns) / NS_PER_S for job in run.jobs}
-    return Prediction(tuple(executor.starts), ends)
+    return RoundsPrediction(tuple(executor.starts), ends)
 
 
 class _RecordingExecutor(RoundsExecutor):

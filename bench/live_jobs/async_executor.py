@@ -2,22 +2,118 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from bench.async_jobs.slot_change import slot_change
-from bench.async_jobs.waiting_workers import WaitingWorkers
+from bench.workloads.launched_rank import LaunchedRank, kill_ranks
 from bench.workloads.parameter_server.job import AsyncJob
-from bench.workloads.parameter_server.malleable_job import MalleableJob, MalleableWorker, collect_all
+from bench.workloads.parameter_server.malleable_job import (
+    MalleableJob,
+    MalleableWorker,
+    collect_all,
+    waiting_worker,
+)
 from bench.workloads.place import RankPlace
 from mltcp.core.errors import MltcpError
 from placement.policies.schedulers.scheduling_policy import Decision
 from placement.simulator.executor import JobEnd, Start
 from placement.simulator.rates.rate_job import RateJob
 from placement.simulator.rates.span import Span
+
+
+@dataclass(frozen=True)
+class SlotChange:
+    """The difference between the workers that are there and those that a decision wants.
+
+    Attributes:
+        leaves: the GPUs whose worker has to leave, ascending.
+        joins: the GPUs that get a worker of a job, ascending; some of them have to be left first.
+    """
+
+    leaves: tuple[int, ...]
+    joins: tuple[tuple[int, str], ...]
+
+
+def slot_change(present: Mapping[int, str], wanted: Mapping[int, str]) -> SlotChange:
+    """Only workers on GPUs that were taken from their job leave, and only GPUs that are new to a job get one.
+
+    Args:
+        present: the job of the worker on each GPU that has one.
+        wanted: the job that each GPU is given to.
+    """
+    return SlotChange(
+        tuple(sorted(gpu for gpu, job in present.items() if wanted.get(gpu) != job)),
+        tuple(sorted((gpu, job) for gpu, job in wanted.items() if present.get(gpu) != job)),
+    )
+
+
+def worker_moves(spans: Iterable[Span]) -> tuple[int, int]:
+    """The workers that join and that are told to leave in a simulated run; those of a job that ends do neither."""
+    of_job: dict[str, list[Span]] = {}
+    for span in sorted(spans, key=lambda each: each.start_ns):
+        of_job.setdefault(span.job, []).append(span)
+    joins = leaves = 0
+    for mine in of_job.values():
+        joins += len(mine[0].gpus)
+        for former, later in itertools.pairwise(mine):
+            stays = former.end_ns == later.start_ns
+            kept = len({*former.gpus} & {*later.gpus}) if stays else 0
+            joins += len(later.gpus) - kept
+            leaves += len(former.gpus) - kept
+    return joins, leaves
+
+
+_BETWEEN_S = 0.03
+"""Between two starts, which take half of that on one core: workers that have just joined come first."""
+
+
+class WaitingWorkers:
+    """At most one process that waits for each GPU.
+
+    Args:
+        place: gives the place of the worker on a GPU.
+        gpus: of the cluster.
+        directory: temporary.
+    """
+
+    def __init__(self, place: Callable[[int], RankPlace], gpus: int, directory: Path) -> None:
+        self._place, self._gpus, self._directory = place, gpus, directory
+        self._waiting: dict[int, LaunchedRank] = {}
+        self._next_s = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every GPU has one."""
+        return len(self._waiting) == self._gpus
+
+    def take(self, gpu: int) -> LaunchedRank | None:
+        """The process that waits for this GPU; None if there is none."""
+        self._next_s = time.monotonic() + _BETWEEN_S
+        return self._waiting.pop(gpu, None)
+
+    def refill(self) -> None:
+        """Start one process where there is none, unless one was started or taken a moment ago."""
+        if self.complete or time.monotonic() < self._next_s:
+            return
+        gpu = next(gpu for gpu in range(self._gpus) if gpu not in self._waiting)
+        self._waiting[gpu] = waiting_worker(self._place(gpu), self._directory)
+        self._next_s = time.monotonic() + _BETWEEN_S
+
+    def fill(self) -> None:
+        """Start all that are missing."""
+        for gpu in range(self._gpus):
+            if gpu not in self._waiting:
+                self._waiting[gpu] = waiting_worker(self._place(gpu), self._directory)
+
+    def kill(self) -> None:
+        """Kill and reap all."""
+        kill_ranks(self._waiting.values())
+        self._waiting.clear()
+
 
 _POLL_S = 0.2
 _REFILL_POLL_S = 0.03

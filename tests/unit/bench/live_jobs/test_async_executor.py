@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bench.async_jobs.executor import MalleableExecutor
+from bench.live_jobs.async_executor import MalleableExecutor
 from bench.workloads.launched_rank import store_directory
 from bench.workloads.parameter_server.job import AsyncJob, ReplayWork
 from bench.workloads.place import RankPlace

@@ -5,22 +5,26 @@ from dataclasses import replace
 
 import pytest
 
-from bench.async_jobs.change_costs import ChangeCosts
-from bench.async_jobs.cluster_lab import ClusterShape
-from bench.async_jobs.comparison import AsyncJobsPlan, PolicyComparison, parse_kept, predict
-from bench.async_jobs.kinds import KINDS, LINK
-from bench.async_jobs.lab_trace import lab_trace, models
-from bench.async_jobs.live_run import MalleableRun
-from bench.async_jobs.profile import Profile
-from bench.async_jobs.report import document
 from bench.cli.main import main
+from bench.live_jobs.async_jobs import (
+    AsyncComparison,
+    AsyncJobsPlan,
+    ChangeCosts,
+    MalleableRun,
+    document,
+    parse_kept,
+    predict,
+)
+from bench.live_jobs.async_lab import KINDS, LINK, ClusterShape, lab_trace, models
+from bench.live_jobs.async_profile import ThroughputProfile
 from placement.model.parameter_server.prediction import throughput
 from placement.model.parameter_server.service_times import ServiceTimes
+from placement.simulator.rates.outcome import RatesOutcome
 from placement.simulator.rates.span import Span
 from placement.traces.async_sgd.trace import draw_trace
 
 SHAPE = ClusterShape(LINK)
-PROFILE = Profile("p", {kind.name: kind.nominal(LINK) for kind in KINDS}, {}, 0.0)
+PROFILE = ThroughputProfile("p", {kind.name: kind.nominal(LINK) for kind in KINDS}, {}, 0.0)
 
 
 def plan(jobs=20, policies=("hell+fill",), scale=1.0):
@@ -108,7 +112,9 @@ def test_the_document_is_json_and_has_a_row_a_job():
     told = PROFILE.models(16)["hybrid"]
     found = predict(asked, "hell+fill", told, told)
     run = MalleableRun("k", "hell+fill", found.outcome.spans, 48, 0, (0.1,), (), 1.0, (), 0.0, 0.5)
-    compared = PolicyComparison(run, run.outcome(asked.trace, SHAPE), {"hybrid": found})
+    compared = AsyncComparison(
+        run, RatesOutcome.of(asked.trace, run.policy, SHAPE.cluster(), run.spans), {"hybrid": found}
+    )
     (policy,) = json.loads(json.dumps(document(asked, PROFILE, [compared]), allow_nan=False))["policies"]
     assert policy["predicted"]["hybrid"]["difference"] == 0
     assert [job["job"] for job in policy["jobs"]] == ["j0", "j1", "j2"]

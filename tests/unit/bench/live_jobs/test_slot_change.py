@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.async_jobs.slot_change import slot_change, worker_moves
+from bench.live_jobs.async_executor import slot_change, worker_moves
 from placement.simulator.rates.span import Span
 
 OWNERS = st.dictionaries(st.integers(0, 15), st.sampled_from("abc"))

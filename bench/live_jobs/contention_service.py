@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.compare.contention_jobs.lab_models import BATCH, command_of, options_of
+from bench.live_jobs.contention_table import BATCH, command_of, options_of
 from bench.workloads.elastic.training_job import FAULTS
 from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError

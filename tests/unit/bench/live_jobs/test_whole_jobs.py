@@ -8,12 +8,20 @@ import pytest
 
 from bench.cli import main as cli
 from bench.cli.compare_jobs import is_whole_jobs
-from bench.compare.jobs.comparison import JobsPlan, compare_jobs, compared
-from bench.compare.jobs.lab_trace import BATCH, STEP_NS, LabScale
-from bench.compare.jobs.live_run import LiveRun
-from bench.compare.jobs.measured_cost import parse_start_cost
-from bench.compare.jobs.report import document, write_results
 from bench.lab.two_tier import TwoTier
+from bench.live_jobs.comparison import write_results
+from bench.live_jobs.whole_jobs import (
+    BATCH,
+    STEP_NS,
+    JobsPlan,
+    LabScale,
+    LiveRun,
+    compare_jobs,
+    compared,
+    document,
+    outcomes,
+    parse_start_cost,
+)
 from mltcp.core.errors import UsageError
 from placement.experiments.jobs.kept import kept_runs
 from placement.model.throughput.ring import RingAllReduce
@@ -151,7 +159,9 @@ def test_kept_runs_are_reported_and_not_run_again(tmp_path):
         assert (trace["seed"], trace["jobs"]) == (3, 12)
         assert each["predicted"]["traces"] == each["traces"]
         assert len(each["jobs"]) == 12
-    written = write_results(tmp_path, "drs", planned, results[:1])
+    written = write_results(
+        tmp_path / "jobs.json", document("drs", planned, results[:1]), 4, 4, outcomes(results[:1])
+    )
     names = ["jobs.json", "gantt-drs.svg", "gantt-drs-predicted.svg"]
     assert written == [str(tmp_path / name) for name in names]
     assert json.loads((tmp_path / "jobs.json").read_text())["setting"]["start_fixed_s"] == 3.0
