@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from bench.cli.contest_arguments import add_link, link_of
+from bench.command_line import option
 from bench.live_jobs.async_jobs import (
     AsyncJobsPlan,
     compare_async_jobs,
@@ -51,45 +52,30 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command = commands.add_parser(
         "async-jobs", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    command.add_argument("--policies", default=POLICIES, help=f"schedulers (default {POLICIES})")
+    option(command, "--policies", POLICIES, "schedulers")
     source = command.add_mutually_exclusive_group()
     source.add_argument(
         "--trace", type=Path, metavar="FILE", help="a table with the columns arrival_units, model and epochs"
     )
-    source.add_argument("--seed", type=int, default=1, help="of the trace that is drawn (default 1)")
-    command.add_argument("--jobs", type=int, default=20, metavar="N", help="of a drawn trace (default 20)")
-    command.add_argument(
-        "--load", default="0.6", metavar="X", help="lambda E[S(1)] / W, with all slots W (default 0.6)"
-    )
-    command.add_argument(
-        "--scale",
-        default="1",
-        metavar="X",
-        help="factor for the sizes of jobs, and so for all times (default 1)",
-    )
+    option(source, "--seed", 1, "of the trace that is drawn")
+    option(command, "--jobs", 20, "of a drawn trace", "N")
+    option(command, "--load", "0.6", "lambda E[S(1)] / W, with all slots W", "X")
+    option(command, "--scale", "1", "factor for the sizes of jobs, and so for all times", "X")
     command.add_argument(
         "--throughput",
         default="hybrid",
         choices=models_of(table=True),
         help="the model of throughput that schedulers are told (default hybrid); measured needs --table",
     )
-    command.add_argument(
-        "--updates",
-        type=int,
-        default=UPDATES,
-        metavar="N",
-        help=f"gradients of the profile with one worker (default {UPDATES})",
-    )
+    option(command, "--updates", UPDATES, "gradients of the profile with one worker", "N")
     command.add_argument(
         "--table",
         action="store_true",
         help="measure X(1), ..., X(W) of each kind before the runs, and predict from that too",
     )
-    command.add_argument("--hosts", type=int, default=HOSTS, metavar="N", help=f"(default {HOSTS})")
-    command.add_argument("--slots", type=int, default=SLOTS, metavar="N", help=f"of a host (default {SLOTS})")
-    command.add_argument(
-        "--control", default=CONTROLS[0], choices=CONTROLS, help=f"congestion control (default {CONTROLS[0]})"
-    )
+    option(command, "--hosts", HOSTS, "", "N")
+    option(command, "--slots", SLOTS, "of a host", "N")
+    option(command, "--control", CONTROLS[0], "congestion control", choices=CONTROLS)
     add_link(command)
     command.set_defaults(
         rate=f"{LINK.rate_bps // 10**6}mbit", queue=f"{LINK.queue_bytes // 1000}kb", ecn="none"

@@ -19,6 +19,7 @@ from bench.cli.contest_arguments import (
     source_of,
 )
 from bench.cli.progress import progress
+from bench.command_line import option
 from bench.compare.approach import Approach, parse_approaches
 from bench.compare.contest import Contest, DemandingJob, Snapshot, contest_of, named_jobs
 from bench.compare.engine import run_contests
@@ -109,34 +110,29 @@ def _add_jobs(command: argparse.ArgumentParser) -> None:
 
 
 def _add_conditions(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
+    option(
+        command,
         "--policies",
-        default=_POLICIES,
-        metavar="NAMES",
-        help=f"isolated, fair, a congestion control, cassini, a scheduler or a gate (default {_POLICIES})",
+        _POLICIES,
+        "isolated, fair, a congestion control, cassini, a scheduler or a gate",
+        "NAMES",
     )
-    command.add_argument(
-        "--control",
-        default="cubic",
-        metavar="NAME",
-        help="congestion control of policies whose name has none (default cubic)",
-    )
+    option(command, "--control", "cubic", "congestion control of policies whose name has none", "NAME")
     add_runs(command, iterations=60, repeat=2)
-    command.add_argument(
+    option(
+        command,
         "--starts",
+        "together",
+        "when jobs of a set start; random times are the same for all policies of a repeat",
         choices=("together", "random"),
-        default="together",
-        help="when jobs of a set start; random times are the same for all policies of a repeat (default together)",
     )
-    command.add_argument(
-        "--seed", type=int, default=0, help="of random starts and random placement (default 0)"
-    )
-    command.add_argument(
+    option(command, "--seed", 0, "of random starts and random placement")
+    option(
+        command,
         "--profiles",
+        "measured",
+        "demand profiles for Cassini: measured in the isolated runs, if there are any, or those of the set",
         choices=("measured", "set"),
-        default="measured",
-        help="demand profiles for Cassini: measured in the isolated runs, if there are any, or those of the set "
-        "(default measured)",
     )
     command.add_argument(
         "--change",
@@ -153,12 +149,7 @@ def _add_cluster(command: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"run the first N jobs of the trace (default {_FIRST}; of whole jobs all)",
     )
-    trace.add_argument(
-        "--placement",
-        default="first-fit",
-        metavar="NAME",
-        help="scheduler of policies whose name has none (default first-fit)",
-    )
+    option(trace, "--placement", "first-fit", "scheduler of policies whose name has none", "NAME")
     trace.add_argument(
         "--racks", type=int, metavar="N", help=f"racks under one core switch (default {_RACKS})"
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.cli.compare_jobs import IGNORED_BY_JOBS, refuse_ignored
+from bench.command_line import option
 from bench.lab.two_tier import TwoTier
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import parse_names
@@ -37,11 +38,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="of the lab's models, as a run with -o writes it (default: measured first)",
     )
     jobs.add_argument("--round", metavar="S", help=f"the length of a round (default {ROUND_S:g})")
-    jobs.add_argument(
+    option(
+        jobs,
         "--combination",
+        "sum",
+        "of a job's ratios beside several neighbours, as policies and the simulator see them",
         choices=COMBINATIONS,
-        default="sum",
-        help="of a job's ratios beside several neighbours, as policies and the simulator see them (default sum)",
     )
     jobs.add_argument("--shadow", default="", metavar="NAME", help="ask this policy about every decision too")
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
+from bench.command_line import option
 from bench.lab.two_tier import TwoTier
 from bench.live_jobs.whole_jobs import SPEED, LabScale
 from mltcp.core.errors import UsageError
@@ -38,12 +39,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="X",
         help=f"seconds of the trace in a second of the lab (default {SPEED})",
     )
-    jobs.add_argument(
+    option(
+        jobs,
         "--restart-cost",
-        default="0",
-        metavar="S|FILE",
-        help="what a start costs, for the prediction and the schedulers: seconds, or the file of "
-        "mltcp-bench cost restart -o (default 0)",
+        "0",
+        "what a start costs, for the prediction and the schedulers: seconds, or the file of "
+        "mltcp-bench cost restart -o",
+        "S|FILE",
     )
 
 

@@ -15,6 +15,7 @@ from bench.cli.contest_arguments import (
     retry_busy_of,
 )
 from bench.cli.progress import progress
+from bench.command_line import option
 from bench.compare.approach import Approach, parse_policy
 from bench.compare.contest import Contest
 from bench.compare.engine import run_contests
@@ -49,16 +50,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command = commands.add_parser(
         "holding", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    command.add_argument(
-        "--policies", default=_POLICIES, help=f"congestion controls to try (default {_POLICIES})"
-    )
-    command.add_argument(
-        "--mismatch",
-        default="0,1,2,3,5",
-        metavar="P,P,...",
-        help="differences of the periods in percent (default 0,1,2,3,5)",
-    )
-    command.add_argument("--jobs", type=int, default=2, metavar="N", help="jobs on the link (default 2)")
+    option(command, "--policies", _POLICIES, "congestion controls to try")
+    option(command, "--mismatch", "0,1,2,3,5", "differences of the periods in percent", "P,P,...")
+    option(command, "--jobs", 2, "jobs on the link", "N")
     command.add_argument(
         "--profile", default="vgg16", metavar="NAME", help="the job: a DNN profile by name or JSON file"
     )

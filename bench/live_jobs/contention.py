@@ -14,7 +14,7 @@ from bench.lab.servers import LabNetwork, engine_hosts
 from bench.lab.two_tier import TwoTier, rack_name, server_name, two_tier
 from bench.live_jobs.contention_service import JobStart, ServiceRun, run_on_service
 from bench.live_jobs.contention_table import measure
-from bench.warm.trainings import forked_trainings
+from bench.warm.client import forked_trainings
 from mltcp.core.quantities import NS_PER_S
 from placement.engines.local import LocalEngine
 from placement.model.cluster import Cluster

@@ -17,7 +17,7 @@ from bench.lab.servers import LabNetwork, engine_hosts
 from bench.lab.two_tier import TwoTier, two_tier, two_tier_cluster
 from bench.live_jobs.comparison import SpanRun, print_policies, run_policies, short_key
 from bench.live_jobs.elastic_executor import ElasticExecutor
-from bench.warm.trainings import forked_trainings
+from bench.warm.client import forked_trainings
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import NS_PER_S, parse_number
 from placement.engines.local import LocalEngine

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.warm.trainings import OPTIMIZERS, TORCHRUN, TRAININGS
+from bench.warm.client import OPTIMIZERS, TORCHRUN, TRAININGS
 
 _RANKS = (
     OPTIMIZERS,

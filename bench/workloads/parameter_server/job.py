@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.command_line import option
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import parse_number, parse_size_bytes
 
@@ -188,36 +189,19 @@ def add_work(
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--train", action="store_true", help="train a real model")
     kind.add_argument("--replay", action="store_true", help="sleep instead of computing")
-    parser.add_argument(
-        "--size", default=size, help=f"replay: bytes of a gradient and of the weights (default {size})"
-    )
-    parser.add_argument(
-        "--worker-s", default=worker_s, metavar="S", help=f"S^W, time of a worker (default {worker_s})"
-    )
-    parser.add_argument(
-        "--server-s", default=server_s, metavar="S", help=f"S^S, time of the server (default {server_s})"
-    )
-    parser.add_argument(
-        "--jitter",
-        default="0.05",
-        metavar="J",
-        help="replay: sleeps are within 1 - J and 1 + J (default 0.05)",
-    )
-    parser.add_argument(
-        "--model", default="perceptron", help="train: perceptron, dense or conv (default perceptron)"
-    )
-    parser.add_argument(
-        "--parameters", type=int, default=125_000, metavar="N", help="of the perceptron (default 125000)"
-    )
-    parser.add_argument(
-        "--batch", type=int, default=16, metavar="N", help="train: samples a gradient (default 16)"
-    )
-    parser.add_argument("--learning-rate", default="0.02", metavar="X", help="train: of SGD (default 0.02)")
-    parser.add_argument("--momentum", default="0", metavar="X", help="train: of SGD (default 0)")
+    option(parser, "--size", size, "replay: bytes of a gradient and of the weights")
+    option(parser, "--worker-s", worker_s, "S^W, time of a worker", "S")
+    option(parser, "--server-s", server_s, "S^S, time of the server", "S")
+    option(parser, "--jitter", "0.05", "replay: sleeps are within 1 - J and 1 + J", "J")
+    option(parser, "--model", "perceptron", "train: perceptron, dense or conv")
+    option(parser, "--parameters", 125_000, "of the perceptron", "N")
+    option(parser, "--batch", 16, "train: samples a gradient", "N")
+    option(parser, "--learning-rate", "0.02", "train: of SGD", "X")
+    option(parser, "--momentum", "0", "train: of SGD", "X")
     parser.add_argument(
         "--shares", default="1", help="share of the parameters of each server (default 1: one server)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the sleeps, weights and samples (default 0)")
+    option(parser, "--seed", 0, "of the sleeps, weights and samples")
 
 
 def work_of(options: argparse.Namespace) -> AsyncWork:
