@@ -6,11 +6,11 @@ from bench.warm.client import OPTIMIZERS, TORCHRUN, TRAININGS
 
 _RANKS = (
     OPTIMIZERS,
-    "bench.workloads.kinds",
-    "bench.workloads.kinds",
+    "bench.workloads.group",
     "bench.workloads.kinds",
     "bench.workloads.rank",
-    "bench.workloads.parameter_server.malleable.preload",
+    "bench.workloads.parameter_server.malleable_job",
+    "bench.workloads.parameter_server.session",
     "collectives.group.group_factory",
 )
 
