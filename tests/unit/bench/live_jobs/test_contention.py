@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli.compare_contention import is_contention
+from bench.cli.compare_jobs import is_contention
 from bench.cli.main import main
 from bench.lab.two_tier import TwoTier
 from bench.live_jobs.contention import ContentionComparison, RoundsPlan, predict
@@ -70,16 +70,6 @@ def test_the_trace_of_the_documentation_has_24_jobs_of_the_lab_s_models():
         ("a,0,loud,2,80\n", ["--racks", "2"], "--racks, --slots: expected 4 and 2 or more, got 2 and 4"),
         ("a,0,loud,2,80\n", ["--policies", "no-such"], "no-such"),
         ("a,0,loud,2,80\n", ["--table", "/no/such"], "/no/such"),
-        (
-            "a,0,loud,2,80\n",
-            ["--repeat", "3"],
-            "--repeat: expected without a --trace of models and GPUs, got 3",
-        ),
-        (
-            "a,0,loud,2,80\n",
-            ["--speed", "9"],
-            "--speed: expected without a --trace of models and GPUs, got 9",
-        ),
     ],
 )
 def test_bad_usage_ends_with_status_2(tmp_path, capsys, row, arguments, text):
@@ -87,3 +77,14 @@ def test_bad_usage_ends_with_status_2(tmp_path, capsys, row, arguments, text):
     path.write_text(HEADER + row)
     assert main(["compare", "--trace", str(path), *arguments]) == 2
     assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argument", ["--repeat=3", "--speed=9", "--servers=2"])
+@pytest.mark.parametrize("kind", [["contention"], []])
+def test_arguments_of_other_comparisons_are_refused(tmp_path, capsys, kind, argument):
+    path = tmp_path / "trace.csv"
+    path.write_text(HEADER + "a,0,loud,2,80\n")
+    with pytest.raises(SystemExit) as end:
+        main(["compare", *kind, f"--trace={path}", argument])
+    assert end.value.code == 2
+    assert f"unrecognized arguments: {argument}" in capsys.readouterr().err
