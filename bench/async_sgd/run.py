@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from bench.lab.bottleneck.link_use import DirectionUse, LinkUse
+from bench.plain_documents import made_of
 from bench.workloads.parameter_server.log import CycleTimes
 
 
@@ -111,21 +112,8 @@ class AsyncRun:
 
 def run_from_line(line: bytes) -> AsyncRun:
     """The run of a line. Raises ValueError or TypeError if it is none."""
-    found = json.loads(line)
-    if not isinstance(found, Mapping):
-        raise ValueError("expected an object")
-    fields = dict(found)
-    try:
-        fields["times"] = CycleTimes(**fields["times"])
-        fields["up"], fields["down"] = (DirectionShare(**fields[name]) for name in ("up", "down"))
-        excerpt = fields["excerpt"]
-        rows = {name: tuple(tuple(row) for row in excerpt[name]) for name in ("up", "down")}
-        fields["excerpt"] = Excerpt(excerpt["bin_s"], excerpt["rate_bps"], **rows)
-        fields["losses"] = None if fields["losses"] is None else tuple(fields["losses"])
-        fields["kernel"] = {side: KernelIterations(**each) for side, each in fields["kernel"].items()}
-        return AsyncRun(**fields)
-    except KeyError as error:
-        raise ValueError(f"no {error}") from None
+    found: AsyncRun = made_of(AsyncRun, json.loads(line))
+    return found
 
 
 EXCERPT_S = 4.0

@@ -15,6 +15,7 @@ from bench.live_jobs.async_executor import MalleableExecutor, worker_moves
 from bench.live_jobs.async_lab import KINDS, ClusterShape, cluster_lab
 from bench.live_jobs.async_profile import MEASURED, Profiling, ThroughputProfile
 from bench.live_jobs.comparison import SpanRun, print_policies, run_policies, short_key
+from bench.plain_documents import made_of
 from bench.workloads.launched_rank import store_directory
 from bench.workloads.parameter_server.job import AsyncJob
 from mltcp.core.errors import MltcpError
@@ -318,10 +319,9 @@ def parse_kept(line: bytes) -> KeptRun:
     """Read a line of the journal; ValueError or TypeError if it is anything else."""
     document: Any = json.loads(line)
     if isinstance(document, dict) and document.get("type") == "profile":
-        try:
-            return ThroughputProfile.from_document(document)
-        except KeyError as error:
-            raise ValueError(f"no {error}") from error
+        del document["type"]
+        profile: ThroughputProfile = made_of(ThroughputProfile, document)
+        return profile
     return MalleableRun.from_line(line)
 
 
@@ -359,7 +359,7 @@ def document(
         "schema": 1,
         "trace": plan.trace.name,
         "setting": {**asdict(plan.shape), "told": plan.told, "seed": plan.seed},
-        "profile": profile.document(),
+        "profile": asdict(profile),
         "policies": [_policy(plan, result) for result in results],
     }
 

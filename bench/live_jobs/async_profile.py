@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
 
 from bench.async_sgd.comparison import service_times
 from bench.lab.processors import OtherPrograms
@@ -50,23 +49,7 @@ class ThroughputProfile:
 
     def line(self) -> str:
         """The profile as a line of JSON, without a newline."""
-        return json.dumps({"type": "profile", **self.document()}, separators=(",", ":"), allow_nan=False)
-
-    def document(self) -> dict[str, Any]:
-        """All of it, for JSON."""
-        return {
-            "key": self.key,
-            "service": {name: asdict(each) for name, each in self.service.items()},
-            "rates": {name: list(each) for name, each in self.rates.items()},
-            "other_load": self.other_load,
-        }
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read what `document` gave; ValueError, KeyError or TypeError if it is anything else."""
-        service = {str(name): ServiceTimes(**each) for name, each in document["service"].items()}
-        rates = {str(name): tuple(map(float, each)) for name, each in document["rates"].items()}
-        return cls(str(document["key"]), service, rates, float(document["other_load"]))
+        return json.dumps({"type": "profile", **asdict(self)}, separators=(",", ":"), allow_nan=False)
 
     def models(self, workers: int) -> dict[str, WorkerTable]:
         """The throughput models by name, with X(1) to X(`workers`): hybrid, exact, and the measured one if there is."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 from bench.lab.network import namespaces
+from bench.plain_documents import made_of
 from mltcp.core.atomic_files import write_atomically
 from placement.experiments.run_journal import LoggedRun, RunJournal
 from placement.simulator.rates.outcome import RatesOutcome
@@ -44,14 +45,8 @@ class SpanRun:
     @classmethod
     def from_line(cls, line: bytes) -> Self:
         """Read what `line` wrote; ValueError or TypeError if it is anything else."""
-        document = json.loads(line)
-        if not isinstance(document, dict) or not isinstance(document.get("spans"), list):
-            raise ValueError("not a live run")
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in document.items()
-        }
-        values["spans"] = tuple(Span(**{**each, "gpus": tuple(each["gpus"])}) for each in document["spans"])
-        return cls(**values)
+        run: Self = made_of(cls, json.loads(line))
+        return run
 
 
 def run_policies(

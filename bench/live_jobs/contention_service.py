@@ -88,7 +88,7 @@ def run_on_service(
     round_ns = round(rules.round_s * NS_PER_S)
     with _running(configuration) as bound, Client(bound) as client:
         begin_ns = (client.clock_ns() // round_ns + 1) * round_ns
-        watch = _Watch(client, begin_ns, round_ns, on_end)
+        watch = _JobWatch(client, begin_ns, round_ns, on_end)
         for job in trace.jobs:
             # A job that arrives with the round's beginning takes part in its decision.
             watch.until(begin_ns + job.arrival_ns - round_ns // 10)
@@ -101,7 +101,7 @@ def run_on_service(
     return ServiceRun(tuple(watch.starts), watch.end_s, stops, faults, decisions)
 
 
-class _Watch:
+class _JobWatch:
     """Looks at the states of jobs again and again.
 
     Attributes:

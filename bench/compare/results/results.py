@@ -19,20 +19,15 @@ from bench.compare.results.figures import (
 from bench.compare.results.runs import (
     ISOLATED,
     ApproachRun,
-    Change,
-    HostFacts,
-    HostUse,
-    JobRun,
-    LinkExcerpt,
     Measured,
-    Shift,
 )
 from bench.lab.processors import BUSY
+from bench.plain_documents import made_of
 from mltcp.core.errors import UsageError
 
 
 @dataclass(frozen=True)
-class JobResult:
+class JobFigures:
     """One job under one approach: medians over the repeats, and the smallest and largest values."""
 
     job: str
@@ -62,7 +57,7 @@ class ApproachResult:
     figures: Figures
     lowest: Figures
     highest: Figures
-    jobs: tuple[JobResult, ...]
+    jobs: tuple[JobFigures, ...]
     makespan_s: float
     decision_s: float | None
     longest_decision_s: float | None
@@ -182,10 +177,10 @@ def _approach_result(name: str, measured: Measured, yardsticks: Mapping[int, Yar
 
 def _job_result(
     name: str, control: str, runs: Sequence[ApproachRun], yardsticks: Mapping[int, Yardstick]
-) -> JobResult:
+) -> JobFigures:
     found = [figures_of_job(run, name, yardsticks.get(run.repeat)) for run in runs]
     each = [figures for figures in found if figures is not None]
-    return JobResult(name, control, together(each, median), together(each, min), together(each, max))
+    return JobFigures(name, control, together(each, median), together(each, min), together(each, max))
 
 
 SCHEMA = 1
@@ -230,7 +225,10 @@ def from_document(document: object) -> CompareResult:
     if not isinstance(document, Mapping) or document.get("schema") != SCHEMA:
         raise UsageError(f"not a comparison: expected an object with schema {SCHEMA}")
     try:
-        measured = [_measured(each) for each in document["sets"]]
+        measured = [
+            made_of(Measured, {name: value for name, value in each.items() if name != "approaches"})
+            for each in document["sets"]
+        ]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"not a comparison: {type(error).__name__}: {error}") from None
     return compare_result(measured)
@@ -309,7 +307,7 @@ def _host_uses_document(result: ApproachResult) -> dict[str, object]:
     return {"hosts": uses} if any(uses) else {}
 
 
-def _contend_job_document(result: ApproachResult, job: JobResult) -> dict[str, object]:
+def _contend_job_document(result: ApproachResult, job: JobFigures) -> dict[str, object]:
     repeats = [each.iteration_s for run in result.runs for each in run.jobs if each.job == job.job]
     return {
         "job": job.job,
@@ -321,7 +319,7 @@ def _contend_job_document(result: ApproachResult, job: JobResult) -> dict[str, o
 
 
 def _figures_document(
-    result: ApproachResult | JobResult, names: Mapping[str, str] | None = None
+    result: ApproachResult | JobFigures, names: Mapping[str, str] | None = None
 ) -> dict[str, object]:
     """The figures and their spread; `names` maps the fields of the document to attributes of Figures."""
     names = names or {name: name for name in _COMPARE_FIGURES}
@@ -341,35 +339,3 @@ def _round(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_round(each) for each in value]
     return value
-
-
-def _measured(document: Mapping[str, object]) -> Measured:
-    known = dict(document)
-    del known["approaches"]
-    change = known.pop("change")
-    runs = known.pop("runs")
-    hosts: Sequence[Mapping[str, object]] = known.pop("hosts", ())  # type: ignore[assignment]
-    return Measured(
-        **known,  # type: ignore[arg-type]
-        runs=tuple(_run(each) for each in runs),  # type: ignore[attr-defined]
-        change=None if change is None else Change(**change),  # type: ignore[arg-type]
-        hosts=tuple(HostFacts(**_with_tuples(host)) for host in hosts),  # type: ignore[arg-type]
-    )
-
-
-def _run(document: Mapping[str, object]) -> ApproachRun:
-    known: dict[str, object] = dict(document)
-    known["jobs"] = tuple(_job_run(each) for each in known["jobs"])  # type: ignore[attr-defined]
-    known["decisions_s"] = tuple(known["decisions_s"])  # type: ignore[arg-type]
-    known["link_use"] = tuple(LinkExcerpt(**each) for each in known["link_use"])  # type: ignore[attr-defined]
-    known["shifts"] = tuple(Shift(**each) for each in known["shifts"])  # type: ignore[attr-defined]
-    known["hosts"] = tuple(HostUse(**use) for use in known.get("hosts", ()))  # type: ignore[attr-defined]
-    return ApproachRun(**known)  # type: ignore[arg-type]
-
-
-def _job_run(document: Mapping[str, object]) -> JobRun:
-    return JobRun(**_with_tuples(document))  # type: ignore[arg-type]
-
-
-def _with_tuples(document: Mapping[str, object]) -> dict[str, object]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in document.items()}
