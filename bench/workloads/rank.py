@@ -100,26 +100,19 @@ def rank_main(connection: Connection, spec: JobSpec, rank: int, place: RankPlace
     It sends RankReady, receives the start time, sends RankProgress (rank 0) and RankFinished, and exits when it
     receives another message. Any error is sent as RankFailed, and ends the process with exit status 1.
     """
-    with failures_reported(connection):
-        # A network namespace belongs to a thread: enter it before there is a second thread.
-        place.enter()
-        die_with_launcher(store)
-        _run_rank(connection, spec, rank, place, store)
+    with rank_process(connection, place, store.parent):
+        # Imported here, because the launcher imports this module too and needs no torch.
+        from bench.workloads.group import join_group, warm_up
 
-
-def _run_rank(connection: Connection, spec: JobSpec, rank: int, place: RankPlace, store: Path) -> None:
-    # Imported here, because the launcher imports this module too and needs no torch.
-    from bench.workloads.group import join_group, warm_up
-
-    join_group(store, rank, spec.ranks, place, spec.name)
-    workload = _workload(spec, rank)
-    warm_up(spec.warmup)
-    _check_addresses(place, tcp_flows(place.store_port))
-    connection.send(RankReady())
-    sleep_until(connection.recv())
-    connection.send(RankFinished(_run(workload, spec, rank, place, _progress_to(connection, rank))))
-    # An early exit would close connections that other ranks still read from.
-    connection.recv()
+        join_group(store, rank, spec.ranks, place, spec.name)
+        workload = _workload(spec, rank)
+        warm_up(spec.warmup)
+        _check_addresses(place, tcp_flows(place.store_port))
+        connection.send(RankReady())
+        sleep_until(connection.recv())
+        connection.send(RankFinished(_run(workload, spec, rank, place, _progress_to(connection, rank))))
+        # An early exit would close connections that other ranks still read from.
+        connection.recv()
 
 
 def _progress_to(connection: Connection, rank: int) -> IterationCallback:
@@ -168,19 +161,29 @@ def _check_addresses(place: RankPlace, flows: tuple[TcpFlow, ...]) -> None:
             raise MltcpError(f"Gloo's connection is bound to {flow.local[0]}, not to {wanted}")
 
 
-def die_with_launcher(store: Path) -> None:
-    """Let this process be killed when the fork server or the launcher ends, for whatever reason."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The kernel's parent is the fork server, which outlives the launcher as long as a rank runs.
-    threading.Thread(target=_await_launchers_end, args=(store,), daemon=True).start()
+@contextmanager
+def rank_process(connection: Connection, place: RankPlace, directory: Path) -> Iterator[None]:
+    """The frame of a rank's main function: the process enters its place, reports errors, and dies with its launcher.
+
+    Args:
+        connection: to the launcher; any error is sent as RankFailed, and ends the process with exit status 1.
+        place: where it runs.
+        directory: the temporary directory of the launcher, removed if the launcher dies.
+    """
+    with failures_reported(connection):
+        # A network namespace belongs to a thread: enter it before there is a second thread.
+        place.enter()
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        # The kernel's parent is the fork server, which outlives the launcher as long as a rank runs.
+        threading.Thread(target=_await_launchers_end, args=(directory,), daemon=True).start()
+        yield
 
 
-def _await_launchers_end(store: Path) -> None:
+def _await_launchers_end(directory: Path) -> None:
     launcher = parent_process()
     if launcher is not None:
         launcher.join()
-        shutil.rmtree(store.parent, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -63,17 +63,8 @@ LAYERS = {
     ),
     "placement.service": ("protocol", "state", "contention", "context", "deciding", "decisions", "agents"),
     "bench": (
-        *(
-            "command_line",
-            "warm",
-            "lab",
-            "workloads",
-            "compare",
-            "hosts",
-            "async_sgd",
-            "live_jobs",
-            "sensitivity",
-        ),
+        *("command_line", "plain_documents", "warm", "lab", "workloads", "compare", "hosts", "async_sgd"),
+        *("live_jobs", "sensitivity"),
         *("allreduce", "alone", "bulk", "contention", "perf", "cost", "slurm", "soak", "cli"),
     ),
     "bench.compare": (

@@ -24,7 +24,7 @@ from bench.workloads.launched_rank import (
 from bench.workloads.parameter_server.job import AsyncJob
 from bench.workloads.parameter_server.log import Update
 from bench.workloads.place import RankPlace
-from bench.workloads.rank import die_with_launcher, failures_reported
+from bench.workloads.rank import RankReady, rank_process
 from bench.workloads.rank_pool import let_exit
 from mltcp.core.errors import UsageError
 from mltcp.ebpf.congestion_controls import Controls
@@ -76,11 +76,6 @@ def assign(jobs: ConnectionJobs) -> None:
 
 
 @dataclass(frozen=True)
-class AsyncRankReady:
-    """The rank has joined its group, and a worker has its first weights; workers wait for the start time."""
-
-
-@dataclass(frozen=True)
 class Applied:
     """Server 0 has applied a gradient."""
 
@@ -92,9 +87,6 @@ class AsyncRankFinished:
     """The rank has finished; its connections stay open until it is told to exit."""
 
     result: ServerResult | WorkerRankResult
-
-
-AsyncRankMessage = AsyncRankReady | Applied | AsyncRankFinished
 
 
 def async_rank_main(
@@ -109,48 +101,34 @@ def async_rank_main(
 
     Any error is sent as RankFailed, and ends the process with exit status 1.
     """
-    with failures_reported(connection):
-        # A network namespace belongs to a thread: enter it before there is a second thread.
-        place.enter()
-        die_with_launcher(store)
-        _run_rank(connection, job, rank, place, store, connection_jobs)
+    with rank_process(connection, place, store.parent):
+        # Imported here, because the launcher imports this module too and needs no torch.
+        from bench.workloads.group import join_group
+        from bench.workloads.parameter_server.session import Roles, run_server, run_worker
 
+        join_group(store, rank, job.ranks, place, job.name, job.backend)
+        if connection_jobs is not None:
+            assign(connection_jobs)
+        roles = Roles(tuple(range(job.servers)), tuple(range(job.servers, job.ranks)), one_clock=True)
 
-def _run_rank(
-    connection: Connection,
-    job: AsyncJob,
-    rank: int,
-    place: RankPlace,
-    store: Path,
-    connection_jobs: ConnectionJobs | None,
-) -> None:
-    # Imported here, because the launcher imports this module too and needs no torch.
-    from bench.workloads.group import join_group
-    from bench.workloads.parameter_server.session import Roles, run_server, run_worker
+        def tell_update(update: Update) -> None:
+            if rank == 0:
+                connection.send(Applied(update))
 
-    join_group(store, rank, job.ranks, place, job.name, job.backend)
-    if connection_jobs is not None:
-        assign(connection_jobs)
-    roles = Roles(tuple(range(job.servers)), tuple(range(job.servers, job.ranks)), one_clock=True)
+        def await_start() -> None:
+            connection.send(RankReady())
+            sleep_until(connection.recv())
 
-    def await_start() -> None:
-        connection.send(AsyncRankReady())
-        sleep_until(connection.recv())
-
-    result: ServerResult | WorkerRankResult
-    if rank < job.servers:
-        connection.send(AsyncRankReady())
-        result = run_server(job, roles, rank, lambda update: _tell(connection, rank, update))
-    else:
-        result = run_worker(job, roles, rank, await_start)
-    connection.send(AsyncRankFinished(result))
-    # An early exit would close connections that other ranks still read from.
-    connection.recv()
-
-
-def _tell(connection: Connection, rank: int, update: Update) -> None:
-    if rank == 0:
-        connection.send(Applied(update))
+        result: ServerResult | WorkerRankResult
+        if rank < job.servers:
+            connection.send(RankReady())
+            result = run_server(job, roles, rank, tell_update)
+        else:
+            # A worker is ready when it has its first weights.
+            result = run_worker(job, roles, rank, await_start)
+        connection.send(AsyncRankFinished(result))
+        # An early exit would close connections that other ranks still read from.
+        connection.recv()
 
 
 START_DELAY_S = 0.2
@@ -271,14 +249,20 @@ class RunningAsyncJob:
     def result(self, on_update: Callable[[Update], None]) -> AsyncResult:
         """Pass updates on until all ranks have finished or died, then let them exit."""
         results: dict[int, ServerResult | WorkerRankResult] = {}
-        while left := self._left(results):
+        servers = self._job.servers
+        while left := [
+            rank
+            for rank in self._ranks
+            if rank.number not in results and rank.number - servers not in self._lost
+        ]:
             for rank, message in received(left, None):
                 if isinstance(message, RankFailure):
                     self._on_failure(message)
-                else:
-                    self._on_message(rank, message, results, on_update)
+                elif isinstance(message, Applied):
+                    on_update(message.update)
+                elif isinstance(message, AsyncRankFinished):
+                    results[rank.number] = message.result
         let_exit([rank for rank in self._ranks if rank.number in results])
-        servers = self._job.servers
         return AsyncResult(
             tuple(results[number] for number in range(servers)),  # type: ignore[misc]
             tuple(results.get(number) for number in range(servers, self._job.ranks)),  # type: ignore[misc]
@@ -289,24 +273,6 @@ class RunningAsyncJob:
     def kill(self) -> None:
         """Kill and reap every rank that still runs."""
         kill_ranks(self._ranks)
-
-    def _left(self, results: dict[int, ServerResult | WorkerRankResult]) -> list[LaunchedRank]:
-        gone = {self._job.servers + worker for worker in self._lost}
-        return [rank for rank in self._ranks if rank.number not in results and rank.number not in gone]
-
-    def _on_message(
-        self,
-        rank: LaunchedRank,
-        message: AsyncRankMessage,
-        results: dict[int, ServerResult | WorkerRankResult],
-        on_update: Callable[[Update], None],
-    ) -> None:
-        if isinstance(message, Applied):
-            on_update(message.update)
-        elif isinstance(message, AsyncRankFinished):
-            results[rank.number] = message.result
-        else:
-            assert isinstance(message, AsyncRankReady)
 
     def _on_failure(self, failure: RankFailure) -> None:
         """Note a dead worker; a dead server, or a worker that says why it cannot go on, ends the job."""

@@ -26,7 +26,7 @@ from bench.workloads.parameter_server.job import AsyncJob
 from bench.workloads.parameter_server.launch import Applied
 from bench.workloads.parameter_server.log import Update
 from bench.workloads.place import RankPlace
-from bench.workloads.rank import die_with_launcher, failures_reported
+from bench.workloads.rank import rank_process
 from mltcp.core.errors import UsageError
 
 
@@ -106,92 +106,64 @@ class WorkerLeft:
     cpu_s: float
 
 
-ServerMessage = Applied | WorkerLost | ServerEnded
-WorkerMessage = WorkerJoined | WorkerLeft
-
-
-_IN_DIRECTORY = "any"
-
-
 def open_server_main(connection: Connection, job: AsyncJob, place: RankPlace, directory: Path) -> None:
-    """The main function of the server's process: it obeys `Admit` and `End`.
+    """The main function of the server's process, which obeys `Admit` and `End`; see `rank_process`."""
+    with rank_process(connection, place, directory):
+        # Imported here, because the launcher imports this module too and needs no torch.
+        from bench.workloads.group import configure_rank
+        from bench.workloads.parameter_server.server import GradientService, OpenServer
+        from bench.workloads.parameter_server.session import cpu_time
+        from bench.workloads.parameter_server.work import parameters_of, server_side
 
-    Any error is sent as RankFailed, and ends the process with exit status 1.
+        configure_rank(place, job.name)
+        elements = parameters_of(job.work)
+        side = server_side(job.work, slice(0, elements), 0)
+        telling = threading.Lock()
 
-    Args:
-        connection: to the launcher.
-        job: its work, updates, name and backend.
-        place: of the server.
-        directory: the temporary directory of the launcher, removed if the launcher dies.
-    """
-    with failures_reported(connection):
-        # A network namespace belongs to a thread: enter it before there is a second thread.
-        place.enter()
-        die_with_launcher(directory / _IN_DIRECTORY)
-        _serve(connection, job, place)
+        def say(message: object) -> None:
+            with telling:
+                connection.send(message)
+
+        service = GradientService(
+            side, elements, job.updates, lambda update: say(Applied(update)), late=False
+        )
+        server = OpenServer(
+            service, job.name, job.backend, lambda worker, cause: say(WorkerLost(worker, cause))
+        )
+        with cpu_time() as cpu_s:
+            while isinstance(request := connection.recv(), Admit):
+                server.admit(request.worker, request.file)
+            server.end()
+            say(ServerEnded(cpu_s()))
 
 
 def open_worker_main(connection: Connection, place: RankPlace, directory: Path) -> None:
     """The main function of a worker's process: it waits for `Join`, and works until it is told to `Leave`.
 
-    It ends as well when the server says stop. Any error is sent as RankFailed, and ends the process with exit status 1.
-
-    Args:
-        connection: to the launcher.
-        place: of the worker.
-        directory: the temporary directory of the launcher, removed if the launcher dies.
+    It ends as well when the server says stop; see `rank_process`.
     """
-    with failures_reported(connection):
-        place.enter()
-        die_with_launcher(directory / _IN_DIRECTORY)
+    with rank_process(connection, place, directory):
         request = connection.recv()
         assert isinstance(request, Join), request
-        _work(connection, request.job, request.worker, place, request.file)
+        from bench.workloads.group import configure_rank
+        from bench.workloads.job import tcp_flows
+        from bench.workloads.parameter_server.channel import WORKER_RANK, connect
+        from bench.workloads.parameter_server.session import Worker, cpu_time
+        from bench.workloads.parameter_server.work import parameters_of, worker_side
 
-
-def _serve(connection: Connection, job: AsyncJob, place: RankPlace) -> None:
-    # Imported here, because the launcher imports this module too and needs no torch.
-    from bench.workloads.group import configure_rank
-    from bench.workloads.parameter_server.server import GradientService, OpenServer
-    from bench.workloads.parameter_server.session import cpu_time
-    from bench.workloads.parameter_server.work import parameters_of, server_side
-
-    configure_rank(place, job.name)
-    elements = parameters_of(job.work)
-    side = server_side(job.work, slice(0, elements), 0)
-    telling = threading.Lock()
-
-    def tell(message: object) -> None:
-        with telling:
-            connection.send(message)
-
-    service = GradientService(side, elements, job.updates, lambda update: tell(Applied(update)), late=False)
-    server = OpenServer(service, job.name, job.backend, lambda worker, cause: tell(WorkerLost(worker, cause)))
-    with cpu_time() as cpu_s:
-        while isinstance(request := connection.recv(), Admit):
-            server.admit(request.worker, request.file)
-        server.end()
-        tell(ServerEnded(cpu_s()))
-
-
-def _work(connection: Connection, job: AsyncJob, number: int, place: RankPlace, file: Path) -> None:
-    from bench.workloads.group import configure_rank
-    from bench.workloads.job import tcp_flows
-    from bench.workloads.parameter_server.channel import WORKER_RANK, connect
-    from bench.workloads.parameter_server.session import Worker, cpu_time
-    from bench.workloads.parameter_server.work import parameters_of, worker_side
-
-    with cpu_time() as cpu_s:
-        configure_rank(place, job.name)
-        server = connect(file, WORKER_RANK, f"{job.name}/{number}", job.backend)
-        worker = Worker(worker_side(job.work, number), [server], [slice(0, parameters_of(job.work))])
-        worker.receive_first()
-        controls = frozenset(flow.congestion_control for flow in tcp_flows())
-        connection.send(WorkerJoined(time.monotonic(), controls))
-        threading.Thread(target=_obey, args=(connection, worker.leave), daemon=True).start()
-        steps, overruns = worker.run()
-        connection.send(WorkerLeft(steps, overruns, time.monotonic(), cpu_s()))
-        server.close()
+        job = request.job
+        with cpu_time() as cpu_s:
+            configure_rank(place, job.name)
+            server = connect(request.file, WORKER_RANK, f"{job.name}/{request.worker}", job.backend)
+            part = slice(0, parameters_of(job.work))
+            worker = Worker(worker_side(job.work, request.worker), [server], [part])
+            worker.receive_first()
+            controls = frozenset(flow.congestion_control for flow in tcp_flows())
+            connection.send(WorkerJoined(time.monotonic(), controls))
+            threading.Thread(target=_obey, args=(connection, worker.leave), daemon=True).start()
+            steps, overruns = worker.run()
+            connection.send(WorkerLeft(steps, overruns, time.monotonic(), cpu_s()))
+            server.close()
 
 
 def _obey(connection: Connection, leave: Callable[[], None]) -> None:
