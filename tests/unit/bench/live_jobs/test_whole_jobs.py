@@ -188,9 +188,5 @@ def test_a_table_of_whole_jobs_is_told_from_the_other_traces(tmp_path):
 def test_arguments_that_would_make_no_difference_are_refused(tmp_path, capsys, argument):
     table = tmp_path / "jobs.csv"
     table.write_text("job_id,arrival_s,workload,alpha\na,0,ResNet-50,1\n")
-    with pytest.raises(SystemExit) as end:
-        cli.main(["compare", "--trace", str(table), argument])
-    assert end.value.code == 2
-    assert f"compare jobs: error: unrecognized arguments: {argument}" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    assert cli.main(["compare", "--trace", str(table), argument]) == 2
+    assert f"compare jobs: unrecognized arguments: {argument}" in capsys.readouterr().err
