@@ -28,7 +28,7 @@ PACED_INTERVAL_S = 0.002
 class Policy:
     """A congestion control with the parameters of its jobs, or the parameters by which every host's daemon paces them.
 
-    ``isolated`` runs every job alone; it is the yardstick of the others.
+    ``isolated`` runs every job alone; it is the baseline of the others.
     """
 
     name: str
@@ -156,7 +156,7 @@ class Approach:
 
     @property
     def isolated(self) -> bool:
-        """Whether every job runs alone: the yardstick of the others."""
+        """Whether every job runs alone: the baseline of the others."""
         return self.policy.isolated
 
     @property

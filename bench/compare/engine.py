@@ -116,11 +116,11 @@ def run_contests(
     with (source or LabSource()).opened(approaches) as provide:
         for contest in contests:
             with provide(contest) as hosts:
-                arena = _Arena(contest, hosts)
+                runs = _ContestRuns(contest, hosts)
                 turns = Turns(contest.approaches, hosts.load_meter, contest.repeat, retry_busy)
                 kept = _appended(keep, done)
                 measured = replace(contest.measured(), hosts=hosts.facts)
-                done.append(turns.run(measured, arena.run, progress, kept))
+                done.append(turns.run(measured, runs.run, progress, kept))
     return done
 
 
@@ -146,7 +146,7 @@ class _GroupRun:
 
 
 @dataclass
-class _Arena:
+class _ContestRuns:
     """A contest on its hosts; `losses` are those of each training in its first run."""
 
     contest: Contest

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.compare.contest import Contest
-from bench.compare.results.figures import Yardstick, pooled_yardsticks, second_half, slowdowns
+from bench.compare.results.figures import Baseline, pooled_baselines, second_half, slowdowns
 from bench.compare.results.runs import ISOLATED, ApproachRun, JobRun, Measured
 from bench.lab.processors import BUSY
 from bench.workloads.profile import Profile, default_fraction, fit
@@ -154,13 +154,13 @@ class HoldingRun:
     other_load: float | None = None
 
 
-def holding_run(run: ApproachRun, yardstick: Yardstick, mismatch: float) -> HoldingRun:
+def holding_run(run: ApproachRun, baseline: Baseline, mismatch: float) -> HoldingRun:
     """Classify a run.
 
     Raises:
         MltcpError: a job has no isolated run, or too few iterations to have a period.
     """
-    slow = slowdowns(run, yardstick)
+    slow = slowdowns(run, baseline)
     steady = fmean([value for job in slow for value in second_half(job)])
     difference = _period_difference(run.jobs)
     return HoldingRun(
@@ -254,11 +254,11 @@ def holding_result(measured: Sequence[Measured]) -> HoldingResult:
     cells: list[HoldingCell] = []
     for one in measured:
         mismatch = mismatch_of(one.setting, one.name)
-        yardsticks = pooled_yardsticks(one.runs)
+        baselines = pooled_baselines(one.runs)
         contended = [run for run in one.runs if run.approach != ISOLATED]
         for approach in dict.fromkeys(run.approach for run in contended):
             runs = [run for run in contended if run.approach == approach]
-            found = tuple(holding_run(run, yardsticks.get(run.repeat, {}), mismatch) for run in runs)
+            found = tuple(holding_run(run, baselines.get(run.repeat, {}), mismatch) for run in runs)
             cells.append(HoldingCell(approach, mismatch, found))
     first = measured[0]
     jobs = max(len(run.jobs) for run in first.runs)

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, median
 
 from bench.compare.results.figures import (
+    Baseline,
     Figures,
     Settling,
-    Yardstick,
     figures_of,
     figures_of_job,
-    paired_yardsticks,
+    paired_baselines,
     settling_together,
     together,
 )
@@ -84,11 +84,11 @@ class ApproachResult:
 
 @dataclass(frozen=True)
 class SetResult:
-    """One set of jobs under every approach; `yardsticks` are the isolated times that each repeat is compared with."""
+    """One set of jobs under every approach; `baselines` are the isolated times that each repeat is compared with."""
 
     measured: Measured
     approaches: tuple[ApproachResult, ...]
-    yardsticks: Mapping[int, Yardstick]
+    baselines: Mapping[int, Baseline]
 
     @property
     def name(self) -> str:
@@ -133,17 +133,17 @@ def compare_result(measured: Sequence[Measured]) -> CompareResult:
 
 def set_result(
     measured: Measured,
-    yardsticks_of: Callable[[Sequence[ApproachRun]], Mapping[int, Yardstick]] = paired_yardsticks,
+    baselines_of: Callable[[Sequence[ApproachRun]], Mapping[int, Baseline]] = paired_baselines,
 ) -> SetResult:
     """Compute every figure of one set of jobs.
 
     Raises:
         MltcpError: isolated jobs were run, but not every job of the other approaches.
     """
-    yardsticks = yardsticks_of(measured.runs)
+    baselines = baselines_of(measured.runs)
     names = dict.fromkeys(run.approach for run in measured.runs)
-    approaches = tuple(_approach_result(name, measured, yardsticks) for name in names)
-    return SetResult(measured, approaches, yardsticks)
+    approaches = tuple(_approach_result(name, measured, baselines) for name in names)
+    return SetResult(measured, approaches, baselines)
 
 
 def _compared(figures: Figures) -> float:
@@ -154,9 +154,9 @@ def _mean_iteration_s(run: ApproachRun) -> float:
     return fmean(time_s for job in run.jobs for time_s in job.iteration_s)
 
 
-def _approach_result(name: str, measured: Measured, yardsticks: Mapping[int, Yardstick]) -> ApproachResult:
+def _approach_result(name: str, measured: Measured, baselines: Mapping[int, Baseline]) -> ApproachResult:
     runs = tuple(run for run in measured.runs if run.approach == name)
-    each = [figures_of(run, yardsticks.get(run.repeat)) for run in runs]
+    each = [figures_of(run, baselines.get(run.repeat)) for run in runs]
     jobs = {job.job: job.control for run in runs for job in run.jobs}
     decisions = [taken_s for run in runs for taken_s in run.decisions_s]
     change = measured.change
@@ -165,7 +165,7 @@ def _approach_result(name: str, measured: Measured, yardsticks: Mapping[int, Yar
         figures=together(each, median),
         lowest=together(each, min),
         highest=together(each, max),
-        jobs=tuple(_job_result(job, control, runs, yardsticks) for job, control in jobs.items()),
+        jobs=tuple(_job_result(job, control, runs, baselines) for job, control in jobs.items()),
         makespan_s=median(max(job.ended_s for job in run.jobs) for run in runs),
         decision_s=median(decisions) if decisions else None,
         longest_decision_s=max(decisions, default=None),
@@ -176,9 +176,9 @@ def _approach_result(name: str, measured: Measured, yardsticks: Mapping[int, Yar
 
 
 def _job_result(
-    name: str, control: str, runs: Sequence[ApproachRun], yardsticks: Mapping[int, Yardstick]
+    name: str, control: str, runs: Sequence[ApproachRun], baselines: Mapping[int, Baseline]
 ) -> JobFigures:
-    found = [figures_of_job(run, name, yardsticks.get(run.repeat)) for run in runs]
+    found = [figures_of_job(run, name, baselines.get(run.repeat)) for run in runs]
     each = [figures for figures in found if figures is not None]
     return JobFigures(name, control, together(each, median), together(each, min), together(each, max))
 
@@ -240,7 +240,7 @@ def contend_document(result: SetResult) -> dict[str, object]:
     A job's ``iteration_s`` lists all repeats one after the other; ``iterations`` says how many each one has.
     ``other_load`` has a value for each repeat.
     """
-    isolated_s = next(iter(result.yardsticks.values()), {})
+    isolated_s = next(iter(result.baselines.values()), {})
     return {
         "schema": SCHEMA,
         "link": dict(result.measured.setting),
