@@ -102,7 +102,7 @@ def run_on_service(
 
 
 class _JobWatch:
-    """Looks at the states of jobs again and again.
+    """Polls the states of jobs.
 
     Attributes:
         starts: that were seen.
@@ -116,7 +116,7 @@ class _JobWatch:
         self._seen: set[tuple[str, int]] = set()
 
     def until(self, at_ns: int) -> None:
-        """Look at least once, and until this time on the service's clock."""
+        """Poll at least once, and until this time on the service's clock."""
         while True:
             statuses = self._client.status(cluster=False).jobs
             for status in sorted(statuses, key=lambda each: each.placed_ns):

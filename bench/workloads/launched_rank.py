@@ -1,4 +1,4 @@
-"""A rank's process on the launcher's side: how it is started, told, heard and killed, and which failure came first."""
+"""A rank's process on the launcher's side: start, messages, end, and which failure caused the others."""
 
 from __future__ import annotations
 

@@ -238,14 +238,14 @@ def stand(
         join_group(standing.store, standing.rank, standing.ranks, standing.place, standing.job)
         warm_up(_WARMUP)
         connection.send(Joined(tcp_flows(standing.place.store_port)))
-        while isinstance(told := _told(connection), request):
-            connection.send(answer(told, standing.rank, standing.ranks))
+        while isinstance(received := _next_request(connection), request):
+            connection.send(answer(received, standing.rank, standing.ranks))
         shutil.rmtree(standing.store.parent, ignore_errors=True)
         # An orderly exit would wait for a group whose other members may be gone.
         os._exit(1)
 
 
-def _told(connection: Connection) -> object:
+def _next_request(connection: Connection) -> object:
     """The launcher's next message; None if it is gone."""
     try:
         return connection.recv()

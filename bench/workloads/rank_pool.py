@@ -181,7 +181,7 @@ class RankPool:
         return {(rank.job, rank.number): rank.process.pid or 0 for rank in self.ranks}
 
     def launch(self, job: int, placed: PlacedJob, launcher: RankLauncher = launch_rank) -> None:
-        """Start the processes of a job, which begins by `begin`, or as soon as `events` hears that all are ready.
+        """Start the processes of a job, which begins by `begin`, or as soon as all are ready, which `events` notices.
 
         Raises:
             ValueError: a job of that number runs.
@@ -310,7 +310,7 @@ def standing_ranks(
 
 
 class StandingRanks:
-    """Jobs whose ranks wait to be told something; made by `standing_ranks`."""
+    """Jobs whose ranks wait for requests; made by `standing_ranks`."""
 
     def __init__(
         self, jobs: Sequence[StandingJob], main: RankMain, launcher: RankLauncher = launch_rank
@@ -330,7 +330,7 @@ class StandingRanks:
                 _check_flows(self._jobs[rank.job], rank.number, message.flows)
 
     def tell(self, jobs: Sequence[int], message: object) -> None:
-        """Tell all ranks of these jobs (by position)."""
+        """Send a request to all ranks of these jobs (by position)."""
         tell(self._of(jobs), message)
 
     def answers(self, jobs: Sequence[int]) -> list[tuple[LaunchedRank, Any]]:
