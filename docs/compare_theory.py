@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from bench.workloads.perturbation import Perturbation
+from bench.workloads.job import Perturbation
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.control.window_model.law import Base, WindowLaw
 from mltcp.control.window_model.link import ModelLink

@@ -16,7 +16,7 @@ from bench.alone.cell import Cell
 from bench.alone.own_controls import OwnControls
 from bench.alone.relay import Delay, RelayStatistics
 from bench.alone.sender import SenderTask, SentIteration
-from bench.compare.approaches.policy import Policy
+from bench.compare.approach import Policy
 from bench.lab.lab import Lab
 from bench.lab.processors import BUSY, OtherPrograms
 from mltcp.core.errors import MltcpError

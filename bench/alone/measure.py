@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.alone.cell import Cell
 from bench.alone.own_controls import OwnControls, own_controls
 from bench.alone.round import AloneRound, base_of, round_from_line, round_key, run_round
-from bench.compare.approaches.policy import Policy, parse_policy
+from bench.compare.approach import Policy, parse_policy
 from bench.compare.results.journal import writable
 from bench.lab.network import namespaces
 from mltcp.core.errors import UsageError

@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.place import RankPlace
 
 _NO_INTERFACE = "none"  # as in sender.py
 _BLOCK_BYTES = 1 << 20

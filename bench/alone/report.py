@@ -13,7 +13,7 @@ from rich.table import Table
 from bench.alone.cell import Cell
 from bench.alone.measure import AlonePlan
 from bench.alone.round import AloneRound, base_of
-from bench.compare.approaches.policy import Policy
+from bench.compare.approach import Policy
 from bench.lab.processors import BUSY
 from mltcp.core.quantities import format_rate
 

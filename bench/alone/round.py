@@ -15,7 +15,7 @@ from bench.alone.cell import SEGMENT_BYTES, Cell
 from bench.alone.own_controls import OwnControls
 from bench.alone.port import sender_port
 from bench.alone.relay import Delay, delayed
-from bench.compare.approaches.policy import Policy
+from bench.compare.approach import Policy
 from bench.lab.lab import Lab
 from bench.lab.network import namespaces, steering, sysctls
 from bench.lab.topology import Topology, dumbbell

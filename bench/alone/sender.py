@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.place import RankPlace
 from mltcp.core.errors import MltcpError
 
 _NO_INTERFACE = (

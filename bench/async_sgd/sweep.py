@@ -8,21 +8,89 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 
-from bench.async_sgd.star import MOST_WORKERS
-from bench.async_sgd.variant import Variant
+from bench.async_sgd.lab import MOST_WORKERS
+from bench.compare.approach import Policy, parse_policy
+from bench.compare.results.runs import ISOLATED
 from bench.lab.bottleneck.aqm import VIRTUAL_QUEUE
 from bench.lab.link import Link
 from bench.workloads.parameter_server.job import AsyncJob, AsyncWork, TrainWork
-from bench.workloads.parameter_server.statistics import FEWEST_UPDATES
+from bench.workloads.parameter_server.log import FEWEST_UPDATES
 from mltcp.core.errors import UsageError
+from mltcp.core.policy_names import parse_names
+from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS
+
+_FIELD = "ratio="
+_BASE = "cubic"
+
+
+class Ratio(StrEnum):
+    """Which connections of a server share one bytes_ratio; a worker has a single connection to a server in any case."""
+
+    WORKER = "worker"
+    """Every worker is a job of its own: each connection has its own iteration, with the policy's law."""
+    JOB = "job"
+    """All workers are one job: its iteration in the server is what it sends to all of them between pauses."""
+    FLOW = "flow"
+    """Connections belong to no job, and each learns its own iterations: with the paper's law and the kernel's start."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One of the things that are compared: a policy, and the connections that share a bytes_ratio."""
+
+    name: str
+    policy: Policy
+    ratio: Ratio = Ratio.WORKER
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def of_mltcp(self) -> bool:
+        """Whether the congestion control is one of MLTCP's, so that the ratio matters."""
+        return self.policy.control in MLTCP_CONTROLS
+
+
+def parse_variant(text: str) -> Variant:
+    """The variant of this name: a policy of `parse_policy` that may have a modifier ``ratio=worker|job|flow``.
+
+    Raises:
+        UsageError: it is none, or a policy that cannot be compared here.
+    """
+    base, _, rest = text.partition("@")
+    modifiers = rest.split(":") if rest else []
+    ratios = [each.removeprefix(_FIELD) for each in modifiers if each.startswith(_FIELD)]
+    others = [each for each in modifiers if not each.startswith(_FIELD)]
+    policy = parse_policy("@".join([base, ":".join(others)]) if others else base, _BASE)
+    if policy.name == ISOLATED or policy.pacing is not None:
+        raise UsageError(f"controls: expected congestion controls, got {text!r}")
+    if not ratios:
+        return Variant(text, policy)
+    if policy.control not in MLTCP_CONTROLS:
+        raise UsageError(f"controls: expected ratio= after {', '.join(MLTCP_CONTROLS)} only, got {text!r}")
+    try:
+        return Variant(text, policy, Ratio(ratios[-1]))
+    except ValueError:
+        raise UsageError(f"controls: ratio: expected {', '.join(Ratio)}, got {ratios[-1]!r}") from None
+
+
+def parse_variants(text: str) -> tuple[Variant, ...]:
+    """Several variants, separated by commas.
+
+    Raises:
+        UsageError: there is none, one occurs twice, or one is unknown.
+    """
+    return parse_names(text, parse_variant)
+
 
 _RANGE = re.compile(r"(\d{1,3})(?:\.\.(\d{1,3}))?")
 _KEY_DIGITS = 16
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """One run of a sweep."""
 
     workers: int
@@ -78,14 +146,14 @@ class AsyncSweep:
         """The job with so many workers."""
         return AsyncJob(self.name, self.work, workers, self.updates, self.shares, backend=self.backend)
 
-    def points(self) -> Iterator[Point]:
+    def points(self) -> Iterator[SweepPoint]:
         """All runs: in each repeat, each number of workers under each control, so that a drift affects all alike."""
         for repeat in range(self.repeat):
             for workers in self.workers:
                 for variant in self.variants:
-                    yield Point(workers, variant, repeat)
+                    yield SweepPoint(workers, variant, repeat)
 
-    def offsets_s(self, point: Point, cycle_s: float) -> list[float]:
+    def offsets_s(self, point: SweepPoint, cycle_s: float) -> list[float]:
         """When each worker starts: at random within a cycle, equal for all controls of a repeat."""
         chance = random.Random(f"{self.seed}/{point.repeat}/{point.workers}")
         return [chance.uniform(0, cycle_s) for _ in range(point.workers)]
@@ -96,7 +164,7 @@ class AsyncSweep:
         link_s = max(self.shares) * size * 8 / self.link.rate_bps
         return self.work.worker_s + self.work.server_s + 2 * link_s
 
-    def key(self, point: Point) -> str:
+    def key(self, point: SweepPoint) -> str:
         """The identity of a run: equal only if all that determines it is."""
         conditions = {
             "work": [type(self.work).__name__, asdict(self.work)],

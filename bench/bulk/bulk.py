@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 
-from bench.compare.approaches.policy import Policy
+from bench.compare.approach import Policy
 from bench.compare.contest import Contest
 from bench.compare.launch import loaded_controls, run_group
 from bench.lab.lab import Lab

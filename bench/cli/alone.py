@@ -13,7 +13,7 @@ from bench.alone.cell import BASES, MAX_ITERATION_BYTES, Cell
 from bench.alone.default_cells import default_cells
 from bench.alone.measure import AlonePlan, measured
 from bench.alone.report import comparisons, document, print_cells, print_report
-from bench.compare.approaches.policy import parse_policy
+from bench.compare.approach import parse_policy
 from bench.lab.link import MAX_RATE_BPS, MIN_RATE_BPS
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names

@@ -6,15 +6,22 @@ import argparse
 import json
 from pathlib import Path
 
-from bench.async_jobs.cluster_lab import HOSTS, MOST_SERVERS, SLOTS, ClusterShape
-from bench.async_jobs.comparison import AsyncJobsPlan, compare_async_jobs, models_of, parse_kept
-from bench.async_jobs.kinds import KINDS, LINK
-from bench.async_jobs.lab_trace import lab_trace, models
-from bench.async_jobs.live_run import scheduling_policy
-from bench.async_jobs.profile import UPDATES, steps_of_profile
-from bench.async_jobs.report import document, print_table, write_results
 from bench.cli.contest_arguments import add_link, link_of
-from bench.workloads.parameter_server.statistics import FEWEST_UPDATES
+from bench.command_line import option
+from bench.live_jobs.async_jobs import (
+    AsyncJobsPlan,
+    compare_async_jobs,
+    document,
+    models_of,
+    outcomes,
+    parse_kept,
+    print_table,
+    scheduling_policy,
+)
+from bench.live_jobs.async_lab import HOSTS, LINK, MOST_SERVERS, SLOTS, ClusterShape, lab_trace, models
+from bench.live_jobs.async_profile import UPDATES
+from bench.live_jobs.comparison import write_results
+from bench.workloads.parameter_server.log import FEWEST_UPDATES
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
@@ -45,45 +52,30 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command = commands.add_parser(
         "async-jobs", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    command.add_argument("--policies", default=POLICIES, help=f"schedulers (default {POLICIES})")
+    option(command, "--policies", POLICIES, "schedulers")
     source = command.add_mutually_exclusive_group()
     source.add_argument(
         "--trace", type=Path, metavar="FILE", help="a table with the columns arrival_units, model and epochs"
     )
-    source.add_argument("--seed", type=int, default=1, help="of the trace that is drawn (default 1)")
-    command.add_argument("--jobs", type=int, default=20, metavar="N", help="of a drawn trace (default 20)")
-    command.add_argument(
-        "--load", default="0.6", metavar="X", help="lambda E[S(1)] / W, with all slots W (default 0.6)"
-    )
-    command.add_argument(
-        "--scale",
-        default="1",
-        metavar="X",
-        help="factor for the sizes of jobs, and so for all times (default 1)",
-    )
+    option(source, "--seed", 1, "of the trace that is drawn")
+    option(command, "--jobs", 20, "of a drawn trace", "N")
+    option(command, "--load", "0.6", "lambda E[S(1)] / W, with all slots W", "X")
+    option(command, "--scale", "1", "factor for the sizes of jobs, and so for all times", "X")
     command.add_argument(
         "--throughput",
         default="hybrid",
         choices=models_of(table=True),
         help="the model of throughput that schedulers are told (default hybrid); measured needs --table",
     )
-    command.add_argument(
-        "--updates",
-        type=int,
-        default=UPDATES,
-        metavar="N",
-        help=f"gradients of the profile with one worker (default {UPDATES})",
-    )
+    option(command, "--updates", UPDATES, "gradients of the profile with one worker", "N")
     command.add_argument(
         "--table",
         action="store_true",
         help="measure X(1), ..., X(W) of each kind before the runs, and predict from that too",
     )
-    command.add_argument("--hosts", type=int, default=HOSTS, metavar="N", help=f"(default {HOSTS})")
-    command.add_argument("--slots", type=int, default=SLOTS, metavar="N", help=f"of a host (default {SLOTS})")
-    command.add_argument(
-        "--control", default=CONTROLS[0], choices=CONTROLS, help=f"congestion control (default {CONTROLS[0]})"
-    )
+    option(command, "--hosts", HOSTS, "", "N")
+    option(command, "--slots", SLOTS, "of a host", "N")
+    option(command, "--control", CONTROLS[0], "congestion control", choices=CONTROLS)
     add_link(command)
     command.set_defaults(
         rate=f"{LINK.rate_bps // 10**6}mbit", queue=f"{LINK.queue_bytes // 1000}kb", ecn="none"
@@ -102,17 +94,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def execute(options: argparse.Namespace) -> int:
     """Run the comparison and print it; returns the exit status."""
     plan = plan_of(options)
-    steps = steps_of_profile(len(KINDS), plan.shape.gpus, plan.table)
-    total = steps + len(plan.policies) * len(plan.trace.jobs)
+    total = plan.profiling.steps + len(plan.policies) * len(plan.trace.jobs)
     with kept_runs(options.output, parse_kept) as journal, progress_bar(total) as bar:
         profile, results = compare_async_jobs(plan, journal, bar.advance)
-    files = [] if options.output is None else write_results(options.output, plan, profile, results)
+    found, files = document(plan, profile, results), []
+    if options.output is not None:
+        file, shape = options.output / "async-jobs.json", plan.shape
+        files = write_results(file, found, shape.hosts, shape.slots, outcomes(plan, results))
     if options.json:
-        print(json.dumps({**document(plan, profile, results), "files": files}, allow_nan=False))
+        print(json.dumps({**found, "files": files}, allow_nan=False))
     else:
         print_table(plan, profile, results)
-        for file in files:
-            print(f"wrote {file}")
+        for path in files:
+            print(f"wrote {path}")
     return 0
 
 

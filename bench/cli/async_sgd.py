@@ -7,15 +7,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from bench.async_sgd.comparison import ControlComparison, compare
+from bench.async_sgd.comparison import ControlComparison, compare, document, print_report
+from bench.async_sgd.lab import server_address
 from bench.async_sgd.measure import measured, updates_missing
-from bench.async_sgd.report import document, print_report
-from bench.async_sgd.star import server_address
-from bench.async_sgd.sweep import AsyncSweep, Point, parse_workers
-from bench.async_sgd.variant import parse_variants
+from bench.async_sgd.sweep import AsyncSweep, SweepPoint, parse_variants, parse_workers
 from bench.cli.contest_arguments import add_link, check_counts, link_of
+from bench.command_line import option
 from bench.lab.bottleneck.aqm import MARKERS, VIRTUAL_QUEUE
-from bench.workloads.parameter_server.work_arguments import add_work, shares_of, work_of
+from bench.workloads.parameter_server.job import add_work, shares_of, work_of
 from mltcp.core.errors import UsageError
 from mltcp.core.progress import progress_bar
 from placement.experiments.parameter_server.profile import profile as capture_profile
@@ -43,20 +42,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command = commands.add_parser(
         "async", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    command.add_argument("--workers", default="1..8", metavar="K", help="numbers of workers (default 1..8)")
-    command.add_argument(
-        "--controls", default=_CONTROLS, help=f"congestion controls to try (default {_CONTROLS})"
-    )
-    command.add_argument(
-        "--updates", type=int, default=150, metavar="N", help="gradients of a run (default 150)"
-    )
-    command.add_argument(
-        "--repeat",
-        type=int,
-        default=3,
-        metavar="N",
-        help="how often each point runs, interleaved (default 3)",
-    )
+    option(command, "--workers", "1..8", "numbers of workers", "K")
+    option(command, "--controls", _CONTROLS, "congestion controls to try")
+    option(command, "--updates", 150, "gradients of a run", "N")
+    option(command, "--repeat", 3, "how often each point runs, interleaved", "N")
     add_work(command, worker_s="0.085", server_s="0.052", size="500kb", replay=True)
     add_link(command)
     command.set_defaults(rate="20mbit", queue="60kb", ecn="15kb")
@@ -71,7 +60,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         choices=MARKERS,
         help="the mechanism that marks (default virtual_queue)",
     )
-    command.add_argument("--backend", default="mltcp", choices=("mltcp", "gloo"), help="(default mltcp)")
+    option(command, "--backend", "mltcp", "", choices=("mltcp", "gloo"))
     command.add_argument(
         "--profile", type=Path, metavar="FILE", help="service times in JSON, instead of those of one worker"
     )
@@ -97,7 +86,7 @@ def execute(options: argparse.Namespace) -> int:
         raise UsageError("--workers: expected 1 among the numbers, or --profile, got neither")
     with progress_bar(updates_missing(sweep, options.output)) as bar:
 
-        def step(point: Point) -> None:
+        def step(point: SweepPoint) -> None:
             bar.advance(f"K = {point.workers}, {point.variant}, repeat {point.repeat + 1} of {sweep.repeat}")
 
         runs = measured(sweep, options.output, step, options.capture)

@@ -13,7 +13,7 @@ from rich.table import Table
 from bench.bulk.bulk import BulkResult, alone, beside, summarise
 from bench.cli.contest_arguments import add_jobs, add_link, contest_of, link_of
 from bench.cli.progress import progress
-from bench.compare.approaches.policy import Policy, parse_policy
+from bench.compare.approach import Policy, parse_policy
 from bench.lab.bottleneck.aqm import VIRTUAL_QUEUE
 from mltcp.core.errors import UsageError
 

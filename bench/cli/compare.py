@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.cli import compare_contention, compare_jobs
+from bench.cli import compare_jobs
 from bench.cli.contest_arguments import (
     add_hosts,
     add_link,
@@ -19,18 +19,16 @@ from bench.cli.contest_arguments import (
     source_of,
 )
 from bench.cli.progress import progress
-from bench.compare.approaches.approach import Approach, parse_approaches
-from bench.compare.contest import Contest, named_jobs
+from bench.command_line import option
+from bench.compare.approach import Approach, parse_approaches
+from bench.compare.contest import Contest, DemandingJob, Snapshot, contest_of, named_jobs
 from bench.compare.engine import run_contests
 from bench.compare.report.text import COMPARE, print_report
-from bench.compare.results.document import compare_document
 from bench.compare.results.journal import keep_in, read_result
-from bench.compare.results.results import CompareResult, compare_result
+from bench.compare.results.results import CompareResult, compare_document, compare_result
 from bench.compare.results.runs import Change
-from bench.compare.snapshot import DemandingJob, Snapshot, contest_of
-from bench.compare.trace.lab_hosts import LabTraceSource
+from bench.compare.trace.hosts import LabTraceSource, TraceSource
 from bench.compare.trace.trace import TracePlan
-from bench.compare.trace.trace_hosts import TraceSource
 from bench.hosts.hosts_file import load_hosts_file
 from bench.hosts.trace_hosts import RemoteTraceSource
 from bench.lab.link import Link
@@ -43,6 +41,7 @@ from mltcp.core.errors import UsageError
 
 _POLICIES = "isolated,fair,mltcp_cubic,cassini"
 _RACKS, _SERVERS, _SLOTS, _FIRST = 4, 3, 2, 12
+_KINDS = ("contest", "jobs", "contention")
 
 _EXAMPLES = """\
 examples:
@@ -61,34 +60,49 @@ examples:
 A --trace that is a table with the columns job_id, arrival_s, workload and alpha or deadline_s (as those of
 mltcp-placement jobs) is one of whole jobs: trainings that stop and go on elsewhere, on four hosts of four slots, under
 the schedulers of mltcp-placement jobs, beside the prediction of the simulator. -o keeps finished runs, and goes on.
+With the columns model and gpus it is one of contention: the placement service decides in rounds. The trace tells the
+KIND where it is not named; `compare KIND --help` has the options of each.
 """
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``compare`` to the commands."""
+    """Add ``compare`` to the commands, with the kinds of comparisons."""
     command = commands.add_parser(
-        "compare",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "compare", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    _add_jobs(command)
-    _add_conditions(command)
-    add_link(command)
-    _add_cluster(command)
-    add_measurement(command)
-    add_hosts(command)
-    compare_jobs.add_arguments(command)
-    compare_contention.add_arguments(command)
-    command.add_argument(
+    kinds = command.add_subparsers(dest="kind", required=True, metavar="KIND")
+    contest = kinds.add_parser(
+        "contest",
+        help="sets of jobs, DNN profiles, or a trace under congestion controls, placements and gates",
+    )
+    _add_jobs(contest)
+    _add_conditions(contest)
+    add_link(contest)
+    _add_cluster(contest)
+    add_measurement(contest)
+    add_hosts(contest)
+    contest.add_argument(
         "-o",
         dest="output",
         type=Path,
         metavar="DIR",
         help="directory for pictures, report.html and result.json, which is rewritten after every run",
     )
-    refusable = (*compare_jobs.IGNORED_BY_WHOLE_JOBS, "speed", "servers")
-    defaults = {name: command.get_default(name) for name in refusable}
-    command.set_defaults(execute=execute, defaults=defaults)
+    contest.set_defaults(execute=execute)
+    compare_jobs.add_parsers(kinds)
+
+
+def with_kind(arguments: Sequence[str]) -> list[str]:
+    """The command line of ``compare`` with the kind of the comparison: the one that it names, or that of its trace."""
+    command, *rest = arguments
+    if rest[:1] and rest[0] in (*_KINDS, "-h", "--help"):
+        return [command, *rest]
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--trace")
+    trace = parser.parse_known_args(rest)[0].trace
+    if compare_jobs.is_contention(trace):
+        return [command, "contention", *rest]
+    return [command, "jobs" if compare_jobs.is_whole_jobs(trace) else "contest", *rest]
 
 
 def _add_jobs(command: argparse.ArgumentParser) -> None:
@@ -99,7 +113,7 @@ def _add_jobs(command: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--trace",
         metavar="NAME",
-        help="a trace on a two-tier lab, by name or JSON file; or a table (CSV) of jobs with deadlines or with models",
+        help="a trace on a two-tier lab, by name or JSON file",
     )
     which.add_argument("--jobs", metavar="NAMES", help="DNN profiles on one link, by name or JSON file")
     which.add_argument(
@@ -112,34 +126,29 @@ def _add_jobs(command: argparse.ArgumentParser) -> None:
 
 
 def _add_conditions(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
+    option(
+        command,
         "--policies",
-        default=_POLICIES,
-        metavar="NAMES",
-        help=f"isolated, fair, a congestion control, cassini, a scheduler or a gate (default {_POLICIES})",
+        _POLICIES,
+        "isolated, fair, a congestion control, cassini, a scheduler or a gate",
+        "NAMES",
     )
-    command.add_argument(
-        "--control",
-        default="cubic",
-        metavar="NAME",
-        help="congestion control of policies whose name has none (default cubic)",
-    )
+    option(command, "--control", "cubic", "congestion control of policies whose name has none", "NAME")
     add_runs(command, iterations=60, repeat=2)
-    command.add_argument(
+    option(
+        command,
         "--starts",
+        "together",
+        "when jobs of a set start; random times are the same for all policies of a repeat",
         choices=("together", "random"),
-        default="together",
-        help="when jobs of a set start; random times are the same for all policies of a repeat (default together)",
     )
-    command.add_argument(
-        "--seed", type=int, default=0, help="of random starts and random placement (default 0)"
-    )
-    command.add_argument(
+    option(command, "--seed", 0, "of random starts and random placement")
+    option(
+        command,
         "--profiles",
+        "measured",
+        "demand profiles for Cassini: measured in the isolated runs, if there are any, or those of the set",
         choices=("measured", "set"),
-        default="measured",
-        help="demand profiles for Cassini: measured in the isolated runs, if there are any, or those of the set "
-        "(default measured)",
     )
     command.add_argument(
         "--change",
@@ -154,14 +163,9 @@ def _add_cluster(command: argparse.ArgumentParser) -> None:
         "--first",
         type=int,
         metavar="N",
-        help=f"run the first N jobs of the trace (default {_FIRST}; of whole jobs all)",
+        help=f"run the first N jobs of the trace (default {_FIRST})",
     )
-    trace.add_argument(
-        "--placement",
-        default="first-fit",
-        metavar="NAME",
-        help="scheduler of policies whose name has none (default first-fit)",
-    )
+    option(trace, "--placement", "first-fit", "scheduler of policies whose name has none", "NAME")
     trace.add_argument(
         "--racks", type=int, metavar="N", help=f"racks under one core switch (default {_RACKS})"
     )
@@ -169,25 +173,15 @@ def _add_cluster(command: argparse.ArgumentParser) -> None:
         "--servers",
         type=int,
         metavar="N",
-        help=f"servers of a rack (default {_SERVERS}; for whole jobs 1: a rack is a node)",
+        help=f"servers of a rack (default {_SERVERS})",
     )
-    trace.add_argument(
-        "--slots", type=int, metavar="N", help=f"slots of a server (default {_SLOTS}; for whole jobs 4)"
-    )
+    trace.add_argument("--slots", type=int, metavar="N", help=f"slots of a server (default {_SLOTS})")
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run the comparison and print its result; returns the exit status."""
     if options.hosts is not None:
         _check_hosts(options)
-    if compare_contention.is_contention(options.trace):
-        if options.policies == _POLICIES:
-            options.policies = compare_contention.POLICIES
-        return compare_contention.execute(options)
-    if compare_jobs.is_whole_jobs(options.trace):
-        if options.policies == _POLICIES:
-            options.policies = compare_jobs.POLICIES
-        return compare_jobs.execute(options)
     result = read_result(options.document) if options.document is not None else _run(options)
     written = _written(result, options.output)
     if options.json:
@@ -201,11 +195,6 @@ def _check_hosts(options: argparse.Namespace) -> None:
     """Raise UsageError for arguments that describe a lab, or that need one."""
     if options.document is not None:
         raise UsageError("--hosts: expected without --from, which runs nothing")
-    if compare_contention.is_contention(options.trace) or compare_jobs.is_whole_jobs(options.trace):
-        raise UsageError(
-            "--hosts: expected a trace of a set's jobs, such as --trace poisson: whole jobs, which stop and go on "
-            f"elsewhere, run in the lab or under mltcp-placement serve, got --trace {options.trace}"
-        )
     for name in ("racks", "servers", "slots"):
         if getattr(options, name) is not None:
             raise UsageError(f"--{name}: expected without --hosts, whose file tells the hosts and switches")

@@ -1,63 +1,99 @@
-"""``mltcp-bench compare --trace FILE`` for traces of whole jobs with deadlines: schedulers live on the lab."""
+"""``mltcp-bench compare jobs`` and ``compare contention``: traces of trainings, live on the lab under schedulers."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-from bench.compare.jobs.lab_trace import SPEED, LabScale
+from bench.command_line import option
 from bench.lab.two_tier import TwoTier
+from bench.live_jobs.whole_jobs import SPEED, LabScale
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
 from mltcp.core.quantities import parse_number
+from placement.model.throughput.table import COMBINATIONS
+from placement.traces.contention.trace import ContentionTrace
+from placement.traces.deadlines.trace import DeadlineTrace
 
-POLICIES = "drs,norm,edf-late-last-node,elastic-mh"
+if TYPE_CHECKING:
+    from bench.live_jobs.contention import ContentionComparison
+
 _WORKLOAD = "drs"
-_RACKS, _SERVERS, _SLOTS = 4, 1, 4
-IGNORED_BY_JOBS = (
-    *("control", "iterations", "repeat", "starts", "seed", "profiles", "change", "placement"),
-    *("ecn_by", "retry_busy", "rate", "queue", "ecn", "mtu", "ranks"),
-)
-"""The arguments that make no difference to jobs that are trained live, whatever their columns."""
+_COLUMNS = frozenset({"job_id", "arrival_s", "model", "gpus"})
+_RACKS, _SLOTS = 4, 4
 
-IGNORED_BY_WHOLE_JOBS = (*IGNORED_BY_JOBS, "table", "combination", "round", "shadow")
-"""Those, and the arguments of jobs with models and GPUs."""
+_Trace = TypeVar("_Trace", ContentionTrace, DeadlineTrace)
 
 
-def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the arguments that only such traces have."""
-    jobs = command.add_argument_group("options of a --trace of whole jobs")
-    jobs.add_argument(
-        "--speed",
-        default=str(SPEED),
-        metavar="X",
-        help=f"seconds of the trace in a second of the lab (default {SPEED})",
+def add_parsers(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``jobs`` and ``contention`` to the kinds of comparisons."""
+    jobs = kinds.add_parser("jobs", help="a trace (CSV) of whole jobs with deadlines, under schedulers")
+    _add_shared(
+        jobs,
+        "drs,norm,edf-late-last-node,elastic-mh",
+        "what a start costs, for the prediction and the schedulers: seconds, or the file of "
+        "mltcp-bench cost restart -o",
+        "S|FILE",
     )
-    jobs.add_argument(
-        "--restart-cost",
-        default="0",
-        metavar="S|FILE",
-        help="what a start costs, for the prediction and the schedulers: seconds, or the file of "
-        "mltcp-bench cost restart -o (default 0)",
+    option(jobs, "--speed", str(SPEED), "seconds of the trace in a second of the lab", "X")
+    jobs.set_defaults(execute=_execute_jobs)
+    contention = kinds.add_parser(
+        "contention", help="a trace (CSV) of jobs with models, which slow each other down, in rounds"
+    )
+    _add_shared(
+        contention,
+        "srsf-first-full,srsf-packed-full",
+        "seconds that a start costs, for the prediction and the policies; 0: as measured",
+        "S",
+    )
+    contention.add_argument(
+        "--table",
+        type=Path,
+        metavar="DIR",
+        help="of the lab's models, as a run with -o writes it (default: measured first)",
+    )
+    option(contention, "--round", "15", "the length of a round", "S")
+    option(
+        contention,
+        "--combination",
+        "sum",
+        "of a job's ratios beside several neighbours, as policies and the simulator see them",
+        choices=COMBINATIONS,
+    )
+    contention.add_argument(
+        "--shadow", default="", metavar="NAME", help="ask this policy about every decision too"
+    )
+    contention.set_defaults(execute=_execute_contention)
+
+
+def _add_shared(command: argparse.ArgumentParser, policies: str, restart_cost: str, metavar: str) -> None:
+    command.add_argument("--trace", required=True, metavar="FILE", help="the table of jobs")
+    option(command, "--policies", policies, "schedulers", "NAMES")
+    command.add_argument("--first", type=int, metavar="N", help="run the first N jobs only (default: all)")
+    option(command, "--racks", _RACKS, "hosts, each under a switch of its own", "N")
+    option(command, "--slots", _SLOTS, "slots of a host", "N")
+    option(command, "--restart-cost", "0", restart_cost, metavar)
+    command.add_argument("--json", action="store_true", help="one JSON document instead of the table")
+    command.add_argument(
+        "-o", dest="output", type=Path, metavar="DIR", help="keep results there, and pictures of whole jobs"
     )
 
 
-def refuse_ignored(options: argparse.Namespace, names: Iterable[str], trace: str) -> None:
-    """Refuse arguments that make no difference to a kind of trace, by their defaults in ``options.defaults``.
-
-    Raises:
-        UsageError: one of them is given.
-    """
-    for name in names:
-        if (value := getattr(options, name)) != options.defaults[name]:
-            raise UsageError(
-                f"--{name.replace('_', '-')}: expected without a --trace of {trace}, got {value}"
-            )
+def is_contention(trace: str | None) -> bool:
+    """Whether the argument of --trace is a table of jobs with models and GPUs."""
+    if trace is None:
+        return False
+    try:
+        with open(trace, encoding="utf-8-sig") as file:
+            columns = {name.strip() for name in file.readline(10_000).split(",")}
+    except (OSError, ValueError):
+        return False
+    return columns.issuperset(_COLUMNS)
 
 
 def is_whole_jobs(trace: str | None) -> bool:
@@ -67,12 +103,18 @@ def is_whole_jobs(trace: str | None) -> bool:
     return trace is not None and is_table(Path(trace))
 
 
-def execute(options: argparse.Namespace) -> int:
+def _execute_jobs(options: argparse.Namespace) -> int:
     """Run the comparison and print it; returns the exit status."""
-    from bench.compare.jobs.comparison import JobsPlan, compare_jobs
-    from bench.compare.jobs.live_run import LiveRun
-    from bench.compare.jobs.measured_cost import parse_start_cost
-    from bench.compare.jobs.report import document, print_table, write_results
+    from bench.live_jobs.comparison import write_results
+    from bench.live_jobs.whole_jobs import (
+        JobsPlan,
+        LiveRun,
+        compare_jobs,
+        document,
+        outcomes,
+        parse_start_cost,
+        print_table,
+    )
     from placement.experiments.jobs.kept import kept_runs
     from placement.policies.schedulers.registry import NAMES
     from placement.simulator.rates.run import check_fits
@@ -80,35 +122,100 @@ def execute(options: argparse.Namespace) -> int:
     from placement.traces.deadlines.read import read
     from placement.traces.left_out import left_out_document, tell_left_out
 
-    refuse_ignored(options, IGNORED_BY_WHOLE_JOBS, "whole jobs")
     policies = parse_names(options.policies, lambda name: str(NAMES.parse(name)))
     trace = read(Path(options.trace), WORKLOADS, DrsMix())
     tell_left_out("mltcp-bench", trace)
-    if options.first is not None:
-        if options.first < 1:
-            raise UsageError(f"--first: expected 1 or more, got {options.first}")
-        trace = replace(trace, jobs=trace.jobs[: options.first])
+    trace = _first(options, trace)
     scale = scale_of(options)
     check_fits(trace, scale.shape.racks * scale.shape.slots)
     plan = JobsPlan(scale.trace(trace), policies, scale, parse_start_cost(options.restart_cost))
     total = len(plan.policies) * len(plan.trace.jobs)
     with kept_runs(options.output, LiveRun.from_line) as journal, progress_bar(total) as bar:
         results = compare_jobs(plan, journal, lambda policy, job: bar.advance(f"{policy}, job {job}"))
-    files = [] if options.output is None else write_results(options.output, _WORKLOAD, plan, results)
+    found, files = document(_WORKLOAD, plan, results), []
+    if options.output is not None:
+        file, shape = options.output / "jobs.json", scale.shape
+        files = write_results(file, found, shape.racks, shape.slots, outcomes(results))
     if options.json:
         left_out = left_out_document([trace])
-        found = {**document(_WORKLOAD, plan, results), "left_out": left_out, "files": files}
-        print(json.dumps(found, allow_nan=False))
+        print(json.dumps({**found, "left_out": left_out, "files": files}, allow_nan=False))
     else:
         print_table(plan, results)
-        for file in files:
-            print(f"wrote {file}")
+        for path in files:
+            print(f"wrote {path}")
     return 0
+
+
+def _execute_contention(options: argparse.Namespace) -> int:
+    """Run the comparison and print it; returns the exit status: 1 if a sample was lost or seen twice."""
+    from bench.lab.network import namespaces
+    from bench.live_jobs.contention import RoundsPlan, compare_contention
+    from bench.live_jobs.contention_table import nominal_table, points
+    from mltcp.core.atomic_files import write_atomically
+    from placement.model.throughput.table import read_table
+    from placement.policies.schedulers.registry import NAMES
+    from placement.traces.contention.trace import read_trace
+    from placement.traces.left_out import tell_left_out
+
+    policies = parse_names(options.policies, lambda name: str(NAMES.parse(name)))
+    table = None if options.table is None else read_table(options.table)
+    trace = read_trace(options.trace, table or nominal_table())
+    tell_left_out("mltcp-bench", trace)
+    trace.check_rows(nominal_table())
+    trace = _first(options, trace)
+    if options.first is not None:
+        trace = replace(trace, places=trace.places[: options.first])
+    round_s = parse_number(options.round, field="--round", lowest=0.5)
+    cost = options.restart_cost
+    restart_s = None if cost == "0" else parse_number(cost, field="--restart-cost", lowest=0)
+    shape = _shape_of(options)
+    plan = RoundsPlan(trace, policies, shape, round_s, restart_s, options.shadow, options.combination)
+    if shape.racks < 4 or shape.slots < 2:
+        raise UsageError(f"--racks, --slots: expected 4 and 2 or more, got {shape.racks} and {shape.slots}")
+    namespaces.require_privileges()
+    steps = len(policies) * len(trace.jobs) + (points() if table is None else 0)
+    with progress_bar(steps) as bar:
+        results, _ = compare_contention(plan, table, options.output, bar.advance)
+    text = json.dumps(
+        {"round_s": round_s, "policies": [each.document() for each in results]}, allow_nan=False
+    )
+    if options.output is not None:
+        write_atomically(options.output / "contention.json", text.encode() + b"\n")
+    if options.json:
+        print(text)
+    else:
+        _print(results)
+    return 1 if any(each.live.faults for each in results) else 0
+
+
+def _print(results: list[ContentionComparison]) -> None:
+    for result in results:
+        found = result.document()
+        print(
+            f"{result.policy}: {found['same_starts']} of {found['predicted_starts']} starts as simulated"
+            f"{', in the same order' if found['same_order'] else ', in another order'}; completion time "
+            f"{found['median_jct_ratio']:.3f} of the simulated one in the median, off by "
+            f"{found['median_jct_difference']:.1%}; a start costs {result.start_s:.1f} s; {found['stops']} stops, "
+            f"{len(found['faults'])} faults in the samples"
+        )
+        for fault in found["faults"]:
+            print(f"  {fault}")
+
+
+def _first(options: argparse.Namespace, trace: _Trace) -> _Trace:
+    """The trace with only its first jobs, if that is asked for."""
+    if options.first is None:
+        return trace
+    if options.first < 1:
+        raise UsageError(f"--first: expected 1 or more, got {options.first}")
+    return replace(trace, jobs=trace.jobs[: options.first])
+
+
+def _shape_of(options: argparse.Namespace) -> TwoTier:
+    """The lab: a rack has one server, which is a node."""
+    return TwoTier(racks=options.racks, servers=1, slots=options.slots, oversubscription=Fraction(1))
 
 
 def scale_of(options: argparse.Namespace) -> LabScale:
     """The lab that the arguments describe. Raises UsageError: one is out of range."""
-    sizes = {"racks": _RACKS, "servers": _SERVERS, "slots": _SLOTS}
-    given = {name: getattr(options, name) for name in sizes if getattr(options, name) is not None}
-    shape = TwoTier(**{**sizes, **given}, oversubscription=Fraction(1))
-    return LabScale(shape, Fraction(parse_number(options.speed, field="--speed")))
+    return LabScale(_shape_of(options), Fraction(parse_number(options.speed, field="--speed")))

@@ -18,9 +18,8 @@ from bench.cli.contest_arguments import (
 from bench.cli.progress import progress
 from bench.compare.engine import run_contests
 from bench.compare.report.text import CONTEND, print_report
-from bench.compare.results.document import contend_document
-from bench.compare.results.figures import pooled_yardsticks
-from bench.compare.results.results import CompareResult, SetResult, set_result
+from bench.compare.results.figures import pooled_baselines
+from bench.compare.results.results import CompareResult, SetResult, contend_document, set_result
 
 _POLICIES = "isolated,reno,mltcp_reno,cubic,mltcp_cubic,dctcp,mltcp_dctcp"
 _EXAMPLES = """\
@@ -67,7 +66,7 @@ def execute(options: argparse.Namespace) -> int:
     source = source_of(options, [contest])
     with progress(contest.total_iterations, contest.repeat) as step:
         (measured,) = run_contests([contest], step, lambda so_far: None, retry_busy, source)
-    result = set_result(measured, pooled_yardsticks)
+    result = set_result(measured, pooled_baselines)
     plots = _plots(result, options.plot)
     if options.json:
         print(json.dumps({**contend_document(result), "plots": plots}, allow_nan=False))

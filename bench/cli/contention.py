@@ -16,7 +16,7 @@ from rich.table import Table
 
 from bench.cli.contest_arguments import add_hosts, add_link, link_of
 from bench.cli.progress import progress
-from bench.compare.approaches.policy import PACED, Policy, parse_policy
+from bench.compare.approach import PACED, Policy, parse_policy
 from bench.compare.report.text import facts_table
 from bench.contention.contention import (
     RANKS,

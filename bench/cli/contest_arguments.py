@@ -6,18 +6,17 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.compare.approaches.approach import Approach
-from bench.compare.approaches.policy import parse_policy
+from bench.command_line import option
+from bench.compare.approach import Approach, parse_policy
 from bench.compare.contest import Contest, named_jobs
-from bench.compare.lab_provider import LabSource
+from bench.compare.launch import LabSource
 from bench.compare.provider import ProviderSource
 from bench.compare.results.runs import Scalar
 from bench.hosts.hosts_file import load_hosts_file
 from bench.hosts.provider import RemoteSource
 from bench.lab.bottleneck.aqm import MARKERS, VIRTUAL_QUEUE
 from bench.lab.link import MAX_QUEUE_BYTES, MAX_RATE_BPS, MIN_RATE_BPS, Link
-from bench.workloads.job import TrainingOptions, Work
-from bench.workloads.perturbation import parse_perturbation
+from bench.workloads.job import TrainingOptions, Work, parse_perturbation
 from bench.workloads.profile import Profile, Scale, default_fraction, fit, load
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import parse_names
@@ -33,10 +32,8 @@ def add_jobs(command: argparse.ArgumentParser, policies: str, iterations: int, r
     command.add_argument(
         "--jobs", default="vgg16,vgg16", help="DNN profiles by name or JSON file, or `train`"
     )
-    command.add_argument(
-        "--policies",
-        default=policies,
-        help=f"congestion controls, and `isolated`, with which they are compared (default {policies})",
+    option(
+        command, "--policies", policies, "congestion controls, and `isolated`, with which they are compared"
     )
     add_runs(command, iterations, repeat)
     command.add_argument(
@@ -58,23 +55,9 @@ def add_jobs(command: argparse.ArgumentParser, policies: str, iterations: int, r
 
 def add_runs(command: argparse.ArgumentParser, iterations: int, repeat: int) -> None:
     """Add the arguments for the length and the number of runs."""
-    command.add_argument(
-        "--iterations",
-        type=int,
-        default=iterations,
-        metavar="N",
-        help=f"iterations of the slowest job; others run as long (default {iterations})",
-    )
-    command.add_argument(
-        "--repeat",
-        type=int,
-        default=repeat,
-        metavar="N",
-        help=f"how often each policy runs, interleaved (default {repeat})",
-    )
-    command.add_argument(
-        "--ranks", type=int, default=2, metavar="N", help="processes of a job, each on a host (default 2)"
-    )
+    option(command, "--iterations", iterations, "iterations of the slowest job; others run as long", "N")
+    option(command, "--repeat", repeat, "how often each policy runs, interleaved", "N")
+    option(command, "--ranks", 2, "processes of a job, each on a host", "N")
 
 
 def add_link(command: argparse.ArgumentParser) -> None:
@@ -86,7 +69,7 @@ def add_link(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--ecn", default="40kb", help="queue above which packets are marked, or `none` (default %(default)s)"
     )
-    command.add_argument("--mtu", type=int, default=1500, help="in bytes (default 1500)")
+    option(command, "--mtu", 1500, "in bytes")
 
 
 def add_measurement(command: argparse.ArgumentParser) -> None:
@@ -97,12 +80,12 @@ def add_measurement(command: argparse.ArgumentParser) -> None:
         choices=MARKERS,
         help="the mechanism that marks (default virtual_queue)",
     )
-    command.add_argument(
+    option(
+        command,
         "--retry-busy",
-        type=int,
-        default=0,
-        metavar="N",
-        help="repeat a run up to N times while other programs use more than 5 %% of the processors (default 0)",
+        0,
+        "repeat a run up to N times while other programs use more than 5 %% of the processors",
+        "N",
     )
     command.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
 

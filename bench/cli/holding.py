@@ -15,13 +15,18 @@ from bench.cli.contest_arguments import (
     retry_busy_of,
 )
 from bench.cli.progress import progress
-from bench.compare.approaches.approach import Approach
-from bench.compare.approaches.policy import parse_policy
+from bench.command_line import option
+from bench.compare.approach import Approach, parse_policy
 from bench.compare.contest import Contest
 from bench.compare.engine import run_contests
-from bench.compare.holding.report import print_table
-from bench.compare.holding.result import HoldingResult, document, holding_result
-from bench.compare.holding.sweep import Sweep, parse_mismatches
+from bench.compare.holding import (
+    HoldingResult,
+    HoldingSweep,
+    document,
+    holding_result,
+    parse_mismatches,
+    print_table,
+)
 from bench.compare.results.journal import keep_in, read_result
 from bench.compare.results.runs import ISOLATED
 from bench.workloads.profile import load
@@ -45,16 +50,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command = commands.add_parser(
         "holding", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    command.add_argument(
-        "--policies", default=_POLICIES, help=f"congestion controls to try (default {_POLICIES})"
-    )
-    command.add_argument(
-        "--mismatch",
-        default="0,1,2,3,5",
-        metavar="P,P,...",
-        help="differences of the periods in percent (default 0,1,2,3,5)",
-    )
-    command.add_argument("--jobs", type=int, default=2, metavar="N", help="jobs on the link (default 2)")
+    option(command, "--policies", _POLICIES, "congestion controls to try")
+    option(command, "--mismatch", "0,1,2,3,5", "differences of the periods in percent", "P,P,...")
+    option(command, "--jobs", 2, "jobs on the link", "N")
     command.add_argument(
         "--profile", default="vgg16", metavar="NAME", help="the job: a DNN profile by name or JSON file"
     )
@@ -97,9 +95,11 @@ def _shown_again(path: Path) -> HoldingResult:
     return holding_result([one.measured for one in read_result(path).sets])
 
 
-def sweep_of(options: argparse.Namespace) -> Sweep:
+def sweep_of(options: argparse.Namespace) -> HoldingSweep:
     """The sweep that the arguments describe. Raises UsageError: one is out of range or unknown."""
-    return Sweep(load(options.profile), options.jobs, parse_mismatches(options.mismatch), options.fraction)
+    return HoldingSweep(
+        load(options.profile), options.jobs, parse_mismatches(options.mismatch), options.fraction
+    )
 
 
 def template_of(options: argparse.Namespace) -> Contest:
@@ -128,6 +128,6 @@ def template_of(options: argparse.Namespace) -> Contest:
 def _written(result: HoldingResult, directory: Path | None) -> list[str]:
     if directory is None:
         return []
-    from bench.compare.holding.picture import write_picture
+    from bench.compare.holding_picture import write_picture
 
     return [str(write_picture(result, directory))]

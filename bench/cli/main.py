@@ -7,6 +7,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from mltcp.core.errors import UsageError
 from mltcp.core.exit_status import exit_status
 from mltcp.core.signals import exit_on_sigterm
 from mltcp.core.subcommands import Subcommand, add_subcommands, named_subcommand
@@ -55,6 +56,13 @@ def _parser(named: Subcommand | None) -> argparse.ArgumentParser:
     return parser
 
 
+def _complete(named: Subcommand | None, arguments: Sequence[str]) -> Sequence[str]:
+    """The command line with what may be left out: the kind of a comparison."""
+    if named is None or named.name != "compare":
+        return arguments
+    return list(importlib.import_module(named.module).with_kind(arguments))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit status: 0 success, 1 failure, 2 bad usage, 130 interrupted."""
     given = sys.argv[1:] if arguments is None else arguments
@@ -62,11 +70,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def run() -> int:
         named = named_subcommand(SUBCOMMANDS, given)
         try:
-            options = _parser(named).parse_args(given)
+            parser = _parser(named)
+            options, unknown = parser.parse_known_args(_complete(named, given))
+            if unknown and options.command != "compare":
+                parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         except SystemExit as end:
             if end.code and named is not None and named.name == "perf":
                 importlib.import_module(named.module).fail_before_the_test(given)
             raise
+        if unknown:
+            raise UsageError(f"compare {options.kind}: unrecognized arguments: {' '.join(unknown)}")
         exit_on_sigterm()
         return int(options.execute(options))
 

@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 
 from bench.cli.contest_arguments import add_link, link_of
-from bench.compare.approaches.policy import parse_policy
+from bench.compare.approach import parse_policy
 from bench.sensitivity.measure import measured
 from bench.sensitivity.plan import Point, SensitivityPlan, layouts_of
 from bench.sensitivity.report import document, print_report

@@ -1,7 +1,7 @@
 """Runs contests: the same jobs on the same link under every approach, interleaved.
 
 Every repeat runs every approach once, one after the other, so that a drift of the machine affects all alike. The
-isolated run of each job is one of the approaches, and the yardstick of the others.
+isolated run of each job is one of the approaches, and the baseline of the others.
 """
 
 from __future__ import annotations
@@ -12,22 +12,80 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bench.compare.approaches.approach import Approach
+from bench.compare.approach import Approach
 from bench.compare.contest import Contest
-from bench.compare.coordination.coordination import Coordination, coordinated
-from bench.compare.coordination.coordinator import PlacedDemand
-from bench.compare.coordination.service import dumbbell_network
-from bench.compare.lab_provider import LabSource
-from bench.compare.provider import HostProvider, ProviderSource
-from bench.compare.results.hosts import HostUse
+from bench.compare.coordination import Coordination, PlacedDemand, coordinated, dumbbell_network
+from bench.compare.launch import LabSource
+from bench.compare.provider import HostProvider, Progress, ProviderSource, Turns
 from bench.compare.results.journal import Keep
-from bench.compare.results.runs import ApproachRun, JobRun, LinkExcerpt, LinkTotals, Measured
-from bench.compare.turns import Progress, Turns
-from bench.compare.utilization import excerpts, sole_utilization, utilization
-from bench.lab.bottleneck.link_use import LinkUse
+from bench.compare.results.runs import ApproachRun, HostUse, JobRun, LinkExcerpt, LinkTotals, Measured
+from bench.lab.bottleneck.link_use import DirectionUse, LinkUse
 from bench.workloads.job import JobResult
 from mltcp.core.demand import Demand, demand_from_document
 from mltcp.core.errors import MltcpError, UsageError
+
+EXCERPT_S = 4.0
+"""The pictures show four iterations, of at most 0.6 s each without contention."""
+
+_SENDS, _SILENT = 0.05, 0.01
+_SHORTEST_BINS = 5
+
+
+def utilization(use: LinkUse, results: Sequence[JobResult]) -> float:
+    """The share of the link's rate, left to right, that was used while all of these jobs ran."""
+    direction = use.directions[0]
+    start_s = min(result.iterations[0].start_s for result in results)
+    end_s = min(result.iterations[-1].end_s for result in results)
+    first, last = (int((at_s * 1e9 - use.epoch_ns) // use.bin_ns) for at_s in (start_s, end_s))
+    carried = sum(sum(bins[first:last]) for bins in direction.bytes_by_job.values())
+    return carried * 8e9 / (direction.rate_bps * max(1, last - first) * use.bin_ns)
+
+
+def sole_utilization(directions: Sequence[DirectionUse], bin_ns: int) -> float | None:
+    """The share of the link's rate that is used while exactly one job sends; None if no job sends alone for long.
+
+    The first and the last bin of such a time are left out: the job fills them only in part.
+    """
+    shares: list[float] = []
+    for direction in directions:
+        full = direction.rate_bps * bin_ns / 8e9
+        run: list[float] = []
+        for bins in zip(*direction.bytes_by_job.values(), strict=True):
+            carried = sorted(count / full for count in bins)
+            if carried[-1] > _SENDS and sum(carried[:-1]) < _SILENT:
+                run.append(carried[-1])
+                continue
+            shares += _inner(run)
+            run = []
+        shares += _inner(run)
+    return sum(shares) / len(shares) if shares else None
+
+
+def excerpts(use: LinkUse, names: Mapping[int, str], epoch_s: float, end_s: float) -> tuple[LinkExcerpt, ...]:
+    """The first and the last seconds of the link's use, left to right.
+
+    Args:
+        use: the measurement.
+        names: the jobs, by their numbers in the lab.
+        epoch_s: the start of the run, CLOCK_MONOTONIC.
+        end_s: the end of the first job to end, from then on.
+    """
+    direction = use.directions[0]
+    bin_s = use.bin_ns / 1e9
+    zero = round((epoch_s - use.epoch_ns / 1e9) / bin_s)
+    last, count = round(end_s / bin_s), round(EXCERPT_S / bin_s)
+    found = []
+    for first in dict.fromkeys((0, max(0, last - count))):
+        bins = slice(zero + first, zero + min(first + count, last))
+        job_bytes = {name: list(direction.bytes_by_job[index][bins]) for index, name in names.items()}
+        link = f"{direction.source}->{direction.target}"
+        found.append(LinkExcerpt(link, direction.rate_bps, first * bin_s, bin_s, job_bytes))
+    return tuple(found)
+
+
+def _inner(run: Sequence[float]) -> Sequence[float]:
+    return run[1:-1] if len(run) >= _SHORTEST_BINS else ()
+
 
 _PROFILE = "MLTCP_PROFILE"
 _LINK = "trunk"
@@ -58,11 +116,11 @@ def run_contests(
     with (source or LabSource()).opened(approaches) as provide:
         for contest in contests:
             with provide(contest) as hosts:
-                arena = _Arena(contest, hosts)
-                turns = Turns(contest.approaches, contest.repeat, retry_busy, hosts.load_meter)
+                runs = _ContestRuns(contest, hosts)
+                turns = Turns(contest.approaches, hosts.load_meter, contest.repeat, retry_busy)
                 kept = _appended(keep, done)
                 measured = replace(contest.measured(), hosts=hosts.facts)
-                done.append(turns.run(measured, arena.run, progress, kept))
+                done.append(turns.run(measured, runs.run, progress, kept))
     return done
 
 
@@ -88,7 +146,7 @@ class _GroupRun:
 
 
 @dataclass
-class _Arena:
+class _ContestRuns:
     """A contest on its hosts; `losses` are those of each training in its first run."""
 
     contest: Contest

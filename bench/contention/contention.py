@@ -14,19 +14,18 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Protocol
 
-from bench.compare.approaches.policy import Policy
+from bench.compare.approach import Policy
 from bench.compare.launch import loaded_controls
-from bench.compare.results.hosts import HostFacts
+from bench.compare.results.runs import HostFacts
 from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.network import namespaces
 from bench.lab.network.wiring import INTERFACE
 from bench.lab.processors import busy_s, count
 from bench.lab.topology import dumbbell
-from bench.workloads.launch.rounds import StandingJobs, standing
-from bench.workloads.launch.standing import StandingJob
-from bench.workloads.loop import sleep_until
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.job import sleep_until
+from bench.workloads.place import RankPlace
+from bench.workloads.rank_pool import StandingJob, StandingJobs, standing
 from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.jobs import attached
 from placement.experiments.measurements import Measurement

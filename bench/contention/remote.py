@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from bench.compare.results.hosts import HostFacts
+from bench.compare.results.runs import HostFacts
 from bench.contention.contention import RANKS, Arena, ContentionPlan
 from bench.hosts.connection import connected
 from bench.hosts.hosts_file import HostsFile
 from bench.hosts.messages import ReadBusy, StartMeasuring, StopMeasuring
 from bench.hosts.placement import two_sided
 from bench.hosts.session import Session
-from bench.workloads.launch.rounds import StandingJobs, standing
-from bench.workloads.launch.standing import StandingJob
+from bench.workloads.rank_pool import StandingJob, StandingJobs, standing
 
 
 @dataclass(frozen=True)

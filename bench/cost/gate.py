@@ -20,10 +20,10 @@ import torch.distributed as dist
 
 from bench.cost.benchmark import Row
 from bench.cost.programs import gate_process
-from bench.workloads.launch.launched_rank import RankFailure, blamed, kill_ranks, launch_rank, received
-from bench.workloads.ranks.failure import failures_reported
-from bench.workloads.ranks.group import join_group
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.group import join_group
+from bench.workloads.launched_rank import RankFailure, blamed, kill_ranks, launch_rank, received
+from bench.workloads.place import RankPlace
+from bench.workloads.rank import failures_reported
 from collectives.group import job
 from mltcp.core.errors import UsageError
 

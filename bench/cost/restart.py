@@ -29,7 +29,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.cost.benchmark import Row
-from bench.warm.trainings import forked_trainings
+from bench.warm.client import forked_trainings
 from bench.workloads.elastic.engine_job import EngineEvents, EngineTraining, Event
 from bench.workloads.elastic.training_job import JobOptions, read_losses
 from collectives.elastic.checkpoints.checkpoint_directory import progress_of

@@ -49,7 +49,7 @@ from bench.hosts.messages import (
 )
 from bench.hosts.shared_directory import WHERE_SSHD_LISTENS, socket_name
 from bench.lab.processors import OtherPrograms, busy_s
-from bench.workloads.launch.launched_rank import store_directory
+from bench.workloads.launched_rank import store_directory
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.signals import exit_on_sigterm
 from mltcp.ebpf.congestion_controls import Controls

@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench.compare.results.hosts import HostFacts
+from bench.compare.results.runs import HostFacts
 from bench.hosts.clock import ClockOffset, measured_offset
 from bench.hosts.codec import CodecError
 from bench.hosts.hosts_file import HostsFile, RemoteHost

@@ -16,7 +16,7 @@ from typing import Any
 from bench.hosts.messages import LaunchRank, ProgramWrote, RankEnded, RankSaid, StartProgram
 from bench.hosts.shared_directory import on_host
 from bench.workloads.job import JobSpec
-from bench.workloads.launch.launched_rank import (
+from bench.workloads.launched_rank import (
     LaunchedRank,
     RankFailure,
     kill_ranks,
@@ -24,10 +24,8 @@ from bench.workloads.launch.launched_rank import (
     received,
     tell,
 )
-from bench.workloads.ranks.failure import RankFailed
-from bench.workloads.ranks.place import RankPlace
-from bench.workloads.ranks.rank import PR_SET_PDEATHSIG, rank_main
-from bench.workloads.ranks.round_rank import round_rank_main
+from bench.workloads.place import RankPlace
+from bench.workloads.rank import PR_SET_PDEATHSIG, RankFailed, rank_main, round_rank_main
 from mltcp.core.errors import UsageError
 from mltcp.daemon.client.protocol import SOCKET
 from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS, Controls, allowed, available

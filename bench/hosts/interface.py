@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.compare.results.hosts import HostFacts
+from bench.compare.results.runs import HostFacts
 from bench.lab.processors import count
 from mltcp.core.errors import UsageError
 from mltcp.pacing.device_features import ask_ethtool

@@ -5,19 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.compare.results.hosts import HostFacts
+from bench.compare.results.runs import HostFacts
 from bench.hosts.codec import Codec
-from bench.workloads.flows import TcpFlow
-from bench.workloads.job import JobSpec, RankResult, TrainingOptions
-from bench.workloads.loop import IterationRecord, TrainingOutcome
-from bench.workloads.perturbation import Perturbation
+from bench.workloads.job import (
+    IterationRecord,
+    JobSpec,
+    Perturbation,
+    RankResult,
+    TcpFlow,
+    TrainingOptions,
+    TrainingOutcome,
+)
 from bench.workloads.phases import ComputeChange, PhasedWork, Stretch
+from bench.workloads.place import RankPlace
 from bench.workloads.profile import Profile
-from bench.workloads.ranks.failure import RankFailed
-from bench.workloads.ranks.place import RankPlace
-from bench.workloads.ranks.rank import RankFinished, RankProgress, RankReady
-from bench.workloads.ranks.round_rank import RoundRequest, RoundTime
-from bench.workloads.ranks.standing_rank import Joined, Standing
+from bench.workloads.rank import (
+    Joined,
+    RankFailed,
+    RankFinished,
+    RankProgress,
+    RankReady,
+    RoundRequest,
+    RoundTime,
+    Standing,
+)
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.control.iteration_start import Start
 from mltcp.ebpf.layout import Action, KernelJob, Tracker

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any
 
-from bench.compare.results.hosts import HostFacts
+from bench.compare.results.runs import HostFacts
 from bench.hosts.connection import HostError, connected
 from bench.hosts.hosts_file import HostsFile, RemoteHost
 from bench.hosts.messages import FindPort, ProgramWrote
 from bench.hosts.placement import in_order
 from bench.hosts.remote_rank import RemoteRank
 from bench.hosts.session import Session
-from bench.workloads.ranks.failure import RankLost
+from bench.workloads.rank import RankLost
 
 _LAST_CHARACTERS = 4096
 

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.compare.approaches.approach import Approach
-from bench.compare.approaches.policy import Policy
+from bench.compare.approach import Approach, Policy
 from bench.compare.contest import Contest
-from bench.compare.coordination.coordination import sockets_of
+from bench.compare.coordination import sockets_of
 from bench.compare.launch import check_control, job_spec, socket_pace
 from bench.compare.provider import Environment, GroupOutcome, HostProvider, Provide, ProvidedHost
-from bench.compare.results.hosts import HostFacts, HostUse
+from bench.compare.results.runs import HostFacts, HostUse
 from bench.hosts.connection import connected
 from bench.hosts.hosts_file import HostsFile, RemoteHost
 from bench.hosts.link_use import SideMeasurement, link_use
@@ -23,9 +22,8 @@ from bench.hosts.placement import sides, two_sided
 from bench.hosts.session import Session
 from bench.hosts.shared_directory import SharedDirectory
 from bench.lab.bottleneck.link_use import LinkUse
-from bench.workloads.job import JobSpec
-from bench.workloads.launch.launch import PlacedJob, launched
-from bench.workloads.loop import IterationRecord
+from bench.workloads.job import IterationRecord, JobSpec
+from bench.workloads.rank_pool import PlacedJob, launched
 from mltcp.core.errors import UsageError
 
 
@@ -80,7 +78,7 @@ class RemoteHosts:
         jobs = [self._job(policy, index, environment) for index in group]
         with session.lost_hosts_blamed(), launched(jobs, launcher) as running:
             epoch_ns = self._start_measuring()
-            running.start(offsets_s)
+            running.begin(offsets_s)
             results = running.results(on_iteration)
             found = session.on_all(StopMeasuring())
             duration_ns = time.monotonic_ns() - epoch_ns

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from bench.workloads.ranks.failure import RankLost
+from bench.workloads.rank import RankLost
 
 _END_S = 15.0
 _END = object()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.compare.results.hosts import HostFacts
+from bench.compare.results.runs import HostFacts
 from bench.hosts.connection import AgentConnection, HostError
 from bench.hosts.hosts_file import RemoteHost
 from bench.hosts.messages import (
@@ -28,9 +28,9 @@ from bench.hosts.messages import (
 from bench.hosts.remote_rank import RemoteRank
 from bench.hosts.shared_directory import SharedDirectory
 from bench.workloads.job import JobSpec, RankError
-from bench.workloads.launch.launched_rank import LaunchedRank, RankLauncher
-from bench.workloads.ranks.place import RankPlace
-from bench.workloads.ranks.standing_rank import Standing
+from bench.workloads.launched_rank import LaunchedRank, RankLauncher
+from bench.workloads.place import RankPlace
+from bench.workloads.rank import Standing
 from mltcp.ebpf.layout import KernelJob
 
 _LIFE_SIGN_S = 10.0

@@ -7,17 +7,16 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 
-from bench.compare.approaches.approach import Approach
-from bench.compare.results.hosts import HostFacts
-from bench.compare.results.runs import Scalar
-from bench.compare.trace.trace_hosts import StartedJob, TraceHosts, TraceUse, servers_of, slots_of
+from bench.compare.approach import Approach
+from bench.compare.results.runs import HostFacts, Scalar
+from bench.compare.trace.hosts import StartedJob, TraceHosts, TraceUse, servers_of, slots_of
 from bench.hosts.cluster import cluster_of
 from bench.hosts.hosts_file import HostsFile
 from bench.hosts.messages import StartMeasuring, StopMeasuring
 from bench.hosts.provider import HighestLoad, check_pacing, connected_session, host_uses
 from bench.hosts.session import Session
-from bench.workloads.launch.launched_rank import RankLauncher
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.launched_rank import RankLauncher
+from bench.workloads.place import RankPlace
 from placement.model.cluster import Cluster
 from placement.traces.sets import JobSet
 

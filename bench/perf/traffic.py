@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from bench.perf.plan import PerfPlan
-from bench.workloads.loop import sleep_until
+from bench.workloads.job import sleep_until
 from mltcp.pacing.tcp_info import congestion_control, tcp_info
 
 BLOCK_BYTES = 128 << 10

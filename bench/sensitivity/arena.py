@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from bench.compare.approaches.policy import Policy
+from bench.compare.approach import Policy
 from bench.compare.launch import loaded_controls
 from bench.lab.lab import Lab
 from bench.lab.link import Link
@@ -17,9 +17,9 @@ from bench.lab.topology import MAX_JOBS, LabServer, LabSwitch, Topology, Trunk
 from bench.sensitivity.plan import HOSTS, Point, SensitivityPlan
 from bench.sensitivity.run import SensitivityRun
 from bench.sensitivity.traffic import work_of
-from bench.workloads.launch.standing import StandingJob, StandingRanks, standing_ranks
-from bench.workloads.ranks.pattern_rank import PatternRequest, PatternTimes, pattern_rank_main
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.place import RankPlace
+from bench.workloads.rank import PatternRequest, PatternTimes, pattern_rank_main
+from bench.workloads.rank_pool import StandingJob, StandingRanks, standing_ranks
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.jobs import attached

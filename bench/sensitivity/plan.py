@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations_with_replacement
 
-from bench.compare.approaches.policy import Policy
+from bench.compare.approach import Policy
 from bench.lab.link import Link
 from bench.sensitivity.traffic import expected_s
 from mltcp.core.errors import UsageError

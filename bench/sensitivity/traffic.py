@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.workloads.patterns import Pattern, PatternWork
+from bench.workloads.job import Pattern, PatternWork
 from mltcp.core.errors import UsageError
 from placement.model.throughput.table import Layout, SensitivityTable
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.warm import server
-from bench.warm.forking import Start, execute, start_of, use
-from bench.warm.program import read_at_import
+from bench.warm.program import Start, execute, read_at_import, start_of, use
 
 _SUBREAPER = 36
 _ROOM = " " * 4096
@@ -79,7 +78,7 @@ class WarmServer:
     def _fork(self, start: Start, modules: tuple[str, ...]) -> int:
         streams = [number if each < 0 else each for number, each in enumerate(start.streams)]
         ignored = {each for each in signal.valid_signals() if signal.getsignal(each) is signal.SIG_IGN}
-        request = server.Request(
+        request = server.ForkRequest(
             start,
             modules,
             frozenset(ignored - {signal.SIGPIPE, signal.SIGXFSZ}),
@@ -135,3 +134,30 @@ def _place(process: str) -> tuple[Any, ...]:
         limits,
         ids,
     )
+
+
+TORCHRUN = ("torch.distributed.run", "placement.engines.node", "placement.engines.rank")
+"""What a job's launcher on a host imports."""
+
+OPTIMIZERS = "torch._dynamo"
+"""What the first optimizer of a process imports."""
+
+TRAININGS = (*TORCHRUN, OPTIMIZERS, "bench.workloads.elastic.training_job")
+"""What a training on an engine imports, and its launchers."""
+
+
+@contextmanager
+def forked_trainings() -> Iterator[None]:
+    """Within, trainings that a local engine starts are forked: launchers, torchrun and ranks import nothing any more.
+
+    Else each of them imports torch: on a few cores that stand for many hosts, a start would last as long as it takes
+    one after the other.
+    """
+    server = WarmServer()
+    try:
+        with server.forks(TRAININGS):
+            # The first program waits until all is imported.
+            subprocess.run([sys.executable, "-c", ""], check=True)
+            yield
+    finally:
+        server.close()

@@ -19,15 +19,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from bench.warm.forking import Start, begin
-from bench.warm.program import forget_the_parent
+from bench.warm.program import Start, begin, forget_the_parent
 
 MOST_BYTES = 1 << 20
 _MOST_DESCRIPTORS = 64
 
 
 @dataclass(frozen=True)
-class Request:
+class ForkRequest:
     """A program to fork.
 
     Attributes:
@@ -71,7 +70,7 @@ def _import(modules: Sequence[str]) -> None:
         forget_the_parent()
 
 
-def _fork(request: Request, descriptors: Sequence[int]) -> int:
+def _fork(request: ForkRequest, descriptors: Sequence[int]) -> int:
     """Fork the program as an orphan, which the kernel gives to the subreaper; its pid."""
     told, tell = os.pipe()
     orphaned, let_go = os.pipe()
@@ -95,7 +94,7 @@ def _fork(request: Request, descriptors: Sequence[int]) -> int:
     return pid
 
 
-def _become(request: Request, descriptors: Sequence[int]) -> NoReturn:
+def _become(request: ForkRequest, descriptors: Sequence[int]) -> NoReturn:
     os.setpriority(os.PRIO_PROCESS, 0, request.priority)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         with suppress(OSError):  # two of the C library's own

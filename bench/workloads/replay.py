@@ -15,13 +15,17 @@ from dataclasses import asdict
 import torch
 import torch.distributed as dist
 
-from bench.workloads.flows import TcpFlow, tcp_flows
-from bench.workloads.job import JobSpec
-from bench.workloads.kinds.replay import Replay
-from bench.workloads.loop import IterationRecord, run_iterations
-from bench.workloads.perturbation import parse_perturbation
+from bench.workloads.group import TIMEOUT
+from bench.workloads.job import (
+    IterationRecord,
+    JobSpec,
+    TcpFlow,
+    parse_perturbation,
+    run_iterations,
+    tcp_flows,
+)
+from bench.workloads.kinds import Replay
 from bench.workloads.profile import Profile, builtin_names, load
-from bench.workloads.ranks.group import TIMEOUT
 from mltcp.core.errors import MltcpError, UsageError
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -11,7 +11,7 @@ import pytest
 from bench.alone.cell import Cell
 from bench.alone.own_controls import own_controls, prefix_of
 from bench.alone.round import run_round
-from bench.compare.approaches.policy import parse_policy
+from bench.compare.approach import parse_policy
 from mltcp.ebpf.congestion_controls import available
 from tests.lab.lab_commands import RunningCommand, left_in_labs
 

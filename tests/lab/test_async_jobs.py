@@ -6,11 +6,10 @@ import signal
 
 import pytest
 
-from bench.async_jobs.cluster_lab import ClusterShape, cluster_lab
-from bench.async_jobs.executor import MalleableExecutor
-from bench.async_jobs.kinds import LINK
 from bench.cli.main import main
-from bench.workloads.launch.launched_rank import store_directory
+from bench.live_jobs.async_executor import MalleableExecutor
+from bench.live_jobs.async_lab import LINK, ClusterShape, cluster_lab
+from bench.workloads.launched_rank import store_directory
 from bench.workloads.parameter_server.job import AsyncJob, ReplayWork
 from placement.model.throughput.throughput import Workload
 from placement.model.throughput.worker_table import WorkerTable

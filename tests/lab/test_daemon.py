@@ -22,9 +22,9 @@ from bench.lab.network.single_link import namespace_with_link
 from bench.lab.network.wiring import INTERFACE
 from bench.lab.topology import dumbbell
 from bench.workloads.job import JobSpec
-from bench.workloads.launch.launch import PlacedJob, run_jobs
+from bench.workloads.place import RankPlace
 from bench.workloads.profile import Profile
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.rank_pool import PlacedJob, run_jobs
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.daemon.client.client import Client, Registration

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.compare.approaches.policy import parse_policy
+from bench.compare.approach import parse_policy
 from bench.compare.launch import loaded_controls
 from bench.lab.network import namespaces
 from mltcp.core.errors import NotAvailableError

@@ -71,12 +71,13 @@ LAYERS = {
         "decisions",
     ),
     "bench": (
-        *("warm", "lab", "workloads", "compare", "hosts", "async_sgd", "async_jobs", "sensitivity"),
+        *("command_line", "plain_documents", "warm", "lab", "workloads", "compare", "hosts", "async_sgd"),
+        *("live_jobs", "sensitivity"),
         *("allreduce", "alone", "bulk", "contention", "perf", "cost", "slurm", "soak", "cli"),
     ),
     "bench.compare": (
-        *("results", "approaches", "contest", "utilization", "coordination", "turns", "provider", "launch"),
-        *("lab_provider", "engine", "snapshot", "trace", "jobs", "contention_jobs", "report", "holding"),
+        *("results", "approach", "contest", "coordination", "provider", "launch", "engine", "trace"),
+        *("report", "holding", "holding_picture"),
     ),
     "bench.hosts": (
         *(
@@ -93,17 +94,33 @@ LAYERS = {
     ),
     "bench.lab": ("link", "topology", "network", "bottleneck"),
     "bench.workloads": (
-        *("loop", "perturbation", "profile", "phases", "patterns", "flows", "job"),
-        *("kinds", "ranks", "launch", "elastic", "parameter_server"),
+        *("profile", "phases", "job", "place", "kinds", "group", "rank", "launched_rank", "rank_pool"),
+        *("elastic", "parameter_server", "preload"),
     ),
     "bench.workloads.parameter_server": (
-        *("job", "update", "turns", "messages", "channel", "models", "work", "work_arguments"),
-        *("checkpoint", "gradient_service", "server", "worker", "statistics", "session"),
-        *("connection_jobs", "rank", "launch", "run", "malleable"),
+        *(
+            "job",
+            "log",
+            "channel",
+            "work",
+            "checkpoint",
+            "server",
+            "session",
+            "launch",
+            "malleable_job",
+            "run",
+        ),
     ),
-    "bench.async_jobs": (
-        *("kinds", "lab_trace", "slot_change", "cluster_lab", "waiting_workers", "executor", "change_costs"),
-        *("profile", "live_run", "comparison", "report"),
+    "bench.live_jobs": (
+        *(
+            "comparison",
+            "elastic_executor",
+            "whole_jobs",
+            "contention_table",
+            "contention_service",
+            "contention",
+        ),
+        *("async_lab", "async_executor", "async_profile", "async_jobs"),
     ),
 }
 

@@ -2,15 +2,15 @@
 
 import pytest
 
-from bench.warm.trainings import OPTIMIZERS, TORCHRUN, TRAININGS
+from bench.warm.client import OPTIMIZERS, TORCHRUN, TRAININGS
 
 _RANKS = (
     OPTIMIZERS,
-    "bench.workloads.kinds.phased_replay",
-    "bench.workloads.kinds.replay",
-    "bench.workloads.kinds.training",
-    "bench.workloads.ranks.rank",
-    "bench.workloads.parameter_server.malleable.preload",
+    "bench.workloads.group",
+    "bench.workloads.kinds",
+    "bench.workloads.rank",
+    "bench.workloads.parameter_server.malleable_job",
+    "bench.workloads.parameter_server.session",
     "collectives.group.group_factory",
 )
 

@@ -77,7 +77,7 @@ def pictures_of(one: SetResult, colours: Colours) -> list[Picture]:
 def contend_pictures(one: SetResult) -> list[Picture]:
     """The pictures of `mltcp-bench contend`, under the names of their files."""
     names = {"iterations": "iterations", "link": "link_use"}
-    if one.yardsticks:
+    if one.baselines:
         names["distribution"] = "slowdown"
     if not one.contended:
         return []
@@ -132,7 +132,7 @@ def bars_figure(one: SetResult, colours: Colours) -> Figure:
         shown = figures.marks_per_iteration if marked else figures.retransmits_per_iteration
         signs.barh(row, shown, height=0.62, color=colours[each.approach], linewidth=0)
     slow.set_xlabel(_slowdown_label(one))
-    if one.yardsticks:
+    if one.baselines:
         slow.axvline(1, color=INK, linewidth=0.9)
     signs.set_xlabel("marked packets an iteration" if marked else "retransmitted segments an iteration")
     slow.set_yticks(range(len(names)), names, color=INK)
@@ -181,14 +181,14 @@ def iterations_figure(one: SetResult) -> Figure:
     shown = one.contended or list(one.approaches)
     colours = _job_colours(one)
     rows = _rows(shown)
-    key = [*colours.items(), *([("isolated, dashed", MUTED)] if one.yardsticks else [])]
+    key = [*colours.items(), *([("isolated, dashed", MUTED)] if one.baselines else [])]
     title = _title(one, "iteration time of jobs that share the network")
     figure, axes = _grid(title, key, len(rows), len(rows[0]), ROW_IN)
     for row, panels in zip(axes, rows, strict=True):
         for ax, each in zip(row, panels, strict=False):
             _draw_iterations(ax, each, one, colours)
     _drop_after(axes, len(shown))
-    _label_edges(axes, "seconds from the start", "slowdown" if one.yardsticks else "seconds")
+    _label_edges(axes, "seconds from the start", "slowdown" if one.baselines else "seconds")
     return figure
 
 
@@ -275,7 +275,7 @@ def _title(one: SetResult, text: str) -> str:
 
 
 def _slowdown_label(one: SetResult) -> str:
-    return "iteration time over isolated" if one.yardsticks else "iteration time, s"
+    return "iteration time over isolated" if one.baselines else "iteration time, s"
 
 
 def _with_link_use(one: SetResult) -> list[ApproachResult]:
@@ -314,12 +314,12 @@ def _bar(ax: Axes, row: int, each: ApproachResult, colour: str) -> None:
 
 
 def _iterations(each: ApproachResult, one: SetResult) -> list[float]:
-    """The slowdowns of all iterations of all repeats; their times in seconds if there is no yardstick."""
+    """The slowdowns of all iterations of all repeats; their times in seconds if there is no baseline."""
     return [value for run in each.runs for job in _job_iterations(run, one) for value in job]
 
 
 def _job_iterations(run: ApproachRun, one: SetResult) -> Sequence[Sequence[float]]:
-    return slowdowns(run, one.yardsticks.get(run.repeat)) or [job.iteration_s for job in run.jobs]
+    return slowdowns(run, one.baselines.get(run.repeat)) or [job.iteration_s for job in run.jobs]
 
 
 def _job_colours(one: SetResult) -> Colours:
@@ -344,7 +344,7 @@ def _grid(
 
 def _draw_iterations(ax: Axes, each: ApproachResult, one: SetResult, colours: Colours) -> None:
     run = each.middle_run
-    if one.yardsticks:
+    if one.baselines:
         ax.axhline(1, color=MUTED, linewidth=1.1, linestyle=_DASHED)
     for job, values in zip(run.jobs, _job_iterations(run, one), strict=True):
         ax.plot(job.began_s, values, color=colours[job.job], linewidth=1.5, marker="o", ms=2)

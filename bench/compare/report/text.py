@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.compare.results.figures import Figures, Settling
-from bench.compare.results.hosts import HostFacts, HostUse
-from bench.compare.results.results import ApproachResult, CompareResult, JobResult, SetResult
+from bench.compare.results.results import ApproachResult, CompareResult, JobFigures, SetResult
+from bench.compare.results.runs import HostFacts, HostUse
 
 PREFIX = "mltcp_"
 _NUMBER_WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -323,7 +323,7 @@ def _doubt(best: ApproachResult, base: ApproachResult) -> str:
     return ", but the ranges of their repeats overlap" if low <= base_high and base_low <= high else ""
 
 
-def _jobs_in_words(jobs: Sequence[JobResult]) -> str:
+def _jobs_in_words(jobs: Sequence[JobFigures]) -> str:
     """Like "two vgg16 jobs" if the names differ in a final number alone, else the names themselves."""
     names = [job.job for job in jobs]
     parts = [re.fullmatch(r"(.+)[-_.#/:](\d+)", name) for name in names]

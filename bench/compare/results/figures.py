@@ -15,7 +15,7 @@ CONVERGENCE_SLOWDOWN = 1.05
 SETTLED_WINDOW = 5
 SETTLED_SHARE = 0.05
 
-Yardstick = Mapping[str, float]
+Baseline = Mapping[str, float]
 """The mean isolated iteration time of each job, by name."""
 
 
@@ -101,7 +101,7 @@ def convergence_iterations(slowdowns: Sequence[float]) -> int | None:
     return 0
 
 
-def paired_yardsticks(runs: Sequence[ApproachRun]) -> dict[int, Yardstick]:
+def paired_baselines(runs: Sequence[ApproachRun]) -> dict[int, Baseline]:
     """For each repeat that has an isolated run, the mean iteration time of each job in it."""
     return {
         run.repeat: {job.job: fmean(job.iteration_s) for job in run.jobs}
@@ -110,10 +110,10 @@ def paired_yardsticks(runs: Sequence[ApproachRun]) -> dict[int, Yardstick]:
     }
 
 
-def pooled_yardsticks(runs: Sequence[ApproachRun]) -> dict[int, Yardstick]:
-    """The same yardstick for every repeat: the median over all isolated runs; empty if there are none."""
+def pooled_baselines(runs: Sequence[ApproachRun]) -> dict[int, Baseline]:
+    """The same baseline for every repeat: the median over all isolated runs; empty if there are none."""
     means: dict[str, list[float]] = {}
-    for alone in paired_yardsticks(runs).values():
+    for alone in paired_baselines(runs).values():
         for job, mean_s in alone.items():
             means.setdefault(job, []).append(mean_s)
     if not means:
@@ -122,30 +122,30 @@ def pooled_yardsticks(runs: Sequence[ApproachRun]) -> dict[int, Yardstick]:
     return {run.repeat: pooled for run in runs}
 
 
-def slowdowns(run: ApproachRun, yardstick: Yardstick | None) -> list[list[float]]:
-    """The slowdowns of each job's iterations; an empty list without a yardstick.
+def slowdowns(run: ApproachRun, baseline: Baseline | None) -> list[list[float]]:
+    """The slowdowns of each job's iterations; an empty list without a baseline.
 
     Raises:
         MltcpError: a job has no isolated run.
     """
-    if not yardstick:
+    if not baseline:
         return []
-    missing = [job.job for job in run.jobs if job.job not in yardstick]
+    missing = [job.job for job in run.jobs if job.job not in baseline]
     if missing:
         raise MltcpError(
             f"policy {run.approach}: job {missing[0]} has no isolated run to compare with; "
-            f"{', '.join(yardstick)} have one"
+            f"{', '.join(baseline)} have one"
         )
-    return [[time_s / yardstick[job.job] for time_s in job.iteration_s] for job in run.jobs]
+    return [[time_s / baseline[job.job] for time_s in job.iteration_s] for job in run.jobs]
 
 
-def figures_of(run: ApproachRun, yardstick: Yardstick | None) -> Figures:
+def figures_of(run: ApproachRun, baseline: Baseline | None) -> Figures:
     """The figures of a run.
 
     Raises:
         MltcpError: a job has no isolated run.
     """
-    figures = _iteration_figures(run.jobs, slowdowns(run, yardstick))
+    figures = _iteration_figures(run.jobs, slowdowns(run, baseline))
     if run.link is None:
         return replace(figures, drops=run.drops)
     return replace(
@@ -158,12 +158,12 @@ def figures_of(run: ApproachRun, yardstick: Yardstick | None) -> Figures:
     )
 
 
-def figures_of_job(run: ApproachRun, job: str, yardstick: Yardstick | None) -> Figures | None:
+def figures_of_job(run: ApproachRun, job: str, baseline: Baseline | None) -> Figures | None:
     """The figures of one job of a run; None if the job is not in it."""
     position = next((index for index, each in enumerate(run.jobs) if each.job == job), None)
     if position is None:
         return None
-    slow = slowdowns(run, yardstick)
+    slow = slowdowns(run, baseline)
     return _iteration_figures([run.jobs[position]], [slow[position]] if slow else [])
 
 

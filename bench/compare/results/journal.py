@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from errno import EACCES
 from pathlib import Path
 
-from bench.compare.results.document import compare_document, from_document
-from bench.compare.results.results import CompareResult, compare_result
+from bench.compare.results.results import CompareResult, compare_document, compare_result, from_document
 from bench.compare.results.runs import Measured
 from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import UsageError

@@ -1,31 +1,33 @@
-"""The results of a comparison: figures of each approach and job, computed from the measured runs.
-
-Every figure is computed for each repeat separately; the figure of an approach is the median over its repeats, its
-spread the smallest and the largest of them.
-"""
+"""The result of a comparison: its figures, and the JSON document."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean, median
 
 from bench.compare.results.figures import (
+    Baseline,
     Figures,
     Settling,
-    Yardstick,
     figures_of,
     figures_of_job,
-    paired_yardsticks,
+    paired_baselines,
     settling_together,
     together,
 )
-from bench.compare.results.runs import ISOLATED, ApproachRun, Measured
+from bench.compare.results.runs import (
+    ISOLATED,
+    ApproachRun,
+    Measured,
+)
 from bench.lab.processors import BUSY
+from bench.plain_documents import made_of
+from mltcp.core.errors import UsageError
 
 
 @dataclass(frozen=True)
-class JobResult:
+class JobFigures:
     """One job under one approach: medians over the repeats, and the smallest and largest values."""
 
     job: str
@@ -55,7 +57,7 @@ class ApproachResult:
     figures: Figures
     lowest: Figures
     highest: Figures
-    jobs: tuple[JobResult, ...]
+    jobs: tuple[JobFigures, ...]
     makespan_s: float
     decision_s: float | None
     longest_decision_s: float | None
@@ -82,11 +84,11 @@ class ApproachResult:
 
 @dataclass(frozen=True)
 class SetResult:
-    """One set of jobs under every approach; `yardsticks` are the isolated times that each repeat is compared with."""
+    """One set of jobs under every approach; `baselines` are the isolated times that each repeat is compared with."""
 
     measured: Measured
     approaches: tuple[ApproachResult, ...]
-    yardsticks: Mapping[int, Yardstick]
+    baselines: Mapping[int, Baseline]
 
     @property
     def name(self) -> str:
@@ -131,17 +133,17 @@ def compare_result(measured: Sequence[Measured]) -> CompareResult:
 
 def set_result(
     measured: Measured,
-    yardsticks_of: Callable[[Sequence[ApproachRun]], Mapping[int, Yardstick]] = paired_yardsticks,
+    baselines_of: Callable[[Sequence[ApproachRun]], Mapping[int, Baseline]] = paired_baselines,
 ) -> SetResult:
     """Compute every figure of one set of jobs.
 
     Raises:
         MltcpError: isolated jobs were run, but not every job of the other approaches.
     """
-    yardsticks = yardsticks_of(measured.runs)
+    baselines = baselines_of(measured.runs)
     names = dict.fromkeys(run.approach for run in measured.runs)
-    approaches = tuple(_approach_result(name, measured, yardsticks) for name in names)
-    return SetResult(measured, approaches, yardsticks)
+    approaches = tuple(_approach_result(name, measured, baselines) for name in names)
+    return SetResult(measured, approaches, baselines)
 
 
 def _compared(figures: Figures) -> float:
@@ -152,9 +154,9 @@ def _mean_iteration_s(run: ApproachRun) -> float:
     return fmean(time_s for job in run.jobs for time_s in job.iteration_s)
 
 
-def _approach_result(name: str, measured: Measured, yardsticks: Mapping[int, Yardstick]) -> ApproachResult:
+def _approach_result(name: str, measured: Measured, baselines: Mapping[int, Baseline]) -> ApproachResult:
     runs = tuple(run for run in measured.runs if run.approach == name)
-    each = [figures_of(run, yardsticks.get(run.repeat)) for run in runs]
+    each = [figures_of(run, baselines.get(run.repeat)) for run in runs]
     jobs = {job.job: job.control for run in runs for job in run.jobs}
     decisions = [taken_s for run in runs for taken_s in run.decisions_s]
     change = measured.change
@@ -163,7 +165,7 @@ def _approach_result(name: str, measured: Measured, yardsticks: Mapping[int, Yar
         figures=together(each, median),
         lowest=together(each, min),
         highest=together(each, max),
-        jobs=tuple(_job_result(job, control, runs, yardsticks) for job, control in jobs.items()),
+        jobs=tuple(_job_result(job, control, runs, baselines) for job, control in jobs.items()),
         makespan_s=median(max(job.ended_s for job in run.jobs) for run in runs),
         decision_s=median(decisions) if decisions else None,
         longest_decision_s=max(decisions, default=None),
@@ -174,8 +176,166 @@ def _approach_result(name: str, measured: Measured, yardsticks: Mapping[int, Yar
 
 
 def _job_result(
-    name: str, control: str, runs: Sequence[ApproachRun], yardsticks: Mapping[int, Yardstick]
-) -> JobResult:
-    found = [figures_of_job(run, name, yardsticks.get(run.repeat)) for run in runs]
+    name: str, control: str, runs: Sequence[ApproachRun], baselines: Mapping[int, Baseline]
+) -> JobFigures:
+    found = [figures_of_job(run, name, baselines.get(run.repeat)) for run in runs]
     each = [figures for figures in found if figures is not None]
-    return JobResult(name, control, together(each, median), together(each, min), together(each, max))
+    return JobFigures(name, control, together(each, median), together(each, min), together(each, max))
+
+
+SCHEMA = 1
+
+_COMPARE_FIGURES = (
+    "mean_s",
+    "p99_s",
+    "slowdown",
+    "steady_slowdown",
+    "p99_slowdown",
+    "jct_s",
+    "marks_per_iteration",
+    "retransmits_per_iteration",
+)
+_CONTEND_FIGURES = {
+    "mean_slowdown": "slowdown",
+    "steady_slowdown": "steady_slowdown",
+    "p99_slowdown": "p99_slowdown",
+    "steady_p99_slowdown": "steady_p99_slowdown",
+    "converged_p99_slowdown": "converged_p99_slowdown",
+    "convergence_iterations": "convergence_iterations",
+    "retransmits": "retransmits",
+    "ecn_marks": "ecn_marks",
+    "drops": "drops",
+    "utilization": "utilization",
+    "sole_utilization": "sole_utilization",
+}
+_CONTEND_JOB_FIGURES = ("mean_s", "median_s", "p99_s", "slowdown", "steady_slowdown")
+
+
+def compare_document(result: CompareResult) -> dict[str, object]:
+    """The document of a comparison."""
+    return {"schema": SCHEMA, "sets": [_set_document(each) for each in result.sets]}
+
+
+def from_document(document: object) -> CompareResult:
+    """The result in the document of a comparison, its figures computed anew from its runs.
+
+    Raises:
+        UsageError: it is no such document; the message names the field.
+    """
+    if not isinstance(document, Mapping) or document.get("schema") != SCHEMA:
+        raise UsageError(f"not a comparison: expected an object with schema {SCHEMA}")
+    try:
+        measured = [
+            made_of(Measured, {name: value for name, value in each.items() if name != "approaches"})
+            for each in document["sets"]
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"not a comparison: {type(error).__name__}: {error}") from None
+    return compare_result(measured)
+
+
+def contend_document(result: SetResult) -> dict[str, object]:
+    """The document of jobs that share one link.
+
+    A job's ``iteration_s`` lists all repeats one after the other; ``iterations`` says how many each one has.
+    ``other_load`` has a value for each repeat.
+    """
+    isolated_s = next(iter(result.baselines.values()), {})
+    return {
+        "schema": SCHEMA,
+        "link": dict(result.measured.setting),
+        **_hosts_document(result.measured),
+        "isolated_s": _round(isolated_s),
+        "policies": [_policy_document(each) for each in result.approaches],
+    }
+
+
+def _set_document(result: SetResult) -> dict[str, object]:
+    measured = result.measured
+    return {
+        "name": measured.name,
+        "setting": dict(measured.setting),
+        "score": _round(measured.score),
+        "change": None if measured.change is None else asdict(measured.change),
+        **_hosts_document(measured),
+        "approaches": [_approach_document(each) for each in result.approaches],
+        "runs": [_run_document(run) for run in measured.runs],
+    }
+
+
+def _hosts_document(measured: Measured) -> dict[str, object]:
+    """The facts of real hosts; nothing for a lab."""
+    return {"hosts": _round([asdict(host) for host in measured.hosts])} if measured.hosts else {}
+
+
+def _run_document(run: ApproachRun) -> object:
+    document = asdict(run)
+    del document["link"]
+    if not run.hosts:
+        del document["hosts"]
+    return _round(document)
+
+
+def _approach_document(result: ApproachResult) -> dict[str, object]:
+    return {
+        "approach": result.approach,
+        "repeats": len(result.runs),
+        **_figures_document(result),
+        "makespan_s": _round(result.makespan_s),
+        "decision_s": result.decision_s,
+        "longest_decision_s": result.longest_decision_s,
+        "decisions": result.decisions,
+        "settling": None if result.settling is None else _round(asdict(result.settling)),
+        "jobs": [{"job": job.job, **_figures_document(job)} for job in result.jobs],
+    }
+
+
+def _policy_document(result: ApproachResult) -> dict[str, object]:
+    return {
+        "policy": result.approach,
+        **_figures_document(result, _CONTEND_FIGURES),
+        "repeats": len(result.runs),
+        "other_load": _round([run.other_load for run in result.runs]),
+        **_host_uses_document(result),
+        "jobs": [_contend_job_document(result, job) for job in result.jobs],
+    }
+
+
+def _host_uses_document(result: ApproachResult) -> dict[str, object]:
+    """The counters of real hosts, a list for each repeat; nothing for a lab."""
+    uses = [[_round(asdict(use)) for use in run.hosts] for run in result.runs]
+    return {"hosts": uses} if any(uses) else {}
+
+
+def _contend_job_document(result: ApproachResult, job: JobFigures) -> dict[str, object]:
+    repeats = [each.iteration_s for run in result.runs for each in run.jobs if each.job == job.job]
+    return {
+        "job": job.job,
+        "cc": job.control,
+        **{name: _round(getattr(job.figures, name)) for name in _CONTEND_JOB_FIGURES},
+        "iteration_s": _round([time_s for times in repeats for time_s in times]),
+        "iterations": [len(times) for times in repeats],
+    }
+
+
+def _figures_document(
+    result: ApproachResult | JobFigures, names: Mapping[str, str] | None = None
+) -> dict[str, object]:
+    """The figures and their spread; `names` maps the fields of the document to attributes of Figures."""
+    names = names or {name: name for name in _COMPARE_FIGURES}
+    figures = {name: _round(getattr(result.figures, source)) for name, source in names.items()}
+    spread = {
+        name: _round([getattr(result.lowest, source), getattr(result.highest, source)])
+        for name, source in names.items()
+    }
+    return {**figures, "spread": spread}
+
+
+def _round(value: object) -> object:
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, Mapping):
+        return {name: _round(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_round(each) for each in value]
+    return value

@@ -1,9 +1,4 @@
-"""``mltcp-bench compare --trace``: the jobs of a trace arrive at a lab or real hosts, are placed, run and end.
-
-`ClusterRun` asks the same schedulers as in the simulation, in the time of the trace; `LiveExecutor` runs the jobs as
-processes on the servers that the scheduler chooses. Since iterations are longer there and fewer, the clock of a run
-is faster or slower than that of the trace (`TraceScale`).
-"""
+"""A trace of jobs on servers under several approaches, one after the other."""
 
 from __future__ import annotations
 
@@ -11,20 +6,60 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bench.compare.approaches.approach import Approach
+from bench.compare.approach import SCHEDULER_NAMES, Approach
+from bench.compare.provider import Progress, Turns
 from bench.compare.results.journal import Keep
 from bench.compare.results.runs import ApproachRun, Measured, Scalar
-from bench.compare.trace.live_executor import LiveExecutor, live_executor
-from bench.compare.trace.live_launch import LiveSettings
-from bench.compare.trace.scale import TraceScale, scale_of
-from bench.compare.trace.schedulers import UntimedScheduler, scheduler
-from bench.compare.trace.trace_hosts import TraceSource
-from bench.compare.turns import Progress, Turns
+from bench.compare.trace.executor import LiveExecutor, LiveSettings, TraceScale, live_executor, scale_of
+from bench.compare.trace.hosts import TraceSource
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
+from placement.policies.catalogue import placement_policy
+from placement.policies.schedulers.greedy import GreedyScheduler
+from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Scheduler
+from placement.policies.schedulers.scheduling_policy import (
+    AUGMENTED,
+    SCHEDULERS,
+    SchedulingPolicy,
+    scheduling_policy,
+)
+from placement.policies.schedulers.untimed import Untimed
 from placement.simulator.cluster_run import ClusterRun
 from placement.traces.sets import JobSet
+
+
+@dataclass(frozen=True)
+class UntimedScheduler(Untimed):
+    """A scheduler without its leases and timers: it only decides when jobs arrive or end.
+
+    Attributes:
+        scheduler: makes the decisions.
+    """
+
+    scheduler: Scheduler
+
+    @property
+    def name(self) -> str:
+        """The name of the scheduler."""
+        return self.scheduler.name
+
+    def candidates(
+        self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
+    ) -> tuple[Assignment, ...]:
+        """See `Scheduler.candidates`."""
+        return self.scheduler.candidates(cluster, now_ns, jobs, most)
+
+
+def scheduler(name: str, cassini: bool, seed: int) -> SchedulingPolicy:
+    """The scheduler of this name, alone or with Cassini.
+
+    Raises:
+        UsageError: there is no such scheduler.
+    """
+    part = SCHEDULER_NAMES.parse(name)
+    if part.base in SCHEDULERS:
+        return scheduling_policy(name + (AUGMENTED if cassini else ""), seed=seed)
+    return SchedulingPolicy(GreedyScheduler(placement_policy(part.base, part.number or 1)), cassini)
 
 
 @dataclass(frozen=True)
@@ -70,7 +105,7 @@ def compare_trace(
     with source.opened(plan.approaches) as hosts:
         settings = LiveSettings(hosts, trace.capacity_bps, scale)
         measured = Measured(trace.name, _setting(plan, source, scale), (), hosts=hosts.facts)
-        turns = Turns(plan.approaches, plan.repeat, plan.retry_busy, hosts.load_meter)
+        turns = Turns(plan.approaches, hosts.load_meter, plan.repeat, plan.retry_busy)
         turn = partial(_run_approach, trace, plan, settings)
         return turns.run(measured, turn, step, lambda so_far: keep([so_far]))
 

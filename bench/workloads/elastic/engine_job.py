@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from bench.workloads.elastic import training_job
-from bench.workloads.elastic.sample_counts import SampleCounts
-from bench.workloads.elastic.training_job import LOSSES, JobOptions, read_progress
+from bench.workloads.elastic.training_job import LOSSES, JobOptions, SampleCounts, read_progress
 from collectives.elastic.checkpoints.checkpoint_directory import CheckpointDirectory
 from collectives.elastic.journal import read_journal
 from mltcp.core.errors import MltcpError

@@ -15,19 +15,19 @@ import argparse  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
+from collections.abc import Mapping  # noqa: E402
 from contextlib import suppress  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
 from pathlib import Path  # noqa: E402
-from typing import Self  # noqa: E402
+from typing import Any, Self  # noqa: E402
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
-from bench.workloads.elastic.sample_counts import SampleCounts  # noqa: E402
-from bench.workloads.kinds.training import perceptron  # noqa: E402
-from bench.workloads.loop import sleep_until  # noqa: E402
+from bench.workloads.job import sleep_until  # noqa: E402
+from bench.workloads.kinds import perceptron  # noqa: E402
 from collectives.elastic.batch import Batch  # noqa: E402
 from collectives.elastic.batch_scaling import linear_in_batch  # noqa: E402
 from collectives.elastic.journal import Journal  # noqa: E402
@@ -77,6 +77,50 @@ class JobOptions:
         }
         flags = ["--verify"] if self.verify else []
         return [os.fspath(self.directory), *(f"--{name}={value}" for name, value in values.items()), *flags]
+
+
+class SampleCounts:
+    """How often each sample was trained on in each epoch, as the surviving parameters have it.
+
+    It is saved and restored with the model, and counts what the ranks really loaded. So it finds a sample that was
+    lost or seen twice independently of how the library keeps its position.
+    """
+
+    def __init__(self, samples: int, epochs: int) -> None:
+        self._counts = torch.zeros(epochs, samples, dtype=torch.int32)
+
+    def add(self, batch: Batch) -> None:
+        """Count the samples of a step on all ranks; every rank must call it."""
+        step = torch.zeros(self._counts.shape[1], dtype=torch.int32)
+        step.index_add_(0, batch.indices, torch.ones(len(batch), dtype=torch.int32))
+        if dist.is_initialized() and batch.ranks > 1:
+            dist.all_reduce(step)
+        self._counts[batch.epoch] += step
+
+    def faults(self, samples_done: int) -> list[str]:
+        """The faults in the counts of a job that has done so many samples; empty if there are none."""
+        samples = self._counts.shape[1]
+        whole, part = divmod(samples_done, samples)
+        found = []
+        for epoch, counts in enumerate(self._counts):
+            expected = samples if epoch < whole else part if epoch == whole else 0
+            twice, seen = int((counts > 1).sum()), int((counts > 0).sum())
+            if twice:
+                found.append(f"epoch {epoch}: {twice} samples were seen more than once")
+            if seen != expected:
+                found.append(f"epoch {epoch}: expected {expected} samples, got {seen}")
+        return found
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """The counts."""
+        return {"counts": self._counts}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore the counts. Raises ValueError if they are of other numbers of samples or epochs."""
+        counts = state_dict["counts"]
+        if counts.shape != self._counts.shape:
+            raise ValueError(f"counts: expected {list(self._counts.shape)}, got {list(counts.shape)}")
+        self._counts.copy_(counts)
 
 
 class TrainingJob:

@@ -1,14 +1,17 @@
-"""The description of an asynchronous job: its work, its workers, its servers, and when it ends."""
+"""The description of an asynchronous job: its work, its workers, servers, end, and its command-line arguments."""
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.command_line import option
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import parse_number, parse_size_bytes
 
 ELEMENT_BYTES = 4
 MOST_WORKERS = 254
@@ -53,7 +56,7 @@ class TrainWork:
     """A real torch model, trained by SGD.
 
     Attributes:
-        model: a name of `bench.workloads.parameter_server.models`.
+        model: a name of `bench.workloads.parameter_server.work`.
         parameters: at most so many, for models of any size.
         batch: samples of a gradient.
         learning_rate: of SGD.
@@ -176,3 +179,51 @@ def slices(elements: int, shares: Sequence[float]) -> tuple[slice, ...]:
             f"shares: expected one or more of {elements} parameters for each, got {shown_shares(shares)}"
         )
     return tuple(slice(begin, end) for begin, end in itertools.pairwise(bounds))
+
+
+def add_work(
+    parser: argparse.ArgumentParser, *, worker_s: str, server_s: str, size: str, replay: bool
+) -> None:
+    """Add the arguments that describe a job's work, with these defaults; it is a replay by default if `replay`."""
+    parser.set_defaults(replay_by_default=replay)
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--train", action="store_true", help="train a real model")
+    kind.add_argument("--replay", action="store_true", help="sleep instead of computing")
+    option(parser, "--size", size, "replay: bytes of a gradient and of the weights")
+    option(parser, "--worker-s", worker_s, "S^W, time of a worker", "S")
+    option(parser, "--server-s", server_s, "S^S, time of the server", "S")
+    option(parser, "--jitter", "0.05", "replay: sleeps are within 1 - J and 1 + J", "J")
+    option(parser, "--model", "perceptron", "train: perceptron, dense or conv")
+    option(parser, "--parameters", 125_000, "of the perceptron", "N")
+    option(parser, "--batch", 16, "train: samples a gradient", "N")
+    option(parser, "--learning-rate", "0.02", "train: of SGD", "X")
+    option(parser, "--momentum", "0", "train: of SGD", "X")
+    parser.add_argument(
+        "--shares", default="1", help="share of the parameters of each server (default 1: one server)"
+    )
+    option(parser, "--seed", 0, "of the sleeps, weights and samples")
+
+
+def work_of(options: argparse.Namespace) -> AsyncWork:
+    """The work that the arguments describe. Raises UsageError for a value out of range."""
+    worker_s = parse_number(options.worker_s, field="--worker-s", lowest=0)
+    server_s = parse_number(options.server_s, field="--server-s", lowest=0)
+    if options.train or (not options.replay and options.replay_by_default is False):
+        return TrainWork(
+            model=options.model,
+            parameters=options.parameters,
+            batch=options.batch,
+            learning_rate=parse_number(options.learning_rate, field="--learning-rate"),
+            momentum=parse_number(options.momentum, field="--momentum"),
+            worker_s=worker_s,
+            server_s=server_s,
+            seed=options.seed,
+        )
+    jitter = parse_number(options.jitter, field="--jitter")
+    size = parse_size_bytes(options.size, field="--size", highest=10**10)
+    return ReplayWork(size, worker_s, server_s, jitter, options.seed)
+
+
+def shares_of(options: argparse.Namespace) -> tuple[float, ...]:
+    """The shares that the arguments name. Raises UsageError unless they are numbers."""
+    return tuple(parse_number(text, field="--shares", lowest=0) for text in options.shares.split(",") if text)

@@ -6,34 +6,130 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.workloads.launch.launch import let_exit
-from bench.workloads.launch.launched_rank import (
+from bench.workloads.job import sleep_until
+from bench.workloads.launched_rank import (
     LaunchedRank,
     RankFailure,
+    gather,
     kill_ranks,
     launch_rank,
     received,
     store_directory,
     tell,
 )
-from bench.workloads.parameter_server.connection_jobs import ConnectionJobs
 from bench.workloads.parameter_server.job import AsyncJob
-from bench.workloads.parameter_server.rank import (
-    Applied,
-    AsyncRankFinished,
-    AsyncRankMessage,
-    AsyncRankReady,
-    async_rank_main,
-)
-from bench.workloads.parameter_server.update import Update
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.parameter_server.log import Update
+from bench.workloads.place import RankPlace
+from bench.workloads.rank import RankReady, rank_process
+from bench.workloads.rank_pool import let_exit
 from mltcp.core.errors import UsageError
+from mltcp.ebpf.congestion_controls import Controls
+from mltcp.pacing.tcp_info import addresses, set_congestion_control, tcp_info, tcp_sockets
 
 if TYPE_CHECKING:
     from bench.workloads.parameter_server.session import ServerResult, WorkerRankResult
+
+
+_NUMBER_BYTES = 4
+_PLAIN = "reno"
+
+
+@dataclass(frozen=True)
+class ConnectionJobs:
+    """The jobs in the kernel to which a server's connections belong.
+
+    Attributes:
+        control: of the connections.
+        numbers: the kernel's number of the job of each peer, by its address.
+    """
+
+    control: str
+    numbers: tuple[tuple[str, int], ...]
+
+
+def assign(jobs: ConnectionJobs) -> None:
+    """Make every established connection to a peer of `jobs` a flow of that peer's job, under the jobs' control.
+
+    Raises:
+        MltcpError: no control of this project is loaded, or the kernel refuses.
+    """
+    numbers = dict(jobs.numbers)
+    with Controls().shared_map("mltcp_tags") as tags:
+        for descriptor in tcp_sockets():
+            if tcp_info(descriptor) is None:
+                continue
+            try:
+                _, (peer, _port) = addresses(descriptor)
+            except OSError:
+                continue  # it listens
+            if peer in numbers:
+                # Leaving the control takes the flow out of its present job's count.
+                set_congestion_control(descriptor, _PLAIN)
+                key = descriptor.to_bytes(_NUMBER_BYTES, "little")
+                value = tags.lookup(key) or bytes(tags.value_size)
+                tags.update(key, numbers[peer].to_bytes(_NUMBER_BYTES, "little") + value[_NUMBER_BYTES:])
+                set_congestion_control(descriptor, jobs.control)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """Server 0 has applied a gradient."""
+
+    update: Update
+
+
+@dataclass(frozen=True)
+class AsyncRankFinished:
+    """The rank has finished; its connections stay open until it is told to exit."""
+
+    result: ServerResult | WorkerRankResult
+
+
+def async_rank_main(
+    connection: Connection,
+    job: AsyncJob,
+    rank: int,
+    place: RankPlace,
+    store: Path,
+    connection_jobs: ConnectionJobs | None,
+) -> None:
+    """The main function of the rank's process; `store` is the file at which its job's ranks meet.
+
+    Any error is sent as RankFailed, and ends the process with exit status 1.
+    """
+    with rank_process(connection, place, store.parent):
+        # Imported here, because the launcher imports this module too and needs no torch.
+        from bench.workloads.group import join_group
+        from bench.workloads.parameter_server.session import Roles, run_server, run_worker
+
+        join_group(store, rank, job.ranks, place, job.name, job.backend)
+        if connection_jobs is not None:
+            assign(connection_jobs)
+        roles = Roles(tuple(range(job.servers)), tuple(range(job.servers, job.ranks)), one_clock=True)
+
+        def tell_update(update: Update) -> None:
+            if rank == 0:
+                connection.send(Applied(update))
+
+        def await_start() -> None:
+            connection.send(RankReady())
+            sleep_until(connection.recv())
+
+        result: ServerResult | WorkerRankResult
+        if rank < job.servers:
+            connection.send(RankReady())
+            result = run_server(job, roles, rank, tell_update)
+        else:
+            # A worker is ready when it has its first weights.
+            result = run_worker(job, roles, rank, await_start)
+        connection.send(AsyncRankFinished(result))
+        # An early exit would close connections that other ranks still read from.
+        connection.recv()
+
 
 START_DELAY_S = 0.2
 _LAST_WORDS_S = 15.0
@@ -140,12 +236,7 @@ class RunningAsyncJob:
             given = jobs[number] if number < len(jobs) else None
             arguments = (self._job, number, place, directory / "store", given)
             self._ranks.append(launch_rank(async_rank_main, 0, self._job.name, number, arguments))
-        waiting = set(self._ranks)
-        while waiting:
-            for rank, message in received(waiting, None):
-                if isinstance(message, RankFailure):
-                    raise message.error()
-                waiting.discard(rank)
+        gather(self._ranks)
 
     def start(self, offsets_s: Sequence[float]) -> None:
         """Tell every worker to start after a short delay plus its offset."""
@@ -158,14 +249,20 @@ class RunningAsyncJob:
     def result(self, on_update: Callable[[Update], None]) -> AsyncResult:
         """Pass updates on until all ranks have finished or died, then let them exit."""
         results: dict[int, ServerResult | WorkerRankResult] = {}
-        while left := self._left(results):
+        servers = self._job.servers
+        while left := [
+            rank
+            for rank in self._ranks
+            if rank.number not in results and rank.number - servers not in self._lost
+        ]:
             for rank, message in received(left, None):
                 if isinstance(message, RankFailure):
                     self._on_failure(message)
-                else:
-                    self._on_message(rank, message, results, on_update)
+                elif isinstance(message, Applied):
+                    on_update(message.update)
+                elif isinstance(message, AsyncRankFinished):
+                    results[rank.number] = message.result
         let_exit([rank for rank in self._ranks if rank.number in results])
-        servers = self._job.servers
         return AsyncResult(
             tuple(results[number] for number in range(servers)),  # type: ignore[misc]
             tuple(results.get(number) for number in range(servers, self._job.ranks)),  # type: ignore[misc]
@@ -176,24 +273,6 @@ class RunningAsyncJob:
     def kill(self) -> None:
         """Kill and reap every rank that still runs."""
         kill_ranks(self._ranks)
-
-    def _left(self, results: dict[int, ServerResult | WorkerRankResult]) -> list[LaunchedRank]:
-        gone = {self._job.servers + worker for worker in self._lost}
-        return [rank for rank in self._ranks if rank.number not in results and rank.number not in gone]
-
-    def _on_message(
-        self,
-        rank: LaunchedRank,
-        message: AsyncRankMessage,
-        results: dict[int, ServerResult | WorkerRankResult],
-        on_update: Callable[[Update], None],
-    ) -> None:
-        if isinstance(message, Applied):
-            on_update(message.update)
-        elif isinstance(message, AsyncRankFinished):
-            results[rank.number] = message.result
-        else:
-            assert isinstance(message, AsyncRankReady)
 
     def _on_failure(self, failure: RankFailure) -> None:
         """Note a dead worker; a dead server, or a worker that says why it cannot go on, ends the job."""

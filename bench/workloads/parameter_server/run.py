@@ -23,9 +23,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.workloads.parameter_server.job import AsyncJob, Checkpoints
-from bench.workloads.parameter_server.statistics import summary
-from bench.workloads.parameter_server.work_arguments import add_work, shares_of, work_of
+from bench.command_line import option
+from bench.workloads.parameter_server.job import AsyncJob, Checkpoints, add_work, shares_of, work_of
+from bench.workloads.parameter_server.log import summary
 from mltcp.core.errors import UsageError
 from mltcp.core.exit_status import exit_status
 from mltcp.core.quantities import parse_number
@@ -59,19 +59,15 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_work(parser, worker_s="0", server_s="0", size="500kb", replay=False)
-    parser.add_argument(
-        "--updates", type=int, default=200, metavar="N", help="gradients in all (default 200)"
-    )
+    option(parser, "--updates", 200, "gradients in all", "N")
     parser.add_argument(
         "--role", choices=_ROLES, help="of this rank (default: torchrun's --role, or by its rank)"
     )
-    parser.add_argument("--backend", default="mltcp", choices=("mltcp", "gloo"), help="(default mltcp)")
+    option(parser, "--backend", "mltcp", "", choices=("mltcp", "gloo"))
     parser.add_argument(
         "--checkpoints", type=Path, metavar="DIR", help="train: write checkpoints, and go on from them"
     )
-    parser.add_argument(
-        "--checkpoint-every", default="60", metavar="S", help="seconds between them (default 60)"
-    )
+    option(parser, "--checkpoint-every", "60", "seconds between them", "S")
     parser.add_argument(
         "--log", type=Path, metavar="FILE", help="the leading server's updates, a JSON object a line"
     )

@@ -18,7 +18,7 @@ from bench.alone.report import comparisons, document, print_report
 from bench.alone.round import AloneRound, round_from_line, round_key, turns
 from bench.alone.sender import SenderTask, SentIteration
 from bench.cli.main import main
-from bench.compare.approaches.policy import parse_policy
+from bench.compare.approach import parse_policy
 from mltcp.core.errors import UsageError
 
 CELL = Cell("cell", 10**9, 0.01, 0.35, 25_000_000)

@@ -6,19 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from bench.async_sgd.comparison import compare
-from bench.async_sgd.link_share import direction_share, excerpt
+from bench.async_sgd.comparison import compare, document, print_report
+from bench.async_sgd.lab import star
 from bench.async_sgd.pictures import write_pictures
-from bench.async_sgd.report import document, print_report
-from bench.async_sgd.run import AsyncRun, DirectionShare, Excerpt, KernelIterations, run_from_line
-from bench.async_sgd.star import star
-from bench.async_sgd.sweep import AsyncSweep, parse_workers
-from bench.async_sgd.variant import Ratio, parse_variant, parse_variants
+from bench.async_sgd.run import (
+    AsyncRun,
+    DirectionShare,
+    Excerpt,
+    KernelIterations,
+    direction_share,
+    excerpt,
+    run_from_line,
+)
+from bench.async_sgd.sweep import AsyncSweep, Ratio, parse_variant, parse_variants, parse_workers
 from bench.cli.main import main
 from bench.lab.bottleneck.link_use import DirectionUse, LinkUse
 from bench.lab.link import Link
 from bench.workloads.parameter_server.job import ReplayWork
-from bench.workloads.parameter_server.statistics import CycleTimes
+from bench.workloads.parameter_server.log import CycleTimes
 from mltcp.core.errors import MltcpError, UsageError
 from placement.model.parameter_server.prediction import Method, throughputs
 from placement.model.parameter_server.service_times import ServiceTimes

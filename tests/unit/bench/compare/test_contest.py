@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from bench.cli import compare, contend, contest_arguments
-from bench.compare.snapshot import contest_of
+from bench.compare.contest import contest_of
 from mltcp.core.errors import UsageError
 
 LINK = {"rate_bps", "queue_bytes", "ecn_threshold_bytes", "ecn_by", "mtu", "ranks", "iterations"}
@@ -14,7 +14,8 @@ LINK = {"rate_bps", "queue_bytes", "ecn_threshold_bytes", "ecn_by", "mtu", "rank
 def options(command, *arguments):
     parser = argparse.ArgumentParser()
     command.add_parser(parser.add_subparsers())
-    return parser.parse_args([command.__name__.rpartition(".")[2], *arguments])
+    name = command.__name__.rpartition(".")[2]
+    return parser.parse_args([name, *(["contest"] if command is compare else []), *arguments])
 
 
 def contended(*arguments):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.compare.utilization import sole_utilization
+from bench.compare.engine import sole_utilization
 from bench.lab.bottleneck.link_use import DirectionUse
 
 BIN_NS = 5_000_000

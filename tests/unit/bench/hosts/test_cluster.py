@@ -4,8 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from bench.compare.coordination.service import cluster_network
-from bench.compare.trace.trace_hosts import servers_of, slots_of
+from bench.compare.coordination import cluster_network
+from bench.compare.trace.hosts import servers_of, slots_of
 from bench.hosts.cluster import cluster_of
 from bench.hosts.hosts_file import HostsFile, RemoteHost
 from mltcp.core.errors import UsageError

@@ -16,7 +16,7 @@ from bench.hosts.link_use import BIN_NS, SideMeasurement, link_use, spread
 from bench.hosts.messages import Clock, Measurement
 from bench.hosts.placement import in_order, two_sided
 from bench.hosts.remote_rank import RemoteRank
-from bench.workloads.ranks.failure import RankLost
+from bench.workloads.rank import RankLost
 from mltcp.core.errors import UsageError
 
 DEV = """\

@@ -7,16 +7,19 @@ import pytest
 
 from bench.hosts.codec import Codec, CodecError
 from bench.hosts.messages import CODEC, LaunchRank, RankSaid, Request, Tell, shifted
-from bench.workloads.flows import TcpFlow
-from bench.workloads.job import JobSpec, RankResult, TrainingOptions
-from bench.workloads.loop import IterationRecord, TrainingOutcome
-from bench.workloads.perturbation import Perturbation
+from bench.workloads.job import (
+    IterationRecord,
+    JobSpec,
+    Perturbation,
+    RankResult,
+    TcpFlow,
+    TrainingOptions,
+    TrainingOutcome,
+)
 from bench.workloads.phases import ComputeChange, PhasedWork, Stretch
+from bench.workloads.place import RankPlace
 from bench.workloads.profile import load
-from bench.workloads.ranks.place import RankPlace
-from bench.workloads.ranks.rank import RankFinished, RankProgress
-from bench.workloads.ranks.round_rank import RoundRequest, RoundTime
-from bench.workloads.ranks.standing_rank import Standing
+from bench.workloads.rank import RankFinished, RankProgress, RoundRequest, RoundTime, Standing
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.control.iteration_start import Start
 from mltcp.ebpf.layout import Action, KernelJob

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.cli import main as cli
-from bench.compare.approaches.policy import parse_policy
+from bench.compare.approach import parse_policy
 from bench.lab.link import Link
 from bench.sensitivity.drift import second_attempts
 from bench.sensitivity.plan import REFERENCE_EVERY, SensitivityPlan, layouts_of
@@ -17,7 +17,7 @@ from bench.sensitivity.relief import Pairs, reliefs
 from bench.sensitivity.result import Cell, MeasuredTable, table_of, write_table
 from bench.sensitivity.run import SensitivityRun, run_from_line
 from bench.sensitivity.traffic import ITERATION_S, TRAFFIC, samples_of, work_of
-from bench.workloads.patterns import Pattern, PatternWork
+from bench.workloads.job import Pattern, PatternWork
 from mltcp.core.errors import UsageError
 from placement.model.throughput.table import Layout, published_table, read_table
 

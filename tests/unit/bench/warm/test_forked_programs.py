@@ -34,7 +34,7 @@ TELL = textwrap.dedent(
     }), flush=True)
     """
 )
-IS_FORKED = "import sys; print('collections.abc' in sys.modules and 'bench.warm.forking' in sys.modules)"
+IS_FORKED = "import sys; print('collections.abc' in sys.modules and 'bench.warm.program' in sys.modules)"
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.workloads.flows import tcp_flows
-from bench.workloads.job import JobSpec, RankError, TrainingOptions, WrongDataError
-from bench.workloads.kinds.replay import check_sum, contribution
-from bench.workloads.launch.launch import START_DELAY_S, PlacedJob, launched, run_jobs
-from bench.workloads.perturbation import Perturbation, parse_perturbation
+from bench.workloads.job import (
+    JobSpec,
+    Perturbation,
+    RankError,
+    TrainingOptions,
+    WrongDataError,
+    parse_perturbation,
+    tcp_flows,
+)
+from bench.workloads.kinds import check_sum, contribution
+from bench.workloads.place import RankPlace
 from bench.workloads.profile import Profile
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.rank_pool import START_DELAY_S, PlacedJob, launched, run_jobs
 from mltcp.core.errors import UsageError
 from tests.warm.marks import replays
 
@@ -106,7 +112,7 @@ class TestReplay:
     def test_an_offset_delays_a_job(self):
         with launched([replay("early", iterations=1), replay("late", iterations=1)]) as running:
             told_s = time.monotonic()
-            running.start([0.0, 0.5])
+            running.begin([0.0, 0.5])
             _, late = running.results(lambda *_: None)
         assert late.iterations[0].start_s >= told_s + START_DELAY_S + 0.5
 
@@ -174,7 +180,7 @@ class TestFaults:
     def test_a_killed_rank_is_named_and_nothing_is_left(self, victim):
         with launched([replay("other"), replay("victim", iterations=ENDLESS)]) as running:
             pids = running.pids
-            running.start([0.0, 0.0])
+            running.begin([0.0, 0.0])
 
             def kill_one(spec, number, _):
                 if spec.name == "victim" and number == 3:
@@ -188,7 +194,7 @@ class TestFaults:
     def test_a_rank_killed_before_the_start_is_named(self):
         with launched([replay(iterations=ENDLESS)]) as running:
             os.kill(running.pids[0, 1], signal.SIGTERM)
-            running.start([0.0])
+            running.begin([0.0])
             with pytest.raises(RankError, match="job replayed, rank 1: killed by SIGTERM"):
                 running.results(lambda *_: None)
 
@@ -216,7 +222,7 @@ class TestFaults:
     def test_an_interrupt_ends_all_ranks(self):
         with launched([replay(iterations=ENDLESS)]) as running:
             pids = running.pids
-            running.start([0.0])
+            running.begin([0.0])
 
             def interrupt(*_):
                 raise KeyboardInterrupt
@@ -270,13 +276,13 @@ class TestFaults:
 LAUNCHER = f"""
 import json
 from bench.workloads.job import JobSpec
-from bench.workloads.launch.launch import PlacedJob, launched
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.rank_pool import PlacedJob, launched
+from bench.workloads.place import RankPlace
 from bench.workloads.profile import Profile
 
 job = JobSpec("endless", Profile("tiny", 0.002, 0.004, (4096,)), 2, {ENDLESS})
 with launched([PlacedJob(job, (RankPlace(None, "lo", "127.0.0.1"),) * 2)]) as running:
-    running.start([0.0])
+    running.begin([0.0])
     tell = lambda _, number, __: number == 3 and print(json.dumps(list(running.pids.values())), flush=True)
     running.results(tell)
 """
@@ -307,7 +313,7 @@ class TestPerturbation:
         assert held == [(20, 0), (40, 1), (60, 0), (80, 1)]
 
     def test_the_holds_are_the_same_on_every_machine(self):
-        code = "from bench.workloads.perturbation import *; print(Perturbation(20, 0.15, 7).hold_s(1, 2, 40))"
+        code = "from bench.workloads.job import *; print(Perturbation(20, 0.15, 7).hold_s(1, 2, 40))"
         there = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
         ).stdout

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.workloads.elastic.sample_counts import SampleCounts
+from bench.workloads.elastic.training_job import SampleCounts
 from collectives.elastic.batch_scaling import linear_in_batch
 from collectives.elastic.checkpoints.checkpoint_directory import progress_of
 from collectives.elastic.checkpoints.header import CheckpointError, Segment, encoded, read_header, stored_file

@@ -126,7 +126,7 @@ def test_repeats_add_their_range():
     assert ".." not in printed(ISOLATED, runs[0])
 
 
-def test_no_yardstick_leaves_dashes():
+def test_no_baseline_leaves_dashes():
     text = printed(policy_run("reno", 1.5, 1.5))
     row = next(line for line in text.splitlines() if line.startswith("reno"))
     assert row.split()[1:5] == ["-", "-", "-", "-"]

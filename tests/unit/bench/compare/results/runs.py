@@ -1,6 +1,6 @@
 """Runs of comparisons with given figures, for tests."""
 
-from bench.compare.results.figures import pooled_yardsticks
+from bench.compare.results.figures import pooled_baselines
 from bench.compare.results.results import compare_result, set_result
 from bench.compare.results.runs import ApproachRun, JobRun, LinkTotals, Measured
 
@@ -28,5 +28,5 @@ def result(*runs, **more):
 
 
 def contend_result(link, runs):
-    """The result of `contend`: without a name, all repeats against one yardstick."""
-    return set_result(Measured("", link, tuple(runs)), pooled_yardsticks)
+    """The result of `contend`: without a name, all repeats against one baseline."""
+    return set_result(Measured("", link, tuple(runs)), pooled_baselines)

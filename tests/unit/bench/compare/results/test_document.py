@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.compare.results.document import compare_document, contend_document, from_document
-from bench.compare.results.results import compare_result
+from bench.compare.results.results import compare_document, compare_result, contend_document, from_document
 from bench.compare.results.runs import ApproachRun, Change, LinkExcerpt, Measured, Shift
 from mltcp.core.errors import UsageError
 from tests.unit.bench.compare.results.runs import contend_result, job_run, policy_run, run

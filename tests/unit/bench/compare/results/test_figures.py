@@ -52,11 +52,11 @@ def test_each_job_is_compared_with_itself():
     assert found.approach("reno").figures.slowdown == pytest.approx(1.25)
 
 
-def test_yardstick_is_the_median_over_isolated_runs_of_the_mean():
+def test_baseline_is_the_median_over_isolated_runs_of_the_mean():
     times = ([0.4, 0.6], [0.1, 0.1], [9.0, 9.0])
     isolated = [policy_run("isolated", {"a": each}, repeat=repeat) for repeat, each in enumerate(times)]
-    yardsticks = contend_result(LINK, isolated).yardsticks
-    assert list(yardsticks.values()) == [{"a": pytest.approx(0.5)}] * 3
+    baselines = contend_result(LINK, isolated).baselines
+    assert list(baselines.values()) == [{"a": pytest.approx(0.5)}] * 3
 
 
 def test_figures_are_medians_over_repeats_with_their_spread():

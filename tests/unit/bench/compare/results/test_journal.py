@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from bench.compare.results.document import from_document
 from bench.compare.results.journal import RESULT, keep_in
+from bench.compare.results.results import from_document
 from bench.compare.results.runs import ApproachRun, JobRun, Measured
 from mltcp.core.errors import UsageError
 
@@ -25,7 +25,7 @@ def test_what_has_been_measured_can_be_read_after_every_run(tmp_path):
     assert [path.name for path in directory.iterdir()] == [RESULT]
 
 
-def test_a_repeat_whose_yardstick_is_still_to_come_is_kept(tmp_path):
+def test_a_repeat_whose_baseline_is_still_to_come_is_kept(tmp_path):
     keep_in(tmp_path)([measured("fair")])
     (found,) = from_document(json.loads((tmp_path / RESULT).read_text())).sets
     assert found.approach("fair").figures.slowdown is None

@@ -7,16 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-import bench.compare.trace.live_executor as live
-from bench.compare.approaches.approach import parse_approach
-from bench.compare.trace.live_executor import LiveExecutor
-from bench.compare.trace.live_launch import LiveSettings
-from bench.compare.trace.scale import TraceScale, scale_of
-from bench.compare.trace.schedulers import UntimedScheduler, scheduler
+import bench.compare.trace.executor as live
+from bench.compare.approach import parse_approach
+from bench.compare.trace.executor import LiveExecutor, LiveSettings, TraceScale, scale_of
+from bench.compare.trace.trace import UntimedScheduler, scheduler
 from bench.lab.two_tier import TwoTier, two_tier_cluster
-from bench.workloads.job import JobResult, RankResult
-from bench.workloads.launch.open_run import Ended, Iterated
-from bench.workloads.loop import IterationRecord
+from bench.workloads.job import IterationRecord, JobResult, RankResult
+from bench.workloads.rank_pool import Ended, Iterated
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import MltcpError
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy

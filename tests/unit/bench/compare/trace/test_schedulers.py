@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from bench.compare.trace.schedulers import scheduler
+from bench.compare.trace.trace import scheduler
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.scheduler import JobView

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.compare.approaches.approach import parse_approaches
-from bench.compare.trace.lab_hosts import LabTraceSource
+from bench.compare.approach import parse_approaches
+from bench.compare.trace.hosts import LabTraceSource
 from bench.compare.trace.trace import TracePlan, compare_trace, first_jobs, total_iterations
 from bench.lab.two_tier import TwoTier
 from mltcp.core.demand import Demand, Phase

@@ -8,9 +8,9 @@ import pytest
 
 from bench.workloads.job import RankError
 from bench.workloads.parameter_server.job import AsyncJob, Checkpoints, ReplayWork, TrainWork
-from bench.workloads.parameter_server.malleable.launch import malleable_job, run_to_end
-from bench.workloads.parameter_server.statistics import losses
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.parameter_server.log import losses
+from bench.workloads.parameter_server.malleable_job import malleable_job, run_to_end
+from bench.workloads.place import RankPlace
 from mltcp.core.errors import UsageError
 
 LOOPBACK = RankPlace(None, "lo", "127.0.0.1")

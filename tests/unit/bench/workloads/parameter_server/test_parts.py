@@ -10,18 +10,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.workloads.parameter_server.channel import GradientHeader, Kind, Message, message_bytes
 from bench.workloads.parameter_server.job import AsyncJob, Checkpoints, ReplayWork, TrainWork, slices
-from bench.workloads.parameter_server.messages import GradientHeader, Kind, Message, message_bytes
-from bench.workloads.parameter_server.models import MODELS, FlatModel
-from bench.workloads.parameter_server.statistics import (
+from bench.workloads.parameter_server.log import (
+    Update,
     cycle_times,
     losses,
     mean_staleness,
     steady,
     throughput,
 )
-from bench.workloads.parameter_server.turns import Turns
-from bench.workloads.parameter_server.update import Update
+from bench.workloads.parameter_server.server import QueuedLock
+from bench.workloads.parameter_server.work import MODELS, FlatModel
 from mltcp.core.errors import MltcpError, UsageError
 
 WORK = ReplayWork(4000, 0.1, 0.05)
@@ -54,7 +54,7 @@ def test_a_message_keeps_its_payload_and_header(elements, number, loss, overran)
 
 
 def test_turns_are_granted_in_the_order_of_asking():
-    turns, order = Turns(), []
+    turns, order = QueuedLock(), []
     waiting = [threading.Event() for _ in range(5)]
 
     def take(number):

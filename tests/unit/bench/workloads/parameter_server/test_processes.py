@@ -14,9 +14,9 @@ from bench.workloads.job import RankError
 from bench.workloads.parameter_server.checkpoint import ServerCheckpoints
 from bench.workloads.parameter_server.job import AsyncJob, Checkpoints, ReplayWork, TrainWork
 from bench.workloads.parameter_server.launch import PlacedAsyncJob, launched_async, run_async_job
-from bench.workloads.parameter_server.models import FlatModel
-from bench.workloads.parameter_server.statistics import losses, mean_staleness
-from bench.workloads.ranks.place import RankPlace
+from bench.workloads.parameter_server.log import losses, mean_staleness
+from bench.workloads.parameter_server.work import FlatModel
+from bench.workloads.place import RankPlace
 from mltcp.core.address import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("store_root")]

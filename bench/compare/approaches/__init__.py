@@ -1,1 +1,0 @@
-"""The approaches that are compared, by name."""

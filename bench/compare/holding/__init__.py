@@ -1,1 +1,0 @@
-"""Whether a congestion control keeps jobs apart whose periods differ: a sweep of the difference."""

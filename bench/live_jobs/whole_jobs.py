@@ -1,0 +1,403 @@
+"""Whole jobs under several schedulers on the lab, one after the other, beside what the simulator predicts."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from bench.lab.lab import Lab
+from bench.lab.servers import LabNetwork, engine_hosts
+from bench.lab.two_tier import TwoTier, two_tier, two_tier_cluster
+from bench.live_jobs.comparison import SpanRun, print_policies, run_policies, short_key
+from bench.live_jobs.elastic_executor import ElasticExecutor
+from bench.warm.client import forked_trainings
+from mltcp.core.errors import UsageError, shown
+from mltcp.core.quantities import NS_PER_S, parse_number
+from placement.engines.local import LocalEngine
+from placement.experiments.jobs.results import PolicyResult, TraceResult
+from placement.experiments.run_journal import RunJournal
+from placement.model.throughput.ring import BETWEEN_BYTES_PER_S, RingAllReduce
+from placement.model.throughput.throughput import Workload
+from placement.policies.schedulers.registry import named_scheduler
+from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
+from placement.simulator.cluster_run import ClusterRun
+from placement.simulator.rates.outcome import RatesOutcome
+from placement.simulator.rates.run import rate_jobs, run_rates
+from placement.simulator.rates.settings import RatesSettings
+from placement.simulator.rates.span import Span
+from placement.simulator.rates.start_cost import StartCost
+from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
+
+SPEED = 400
+STEP_NS = 250_000_000
+"""The computing time of a step in the lab, of every workload: long against what 16 ranks cost two cores in a step."""
+
+BATCH = 4
+"""Samples of a rank in a step, in the lab."""
+
+INSIDE_BYTES_PER_S = 250_000_000
+"""The bandwidth of an all-reduce over the loopback of a host of the lab, about."""
+
+_FRAMING = Fraction(97, 100)
+_MOST_SPEED = 1_000_000
+
+
+@dataclass(frozen=True)
+class LabScale:
+    """From a trace to the lab.
+
+    The ratio of communication to computation of a workload is kept: its gradients are as large as the lab's NICs
+    transfer in the time that the trace's cluster needs, at the length of the lab's steps. Inside a host the lab is
+    faster than that; schedulers and prediction are told so.
+
+    Attributes:
+        shape: of the lab; each rack has one server, and a server is a node.
+        speed: seconds of the trace in a second of the lab.
+        inside_bytes_per_s: inside a host of the lab, as the throughput model has it.
+        between_bytes_per_s: of the trace's cluster, between nodes.
+
+    Raises:
+        UsageError: the speed is out of range, or a rack has several servers.
+    """
+
+    shape: TwoTier
+    speed: Fraction = Fraction(SPEED)
+    inside_bytes_per_s: int = INSIDE_BYTES_PER_S
+    between_bytes_per_s: int = BETWEEN_BYTES_PER_S
+
+    def __post_init__(self) -> None:
+        if not 0 < self.speed <= _MOST_SPEED:
+            raise UsageError(
+                f"speed: expected more than 0 and up to {_MOST_SPEED}, got {shown(float(self.speed))}"
+            )
+        if self.shape.servers != 1:
+            raise UsageError(
+                f"servers: expected 1 a rack for whole jobs, whose racks are nodes, got {self.shape.servers}"
+            )
+
+    @property
+    def nic_bytes_per_s(self) -> int:
+        """The payload that a NIC of the lab carries, without headers."""
+        return int(self.shape.nic.rate_bps * _FRAMING / 8)
+
+    def settings(self, restart_ns: int = 0) -> RatesSettings:
+        """The lab as a simulated cluster."""
+        model = RingAllReduce(self.inside_bytes_per_s, self.nic_bytes_per_s)
+        return RatesSettings(model, self.shape.racks, self.shape.slots, restart_ns)
+
+    def workload(self, workload: Workload) -> Workload:
+        """The training that stands for a workload of the trace."""
+        steps = max(1, round(workload.alone_ns / self.speed / STEP_NS))
+        stretch = Fraction(STEP_NS, workload.compute_ns)
+        size = workload.parameters * stretch * self.nic_bytes_per_s / self.between_bytes_per_s
+        return Workload(workload.name, max(1, round(size)), BATCH, STEP_NS, steps * BATCH, 1)
+
+    def trace(self, trace: DeadlineTrace) -> DeadlineTrace:
+        """The trace on the lab's clock, with the lab's trainings."""
+        jobs = tuple(self._job(job) for job in trace.jobs)
+        return replace(trace, jobs=jobs, arrivals_ns=max(1, self._lab_ns(trace.arrivals_ns)))
+
+    def _job(self, job: DeadlineJob) -> DeadlineJob:
+        arrival_ns = self._lab_ns(job.arrival_ns)
+        deadline_ns = arrival_ns + max(1, self._lab_ns(job.deadline_ns - job.arrival_ns))
+        return replace(
+            job, arrival_ns=arrival_ns, deadline_ns=deadline_ns, workload=self.workload(job.workload)
+        )
+
+    def _lab_ns(self, time_ns: int) -> int:
+        return round(time_ns / self.speed)
+
+
+_FIELD = "--restart-cost"
+
+
+def parse_start_cost(text: str) -> StartCost:
+    """The cost of every start, the first one included: seconds, or a file with a measurement.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    try:
+        seconds = parse_number(text, field=_FIELD, lowest=0)
+    except UsageError:
+        return read_start_cost(Path(text))
+    return StartCost(round(seconds * NS_PER_S), 0, first=True)
+
+
+def read_start_cost(path: Path) -> StartCost:
+    """The line through the measured costs by numbers of ranks.
+
+    Raises:
+        UsageError: the file cannot be read, or is no result of ``cost restart``.
+    """
+    try:
+        document = json.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(
+            f"{_FIELD}: expected seconds, or the file of mltcp-bench cost restart -o, "
+            f"got {shown(str(path))}: {error.strerror}"
+        ) from None
+    except ValueError as error:
+        raise UsageError(f"{_FIELD}: {path}: {error}") from None
+    try:
+        points = [_point(row) for row in document["results"] if "ranks" in row and "end_s" in row]
+    except (KeyError, TypeError, ValueError, OverflowError):
+        points = []
+    if not points:
+        raise UsageError(
+            f"{_FIELD}: expected a result of mltcp-bench cost restart with stops, got {shown(str(path))}"
+        )
+    return _line(points)
+
+
+def _point(row: Any) -> tuple[float, float]:
+    """Ranks and seconds; ValueError if they cannot be those of a start."""
+    ranks, seconds = float(row["ranks"]), float(row["start_s"]) + float(row["end_s"])
+    if not (1 <= ranks < math.inf and 0 <= seconds < math.inf):
+        raise ValueError(f"not a start: {row}")
+    return ranks, seconds
+
+
+def _line(points: Sequence[tuple[float, float]]) -> StartCost:
+    """Least squares; a slope below 0 is one of 0."""
+    mean_x, mean_y = fmean(x for x, _ in points), fmean(y for _, y in points)
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
+    slope = min(max(slope, 0.0), mean_y / mean_x)
+    return StartCost(round((mean_y - slope * mean_x) * NS_PER_S), round(slope * NS_PER_S), first=True)
+
+
+@dataclass(frozen=True)
+class LiveRun(SpanRun):
+    """The record of a run.
+
+    Attributes:
+        cut_short: the jobs that were stopped before they could catch the signal, each time.
+    """
+
+    cut_short: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class JobsPlan:
+    """A comparison of schedulers.
+
+    Attributes:
+        trace: on the lab's clock.
+        policies: the names of the schedulers.
+        scale: the lab.
+        cost: of a start, for the prediction.
+    """
+
+    trace: DeadlineTrace
+    policies: tuple[str, ...]
+    scale: LabScale
+    cost: StartCost
+
+    @property
+    def restart_ns(self) -> int:
+        """The cost of a restart that schedulers are told: that on a whole node."""
+        return self.cost.hold_ns(self.scale.shape.slots, 1)
+
+    def key(self, policy: str) -> str:
+        """The key of the run under a policy."""
+        return short_key((self.trace.jobs, self.scale, self.restart_ns, policy))
+
+    def predicted(self, policy: str) -> RatesOutcome:
+        """The outcome that the simulator predicts."""
+        settings = self.scale.settings(self.restart_ns)
+        return run_rates(self.trace, settings, named_scheduler(policy), self.cost)
+
+    def run(self, policy: str, key: str, on_end: Callable[[str], None]) -> LiveRun:
+        """Run the jobs under a policy, in a lab of its own; `on_end` is called with each job that ends.
+
+        Raises:
+            NotAvailableError: not root, or the kernel lacks something.
+            MltcpError: a job failed.
+        """
+        shape, cluster = self.scale.shape, two_tier_cluster(self.scale.shape)
+        with (
+            tempfile.TemporaryDirectory(prefix="mltcp-jobs-") as directory,
+            Lab(two_tier(shape)) as lab,
+            forked_trainings(),
+            LocalEngine(engine_hosts(lab), Path(directory) / "logs", network=LabNetwork(lab)) as engine,
+        ):
+            executor = ElasticExecutor(engine, cluster, Path(directory) / "jobs", on_end=on_end)
+            chosen = SchedulingPolicy(named_scheduler(policy), most=1)
+            jobs = rate_jobs(self.trace, self.scale.settings())
+            ClusterRun(jobs, cluster, shape.nic.rate_bps, chosen, executor, self.restart_ns).run()
+            return LiveRun(key, policy, tuple(executor.spans), tuple(executor.cut_short))
+
+
+@dataclass(frozen=True)
+class WholeJobsComparison:
+    """One policy: what was measured, and what was predicted.
+
+    Attributes:
+        run: the record of the run.
+        measured: on the lab.
+        predicted: by the simulator.
+        on_measured_gpus_ns: the run time of each job that the throughput model and the cost of starts give for the
+            GPUs that it had on the lab, in the order of the trace.
+    """
+
+    run: LiveRun
+    measured: RatesOutcome
+    predicted: RatesOutcome
+    on_measured_gpus_ns: tuple[int, ...]
+
+    @property
+    def differences(self) -> list[float]:
+        """The difference of the predicted run time of each job, relative to the measured one."""
+        return [
+            abs(predicted - measured) / measured
+            for predicted, measured in zip(run_ns(self.predicted), run_ns(self.measured), strict=True)
+        ]
+
+    @property
+    def differences_on_measured_gpus(self) -> list[float]:
+        """The same of what the model gives for the GPUs that the job had."""
+        pairs = zip(self.on_measured_gpus_ns, run_ns(self.measured), strict=True)
+        return [abs(expected - measured) / measured for expected, measured in pairs]
+
+    def document(self) -> dict[str, Any]:
+        """The entry of `policies` in the JSON document: that of ``mltcp-placement jobs``, and the prediction."""
+        measured, predicted = _result(self.measured), _result(self.predicted)
+        return {
+            **measured.document(),
+            "predicted": predicted.means() | {"traces": [each.document() for each in predicted.traces]},
+            "median_run_difference": median(self.differences),
+            "median_run_difference_on_measured_gpus": median(self.differences_on_measured_gpus),
+            "cut_short": list(self.run.cut_short),
+            "jobs": list(self._jobs()),
+        }
+
+    def _jobs(self) -> Iterator[dict[str, Any]]:
+        spans: dict[str, list[Span]] = {}
+        for span in sorted(self.run.spans, key=lambda each: each.start_ns):
+            spans.setdefault(span.job, []).append(span)
+        columns = zip(
+            self.measured.trace.jobs,
+            *(self.measured.start_ns, self.measured.end_ns, run_ns(self.measured)),
+            *(self.predicted.start_ns, self.predicted.end_ns, run_ns(self.predicted)),
+            self.on_measured_gpus_ns,
+            strict=True,
+        )
+        for job, start, end, run, predicted_start, predicted_end, predicted_run, expected in columns:
+            yield {
+                "job_id": job.name,
+                "workload": job.workload.name,
+                "arrival_s": job.arrival_ns / NS_PER_S,
+                "deadline_s": job.deadline_ns / NS_PER_S,
+                "start_s": start / NS_PER_S,
+                "end_s": end / NS_PER_S,
+                "run_s": run / NS_PER_S,
+                "met": end <= job.deadline_ns,
+                "gpus": [list(span.gpus) for span in spans[job.name]],
+                "predicted_start_s": predicted_start / NS_PER_S,
+                "predicted_end_s": predicted_end / NS_PER_S,
+                "predicted_run_s": predicted_run / NS_PER_S,
+                "run_s_on_measured_gpus": expected / NS_PER_S,
+            }
+
+
+def compare_jobs(
+    plan: JobsPlan, journal: RunJournal[LiveRun] | None, on_end: Callable[[str, str], None]
+) -> list[WholeJobsComparison]:
+    """Run the policies one after the other; see `run_policies`.
+
+    Raises:
+        NotAvailableError: not root, or the kernel lacks something.
+        MltcpError: a job failed.
+    """
+    runs = run_policies(plan.policies, plan.trace.jobs, plan.key, plan.run, journal, on_end)
+    return [compared(plan, run) for run in runs]
+
+
+def compared(plan: JobsPlan, run: LiveRun) -> WholeJobsComparison:
+    """A run beside its prediction."""
+    measured = RatesOutcome.of(plan.trace, run.policy, plan.scale.settings().cluster(), run.spans)
+    expected = tuple(_expected_ns(plan, run, job.name) for job in plan.trace.jobs)
+    return WholeJobsComparison(run, measured, plan.predicted(run.policy), expected)
+
+
+def run_ns(outcome: RatesOutcome) -> list[int]:
+    """T_run of every job: from its first start to its end."""
+    return [end - start for start, end in zip(outcome.start_ns, outcome.end_ns, strict=True)]
+
+
+def _expected_ns(plan: JobsPlan, run: LiveRun, job: str) -> int:
+    """The run time of a job on the GPUs that it had, where a stop came when it came."""
+    settings = plan.scale.settings()
+    workload = next(each.workload for each in plan.trace.jobs if each.name == job)
+    spans = sorted((span for span in run.spans if span.job == job), key=lambda span: span.start_ns)
+    left = float(workload.total_samples)
+    for number, span in enumerate(spans):
+        nodes = sorted(gpu // settings.gpus for gpu in span.gpus)
+        allocation = tuple((node, nodes.count(node)) for node in dict.fromkeys(nodes))
+        rate = float(settings.model.samples_per_ns(workload, allocation))
+        hold_ns = plan.cost.hold_ns(len(span.gpus), number)
+        if number == len(spans) - 1:
+            return span.start_ns - spans[0].start_ns + hold_ns + round(left / rate)
+        left = max(0.0, left - rate * max(0, span.end_ns - span.start_ns - hold_ns))
+    raise AssertionError("every job has been started")
+
+
+def _result(outcome: RatesOutcome) -> PolicyResult:
+    return PolicyResult(outcome.policy, (TraceResult.of(outcome),))
+
+
+def document(workload: str, plan: JobsPlan, results: Sequence[WholeJobsComparison]) -> dict[str, Any]:
+    """The JSON document; times are seconds of the lab."""
+    return {
+        "workload": workload,
+        "setting": {
+            "speed": float(plan.scale.speed),
+            "nodes": plan.scale.shape.racks,
+            "gpus": plan.scale.shape.slots,
+            "nic_bps": plan.scale.shape.nic.rate_bps,
+            "inside_bytes_per_s": plan.scale.inside_bytes_per_s,
+            "start_fixed_s": plan.cost.fixed_ns / 1e9,
+            "start_per_gpu_s": plan.cost.per_gpu_ns / 1e9,
+        },
+        "policies": [result.document() for result in results],
+    }
+
+
+def print_table(plan: JobsPlan, results: Sequence[WholeJobsComparison]) -> None:
+    """Print a row a policy."""
+    pairs = ("guarantee rate", "wait mean (s)", "completion mean (s)", "restarts")
+    columns = (*(each for name in pairs for each in (name, "predicted")), "run time off by", "on its GPUs")
+    title = f"{plan.trace.name}: {len(plan.trace.jobs)} jobs, live; seconds of the lab"
+    print_policies(title, columns, {result.run.policy: _cells(result) for result in results})
+
+
+def outcomes(results: Sequence[WholeJobsComparison]) -> dict[str, RatesOutcome]:
+    """What was measured and what was predicted under each policy, by names of pictures."""
+    return {
+        name: outcome
+        for each in results
+        for name, outcome in (
+            (each.run.policy, each.measured),
+            (f"{each.run.policy}-predicted", each.predicted),
+        )
+    }
+
+
+def _cells(result: WholeJobsComparison) -> list[str]:
+    measured, predicted = TraceResult.of(result.measured), TraceResult.of(result.predicted)
+    pairs = (
+        (f"{each.guarantee_rate:.3f}" for each in (measured, predicted)),
+        (f"{each.mean_wait_s:.1f}" for each in (measured, predicted)),
+        (f"{each.mean_completion_s:.1f}" for each in (measured, predicted)),
+        (f"{each.restarts}" for each in (measured, predicted)),
+    )
+    off = (median(result.differences), median(result.differences_on_measured_gpus))
+    return [*(cell for pair in pairs for cell in pair), *(f"{each:.1%}" for each in off)]

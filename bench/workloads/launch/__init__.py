@@ -1,1 +1,0 @@
-"""Launchers of jobs: one run, open runs, and rounds of all-reduces."""

@@ -1,1 +1,0 @@
-"""Ranks as processes: where they run, their process group, and their sockets."""

@@ -1,0 +1,40 @@
+import pytest
+
+from bench.compare.approach import parse_policy
+from mltcp.control.aggressiveness import Aggressiveness, Shape
+from mltcp.core.errors import UsageError
+from mltcp.ebpf.layout import Action, KernelJob, Start
+
+REMAINING = Aggressiveness.of_shape(Shape.REMAINING)
+
+
+@pytest.mark.parametrize(
+    ("text", "aggressiveness", "action"),
+    [
+        ("mltcp_reno", Aggressiveness(), Action()),
+        ("mltcp_reno@quadratic", Aggressiveness(Shape.QUADRATIC), Action()),
+        ("mltcp_reno@start=keep:decrease=0.5", Aggressiveness(), Action(Start.KEEP, 0.5)),
+        ("mltcp_reno@remaining", REMAINING, Action(Start.PROBE, 1.0, 4.0, 0.1)),
+        (
+            "mltcp_reno@increase=2:intercept=0.1:remaining",
+            Aggressiveness(Shape.REMAINING, REMAINING.slope, 0.1),
+            Action(Start.PROBE, 1.0, 2.0, 0.1),
+        ),
+        ("mltcp_reno@remaining:reference=0", REMAINING, Action(Start.PROBE, 1.0, 4.0, 0.0)),
+    ],
+)
+def test_modifiers(text, aggressiveness, action):
+    law = parse_policy(text, "cubic").law
+    assert (law.aggressiveness, law.acts) == (aggressiveness, action)
+
+
+def test_an_entry_of_the_kernels_map_has_the_action_of_its_shape():
+    job = KernelJob("job", REMAINING)
+    acts = KernelJob.unpack(job.pack_terms(), job.pack_state(1)).acts
+    assert acts.start is Start.PROBE
+    assert (acts.decrease, acts.increase, acts.reference_s) == pytest.approx((1, 4, 0.1), abs=1e-5)
+
+
+def test_an_unknown_modifier_names_the_known_ones():
+    with pytest.raises(UsageError, match="expected start=, decrease=, increase=, reference=, slope=, interc"):
+        parse_policy("mltcp_reno@width=3", "cubic")

@@ -1,0 +1,192 @@
+"""Whole jobs at the size of the lab, the cost of their starts, and runs beside their predictions."""
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from bench.cli import main as cli
+from bench.cli.compare_jobs import is_whole_jobs
+from bench.lab.two_tier import TwoTier
+from bench.live_jobs.comparison import write_results
+from bench.live_jobs.whole_jobs import (
+    BATCH,
+    STEP_NS,
+    JobsPlan,
+    LabScale,
+    LiveRun,
+    compare_jobs,
+    compared,
+    document,
+    outcomes,
+    parse_start_cost,
+)
+from mltcp.core.errors import UsageError
+from placement.experiments.jobs.kept import kept_runs
+from placement.model.throughput.ring import RingAllReduce
+from placement.simulator.rates.start_cost import StartCost
+from placement.traces.deadlines.drs import WORKLOADS, DrsMix
+from placement.traces.deadlines.read import read
+from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
+
+S = 10**9
+SHAPE = TwoTier(4, 1, 4, oversubscription=Fraction(1))
+SCALE = LabScale(SHAPE, Fraction(400))
+COST = StartCost(3 * S, S, first=True)
+
+
+def plan(*policies, seed=3, jobs=12):
+    trace = DrsMix(rate=10).trace(seed)
+    return JobsPlan(SCALE.trace(replace(trace, jobs=trace.jobs[:jobs])), policies, SCALE, COST)
+
+
+def as_measured(planned, policy):
+    """The record of a run that went as predicted."""
+    return LiveRun(planned.key(policy), policy, planned.predicted(policy).spans, ())
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda each: each.name)
+def test_a_workload_of_the_lab_has_the_run_time_and_the_communication_of_the_trace(workload):
+    found = SCALE.workload(workload)
+    assert abs(found.alone_ns - workload.alone_ns / 400) <= STEP_NS / 2
+    assert (found.compute_ns, found.batch, found.samples % BATCH) == (STEP_NS, BATCH, 0)
+    lab = SCALE.settings().model.communication_ns(found, 8, one_node=False) / STEP_NS
+    paper = RingAllReduce().communication_ns(workload, 8, one_node=False) / workload.compute_ns
+    assert lab == pytest.approx(paper, rel=1e-3)
+
+
+def test_a_trace_of_the_lab_runs_at_its_clock():
+    job = DeadlineJob("a", 800 * S, WORKLOADS[0], 4000 * S)
+    (found,) = SCALE.trace(DeadlineTrace("t", (job,), 900 * S)).jobs
+    assert (found.arrival_ns, found.deadline_ns) == (2 * S, 10 * S)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"speed": Fraction(0)}, "speed: expected more than 0 and up to 1000000, got 0.0"),
+        (
+            {"shape": TwoTier(2, 3, 4)},
+            "servers: expected 1 a rack for whole jobs, whose racks are nodes, got 3",
+        ),
+    ],
+)
+def test_a_lab_that_cannot_be_is_refused(options, text):
+    with pytest.raises(UsageError) as error:
+        replace(SCALE, **options)
+    assert str(error.value) == text
+
+
+def test_a_start_holds_its_gpus_for_its_cost():
+    cost = StartCost(3 * S, S)
+    assert [cost.hold_ns(2, restarts) for restarts in (0, 1)] == [0, 5 * S]
+    planned = plan("norm", jobs=1)
+    (job,) = planned.trace.jobs
+    (span,) = planned.predicted("norm").spans
+    nodes = [gpu // 4 for gpu in span.gpus]
+    allocation = tuple((node, nodes.count(node)) for node in sorted(set(nodes)))
+    rate = planned.scale.settings().model.samples_per_ns(job.workload, allocation)
+    assert span.hold_ns == 3 * S + len(span.gpus) * S
+    assert span.end_ns - span.start_ns == span.hold_ns - (-job.workload.total_samples // rate)
+
+
+def test_the_cost_is_read_from_a_measurement_or_a_number(tmp_path):
+    assert parse_start_cost("6.5") == StartCost(6_500_000_000, 0, first=True)
+    file = tmp_path / "cost.json"
+    rows = [
+        {"case": "samples", "restarts": 3},
+        {"case": "start on 4 ranks", "ranks": 4, "starts": 1, "start_s": 9.0},
+    ]
+    rows += [{"ranks": ranks, "start_s": 2.0 + ranks, "end_s": 0.5} for ranks in (1, 2, 4)]
+    file.write_text(json.dumps({"benchmark": "restart", "results": rows}))
+    assert parse_start_cost(str(file)) == StartCost(2_500_000_000, 1_000_000_000, first=True)
+    for content, text in (
+        ("{", f"--restart-cost: {file}: Expecting property name"),
+        *(
+            (
+                f'{{"results": [{rows}]}}',
+                "--restart-cost: expected a result of mltcp-bench cost restart with stops",
+            )
+            for rows in (
+                "",
+                '{"ranks": 1, "start_s": NaN, "end_s": 1}',
+                '{"ranks": 1, "start_s": 1e400, "end_s": 1}',
+                '{"ranks": 0, "start_s": 1, "end_s": 1}',
+                '{"ranks": 1, "start_s": -2, "end_s": 1}',
+            )
+        ),
+    ):
+        file.write_text(content)
+        with pytest.raises(UsageError) as error:
+            parse_start_cost(str(file))
+        assert str(error.value).startswith(text)
+    with pytest.raises(
+        UsageError, match=r"expected seconds, or the file of mltcp-bench cost restart -o, got '?-1"
+    ):
+        parse_start_cost("-1")
+
+
+@pytest.mark.parametrize("policy", ["drs", "elastic-mh"])
+def test_a_run_that_goes_as_predicted_differs_in_nothing(policy):
+    planned = plan(policy)
+    found = compared(planned, as_measured(planned, policy))
+    assert set(found.differences) == {0.0}
+    assert max(found.differences_on_measured_gpus) < 1e-6
+    assert policy == "drs" or found.measured.restarts > 0
+
+
+def test_kept_runs_are_reported_and_not_run_again(tmp_path):
+    planned = plan("drs", "edf")
+    ended = []
+    with kept_runs(tmp_path, LiveRun.from_line) as journal:
+        for policy in planned.policies:
+            journal.add(as_measured(planned, policy))
+    with kept_runs(tmp_path, LiveRun.from_line) as journal:
+        results = compare_jobs(planned, journal, lambda policy, job: ended.append(policy))
+    assert ended == ["drs"] * 12 + ["edf"] * 12
+    reported = document("drs", planned, results)
+    assert [each["policy"] for each in reported["policies"]] == ["drs", "edf"]
+    for each in reported["policies"]:
+        assert {
+            "guarantee_rate",
+            "mean_wait_s",
+            "mean_completion_s",
+            "utilization_arrivals",
+            "utilization",
+        } <= set(each)
+        (trace,) = each["traces"]
+        assert (trace["seed"], trace["jobs"]) == (3, 12)
+        assert each["predicted"]["traces"] == each["traces"]
+        assert len(each["jobs"]) == 12
+    written = write_results(
+        tmp_path / "jobs.json", document("drs", planned, results[:1]), 4, 4, outcomes(results[:1])
+    )
+    names = ["jobs.json", "gantt-drs.svg", "gantt-drs-predicted.svg"]
+    assert written == [str(tmp_path / name) for name in names]
+    assert json.loads((tmp_path / "jobs.json").read_text())["setting"]["start_fixed_s"] == 3.0
+
+
+def test_a_table_of_whole_jobs_is_told_from_the_other_traces(tmp_path):
+    table = tmp_path / "jobs.csv"
+    table.write_text("job_id, arrival_s,workload,alpha\na,0,AlexNet,1\n")
+    assert is_whole_jobs(str(table))
+    assert not is_whole_jobs("poisson")
+    assert not is_whole_jobs(None)
+    (tmp_path / "set.json").write_text('{"jobs": []}')
+    assert not is_whole_jobs(str(tmp_path / "set.json"))
+    assert len(read(table, WORKLOADS, DrsMix()).jobs) == 1
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        *("--change=0:3:2", "--repeat=3", "--control=reno", "--retry-busy=1", "--rate=100mbit", "--round=5"),
+        "--combination=product",
+    ],
+)
+def test_arguments_that_would_make_no_difference_are_refused(tmp_path, capsys, argument):
+    table = tmp_path / "jobs.csv"
+    table.write_text("job_id,arrival_s,workload,alpha\na,0,ResNet-50,1\n")
+    assert cli.main(["compare", "--trace", str(table), argument]) == 2
+    assert f"compare jobs: unrecognized arguments: {argument}" in capsys.readouterr().err
