@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 
-from bench.slurm.trial import TrialPlan, TrialResult, run_trial
+from bench.soak.slurm_trial import TrialPlan, TrialResult, run_trial
 from mltcp.core.errors import UsageError
 from mltcp.core.progress import progress_bar
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Any
 
 from bench.lab.network import namespaces
-from bench.soak.availability import freeze
-from bench.soak.left_processes import command_of, processes_with
+from bench.soak.host_state import command_of, processes_with
+from bench.soak.watch import freeze
 from bench.soak.world import MARK, MECHANISMS, World
 
 _LONGEST_PAUSE_S = 2.0

@@ -15,10 +15,12 @@ from bench.cost.programs import ServiceProcess
 from bench.lab.daemon_process import DaemonProcess
 from bench.lab.network import namespaces
 from bench.lab.network.single_link import namespace_with_link
-from bench.slurm.cluster import missing
-from bench.soak.availability import Availability, ServiceUnderTest
+from bench.lab.slurm_cluster import missing
 from bench.soak.guest_task import GuestTask
-from bench.soak.slurm.site import SlurmSite, slurm_site
+from bench.soak.slurm_site import SlurmSite, slurm_site
+from bench.soak.watch import Availability, ServiceUnderTest, Watch, slots_given_twice
+from mltcp.daemon.client.client import Client as DaemonClient
+from placement.client.client import Client as ServiceClient
 
 SERVERS, GPUS = 3, 2
 DISK_MIB = 256
@@ -30,6 +32,8 @@ MECHANISMS = {
     "tc": 'interfaces = ["eth0"]\n[pacing]\nline_rate = "1gbit"\n',
 }
 """Configurations of the daemon, by how it controls jobs."""
+
+_TIMEOUT_S = 30.0
 
 
 class World:
@@ -157,3 +161,24 @@ def _service_arguments(directory: Path, namespace: str) -> list[str]:
         ),
         *("--logs", f"{directory}/service/logs", "--grace", "2"),
     ]
+
+
+def watch_daemon(world: World) -> Watch:
+    """A watch of the daemon's status."""
+
+    def ask() -> list[str]:
+        with DaemonClient(world.daemon.socket, _TIMEOUT_S) as client:
+            client.status()
+        return []
+
+    return Watch("mltcpd", world.daemon_availability, ask)
+
+
+def watch_service(world: World) -> Watch:
+    """A watch of the service's status: no slot may have two jobs."""
+
+    def ask() -> list[str]:
+        with ServiceClient(world.service.address, timeout_s=_TIMEOUT_S) as client:
+            return slots_given_twice(client)
+
+    return Watch("service", world.service.availability, ask)

@@ -64,7 +64,7 @@ LAYERS = {
     "placement.service": ("protocol", "state", "contention", "context", "deciding", "decisions", "agents"),
     "bench": (
         *("warm", "lab", "workloads", "compare", "hosts", "async_sgd", "async_jobs", "sensitivity"),
-        *("allreduce", "alone", "bulk", "contention", "perf", "cost", "slurm", "soak", "cli"),
+        *("allreduce", "alone", "bulk", "contention", "perf", "cost", "soak", "cli"),
     ),
     "bench.compare": (
         *("results", "approaches", "contest", "utilization", "coordination", "turns", "provider", "launch"),

@@ -7,10 +7,9 @@ import subprocess
 import time
 from types import SimpleNamespace
 
+from bench.soak import slurm_checks
 from bench.soak.records import CANCELLED, SLURM_JOBS, Records
-from bench.soak.slurm import checks
-from bench.soak.slurm.hostile_text import hostile_text
-from bench.soak.slurm.users import SCRIPT
+from bench.soak.slurm_guests import SCRIPT, hostile_text
 
 NUMBER = "7"
 
@@ -39,7 +38,7 @@ def breaches(place, state, forgot_s=(), submitted_s=0.0, cancelled=False):
         cluster=SimpleNamespace(command=lambda *_: f"{NUMBER}|{state}|None\n"),
         forgot_s=list(forgot_s),
     )
-    return list(checks._of_users_jobs(site, place))
+    return list(slurm_checks._of_users_jobs(site, place))
 
 
 def test_a_job_that_ran_to_its_end_is_well(tmp_path):

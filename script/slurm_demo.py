@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from bench.slurm.cluster import SlurmCluster
+from bench.lab.slurm_cluster import SlurmCluster
 from mltcp.core.errors import MltcpError
 from mltcp.core.exit_status import exit_status
 from mltcp.core.signals import exit_on_sigterm

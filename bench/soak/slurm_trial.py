@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from bench.slurm.cluster import SlurmCluster
+from bench.lab.slurm_cluster import SlurmCluster
 from mltcp.core.errors import MltcpError
 from placement.client.client import Client, ServiceError
 from placement.engines.slurm.submission import mark_of, name_in_slurm
@@ -54,7 +54,7 @@ touch "$1/$id/ended"
 # The same with an agent beside the first rank, which ends with it.
 _RANK_WITH_AGENT = f"""\
 if [ "$RANK" = 0 ]; then
-    "$3" -P -m bench.slurm.agent "$1/refused" &
+    "$3" -P -m bench.soak.agent "$1/refused" &
     trap 'kill $!' EXIT
 fi
 {_RANK}"""

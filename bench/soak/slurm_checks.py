@@ -11,8 +11,8 @@ from pathlib import Path
 
 from bench.soak.rank import ended_ranks
 from bench.soak.records import CANCELLED, HELD, RELEASED, SLURM_JOBS, TOKEN_JOBS, TWICE, read_records
-from bench.soak.slurm.site import GPUS, SlurmSite
-from bench.soak.slurm.token_users import FAILS
+from bench.soak.slurm_guests import FAILS
+from bench.soak.slurm_site import GPUS, SlurmSite
 from bench.soak.watch import Watch, slots_given_twice, until
 from mltcp.core.errors import MltcpError
 from placement.service.protocol import placement_pb2 as pb

@@ -14,7 +14,7 @@ from placement.client.agent_stream import AgentStream
 from placement.client.client import Client, ServiceError
 from placement.service.protocol.service_address import VARIABLE
 
-USAGE = "usage: python -m bench.slurm.agent BREACHES, in the environment of a rank"
+USAGE = "usage: python -m bench.soak.agent BREACHES, in the environment of a rank"
 
 _PAUSE_S = 0.3
 _REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND")

@@ -1,23 +1,26 @@
-"""The Slurm cluster of a soak, and the service that places its jobs."""
+"""The Slurm cluster of a soak, the service that places its jobs, and the faults of both."""
 
 from __future__ import annotations
 
 import os
 import pwd
+import random
 import secrets
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from bench.cost.programs import ServiceProcess
-from bench.slurm.cluster import SlurmCluster
-from bench.soak.availability import ServiceUnderTest
-from bench.soak.slurm.place import ACCOUNTS, BYSTANDER, OPERATOR, USERS, SlurmPlace
-from bench.soak.slurm.users import SCRIPT
+from bench.lab.slurm_cluster import SlurmCluster
+from bench.soak.guest_task import ACCOUNTS, BYSTANDER, OPERATOR, USERS, SlurmPlace
+from bench.soak.slurm_guests import SCRIPT
+from bench.soak.watch import ServiceUnderTest, freeze
 from placement import slurm as slurm_files
 from placement.client.client import Client
+
+# -- the cluster -------------------------------------------------------------------------------------------------------
 
 NODES, GPUS = ("n1", "n2", "n3"), 4
 _LEASE_S = 5.0
@@ -113,3 +116,77 @@ def _place(directory: Path, cluster: SlurmCluster) -> SlurmPlace:
     (directory / "tokens").touch(0o600)
     (directory / "tokens").write_text("\n".join(lines) + "\n")
     return SlurmPlace(f"unix:{directory}/s", tokens, cluster.environment, locks, users, script)
+
+
+# -- faults: each program is killed, ended and frozen ------------------------------------------------------------------
+
+_LONGEST_PAUSE_S = 2.0
+_LONGEST_FREEZE_S = 5.0
+
+SlurmFault = Callable[[SlurmSite, random.Random], None]
+
+
+def kill_service(site: SlurmSite, draw: random.Random) -> None:
+    """SIGKILL to the service; it comes back on the same store."""
+    site.service.restart(signal.SIGKILL, draw.uniform(0, _LONGEST_PAUSE_S))
+
+
+def end_service(site: SlurmSite, draw: random.Random) -> None:
+    """SIGTERM to the service; it comes back."""
+    site.service.restart(signal.SIGTERM, draw.uniform(0, _LONGEST_PAUSE_S))
+
+
+def freeze_service(site: SlurmSite, draw: random.Random) -> None:
+    """SIGSTOP to the service, and SIGCONT."""
+    with site.service.availability.away():
+        freeze(site.service.pid, draw.uniform(0, _LONGEST_FREEZE_S))
+
+
+def kill_slurmctld(site: SlurmSite, draw: random.Random) -> None:
+    """SIGKILL to slurmctld, which forgets the last seconds."""
+    site.restart("slurmctld", signal.SIGKILL, draw.uniform(0, _LONGEST_PAUSE_S))
+
+
+def end_slurmctld(site: SlurmSite, draw: random.Random) -> None:
+    """SIGTERM to slurmctld, which forgets nothing."""
+    site.restart("slurmctld", signal.SIGTERM, draw.uniform(0, _LONGEST_PAUSE_S))
+
+
+def freeze_slurmctld(site: SlurmSite, draw: random.Random) -> None:
+    """SIGSTOP to slurmctld, and SIGCONT."""
+    freeze(site.cluster.pid("slurmctld"), draw.uniform(0, _LONGEST_FREEZE_S))
+
+
+def kill_slurmd(site: SlurmSite, draw: random.Random) -> None:
+    """SIGKILL to the daemon of a node, whose jobs go on."""
+    site.restart(f"slurmd.{draw.choice(NODES)}", signal.SIGKILL, draw.uniform(0, _LONGEST_PAUSE_S))
+
+
+def freeze_slurmd(site: SlurmSite, draw: random.Random) -> None:
+    """SIGSTOP to the daemon of a node, and SIGCONT."""
+    freeze(site.cluster.pid(f"slurmd.{draw.choice(NODES)}"), draw.uniform(0, _LONGEST_FREEZE_S))
+
+
+def kill_munged(site: SlurmSite, draw: random.Random) -> None:
+    """SIGKILL to munged."""
+    site.restart("munged", signal.SIGKILL, draw.uniform(0, _LONGEST_PAUSE_S))
+
+
+def freeze_munged(site: SlurmSite, draw: random.Random) -> None:
+    """SIGSTOP to munged, and SIGCONT."""
+    freeze(site.cluster.pid("munged"), draw.uniform(0, _LONGEST_FREEZE_S))
+
+
+SLURM_FAULTS: dict[str, tuple[SlurmFault, int]] = {
+    "kill Slurm's service": (kill_service, 2),
+    "end Slurm's service": (end_service, 1),
+    "freeze Slurm's service": (freeze_service, 1),
+    "kill slurmctld": (kill_slurmctld, 1),
+    "end slurmctld": (end_slurmctld, 1),
+    "freeze slurmctld": (freeze_slurmctld, 1),
+    "kill slurmd": (kill_slurmd, 1),
+    "freeze slurmd": (freeze_slurmd, 1),
+    "kill munged": (kill_munged, 1),
+    "freeze munged": (freeze_munged, 1),
+}
+"""Each fault with its weight."""
