@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from bench.cost.programs import ServiceProcess
 from bench.lab.slurm_cluster import SlurmCluster
 from mltcp.core.errors import MltcpError
 from mltcp.core.exit_status import exit_status
@@ -40,17 +40,12 @@ def run() -> int:
         files={"job_submit.lua": lua.read_text()},
         settings="JobSubmitPlugins=lua\n",
     ) as cluster:
-        address = f"unix:{cluster.directory}/service"
-        command = [
-            *(sys.executable, "-m", "placement.cli", "serve", "--engine", "slurm", "--users-jobs"),
-            *("--nic", "25gbit", "--state", f"{cluster.directory}/placement.db", "--address", address),
-        ]
-        service = subprocess.Popen(command, env=cluster.environment, stdout=subprocess.DEVNULL)
-        try:
-            _demonstrate(cluster, address)
-        finally:
-            service.terminate()
-            service.wait()
+        arguments = ("--engine", "slurm", "--users-jobs", "--nic", "25gbit")
+        with ServiceProcess(
+            cluster.directory, "lwf-1", *arguments, environment=cluster.environment
+        ) as service:
+            _demonstrate(cluster, service.address)
+            service.stop()
     _say("all daemons and jobs have been ended, and their files removed")
     return 0
 

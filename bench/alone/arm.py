@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.alone.cell import Cell
 from bench.alone.own_controls import OwnControls
-from bench.alone.relay import Delay, RelayStatistics
+from bench.alone.path import Delay, RelayStatistics
 from bench.alone.sender import SenderTask, SentIteration
 from bench.compare.approaches.policy import Policy
 from bench.lab.lab import Lab

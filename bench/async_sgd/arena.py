@@ -16,7 +16,7 @@ from bench.async_sgd.star import SWITCH, server_name, star, worker_name
 from bench.async_sgd.sweep import AsyncSweep, Point
 from bench.async_sgd.variant import Ratio
 from bench.compare.launch import loaded_controls
-from bench.lab.bottleneck.link_use import LinkUse
+from bench.lab.bottleneck import LinkUse
 from bench.lab.lab import Lab
 from bench.lab.processors import OtherPrograms
 from bench.lab.topology import INTERFACE

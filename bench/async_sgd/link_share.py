@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.async_sgd.run import DirectionShare, Excerpt
-from bench.lab.bottleneck.link_use import DirectionUse, LinkUse
+from bench.lab.bottleneck import DirectionUse, LinkUse
 
 EXCERPT_S = 4.0
 _GROUPED = 4

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 
 from bench.async_sgd.star import MOST_WORKERS
 from bench.async_sgd.variant import Variant
-from bench.lab.bottleneck.aqm import VIRTUAL_QUEUE
+from bench.lab.bottleneck import VIRTUAL_QUEUE
 from bench.lab.link import Link
 from bench.workloads.parameter_server.job import AsyncJob, AsyncWork, TrainWork
 from bench.workloads.parameter_server.statistics import FEWEST_UPDATES

@@ -14,7 +14,7 @@ from bench.async_sgd.star import server_address
 from bench.async_sgd.sweep import AsyncSweep, Point, parse_workers
 from bench.async_sgd.variant import parse_variants
 from bench.cli.contest_arguments import add_link, check_counts, link_of
-from bench.lab.bottleneck.aqm import MARKERS, VIRTUAL_QUEUE
+from bench.lab.bottleneck import MARKERS, VIRTUAL_QUEUE
 from bench.workloads.parameter_server.work_arguments import add_work, shares_of, work_of
 from mltcp.core.errors import UsageError
 from mltcp.core.progress import progress_bar

@@ -15,10 +15,10 @@ from bench.cli.contest_arguments import (
     add_runs,
     check_counts,
     link_of,
+    progress,
     retry_busy_of,
     source_of,
 )
-from bench.cli.progress import progress
 from bench.compare.approaches.approach import Approach, parse_approaches
 from bench.compare.contest import Contest, named_jobs
 from bench.compare.engine import run_contests

@@ -12,9 +12,9 @@ from bench.cli.contest_arguments import (
     add_runs,
     check_counts,
     link_of,
+    progress,
     retry_busy_of,
 )
-from bench.cli.progress import progress
 from bench.compare.approaches.approach import Approach
 from bench.compare.approaches.policy import parse_policy
 from bench.compare.contest import Contest
@@ -27,6 +27,7 @@ from bench.compare.results.runs import ISOLATED
 from bench.workloads.profile import load
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import parse_names
+from mltcp.core.subcommands import add_command
 
 _POLICIES = "cubic,mltcp_cubic,mltcp_reno,mltcp_dctcp"
 _FEWEST_ITERATIONS = 5
@@ -42,9 +43,7 @@ examples:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``holding`` to the commands."""
-    command = commands.add_parser(
-        "holding", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    command = add_command(commands, "holding", _EXAMPLES, execute)
     command.add_argument(
         "--policies", default=_POLICIES, help=f"congestion controls to try (default {_POLICIES})"
     )
@@ -70,7 +69,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument(
         "--from", dest="earlier", type=Path, metavar="FILE", help="show the result.json of an earlier sweep"
     )
-    command.set_defaults(execute=execute, hosts=None)
+    command.set_defaults(hosts=None)
 
 
 def execute(options: argparse.Namespace) -> int:

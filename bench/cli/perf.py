@@ -11,14 +11,15 @@ import time
 from collections.abc import Mapping, Sequence
 
 from bench.perf import report
-from bench.perf.client import Outcome, run
-from bench.perf.intervals import Interval
+from bench.perf.client import PerfOutcome, run
 from bench.perf.plan import DOWN, MOST_BYTES, PORT, UP, Bucket, PerfPlan
 from bench.perf.server import PerfServer
+from bench.perf.traffic import Interval
 from bench.workloads.profile import load
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.quantities import IPERF_SIZES, parse_size_bytes
 from mltcp.core.signals import stop_signals
+from mltcp.core.subcommands import add_command
 from mltcp.ebpf.jobs import check_name
 
 _SAME_REQUEST_S = 1.0
@@ -52,11 +53,7 @@ examples:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``perf`` to the commands."""
-    command = commands.add_parser(
-        "perf",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "perf", _EXAMPLES, execute)
     role = command.add_mutually_exclusive_group(required=True)
     role.add_argument("-s", "--server", action="store_true", help="serve tests, several at a time")
     role.add_argument("-c", "--client", metavar="HOST", help="run a test against the server at HOST")
@@ -94,7 +91,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--json", action="store_true", help="one JSON document at the end; server: its lines as JSON"
     )
     form.add_argument("--json-stream", action="store_true", help="one JSON object per line, as it happens")
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -298,7 +294,7 @@ class _Lines:
         self._shape = False, False
         self._omit = options.omit
 
-    def start(self, outcome: Outcome) -> None:
+    def start(self, outcome: PerfOutcome) -> None:
         self._shape = bool(outcome.plan.buckets), len(outcome.plan.directions) > 1
         print(f"connected to {outcome.server}")
         print(report.header(*self._shape), flush=True)
@@ -307,7 +303,7 @@ class _Lines:
         for each in found:
             print(report.line(each, *self._shape), flush=True)
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: PerfOutcome) -> None:
         print("\n".join(report.summary_lines(outcome, self._omit)))
 
     def fail(self, error: str) -> None:
@@ -323,7 +319,7 @@ class _Stream:
         self._start: dict[str, object] = {}
         self._intervals: list[object] = []
 
-    def start(self, outcome: Outcome) -> None:
+    def start(self, outcome: PerfOutcome) -> None:
         self._start = {
             "server": outcome.server,
             "time": _now(),
@@ -337,7 +333,7 @@ class _Stream:
         if not self._streams:
             self._intervals.append(interval)
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: PerfOutcome) -> None:
         end = report.summary(outcome, self._omit)
         self._tell("end", end)
         self._document({"end": end})

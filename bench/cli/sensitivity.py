@@ -11,12 +11,13 @@ from pathlib import Path
 from bench.cli.contest_arguments import add_link, link_of
 from bench.compare.approaches.policy import parse_policy
 from bench.sensitivity.measure import measured
-from bench.sensitivity.plan import Point, SensitivityPlan, layouts_of
+from bench.sensitivity.plan import SensitivityPlan, SensitivityPoint, layouts_of
 from bench.sensitivity.report import document, print_report
 from bench.sensitivity.result import table_of, write_table
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
+from mltcp.core.subcommands import add_command
 from placement.model.throughput.table import published_table
 
 _POLICIES = "cubic,mltcp_cubic"
@@ -35,9 +36,7 @@ the published one, which --table of mltcp-placement reads.
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``sensitivity`` to the commands."""
-    command = commands.add_parser(
-        "sensitivity", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    command = add_command(commands, "sensitivity", _EXAMPLES, execute)
     command.add_argument(
         "--policies", default=_POLICIES, help=f"congestion controls, a table for each (default {_POLICIES})"
     )
@@ -64,7 +63,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "-o", "--output", type=Path, required=True, metavar="DIR", help="for runs and tables"
     )
     command.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -72,7 +70,7 @@ def execute(options: argparse.Namespace) -> int:
     plan = plan_of(options)
     with progress_bar(sum(1 for _ in plan.points())) as bar:
 
-        def step(point: Point, missing: int) -> None:
+        def step(point: SensitivityPoint, missing: int) -> None:
             bar.remaining(f"{point.control}: {' beside '.join(map(str, point.layouts))}", missing)
 
         runs = measured(plan, options.output, step)

@@ -24,7 +24,7 @@ from bench.compare.results.journal import Keep
 from bench.compare.results.runs import ApproachRun, JobRun, LinkExcerpt, LinkTotals, Measured
 from bench.compare.turns import Progress, Turns
 from bench.compare.utilization import excerpts, sole_utilization, utilization
-from bench.lab.bottleneck.link_use import LinkUse
+from bench.lab.bottleneck import LinkUse
 from bench.workloads.job import JobResult
 from mltcp.core.demand import Demand, demand_from_document
 from mltcp.core.errors import MltcpError, UsageError

@@ -13,7 +13,7 @@ from bench.compare.approaches.policy import Policy
 from bench.compare.contest import Contest
 from bench.compare.results.hosts import HostFacts, HostUse
 from bench.compare.turns import LoadMeter
-from bench.lab.bottleneck.link_use import LinkUse
+from bench.lab.bottleneck import LinkUse
 from bench.workloads.job import JobResult
 
 Environment = Callable[[str, int], tuple[tuple[str, str], ...]]

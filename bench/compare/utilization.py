@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bench.compare.results.runs import LinkExcerpt
-from bench.lab.bottleneck.link_use import DirectionUse, LinkUse
+from bench.lab.bottleneck import DirectionUse, LinkUse
 from bench.workloads.job import JobResult
 
 EXCERPT_S = 4.0

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.cost.benchmark import Row
-from bench.lab.network import namespaces, offloads
+from bench.lab.network import namespaces, wiring
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.quantities import NS_PER_S
 from mltcp.ebpf.congestion_controls import control_object
@@ -119,7 +119,7 @@ def _rounds(arm: _Arm, flows: int, packets: str, seconds: float, rounds: int, ro
     """The medians over rounds, in each of which the base, the control, and its programs are measured."""
     route.link("set", index=_LOOPBACK, state="up", mtu=_PACKETS[packets])
     if _PACKETS[packets] == _ETHERNET_MTU:
-        offloads.turn_off("lo")
+        wiring.turn_offloads_off("lo")
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
         bytes_sent, busy_s, elapsed_s = _run(arm.base, None, flows, seconds)

@@ -278,7 +278,7 @@ def _engine(in_lab: bool, logs: Path) -> Iterator[LocalEngine]:
         with LocalEngine(hosts, logs) as engine:
             yield engine
         return
-    from bench.lab import Lab
+    from bench.lab.lab import Lab
     from bench.lab.servers import LabNetwork, engine_hosts
     from bench.lab.two_tier import TwoTier, two_tier
 

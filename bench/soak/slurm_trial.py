@@ -7,7 +7,6 @@ import random
 import secrets
 import signal
 import statistics
-import subprocess
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from bench.cost.programs import ServiceProcess
 from bench.lab.slurm_cluster import SlurmCluster
 from mltcp.core.errors import MltcpError
 from placement.client.client import Client, ServiceError
@@ -127,7 +127,7 @@ class _Trial:
     plan: TrialPlan
     cluster: SlurmCluster
     draw: random.Random
-    service: subprocess.Popen[bytes] | None = None
+    service: ServiceProcess = field(init=False)
     kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DAEMONS, 0))
     restarts: int = 0
     agents: int = 0
@@ -140,17 +140,13 @@ class _Trial:
         return self.cluster.directory
 
     @property
-    def address(self) -> str:
-        return f"unix:{self.place}/service"
-
-    @property
     def mark(self) -> str:
         """What the service's names in Slurm have in common."""
         return mark_of(self.place / "jobs")
 
     def client(self) -> Client:
         """A client of the service, as its operator."""
-        return Client(self.address, token=self.token if self.plan.restarts else "")
+        return Client(self.service.address, token=self.token if self.plan.restarts else "")
 
 
 def run_trial(plan: TrialPlan, remaining: Callable[[int], None]) -> TrialResult:
@@ -166,20 +162,15 @@ def run_trial(plan: TrialPlan, remaining: Callable[[int], None]) -> TrialResult:
         trial = _Trial(plan, cluster, random.Random(plan.seed))
         (trial.place / "records").mkdir()
         _write_sbatch(trial)
-        _start_service(trial)
-        kills = ThreadPoolExecutor(1)
-        try:
-            jobs = _submit(trial)
-            killer = kills.submit(_kill_daemons, trial)
-            statuses = _await_all(trial, killer, remaining)
-            breaches = [*_breaches(trial, jobs, statuses)]
-            handover = _handover_ms(trial, statuses)
-        finally:
-            trial.over.set()
-            kills.shutdown()
-            if trial.service is not None:
-                trial.service.kill()
-                trial.service.wait()
+        with _service(trial) as trial.service, ThreadPoolExecutor(1) as kills:
+            try:
+                jobs = _submit(trial)
+                killer = kills.submit(_kill_daemons, trial)
+                statuses = _await_all(trial, killer, remaining)
+                breaches = [*_breaches(trial, jobs, statuses)]
+                handover = _handover_ms(trial, statuses)
+            finally:
+                trial.over.set()
     finished = sum(status.reason == "finished" for status in statuses.values())
     return TrialResult(
         finished,
@@ -200,17 +191,14 @@ def _write_sbatch(trial: _Trial) -> None:
     script.chmod(0o755)
 
 
-def _start_service(trial: _Trial) -> None:
+def _service(trial: _Trial) -> ServiceProcess:
     environment = {**trial.cluster.environment}
     environment["PATH"] = f"{trial.place}/bin:{environment['PATH']}"
-    command = [
-        *(sys.executable, "-m", "placement.cli", "serve", "--engine", "slurm", "--nic", "25gbit"),
-        *("--state", f"{trial.place}/placement.db", "--address", trial.address),
-    ]
+    arguments = ["--engine", "slurm", "--nic", "25gbit"]
     if trial.plan.restarts:
-        command += [*("--tokens", _tokens(trial)), *("--lease", f"{_LEASE_S:g}", "--grace", "1")]
-    with open(trial.place / "service.log", "ab") as log:
-        trial.service = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        arguments += [*("--tokens", _tokens(trial)), *("--lease", f"{_LEASE_S:g}", "--grace", "1")]
+    log = trial.place / "service.log"
+    return ServiceProcess(trial.place, "lwf-1", *arguments, environment=environment, log=log)
 
 
 def _tokens(trial: _Trial) -> str:
@@ -308,12 +296,12 @@ def _kill(trial: _Trial, kind: str) -> None:
 
 
 def _restart_service(trial: _Trial, number: int) -> None:
-    assert trial.service is not None
-    trial.service.send_signal(number)
-    trial.service.wait()
-    (trial.place / "service").unlink(missing_ok=True)
+    if number == signal.SIGKILL:
+        trial.service.kill()
+    else:
+        trial.service.stop()
     time.sleep(trial.draw.uniform(0.0, _LONGEST_ABSENCE_S))
-    _start_service(trial)
+    trial.service.start()
 
 
 def _breaches(trial: _Trial, jobs: Mapping[str, int], statuses: Mapping[str, pb.JobStatus]) -> Iterator[str]:

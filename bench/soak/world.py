@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.cost.programs import ServiceProcess
 from bench.lab.daemon_process import DaemonProcess
 from bench.lab.network import namespaces
-from bench.lab.network.single_link import namespace_with_link
+from bench.lab.network.namespaces import namespace_with_link
 from bench.lab.slurm_cluster import missing
 from bench.soak.guest_task import GuestTask
 from bench.soak.slurm_site import SlurmSite, slurm_site

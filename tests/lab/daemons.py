@@ -4,7 +4,7 @@ import subprocess
 
 from bench.lab.daemon_process import running_daemon
 from bench.lab.network import namespaces
-from bench.lab.network.single_link import namespace_with_link
+from bench.lab.network.namespaces import namespace_with_link
 
 __all__ = ["daemon_in", "namespace_with_link", "tc"]
 

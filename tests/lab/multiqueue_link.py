@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.lab.network import namespaces
-from bench.lab.network.single_link import namespace_with_link
+from bench.lab.network.namespaces import namespace_with_link
 from mltcp.daemon.journal.journal import Journal
 from mltcp.pacing.tc.mq_htb_qdisc import MqHtbQdisc
 from mltcp.pacing.tc.qdiscs import HANDLE

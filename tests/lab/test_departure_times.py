@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 
 from bench.lab.network import namespaces
-from bench.lab.network.single_link import namespace_with_link
+from bench.lab.network.namespaces import namespace_with_link
 from mltcp.core.errors import NotAvailableError
 from mltcp.daemon.client.client import Client, Registration
 from mltcp.daemon.journal.journal import Journal

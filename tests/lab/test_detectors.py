@@ -15,7 +15,7 @@ from functools import cache
 
 import pytest
 
-from bench.alone.port import sender_port
+from bench.alone.path import sender_port
 from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.network import namespaces

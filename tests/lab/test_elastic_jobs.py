@@ -6,7 +6,7 @@ import pytest
 
 from bench.cli.main import main
 from bench.compare.jobs.elastic_executor import ElasticExecutor
-from bench.lab import Lab
+from bench.lab.lab import Lab
 from bench.lab.servers import LabNetwork, engine_hosts
 from bench.lab.two_tier import TwoTier, two_tier, two_tier_cluster
 from bench.workloads.elastic.training_job import FAULTS

@@ -64,24 +64,15 @@ LAYERS = {
     "placement.service": ("protocol", "state", "contention", "context", "deciding", "decisions", "agents"),
     "bench": (
         *("warm", "lab", "workloads", "compare", "hosts", "async_sgd", "async_jobs", "sensitivity"),
-        *("allreduce", "alone", "bulk", "contention", "perf", "cost", "soak", "cli"),
+        *("allreduce", "alone", "perf", "cost", "soak", "cli"),
     ),
     "bench.compare": (
         *("results", "approaches", "contest", "utilization", "coordination", "turns", "provider", "launch"),
         *("lab_provider", "engine", "snapshot", "trace", "jobs", "contention_jobs", "report", "holding"),
     ),
     "bench.hosts": (
-        *(
-            "hosts_file",
-            "shared_directory",
-            "codec",
-            "messages",
-            "interface",
-            "flow_meter",
-            "hosted",
-            "agent",
-        ),
-        *("clock", "remote_rank", "connection", "placement", "link_use", "session", "provider"),
+        *("hosts_file", "shared_directory", "messages", "measures", "hosted", "agent", "remote_rank"),
+        *("connection", "placement", "session", "provider"),
     ),
     "bench.lab": ("link", "topology", "network", "bottleneck"),
     "bench.workloads": (

@@ -15,7 +15,7 @@ from bench.async_sgd.star import star
 from bench.async_sgd.sweep import AsyncSweep, parse_workers
 from bench.async_sgd.variant import Ratio, parse_variant, parse_variants
 from bench.cli.main import main
-from bench.lab.bottleneck.link_use import DirectionUse, LinkUse
+from bench.lab.bottleneck import DirectionUse, LinkUse
 from bench.lab.link import Link
 from bench.workloads.parameter_server.job import ReplayWork
 from bench.workloads.parameter_server.statistics import CycleTimes

@@ -17,6 +17,11 @@ from typing import Protocol
 from bench.compare.approaches.policy import Policy
 from bench.compare.launch import loaded_controls
 from bench.compare.results.hosts import HostFacts
+from bench.hosts.connection import connected
+from bench.hosts.hosts_file import HostsFile
+from bench.hosts.messages import ReadBusy, StartMeasuring, StopMeasuring
+from bench.hosts.placement import two_sided
+from bench.hosts.session import Session
 from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.network import namespaces
@@ -36,7 +41,7 @@ _US_PER_S = 1e6
 
 
 @dataclass(frozen=True)
-class ContentionPlan:
+class AllReducePlan:
     """A measurement: numbers of concurrent all-reduces, their sizes, repeats, the link and the congestion control."""
 
     jobs: tuple[int, ...]
@@ -111,7 +116,7 @@ class ContentionResult:
         return sum(each.busy_s for each in rounds) / (sum(each.wall_s for each in rounds) * self.processors)
 
 
-class ContentionArena(Protocol):
+class ContentionTestbed(Protocol):
     """The place of a measurement: jobs that wait for rounds, and the counters of their hosts."""
 
     @property
@@ -136,12 +141,12 @@ class ContentionArena(Protocol):
         """The packets that were dropped and marked since."""
 
 
-Arena = Callable[[ContentionPlan], AbstractContextManager[ContentionArena]]
-"""Makes the arena of a plan, for as long as the context lasts."""
+TestbedSource = Callable[[AllReducePlan], AbstractContextManager[ContentionTestbed]]
+"""Makes the testbed of a plan, for as long as the context lasts."""
 
 
 @dataclass(frozen=True)
-class LabArena:
+class LabTestbed:
     """A lab whose jobs wait for rounds."""
 
     jobs: StandingJobs
@@ -168,7 +173,7 @@ class LabArena:
 
 
 @contextmanager
-def lab_arena(plan: ContentionPlan) -> Iterator[LabArena]:
+def lab_testbed(plan: AllReducePlan) -> Iterator[LabTestbed]:
     """A new lab with the jobs of the plan.
 
     Raises:
@@ -179,23 +184,23 @@ def lab_arena(plan: ContentionPlan) -> Iterator[LabArena]:
     with loaded_controls([plan.policy]) as controls:
         with Lab(dumbbell(max(plan.jobs), RANKS, plan.link)) as lab, ExitStack() as stack:
             placed = [_placed(plan, job, lab, controls, stack) for job in lab.topology.jobs]
-            yield LabArena(stack.enter_context(standing(placed)), lab)
+            yield LabTestbed(stack.enter_context(standing(placed)), lab)
 
 
 def measure(
-    plan: ContentionPlan, step: Callable[[str, int], None], arena: Arena = lab_arena
+    plan: AllReducePlan, step: Callable[[str, int], None], testbed: TestbedSource = lab_testbed
 ) -> ContentionResult:
-    """Measure in a new lab or, with another arena, on real hosts.
+    """Measure in a new lab or, with another testbed, on real hosts.
 
     Args:
         plan: the measurement.
         step: called with the number of jobs and the repeat after every round.
-        arena: makes the arena.
+        testbed: makes the testbed.
 
     Raises:
         MltcpError: the hosts cannot be had, a rank failed, or its sum was wrong; nothing is left by then.
     """
-    with arena(plan) as place:
+    with testbed(plan) as place:
         everyone = range(max(plan.jobs))
         # A connection's first transfer is slower than later ones.
         place.jobs.tell(everyone, min(plan.sizes_bytes))
@@ -206,7 +211,7 @@ def measure(
         return ContentionResult(rounds, drops, marks, place.processors, place.facts)
 
 
-def _placed(plan: ContentionPlan, number: int, lab: Lab, controls: Controls, stack: ExitStack) -> StandingJob:
+def _placed(plan: AllReducePlan, number: int, lab: Lab, controls: Controls, stack: ExitStack) -> StandingJob:
     """Place every rank on a host of its own, with a job entry of its own, as on separate machines."""
     name = f"job-{number + 1}"
     places = []
@@ -218,7 +223,7 @@ def _placed(plan: ContentionPlan, number: int, lab: Lab, controls: Controls, sta
 
 
 def _measured_rounds(
-    plan: ContentionPlan, place: ContentionArena, step: Callable[[str, int], None]
+    plan: AllReducePlan, place: ContentionTestbed, step: Callable[[str, int], None]
 ) -> Iterator[ContentionRound]:
     there = max(plan.jobs)
     for repeat, number, size in plan.rounds():
@@ -230,7 +235,7 @@ def _measured_rounds(
 
 
 def _measured_round(
-    place: ContentionArena, members: list[int], size_bytes: int, repeat: int
+    place: ContentionTestbed, members: list[int], size_bytes: int, repeat: int
 ) -> ContentionRound:
     start_s = place.jobs.tell(members, size_bytes)
     sleep_until(start_s)
@@ -239,3 +244,58 @@ def _measured_round(
     spent_s = place.busy_s() - busy_before_s
     times_us = tuple(each * _US_PER_S for each in times_s)
     return ContentionRound(repeat, size_bytes, times_us, spent_s, time.monotonic() - start_s)
+
+
+# -- on real hosts -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RemoteTestbed:
+    """Hosts whose jobs wait for rounds."""
+
+    jobs: StandingJobs
+    session: Session
+
+    @property
+    def facts(self) -> tuple[HostFacts, ...]:
+        """The facts of all hosts."""
+        return self.session.facts
+
+    @property
+    def processors(self) -> int:
+        """The processors of all hosts together."""
+        return sum(host.processors for host in self.facts)
+
+    def busy_s(self) -> float:
+        """The time since boot for which these processors were busy."""
+        return float(sum(self.session.on_all(ReadBusy()).values()))
+
+    def start_measuring(self) -> None:
+        """Count the drops of the hosts' interfaces, and the marked packets that arrive, from now on."""
+        self.session.on_all(StartMeasuring(()))
+
+    def drops_and_marks(self) -> tuple[int, int]:
+        """The packets that were dropped, and those that arrived marked, since."""
+        found = self.session.on_all(StopMeasuring()).values()
+        return sum(each.drops for each in found), sum(each.ce_packets for each in found)
+
+
+def remote_testbed(hosts: HostsFile) -> TestbedSource:
+    """The testbed on these hosts: half of the ranks on the first half of the hosts, the others on the rest."""
+
+    @contextmanager
+    def testbed(plan: AllReducePlan) -> Iterator[RemoteTestbed]:
+        placed = two_sided(hosts.hosts, max(plan.jobs), RANKS)
+        with connected(hosts) as agents:
+            session = Session(agents)
+            control = plan.policy.control
+            session.check_controls([control])
+            jobs = [
+                StandingJob(f"job-{number + 1}", session.place(ranks, lambda rank: ()), control)
+                for number, ranks in enumerate(placed)
+            ]
+            launcher = session.launcher(placed, control, plan.policy.job)
+            with session.lost_hosts_blamed(), standing(jobs, launcher) as ready:
+                yield RemoteTestbed(ready, session)
+
+    return testbed
