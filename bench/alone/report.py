@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from bench import tables
-from bench.alone.cell import Cell
+from bench.alone.cell import AloneCell
 from bench.alone.round import AlonePlan, AloneRound, base_of
 from bench.compare.approaches.policy import Policy
 from bench.lab.processors import BUSY
@@ -41,7 +41,7 @@ class Compared:
         other_load: the most of the rounds.
     """
 
-    cell: Cell
+    cell: AloneCell
     control: str
     base: str
     ratio: float | None
@@ -79,7 +79,7 @@ def comparisons(plan: AlonePlan, rounds: Sequence[AloneRound]) -> list[Compared]
     ]
 
 
-def _compared(cell: Cell, policy: Policy, rounds: Sequence[AloneRound]) -> Compared:
+def _compared(cell: AloneCell, policy: Policy, rounds: Sequence[AloneRound]) -> Compared:
     base = base_of(policy)
     pairs = [(each.arm(policy.name), each.arm(base)) for each in rounds]
     faults = [ours.fault(cell) or theirs.fault(cell) for ours, theirs in pairs]
@@ -185,7 +185,7 @@ _COLUMNS: tuple[Column[Compared], ...] = (
     Column("total", lambda each: f"{each.total_bytes / (each.cell.share_bytes * each.cell.flows):.3g}"),
     Column("", _verdict, left=True),
 )
-_CELL_COLUMNS: tuple[Column[Cell], ...] = (
+_CELL_COLUMNS: tuple[Column[AloneCell], ...] = (
     Column("cell", lambda cell: cell.name, left=True),
     Column("rate", lambda cell: format_rate(cell.rate_bps)),
     Column("round trip", lambda cell: f"{cell.rtt_s * 1e3:g} ms" if cell.rtt_s else "the path's"),
@@ -198,7 +198,7 @@ _CELL_COLUMNS: tuple[Column[Cell], ...] = (
 )
 
 
-def print_cells(cells: Sequence[Cell]) -> None:
+def print_cells(cells: Sequence[AloneCell]) -> None:
     """Print what each cell is."""
     tables.console(_WIDTH).print(
         tables.table_of(cells, _CELL_COLUMNS, "The cells of the table"), soft_wrap=True

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.alone.arm import RECEIVER, SENDER, SWITCH, Arm, DropCount, arm_from, processors, run_arm
-from bench.alone.cell import SEGMENT_BYTES, Cell
+from bench.alone.cell import SEGMENT_BYTES, AloneCell
 from bench.alone.own_controls import OwnControls, own_controls
 from bench.alone.path import Delay, delayed, sender_port
 from bench.compare.approaches.policy import Policy, parse_policy
@@ -81,7 +81,7 @@ def base_of(policy: Policy) -> str:
     return "bpf_dctcp" if base == "dctcp" else base
 
 
-def round_key(cell: Cell, policies: Sequence[Policy], number: int) -> str:
+def round_key(cell: AloneCell, policies: Sequence[Policy], number: int) -> str:
     """The identity of a round: equal only if all that determines it is, the sources of the controls included."""
     conditions = {
         # What a cell is run with by default is not what it is.
@@ -105,7 +105,7 @@ def turns(policies: Sequence[Policy], number: int) -> list[Policy]:
 
 
 def run_round(
-    cell: Cell, policies: Sequence[Policy], number: int, own: OwnControls, step: Step = lambda _: None
+    cell: AloneCell, policies: Sequence[Policy], number: int, own: OwnControls, step: Step = lambda _: None
 ) -> AloneRound:
     """Run the job of a cell once under each policy, in an order that is rotated by the round's number.
 
@@ -125,11 +125,11 @@ def run_round(
     )
 
 
-def _topology(cell: Cell) -> Topology:
+def _topology(cell: AloneCell) -> Topology:
     return dumbbell(_ONE_JOB, _TWO_HOSTS, cell.link)
 
 
-def _settings(cell: Cell) -> dict[str, str | int]:
+def _settings(cell: AloneCell) -> dict[str, str | int]:
     """The kernel settings of both hosts: buffers that never limit a flow, and those of the cell."""
     return {
         "net.ipv4.tcp_rmem": f"4096 {_BUFFER_BYTES // 4} {_BUFFER_BYTES}",
@@ -144,7 +144,7 @@ def _settings(cell: Cell) -> dict[str, str | int]:
     }
 
 
-def _set_ends(cell: Cell, lab: Lab) -> None:
+def _set_ends(cell: AloneCell, lab: Lab) -> None:
     receiver = {"net.ipv4.tcp_ecn": str(cell.receiver_ecn)}
     namespaces.inside(lab.namespace(RECEIVER), lambda: sysctls.apply(receiver))
     first, second = processors()
@@ -153,7 +153,7 @@ def _set_ends(cell: Cell, lab: Lab) -> None:
 
 
 @contextmanager
-def _delayed(cell: Cell, lab: Lab) -> Iterator[Delay]:
+def _delayed(cell: AloneCell, lab: Lab) -> Iterator[Delay]:
     sender, receiver = lab.topology.hosts_of(0)
     ends = [(lab.namespace(host.name), host.address) for host in (sender, receiver)]
     with delayed(ends[0], ends[1], cell.rtt_s, processors=processors()) as delay:
@@ -161,7 +161,7 @@ def _delayed(cell: Cell, lab: Lab) -> Iterator[Delay]:
 
 
 @contextmanager
-def _sender_port(cell: Cell, lab: Lab) -> Iterator[DropCount]:
+def _sender_port(cell: AloneCell, lab: Lab) -> Iterator[DropCount]:
     if cell.own_nic and not cell.tail_segments:
         yield lambda: 0
         return
@@ -194,7 +194,7 @@ class AlonePlan:
         UsageError: there is nothing to measure.
     """
 
-    cells: tuple[Cell, ...]
+    cells: tuple[AloneCell, ...]
     controls: tuple[Policy, ...]
     rounds: int
 
@@ -215,11 +215,11 @@ class AlonePlan:
                 "--cells, --controls: expected a cell with a base of one of the controls, got none"
             )
 
-    def compared(self, cell: Cell) -> tuple[Policy, ...]:
+    def compared(self, cell: AloneCell) -> tuple[Policy, ...]:
         """The controls that a cell compares with their bases."""
         return tuple(policy for policy in self.controls if base_of(policy) in cell.bases)
 
-    def arms(self, cell: Cell) -> tuple[Policy, ...]:
+    def arms(self, cell: AloneCell) -> tuple[Policy, ...]:
         """The policies of a cell: each control after its base, which several may share."""
         found: dict[str, Policy] = {}
         for policy in self.compared(cell):

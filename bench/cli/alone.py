@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from bench.alone.cell import BASES, MAX_ITERATION_BYTES, Cell, default_cells
+from bench.alone.cell import BASES, MAX_ITERATION_BYTES, AloneCell, default_cells
 from bench.alone.report import comparisons, document, print_cells, print_report
 from bench.alone.round import AlonePlan, measured
 from bench.compare.approaches.policy import parse_policy
@@ -111,7 +111,7 @@ def plan_of(options: argparse.Namespace) -> AlonePlan:
     return AlonePlan(cells, controls, options.rounds)
 
 
-def _named(text: str | None) -> tuple[Cell, ...]:
+def _named(text: str | None) -> tuple[AloneCell, ...]:
     known = {cell.name: cell for cell in default_cells()}
     if text is None:
         return tuple(known.values())
@@ -122,10 +122,10 @@ def _named(text: str | None) -> tuple[Cell, ...]:
     return tuple(known[name] for name in names)
 
 
-def _own_cell(options: argparse.Namespace) -> Cell:
+def _own_cell(options: argparse.Namespace) -> AloneCell:
     rate_bps = parse_rate_bps(options.rate, field="--rate", lowest=MIN_RATE_BPS, highest=MAX_RATE_BPS)
     segments, every = _tail_loss(options.tail_loss)
-    return Cell(
+    return AloneCell(
         name=f"{format_rate(rate_bps)}-{options.rtt * 1e3:g}ms",
         rate_bps=rate_bps,
         rtt_s=options.rtt,

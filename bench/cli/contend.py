@@ -49,12 +49,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command = add_command(commands, "contend", _CONTEND_EXAMPLES, _contend)
     add_jobs(command, policies=_CONTEND_POLICIES, iterations=80, repeat=3)
     add_link(command)
-    command.add_argument(
-        "--stagger", type=float, default=0.0, metavar="S", help="start each job this much later"
-    )
-    command.add_argument("--perturb", metavar="N:S", help="every N iterations delay a job by up to S seconds")
-    command.add_argument("--seed", type=int, default=0, help="seed of the perturbation (default 0)")
-    command.add_argument(
+    add = command.add_argument
+    add("--stagger", type=float, default=0.0, metavar="S", help="start each job this much later")
+    add("--perturb", metavar="N:S", help="every N iterations delay a job by up to S seconds")
+    add("--seed", type=int, default=0, help="seed of the perturbation (default 0)")
+    add(
         "--isolated-cc",
         default="cubic",
         metavar="NAME",
@@ -62,7 +61,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_measurement(command)
     add_hosts(command)
-    command.add_argument("--plot", type=Path, metavar="DIR", help="write pictures (PNG) there")
+    add("--plot", type=Path, metavar="DIR", help="write pictures (PNG) there")
     _add_bulk(commands)
 
 
@@ -106,13 +105,10 @@ def _add_bulk(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     # Options of `contend` that this command does not have.
     command.set_defaults(stagger=0.0, perturb=None, seed=0, isolated_cc="cubic", ecn_by=VIRTUAL_QUEUE)
     add_link(command)
-    command.add_argument(
-        "--seconds", type=float, default=10.0, metavar="S", help="duration of the flow (default 10)"
-    )
-    command.add_argument(
-        "--bulk-cc", default="cubic", metavar="NAME", help="the flow's control beside jobs (default cubic)"
-    )
-    command.add_argument("--json", action="store_true", help="one JSON document instead of the table")
+    add = command.add_argument
+    add("--seconds", type=float, default=10.0, metavar="S", help="duration of the flow (default 10)")
+    add("--bulk-cc", default="cubic", metavar="NAME", help="the flow's control beside jobs (default cubic)")
+    add("--json", action="store_true", help="one JSON document instead of the table")
 
 
 def _bulk(options: argparse.Namespace) -> int:

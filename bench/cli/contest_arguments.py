@@ -32,25 +32,18 @@ _LINK_S = 0.166
 
 def add_jobs(command: argparse.ArgumentParser, policies: str, iterations: int, repeat: int) -> None:
     """Add the arguments for the jobs, their policies, and the number of runs."""
-    command.add_argument(
-        "--jobs", default="vgg16,vgg16", help="DNN profiles by name or JSON file, or `train`"
-    )
-    command.add_argument(
+    add = command.add_argument
+    add("--jobs", default="vgg16,vgg16", help="DNN profiles by name or JSON file, or `train`")
+    add(
         "--policies",
         default=policies,
         help=f"congestion controls, and `isolated`, with which they are compared (default {policies})",
     )
     add_runs(command, iterations, repeat)
-    command.add_argument(
-        "--scale", default="auto", metavar="B:T", help="factors for bytes and times (default: fit the link)"
-    )
-    command.add_argument(
-        "--fraction", type=float, help="link share of the largest job's iteration (default 0.86 / jobs)"
-    )
-    command.add_argument(
-        "--compute", type=float, metavar="S", help="longest compute phase (default: 0.22 s for two jobs)"
-    )
-    command.add_argument(
+    add("--scale", default="auto", metavar="B:T", help="factors for bytes and times (default: fit the link)")
+    add("--fraction", type=float, help="link share of the largest job's iteration (default 0.86 / jobs)")
+    add("--compute", type=float, metavar="S", help="longest compute phase (default: 0.22 s for two jobs)")
+    add(
         "--overlap",
         action=argparse.BooleanOptionalAction,
         default=False,
@@ -60,53 +53,50 @@ def add_jobs(command: argparse.ArgumentParser, policies: str, iterations: int, r
 
 def add_runs(command: argparse.ArgumentParser, iterations: int, repeat: int) -> None:
     """Add the arguments for the length and the number of runs."""
-    command.add_argument(
+    add = command.add_argument
+    add(
         "--iterations",
         type=int,
         default=iterations,
         metavar="N",
         help=f"iterations of the slowest job; others run as long (default {iterations})",
     )
-    command.add_argument(
+    add(
         "--repeat",
         type=int,
         default=repeat,
         metavar="N",
         help=f"how often each policy runs, interleaved (default {repeat})",
     )
-    command.add_argument(
-        "--ranks", type=int, default=2, metavar="N", help="processes of a job, each on a host (default 2)"
-    )
+    add("--ranks", type=int, default=2, metavar="N", help="processes of a job, each on a host (default 2)")
 
 
 def add_link(command: argparse.ArgumentParser) -> None:
     """Add the arguments that describe the bottleneck."""
-    command.add_argument("--rate", default="300mbit", help="rate of the bottleneck (default %(default)s)")
-    command.add_argument(
-        "--queue", default="300kb", help="queue limit of the bottleneck (default %(default)s)"
-    )
-    command.add_argument(
-        "--ecn", default="40kb", help="queue above which packets are marked, or `none` (default %(default)s)"
-    )
-    command.add_argument("--mtu", type=int, default=1500, help="in bytes (default 1500)")
+    add = command.add_argument
+    add("--rate", default="300mbit", help="rate of the bottleneck (default %(default)s)")
+    add("--queue", default="300kb", help="queue limit of the bottleneck (default %(default)s)")
+    add("--ecn", default="40kb", help="queue above which packets are marked, or `none` (default %(default)s)")
+    add("--mtu", type=int, default=1500, help="in bytes (default 1500)")
 
 
 def add_measurement(command: argparse.ArgumentParser) -> None:
     """Add the arguments of every comparison: marking, disturbed runs, and the form of the result."""
-    command.add_argument(
+    add = command.add_argument
+    add(
         "--ecn-by",
         default=VIRTUAL_QUEUE,
         choices=MARKERS,
         help="the mechanism that marks (default virtual_queue)",
     )
-    command.add_argument(
+    add(
         "--retry-busy",
         type=int,
         default=0,
         metavar="N",
         help="repeat a run up to N times while other programs use more than 5 %% of the processors (default 0)",
     )
-    command.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
+    add("--json", action="store_true", help="one JSON document instead of the tables")
 
 
 def add_hosts(command: argparse.ArgumentParser) -> None:

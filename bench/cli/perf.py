@@ -57,35 +57,26 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     role = command.add_mutually_exclusive_group(required=True)
     role.add_argument("-s", "--server", action="store_true", help="serve tests, several at a time")
     role.add_argument("-c", "--client", metavar="HOST", help="run a test against the server at HOST")
-    command.add_argument("-p", "--port", type=int, default=PORT, help=f"(default {PORT}; iperf3's is 5201)")
-    command.add_argument("-B", "--bind", metavar="ADDRESS", help="server: listen at this address only")
-    command.add_argument("-1", "--one-off", action="store_true", help="server: exit after one test")
-    command.add_argument("-t", "--time", type=float, metavar="S", help="seconds to send (default 10)")
-    command.add_argument(
-        "--iterations", type=int, metavar="N", help="number of iterations, instead of a time"
-    )
-    command.add_argument("-i", "--interval", type=float, default=1.0, metavar="S", help="(default 1)")
-    command.add_argument("-P", "--parallel", type=int, default=1, metavar="FLOWS", help="(default 1)")
-    command.add_argument(
-        "-C", "--congestion", default="", metavar="NAME", help="congestion control of both sides"
-    )
-    command.add_argument(
+    add = command.add_argument
+    add("-p", "--port", type=int, default=PORT, help=f"(default {PORT}; iperf3's is 5201)")
+    add("-B", "--bind", metavar="ADDRESS", help="server: listen at this address only")
+    add("-1", "--one-off", action="store_true", help="server: exit after one test")
+    add("-t", "--time", type=float, metavar="S", help="seconds to send (default 10)")
+    add("--iterations", type=int, metavar="N", help="number of iterations, instead of a time")
+    add("-i", "--interval", type=float, default=1.0, metavar="S", help="(default 1)")
+    add("-P", "--parallel", type=int, default=1, metavar="FLOWS", help="(default 1)")
+    add("-C", "--congestion", default="", metavar="NAME", help="congestion control of both sides")
+    add(
         "--bytes",
         metavar="N",
         help="bytes of an iteration, over all flows; without --compute: of the whole test (K, M, G: 1024)",
     )
-    command.add_argument("--compute", type=float, metavar="S", help="silence before each iteration's bytes")
-    command.add_argument(
-        "--profile", metavar="FILE", help="iterations of a DNN profile, by name or JSON file"
-    )
-    command.add_argument("-R", "--reverse", action="store_true", help="the server sends")
-    command.add_argument("--bidir", action="store_true", help="both send")
-    command.add_argument(
-        "--omit", type=int, default=0, metavar="N", help="leave out N seconds, or iterations, in the summary"
-    )
-    command.add_argument(
-        "--job", default="", metavar="NAME", help="register the flows as this job's at mltcpd, on both hosts"
-    )
+    add("--compute", type=float, metavar="S", help="silence before each iteration's bytes")
+    add("--profile", metavar="FILE", help="iterations of a DNN profile, by name or JSON file")
+    add("-R", "--reverse", action="store_true", help="the server sends")
+    add("--bidir", action="store_true", help="both send")
+    add("--omit", type=int, default=0, metavar="N", help="leave out N seconds, or iterations, in the summary")
+    add("--job", default="", metavar="NAME", help="register the flows as this job's at mltcpd, on both hosts")
     form = command.add_mutually_exclusive_group()
     form.add_argument(
         "--json", action="store_true", help="one JSON document at the end; server: its lines as JSON"

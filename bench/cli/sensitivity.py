@@ -37,32 +37,25 @@ the published one, which --table of mltcp-placement reads.
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``sensitivity`` to the commands."""
     command = add_command(commands, "sensitivity", _EXAMPLES, execute)
-    command.add_argument(
-        "--policies", default=_POLICIES, help=f"congestion controls, a table for each (default {_POLICIES})"
-    )
-    command.add_argument("--models", default="", metavar="M,...", help="some of the table (default all)")
-    command.add_argument("--gpus", default="", metavar="N,...", help="sizes of jobs (default all)")
-    command.add_argument(
-        "--seconds", type=float, default=15.0, help="of each measurement, at least (default %(default)s)"
-    )
-    command.add_argument(
+    add = command.add_argument
+    add("--policies", default=_POLICIES, help=f"congestion controls, a table for each (default {_POLICIES})")
+    add("--models", default="", metavar="M,...", help="some of the table (default all)")
+    add("--gpus", default="", metavar="N,...", help="sizes of jobs (default all)")
+    add("--seconds", type=float, default=15.0, help="of each measurement, at least (default %(default)s)")
+    add(
         "--iterations",
         type=int,
         default=10,
         metavar="N",
         help="longer where that is needed for so many of a job, or of both of a pair (default %(default)s)",
     )
-    command.add_argument(
-        "--warm-up", type=float, default=3.0, metavar="S", help="before it (default %(default)s)"
-    )
-    command.add_argument("--repeat", type=int, default=1, metavar="N", help="of the pairs (default 1)")
-    command.add_argument("--seed", type=int, default=0, help="of the order and the phases (default 0)")
+    add("--warm-up", type=float, default=3.0, metavar="S", help="before it (default %(default)s)")
+    add("--repeat", type=int, default=1, metavar="N", help="of the pairs (default 1)")
+    add("--seed", type=int, default=0, help="of the order and the phases (default 0)")
     add_link(command)
     command.set_defaults(rate="100mbit", queue="200kb", ecn="30kb")
-    command.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="DIR", help="for runs and tables"
-    )
-    command.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
+    add("-o", "--output", type=Path, required=True, metavar="DIR", help="for runs and tables")
+    add("--json", action="store_true", help="one JSON document instead of the tables")
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -32,12 +32,11 @@ before.
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``soak`` and ``slurm`` to the commands."""
     command = add_command(commands, "soak", _SOAK_EXAMPLES, _soak)
-    command.add_argument("--minutes", type=float, default=5.0, metavar="N", help="default %(default)s")
-    command.add_argument(
-        "--fault-every", type=float, default=6.0, metavar="S", help="mean seconds between faults (default 6)"
-    )
-    command.add_argument("--seed", type=int, default=0, help="of all choices (default 0)")
-    command.add_argument("--json", action="store_true", help="one JSON document instead of the report")
+    add = command.add_argument
+    add("--minutes", type=float, default=5.0, metavar="N", help="default %(default)s")
+    add("--fault-every", type=float, default=6.0, metavar="S", help="mean seconds between faults (default 6)")
+    add("--seed", type=int, default=0, help="of all choices (default 0)")
+    add("--json", action="store_true", help="one JSON document instead of the report")
     _add_slurm(commands)
 
 
@@ -108,15 +107,12 @@ def _add_slurm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add ``slurm`` to the commands."""
     command = add_command(commands, "slurm", _SLURM_EXAMPLES, _slurm)
     plan = TrialPlan()
-    command.add_argument("--jobs", type=int, default=plan.jobs, metavar="N", help="default %(default)s")
-    command.add_argument("--nodes", type=int, default=plan.nodes, metavar="N", help="default %(default)s")
-    command.add_argument(
-        "--gpus", type=int, default=plan.gpus, metavar="N", help="of each node (default %(default)s)"
-    )
-    command.add_argument(
-        "--kills", type=int, default=0, metavar="N", help="how often each daemon is killed (default 0)"
-    )
-    command.add_argument(
+    add = command.add_argument
+    add("--jobs", type=int, default=plan.jobs, metavar="N", help="default %(default)s")
+    add("--nodes", type=int, default=plan.nodes, metavar="N", help="default %(default)s")
+    add("--gpus", type=int, default=plan.gpus, metavar="N", help="of each node (default %(default)s)")
+    add("--kills", type=int, default=0, metavar="N", help="how often each daemon is killed (default 0)")
+    add(
         "--restarts",
         type=int,
         default=0,
@@ -124,13 +120,13 @@ def _add_slurm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="how often the service is ended or killed, by turns, and started again; it then has tokens and short "
         "leases, and a tenth of the jobs have agents (default 0)",
     )
-    command.add_argument(
+    add(
         "--no-accounting",
         action="store_true",
         help="without slurmdbd and its database: squeue is asked instead of sacct",
     )
-    command.add_argument("--seed", type=int, default=0, help="of all choices (default 0)")
-    command.add_argument("--json", action="store_true", help="one JSON document instead of the report")
+    add("--seed", type=int, default=0, help="of all choices (default 0)")
+    add("--json", action="store_true", help="one JSON document instead of the report")
 
 
 def _slurm(options: argparse.Namespace) -> int:

@@ -67,12 +67,11 @@ _CONTROLS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the benchmark's own arguments."""
-    parser.add_argument(
-        "--flows", type=int, nargs="+", default=[1, 4, 16], metavar="N", help="(default 1 4 16)"
-    )
-    parser.add_argument("--controls", nargs="+", default=list(_CONTROLS), choices=list(_CONTROLS))
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each run (default 2)")
-    parser.add_argument("--rounds", type=int, default=5, help="of each case (default 5)")
+    add = parser.add_argument
+    add("--flows", type=int, nargs="+", default=[1, 4, 16], metavar="N", help="(default 1 4 16)")
+    add("--controls", nargs="+", default=list(_CONTROLS), choices=list(_CONTROLS))
+    add("--seconds", type=float, default=2.0, help="of each run (default 2)")
+    add("--rounds", type=int, default=5, help="of each case (default 5)")
 
 
 def measure(options: argparse.Namespace) -> Iterator[Row]:

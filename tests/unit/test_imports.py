@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -63,8 +64,8 @@ LAYERS = {
     ),
     "placement.service": ("protocol", "state", "contention", "context", "deciding", "decisions", "agents"),
     "bench": (
-        *("warm", "lab", "workloads", "compare", "hosts", "async_sgd", "async_jobs", "sensitivity"),
-        *("allreduce", "alone", "perf", "cost", "soak", "cli"),
+        *("tables", "warm", "lab", "workloads", "compare", "hosts", "async_sgd", "async_jobs"),
+        *("sensitivity", "allreduce", "alone", "perf", "cost", "soak", "cli"),
     ),
     "bench.compare": (
         *("results", "approaches", "contest", "utilization", "coordination", "turns", "provider", "launch"),
@@ -143,6 +144,7 @@ def layer_violations(importing, imported):
                 yield f"{importing} may not import {imported}: in {package}, {right} stands left of {left}"
 
 
+@cache
 def edges():
     """Of every module, the modules of the project that it imports, and on which line."""
     known = modules()
