@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from bench.cost.programs import ServiceProcess
+from bench.lab.programs import ServiceProcess
 from bench.lab.slurm_cluster import SlurmCluster
 from mltcp.core.errors import MltcpError
 from mltcp.core.exit_status import exit_status

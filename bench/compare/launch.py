@@ -10,9 +10,9 @@ from bench.compare.approaches.policy import Policy
 from bench.compare.contest import Contest
 from bench.compare.provider import Environment
 from bench.lab.bottleneck import LinkUse
-from bench.lab.daemon_process import Pacing, paced_host
 from bench.lab.lab import Lab
 from bench.lab.network.wiring import INTERFACE
+from bench.lab.programs import Pacing, paced_host
 from bench.workloads.job import JobResult, JobSpec
 from bench.workloads.launch.launch import PlacedJob, run_jobs
 from bench.workloads.loop import IterationRecord

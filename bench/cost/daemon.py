@@ -21,9 +21,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.cost.benchmark import Row
-from bench.lab.daemon_process import DaemonProcess, running_daemon
 from bench.lab.network import namespaces
 from bench.lab.network.namespaces import namespace_with_link
+from bench.lab.programs import DaemonProcess, running_daemon
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.client.client import Client, Registration
 from mltcp.daemon.client.protocol import MOST_DESCRIPTORS

@@ -168,9 +168,7 @@ class AgentConnection:
             )
         self.compare_clocks()
         return replace(
-            hello.facts,
-            clock_offset_s=self.offset.realtime_s,
-            round_trip_s=self.offset.round_trip_s,
+            hello.facts, clock_offset_s=self.offset.realtime_s, round_trip_s=self.offset.round_trip_s
         )
 
     def compare_clocks(self) -> None:

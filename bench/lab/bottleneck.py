@@ -337,8 +337,7 @@ class Bottleneck:
     def queue_statistics(self) -> QueueStatistics:
         """The shaper's counters since it was installed."""
         return namespaces.netlink(
-            self._source,
-            lambda route: queue_statistics(route, _index(route, self._direction.source_port)),
+            self._source, lambda route: queue_statistics(route, _index(route, self._direction.source_port))
         )
 
     def close(self) -> None:

@@ -34,6 +34,9 @@ Debian's packages: munge, slurmctld, slurm-client, slurmd; slurmdbd and mariadb-
 
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _LONGEST_START_S = 90.0
+_POLL_S = 0.1
+"""Each look may start a program."""
+
 
 _SETTINGS = """\
 ClusterName=lab
@@ -323,7 +326,7 @@ class SlurmCluster:
             if process.poll() is not None or time.monotonic() > end_s:
                 last = self.log(daemon).strip().splitlines()[-3:]
                 raise MltcpError(f"{daemon} does not start: {'; '.join(last)}")
-            time.sleep(0.02)
+            time.sleep(_POLL_S)
 
     def _end_jobs(self) -> None:
         """Kill what daemons have left: slurmstepd and jobs survive slurmd, and carry the name of its configuration."""

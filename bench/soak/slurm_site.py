@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.cost.programs import ServiceProcess
+from bench.lab.programs import ServiceProcess
 from bench.lab.slurm_cluster import SlurmCluster
 from bench.soak.guest_task import ACCOUNTS, BYSTANDER, OPERATOR, USERS, SlurmPlace
 from bench.soak.slurm_guests import SCRIPT

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from bench.cost.programs import ServiceProcess
+from bench.lab.programs import ServiceProcess
 from bench.lab.slurm_cluster import SlurmCluster
 from mltcp.core.errors import MltcpError
 from placement.client.client import Client, ServiceError

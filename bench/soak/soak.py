@@ -13,13 +13,12 @@ from typing import Any, Generic, TypeVar
 
 from bench.lab.slurm_cluster import missing
 from bench.soak import slurm_checks
-from bench.soak.faults import FAULTS
 from bench.soak.guests import GUESTS, SLURM_GUESTS, Population
 from bench.soak.host_state import Held, differences, held_by, host_state, left_of_jobs
 from bench.soak.records import ACKNOWLEDGED, BREACHES, TWICE, read_records
 from bench.soak.slurm_site import SLURM_FAULTS, SlurmSite
 from bench.soak.watch import Watch, until
-from bench.soak.world import MARK, World, soak_world, watch_daemon, watch_service
+from bench.soak.world import FAULTS, MARK, World, soak_world, watch_daemon, watch_service
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.client.client import Client as DaemonClient
 from placement.client.client import Client as ServiceClient

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import RLock
 
-from bench.cost.programs import ServiceProcess
+from bench.lab.programs import ServiceProcess
 from mltcp.core.errors import MltcpError
 from placement.client.client import Client as ServiceClient
 

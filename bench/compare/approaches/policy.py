@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from bench.compare.results.runs import ISOLATED
-from bench.lab.daemon_process import Pacing
+from bench.lab.programs import Pacing
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import Vocabulary

@@ -1,22 +1,26 @@
-"""``mltcpd`` as a process in a network namespace, for the lab, benchmarks and tests."""
+"""Programs of this project as processes, for the lab, benchmarks and tests: mltcpd, a gate, and a placement service."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 from bench.lab.network import namespaces
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.client.client import Client, NoDaemonError
+
+# -- mltcpd ------------------------------------------------------------------------------------------------------------
 
 _START_S = 120.0
 _END_S = 20.0
@@ -194,3 +198,100 @@ def _configuration(interface: str, line_rate_bps: int, pacing: Pacing) -> str:
         f"intercept = {float(law.intercept)!r}",
     ]
     return "\n".join(lines) + "\n"
+
+
+# -- a gate, and a placement service -----------------------------------------------------------------------------------
+
+_PLACEMENT = (sys.executable, "-m", "placement.cli")
+
+
+@contextmanager
+def gate_process(socket: Path, policy: str = "ada-srsf") -> Iterator[subprocess.Popen[str]]:
+    """``mltcp-placement gate`` at a Unix socket, from when it listens; ended at the end.
+
+    Raises:
+        MltcpError: it does not start.
+    """
+    command = [*_PLACEMENT, "gate", "--listen", f"unix:{socket}", "--policy", policy]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            if not process.stdout.readline():
+                raise MltcpError("the gate does not start")
+            yield process
+        finally:
+            process.terminate()
+
+
+class ServiceProcess:
+    """``mltcp-placement serve`` at a Unix socket in a directory, with its state there too.
+
+    A context manager that kills it at the end. It can be killed and started again in between.
+
+    Args:
+        directory: an existing one.
+        policy: the service's default policy.
+        arguments: further ones of the command.
+        environment: of the process; None: as here.
+        log: a file to which its standard error is appended; None: that of this process.
+
+    Raises:
+        MltcpError: it does not start.
+    """
+
+    def __init__(
+        self,
+        directory: Path | str,
+        policy: str = "lwf-1",
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        log: Path | None = None,
+    ) -> None:
+        self._environment, self._log = environment, log
+        self.address = f"unix:{directory}/s"
+        self.command = [
+            *(*_PLACEMENT, "serve", "--json", "--policy", policy),
+            *("--address", self.address, "--state", f"{directory}/state.db", *arguments),
+        ]
+        self.process = self.start()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start it; returns when it listens."""
+        with ExitStack() as stack:
+            log = None if self._log is None else stack.enter_context(open(self._log, "ab"))
+            self.process = subprocess.Popen(
+                self.command, stdout=subprocess.PIPE, stderr=log, env=self._environment
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise MltcpError(f"the service does not start: exit status {self.process.wait()}")
+        address = json.loads(line)["address"]
+        if address != self.address:
+            raise MltcpError(f"the service listens at {address}, not at {self.address}")
+        return self.process
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        self.process.kill()
+        self._wait()
+
+    def stop(self) -> int:
+        """End it by SIGTERM; returns its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self._wait()
+
+    def _wait(self) -> int:
+        status = self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return status
+
+    def __enter__(self) -> ServiceProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.kill()
