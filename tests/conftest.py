@@ -64,7 +64,7 @@ OWN_CONTROLS = {
 
 
 BEGIN_EARLY = (
-    *("lab", "engine ports"),
+    *("lab", "engine ports", "tests/unit/golden/test_golden.py"),
     *(
         f"tests/unit/placement/{name}.py"
         for name in ("engines/slurm/test_engine", "service/test_slurm", "engines/slurm/test_texts")

@@ -25,7 +25,7 @@ _PATTERN = 13
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SizeSweep:
     """A sweep: sizes in bytes from first to last by a factor, on groups of these backends, in memory of the device.
 
     With `calls_per_step` an optimizer steps after so many calls, as in a training; its time is not counted.
@@ -89,7 +89,7 @@ def busbw_factor(operation: str, ranks: int) -> float:
 
 
 def measure(
-    sweep: Sweep, progress: Callable[[str], None] = lambda _: None
+    sweep: SizeSweep, progress: Callable[[str], None] = lambda _: None
 ) -> Iterator[list[CollectiveMeasurement]]:
     """Measure everything; yields a list for each operation and size, with a measurement of each backend.
 
@@ -104,7 +104,7 @@ def measure(
 
 
 def _measure_size(
-    sweep: Sweep, groups: Sequence[dist.ProcessGroup | None], operation: str, size: int
+    sweep: SizeSweep, groups: Sequence[dist.ProcessGroup | None], operation: str, size: int
 ) -> list[CollectiveMeasurement]:
     ranks = dist.get_world_size()
     work = _Work(operation, size, TYPES[sweep.dtype], ranks, dist.get_rank(), sweep.device)
@@ -128,7 +128,7 @@ def _measure_size(
 
 
 def _measurement(
-    sweep: Sweep, name: str, work: _Work, times: list[float], cpu: list[float], wrong: int
+    sweep: SizeSweep, name: str, work: _Work, times: list[float], cpu: list[float], wrong: int
 ) -> CollectiveMeasurement:
     time_us = statistics.median(times)
     first, _, third = statistics.quantiles(times, n=4)

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from bench.alone.cell import Cell
+from bench.alone.cell import AloneCell
 from bench.alone.own_controls import OwnControls
-from bench.alone.relay import Delay, RelayStatistics
+from bench.alone.path import Delay, RelayStatistics
 from bench.alone.sender import SenderTask, SentIteration
 from bench.compare.approach import Policy
 from bench.lab.lab import Lab
@@ -93,7 +93,7 @@ class Arm:
             median(each.busy[number] for each in self.counted) for number in range(len(self.counted[0].busy))
         )
 
-    def fault(self, cell: Cell) -> str | None:
+    def fault(self, cell: AloneCell) -> str | None:
         """Why this arm says nothing about the control; None: it does."""
         if self.relay is not None and self.relay.lags(cell.rtt_s):
             return "the relay lagged"
@@ -117,7 +117,7 @@ def arm_from(found: Mapping[str, Any]) -> Arm:
 
 
 def run_arm(
-    cell: Cell, policy: Policy, lab: Lab, delay: Delay, own: OwnControls, tail_drops: DropCount
+    cell: AloneCell, policy: Policy, lab: Lab, delay: Delay, own: OwnControls, tail_drops: DropCount
 ) -> Arm:
     """Run the job of a cell in its lab under a policy.
 
@@ -177,7 +177,7 @@ class _Watch:
 
 
 @contextmanager
-def _receiver(cell: Cell, policy: Policy, lab: Lab, own: OwnControls) -> Iterator[None]:
+def _receiver(cell: AloneCell, policy: Policy, lab: Lab, own: OwnControls) -> Iterator[None]:
     host = lab.topology.hosts_of(0)[1]
     # A peer that listens under DCTCP agrees to ECN, and tells of every mark; a server refuses it, since the SYN is ECT.
     by_dctcp = policy.control in ("bpf_dctcp", "mltcp_dctcp") and cell.peer
@@ -191,7 +191,7 @@ def _receiver(cell: Cell, policy: Policy, lab: Lab, own: OwnControls) -> Iterato
 
 
 @contextmanager
-def _sender(cell: Cell, lab: Lab) -> Iterator[subprocess.Popen[str]]:
+def _sender(cell: AloneCell, lab: Lab) -> Iterator[subprocess.Popen[str]]:
     """The sender, which waits to be told to begin."""
     host, peer = lab.topology.hosts_of(0)
     task = SenderTask(
@@ -209,7 +209,7 @@ def _sender(cell: Cell, lab: Lab) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
-def _sent(cell: Cell, sender: subprocess.Popen[str], watch: _Watch) -> Iterator[SentIteration]:
+def _sent(cell: AloneCell, sender: subprocess.Popen[str], watch: _Watch) -> Iterator[SentIteration]:
     assert sender.stdin is not None
     assert sender.stdout is not None
     sender.stdin.write("begin\n")

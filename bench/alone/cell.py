@@ -21,7 +21,7 @@ MAX_ITERATION_BYTES = 400_000_000
 
 
 @dataclass(frozen=True)
-class Cell:
+class AloneCell:
     """A job alone on a link.
 
     Attributes:
@@ -138,3 +138,110 @@ class Cell:
         if not self.slow_start_after_idle:
             parts.append("tcp_slow_start_after_idle=0")
         return "; ".join(parts)
+
+
+# -- the cells that are measured by default ----------------------------------------------------------------------------
+
+_GIGA, _MEGA = 10**9, 10**6
+_LONG_WARM_UP = 14
+"""Where windows of hundreds of packets recover from the first slow start: it ends in one of two ways, by chance."""
+
+
+def default_cells() -> tuple[AloneCell, ...]:
+    """All cells: they span rates, round trips, pauses, flows, losses, marks and settings, but are not all products.
+
+    Packets of 1500 bytes at 1 Gbit/s keep a processor of a small machine busy: where they matter, links are slower.
+    """
+    return (*_without_losses(), *_with_losses(), *_with_marks())
+
+
+def _without_losses() -> tuple[AloneCell, ...]:
+    return (
+        AloneCell("1g-10ms", _GIGA, 0.01, 0.35, 25 * _MEGA, bases=BASES),
+        AloneCell("1g-10ms-long", _GIGA, 0.01, 1.5, 25 * _MEGA, iterations=2),
+        AloneCell("1g-10ms-4flows", _GIGA, 0.01, 0.35, 25 * _MEGA, flows=4),
+        AloneCell("1g-10ms-long-4flows", _GIGA, 0.01, 1.5, 25 * _MEGA, flows=4, iterations=2),
+        AloneCell("1g-10ms-no-restart", _GIGA, 0.01, 0.35, 25 * _MEGA, slow_start_after_idle=False),
+        AloneCell("1g-1ms", _GIGA, 0.001, 0.35, 25 * _MEGA),
+        AloneCell("1g-1ms-long", _GIGA, 0.001, 1.5, 25 * _MEGA, iterations=2),
+        AloneCell("1g-1ms-5s", _GIGA, 0.001, 5.0, 12 * _MEGA, iterations=1, bases=("cubic",)),
+        AloneCell("1g-1ms-short", _GIGA, 0.001, 0.05, 12 * _MEGA),
+        AloneCell("400m-1ms-small", 400 * _MEGA, 0.001, 0.2, 8 * _MEGA, offloads=False),
+        AloneCell("100m-50ms", _GIGA // 10, 0.05, 0.3, 2_500_000),
+        AloneCell("100m-5ms", _GIGA // 10, 0.005, 0.25, 2_500_000, offloads=False),
+        AloneCell("100m-1ms", _GIGA // 10, 0.001, 0.2, 2 * _MEGA, offloads=False),
+        AloneCell("2500m-5ms", 5 * _GIGA // 2, 0.005, 0.35, 50 * _MEGA),
+        AloneCell("3g-1ms", 3 * _GIGA, 0.001, 0.35, 75 * _MEGA, bases=BASES),
+        AloneCell("5g-100us", 5 * _GIGA, 0.0, 0.2, 100 * _MEGA),
+        AloneCell("10g-100us", 10 * _GIGA, 0.0, 0.2, 200 * _MEGA),
+        AloneCell("10g-100us-4flows", 10 * _GIGA, 0.0, 0.2, 200 * _MEGA, flows=4),
+    )
+
+
+def _with_losses() -> tuple[AloneCell, ...]:
+    slow, one_ms = _GIGA // 10, 0.001
+    return (
+        AloneCell("1g-10ms-losses", _GIGA, 0.01, 0.25, 25 * _MEGA, queue_bdp=0.5, warm_up=_LONG_WARM_UP),
+        AloneCell("400m-1ms-losses", 400 * _MEGA, one_ms, 0.25, 10 * _MEGA, offloads=False, queue_bdp=1.0),
+        AloneCell("100m-5ms-losses", slow, 0.005, 0.25, 2_500_000, offloads=False, queue_bdp=0.5),
+        AloneCell("400m-1ms-tail", 400 * _MEGA, one_ms, 0.35, 5 * _MEGA, offloads=False, tail_segments=1),
+        AloneCell(
+            "100m-1ms-tail-5ms", slow, one_ms, 0.1, _MEGA, offloads=False, tail_segments=1, rto_min_s=0.005
+        ),
+        AloneCell(
+            "100m-1ms-tail-half", slow, one_ms, 0.1, _MEGA, offloads=False, tail_segments=8, tail_every=2
+        ),
+    )
+
+
+def _with_marks() -> tuple[AloneCell, ...]:
+    return (
+        AloneCell(
+            "1g-10ms-marks",
+            _GIGA,
+            0.01,
+            0.25,
+            25 * _MEGA,
+            queue_bdp=4.0,
+            mark_bdp=0.3,
+            peer=True,
+            warm_up=_LONG_WARM_UP,
+            bases=BASES,
+        ),
+        AloneCell(
+            "400m-1ms-marks",
+            400 * _MEGA,
+            0.001,
+            0.2,
+            10 * _MEGA,
+            offloads=False,
+            queue_bdp=8.0,
+            mark_bdp=0.5,
+            peer=True,
+            bases=BASES,
+        ),
+        AloneCell(
+            "100m-1ms-marks-long",
+            _GIGA // 10,
+            0.001,
+            1.0,
+            2 * _MEGA,
+            offloads=False,
+            queue_bdp=8.0,
+            mark_bdp=1.0,
+            iterations=2,
+            peer=True,
+            bases=("bpf_dctcp",),
+        ),
+        AloneCell(
+            "1g-1ms-no-ecn",
+            _GIGA,
+            0.001,
+            0.2,
+            12 * _MEGA,
+            queue_bdp=2.0,
+            mark_bdp=0.5,
+            receiver_ecn=0,
+            bases=BASES,
+        ),
+    )

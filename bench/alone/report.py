@@ -7,14 +7,12 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from bench.alone.cell import Cell
-from bench.alone.measure import AlonePlan
-from bench.alone.round import AloneRound, base_of
+from bench import tables
+from bench.alone.cell import AloneCell
+from bench.alone.round import AlonePlan, AloneRound, base_of
 from bench.compare.approach import Policy
 from bench.lab.processors import BUSY
+from bench.tables import Column, number
 from mltcp.core.quantities import format_rate
 
 SCHEMA = 1
@@ -43,7 +41,7 @@ class Compared:
         other_load: the most of the rounds.
     """
 
-    cell: Cell
+    cell: AloneCell
     control: str
     base: str
     ratio: float | None
@@ -81,7 +79,7 @@ def comparisons(plan: AlonePlan, rounds: Sequence[AloneRound]) -> list[Compared]
     ]
 
 
-def _compared(cell: Cell, policy: Policy, rounds: Sequence[AloneRound]) -> Compared:
+def _compared(cell: AloneCell, policy: Policy, rounds: Sequence[AloneRound]) -> Compared:
     base = base_of(policy)
     pairs = [(each.arm(policy.name), each.arm(base)) for each in rounds]
     faults = [ours.fault(cell) or theirs.fault(cell) for ours, theirs in pairs]
@@ -123,14 +121,9 @@ def _compared(cell: Cell, policy: Policy, rounds: Sequence[AloneRound]) -> Compa
 
 def print_report(found: Sequence[Compared], rounds: Sequence[AloneRound]) -> None:
     """Print the table, and what limits it."""
-    console = Console(highlight=False)
-    console.width = max(console.width, _WIDTH)  # also where the output is a file
-    table = Table(title="A job alone: time to send an iteration, over that of the base", title_justify="left")
-    for name in _COLUMNS:
-        table.add_column(name, justify="left" if name in ("cell", "control", "") else "right", no_wrap=True)
-    for each in found:
-        table.add_row(*_row(each))
-    console.print(table, soft_wrap=True)
+    console = tables.console(_WIDTH)
+    title = "A job alone: time to send an iteration, over that of the base"
+    console.print(tables.table_of(found, _COLUMNS, title), soft_wrap=True)
     met = sum(each.met is True for each in found)
     console.print(f"{met} of {len(found)} within {WITHIN - 1:.0%} of the base", soft_wrap=True)
     delays = sorted({each.delay_by for each in rounds} - {"none"})
@@ -169,59 +162,47 @@ def _accuracy(found: Sequence[Compared], rounds: Sequence[AloneRound]) -> str:
     )
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
 def _verdict(each: Compared) -> str:
     if each.met is None:
         return f"not valid: {each.fault}"
     return "met" if each.met else "NOT MET"
 
 
-_COLUMNS = (
-    *("cell", "control", "ratio", "least", "most", "base", "noise"),
-    *("retransmits", "marks", "recognised", "iterations", "total", ""),
+_COLUMNS: tuple[Column[Compared], ...] = (
+    Column("cell", lambda each: each.cell.name, left=True),
+    Column("control", lambda each: each.control, left=True),
+    Column("ratio", lambda each: number(each.ratio)),
+    Column("least", lambda each: number(each.low)),
+    Column("most", lambda each: number(each.high)),
+    Column("base", lambda each: f"{each.base_seconds:.4f} s"),
+    Column("noise", lambda each: f"{each.base_noise:.1%}"),
+    Column("retransmits", lambda each: f"{each.retransmits:.3g} / {each.base_retransmits:.3g}"),
+    Column("marks", lambda each: f"{each.marks:.3g} / {each.base_marks:.3g}"),
+    Column(
+        "recognised", lambda each: "never" if each.recognised_after is None else str(each.recognised_after)
+    ),
+    Column("iterations", lambda each: f"{each.counted} of {each.sent}"),
+    Column("total", lambda each: f"{each.total_bytes / (each.cell.share_bytes * each.cell.flows):.3g}"),
+    Column("", _verdict, left=True),
+)
+_CELL_COLUMNS: tuple[Column[AloneCell], ...] = (
+    Column("cell", lambda cell: cell.name, left=True),
+    Column("rate", lambda cell: format_rate(cell.rate_bps)),
+    Column("round trip", lambda cell: f"{cell.rtt_s * 1e3:g} ms" if cell.rtt_s else "the path's"),
+    Column("window", lambda cell: f"{cell.window_segments:.0f}"),
+    Column("pause", lambda cell: f"{cell.pause_s:g} s"),
+    Column("iteration", lambda cell: f"{cell.iteration_bytes / 1e6:g} MB"),
+    Column("flows", lambda cell: str(cell.flows)),
+    Column("packets", lambda cell: "64 KB" if cell.offloads else "1500 B"),
+    Column("besides", lambda cell: cell.besides, left=True),
 )
 
 
-def _row(each: Compared) -> tuple[str, ...]:
-    known = "never" if each.recognised_after is None else str(each.recognised_after)
-    return (
-        each.cell.name,
-        each.control,
-        *(_number(value) for value in (each.ratio, each.low, each.high)),
-        f"{each.base_seconds:.4f} s",
-        f"{each.base_noise:.1%}",
-        f"{each.retransmits:.3g} / {each.base_retransmits:.3g}",
-        f"{each.marks:.3g} / {each.base_marks:.3g}",
-        known,
-        f"{each.counted} of {each.sent}",
-        f"{each.total_bytes / (each.cell.share_bytes * each.cell.flows):.3g}",
-        _verdict(each),
-    )
-
-
-def print_cells(cells: Sequence[Cell]) -> None:
+def print_cells(cells: Sequence[AloneCell]) -> None:
     """Print what each cell is."""
-    console = Console(highlight=False)
-    console.width = max(console.width, _WIDTH)
-    table = Table(title="The cells of the table", title_justify="left")
-    for name in ("cell", "rate", "round trip", "window", "pause", "iteration", "flows", "packets", "besides"):
-        table.add_column(name, justify="left" if name in ("cell", "besides") else "right", no_wrap=True)
-    for cell in cells:
-        table.add_row(
-            cell.name,
-            format_rate(cell.rate_bps),
-            f"{cell.rtt_s * 1e3:g} ms" if cell.rtt_s else "the path's",
-            f"{cell.window_segments:.0f}",
-            f"{cell.pause_s:g} s",
-            f"{cell.iteration_bytes / 1e6:g} MB",
-            str(cell.flows),
-            "64 KB" if cell.offloads else "1500 B",
-            cell.besides,
-        )
-    console.print(table, soft_wrap=True)
+    tables.console(_WIDTH).print(
+        tables.table_of(cells, _CELL_COLUMNS, "The cells of the table"), soft_wrap=True
+    )
 
 
 def document(found: Sequence[Compared], rounds: Sequence[AloneRound]) -> dict[str, Any]:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 from bench.alone.arm import RECEIVER, SENDER, SWITCH, Arm, DropCount, arm_from, processors, run_arm
-from bench.alone.cell import SEGMENT_BYTES, Cell
-from bench.alone.own_controls import OwnControls
-from bench.alone.port import sender_port
-from bench.alone.relay import Delay, delayed
-from bench.compare.approach import Policy
+from bench.alone.cell import SEGMENT_BYTES, AloneCell
+from bench.alone.own_controls import OwnControls, own_controls
+from bench.alone.path import Delay, delayed, sender_port
+from bench.compare.approach import Policy, parse_policy
+from bench.compare.results.journal import writable
 from bench.lab.lab import Lab
-from bench.lab.network import namespaces, steering, sysctls
+from bench.lab.network import namespaces, sysctls, wiring
 from bench.lab.topology import Topology, dumbbell
+from mltcp.core.errors import UsageError
 from mltcp.core.machine_code import digest_of
-from mltcp.ebpf.congestion_controls import SOURCES
+from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS, SOURCES
+from placement.experiments.run_journal import open_journal
 
 _KEY_DIGITS = 16
 _BUFFER_BYTES = 256 << 20
@@ -78,7 +81,7 @@ def base_of(policy: Policy) -> str:
     return "bpf_dctcp" if base == "dctcp" else base
 
 
-def round_key(cell: Cell, policies: Sequence[Policy], number: int) -> str:
+def round_key(cell: AloneCell, policies: Sequence[Policy], number: int) -> str:
     """The identity of a round: equal only if all that determines it is, the sources of the controls included."""
     conditions = {
         # What a cell is run with by default is not what it is.
@@ -102,7 +105,7 @@ def turns(policies: Sequence[Policy], number: int) -> list[Policy]:
 
 
 def run_round(
-    cell: Cell, policies: Sequence[Policy], number: int, own: OwnControls, step: Step = lambda _: None
+    cell: AloneCell, policies: Sequence[Policy], number: int, own: OwnControls, step: Step = lambda _: None
 ) -> AloneRound:
     """Run the job of a cell once under each policy, in an order that is rotated by the round's number.
 
@@ -122,11 +125,11 @@ def run_round(
     )
 
 
-def _topology(cell: Cell) -> Topology:
+def _topology(cell: AloneCell) -> Topology:
     return dumbbell(_ONE_JOB, _TWO_HOSTS, cell.link)
 
 
-def _settings(cell: Cell) -> dict[str, str | int]:
+def _settings(cell: AloneCell) -> dict[str, str | int]:
     """The kernel settings of both hosts: buffers that never limit a flow, and those of the cell."""
     return {
         "net.ipv4.tcp_rmem": f"4096 {_BUFFER_BYTES // 4} {_BUFFER_BYTES}",
@@ -141,16 +144,16 @@ def _settings(cell: Cell) -> dict[str, str | int]:
     }
 
 
-def _set_ends(cell: Cell, lab: Lab) -> None:
+def _set_ends(cell: AloneCell, lab: Lab) -> None:
     receiver = {"net.ipv4.tcp_ecn": str(cell.receiver_ecn)}
     namespaces.inside(lab.namespace(RECEIVER), lambda: sysctls.apply(receiver))
     first, second = processors()
     for place, processor in ((SENDER, first), (SWITCH, first), ("right", second), (RECEIVER, second)):
-        namespaces.inside(lab.namespace(place), partial(steering.steer_by_flow, {processor}))
+        namespaces.inside(lab.namespace(place), partial(wiring.steer_by_flow, {processor}))
 
 
 @contextmanager
-def _delayed(cell: Cell, lab: Lab) -> Iterator[Delay]:
+def _delayed(cell: AloneCell, lab: Lab) -> Iterator[Delay]:
     sender, receiver = lab.topology.hosts_of(0)
     ends = [(lab.namespace(host.name), host.address) for host in (sender, receiver)]
     with delayed(ends[0], ends[1], cell.rtt_s, processors=processors()) as delay:
@@ -158,7 +161,7 @@ def _delayed(cell: Cell, lab: Lab) -> Iterator[Delay]:
 
 
 @contextmanager
-def _sender_port(cell: Cell, lab: Lab) -> Iterator[DropCount]:
+def _sender_port(cell: AloneCell, lab: Lab) -> Iterator[DropCount]:
     if cell.own_nic and not cell.tail_segments:
         yield lambda: 0
         return
@@ -173,3 +176,103 @@ def _sender_port(cell: Cell, lab: Lab) -> Iterator[DropCount]:
         orphans_to=None if cell.own_nic else "trunk",
     ) as port:
         yield lambda: port.dropped
+
+
+# -- all rounds of a plan ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AlonePlan:
+    """A table.
+
+    Attributes:
+        cells: its rows.
+        controls: those of MLTCP, each compared with its base in the same round.
+        rounds: of each cell.
+
+    Raises:
+        UsageError: there is nothing to measure.
+    """
+
+    cells: tuple[AloneCell, ...]
+    controls: tuple[Policy, ...]
+    rounds: int
+
+    def __post_init__(self) -> None:
+        for policy in self.controls:
+            if policy.control not in MLTCP_CONTROLS:
+                raise UsageError(
+                    f"--controls: expected {', '.join(MLTCP_CONTROLS)}, with or without modifiers, got {policy.name}"
+                )
+        if self.rounds < 1:
+            raise UsageError(f"--rounds: expected 1 or more, got {self.rounds}")
+        names = [cell.name for cell in self.cells]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise UsageError(f"--cells: expected each name once, got {twice} twice")
+        if not any(self.compared(cell) for cell in self.cells):
+            raise UsageError(
+                "--cells, --controls: expected a cell with a base of one of the controls, got none"
+            )
+
+    def compared(self, cell: AloneCell) -> tuple[Policy, ...]:
+        """The controls that a cell compares with their bases."""
+        return tuple(policy for policy in self.controls if base_of(policy) in cell.bases)
+
+    def arms(self, cell: AloneCell) -> tuple[Policy, ...]:
+        """The policies of a cell: each control after its base, which several may share."""
+        found: dict[str, Policy] = {}
+        for policy in self.compared(cell):
+            base = base_of(policy)
+            found.setdefault(base, parse_policy(base, base))
+            found[policy.name] = policy
+        return tuple(found.values())
+
+    @property
+    def steps(self) -> int:
+        """The number of arms of all rounds."""
+        return self.rounds * sum(len(self.arms(cell)) for cell in self.cells)
+
+
+def measured(plan: AlonePlan, folder: Path, step: Callable[[str, int], None]) -> list[AloneRound]:
+    """All rounds of a plan, cell by cell; each round of all cells is run before the next one.
+
+    Args:
+        plan: what is measured.
+        folder: where each round is kept as soon as it is done, and from which rounds are taken.
+        step: called before each arm that is missing, with a description and how many are missing then.
+
+    Raises:
+        NotAvailableError: not root, or the kernel lacks something; not if the folder has all rounds.
+        MltcpError: an arm failed; the rounds before it are kept.
+    """
+    with writable(folder):
+        pass
+    points = [
+        (round_key(cell, plan.arms(cell), number), cell, number)
+        for number in range(plan.rounds)
+        for cell in plan.cells
+        if plan.arms(cell)
+    ]
+    with open_journal(folder, round_from_line) as journal, ExitStack() as stack:
+
+        @cache
+        def controls() -> OwnControls:
+            namespaces.require_privileges()
+            policies = [policy.control for cell in plan.cells for policy in plan.arms(cell)]
+            return stack.enter_context(own_controls(policies))
+
+        missing = [point for point in points if point[0] not in journal.runs]
+        count = _Countdown(sum(len(plan.arms(cell)) for _, cell, _ in missing), step)
+        for _, cell, number in missing:
+            journal.add(run_round(cell, plan.arms(cell), number, controls(), count))
+        return [journal.runs[key] for key, _, _ in points]
+
+
+class _Countdown:
+    def __init__(self, left: int, step: Callable[[str, int], None]) -> None:
+        self._left, self._step = left, step
+
+    def __call__(self, description: str) -> None:
+        self._step(description, self._left)
+        self._left -= 1

@@ -20,7 +20,7 @@ from bench.async_sgd.run import (
 )
 from bench.async_sgd.sweep import AsyncSweep, Ratio, SweepPoint
 from bench.compare.launch import loaded_controls
-from bench.lab.bottleneck.link_use import LinkUse
+from bench.lab.bottleneck import LinkUse
 from bench.lab.lab import Lab
 from bench.lab.processors import OtherPrograms
 from bench.lab.topology import INTERFACE

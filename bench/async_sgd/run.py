@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from bench.lab.bottleneck.link_use import DirectionUse, LinkUse
+from bench.lab.bottleneck import DirectionUse, LinkUse
 from bench.plain_documents import made_of
 from bench.workloads.parameter_server.log import CycleTimes
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from bench.async_sgd.lab import MOST_WORKERS
 from bench.compare.approach import Policy, parse_policy
 from bench.compare.results.runs import ISOLATED
-from bench.lab.bottleneck.aqm import VIRTUAL_QUEUE
+from bench.lab.bottleneck import VIRTUAL_QUEUE
 from bench.lab.link import Link
 from bench.workloads.parameter_server.job import AsyncJob, AsyncWork, TrainWork
 from bench.workloads.parameter_server.log import FEWEST_UPDATES

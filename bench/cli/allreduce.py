@@ -16,13 +16,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.cli.progress import Step, progress
+from bench.cli.contest_arguments import Step, progress
 from mltcp.core.address import free_port
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 from mltcp.core.quantities import BINARY_SIZES, parse_size_bytes
+from mltcp.core.subcommands import add_command
 
 if TYPE_CHECKING:
-    from bench.allreduce.sweep import CollectiveMeasurement, Sweep
+    from bench.allreduce.sweep import CollectiveMeasurement, SizeSweep
 
 _EXAMPLES = """\
 examples:
@@ -45,11 +46,7 @@ _LOCAL_RANKS = 2
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``allreduce`` to the commands."""
-    command = commands.add_parser(
-        "allreduce",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "allreduce", _EXAMPLES, execute)
     add = command.add_argument
     add(
         "--backends", default="gloo,mltcp", metavar="LIST", help="backends to interleave (default gloo,mltcp)"
@@ -83,7 +80,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--dtype", default="float", help="float, double, int32 or int64 (default float)")
     add("--interface", default="lo", metavar="IF", help="interface of the ranks started here (default lo)")
     add("--json", action="store_true", help="one JSON document instead of the table")
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -108,12 +104,12 @@ def _check(options: argparse.Namespace) -> None:
     sweep_of(options)
 
 
-def sweep_of(options: argparse.Namespace) -> Sweep:
+def sweep_of(options: argparse.Namespace) -> SizeSweep:
     """The sweep that the options describe. Raises UsageError."""
     import torch.distributed as dist
 
     import collectives  # noqa: F401  where torch's autoload is off
-    from bench.allreduce.sweep import TYPES, Sweep
+    from bench.allreduce.sweep import TYPES, SizeSweep
 
     first = parse_size_bytes(options.first, field="-b", units=BINARY_SIZES, highest=_MAX_SIZE_BYTES)
     last = parse_size_bytes(options.last, field="-e", units=BINARY_SIZES, highest=_MAX_SIZE_BYTES)
@@ -125,7 +121,7 @@ def sweep_of(options: argparse.Namespace) -> Sweep:
     usable = [name for name in known if name == "mltcp" or dist.is_backend_available(name)]
     backends = _names(options.backends, "backend", usable)
     operations = _names(options.operations, "operation", _OPERATIONS)
-    return Sweep(
+    return SizeSweep(
         backends, operations, first, last, options.factor, options.dtype, options.iterations, options.device,
         options.calls_per_step,
     )  # fmt: skip
@@ -198,7 +194,7 @@ def _teller(step: Step | None) -> Callable[[str], None]:
     return (lambda _: None) if step is None else (lambda operation: step(operation, 0))
 
 
-def _show(sweep: Sweep, found: list[CollectiveMeasurement], ranks: int, as_json: bool) -> None:
+def _show(sweep: SizeSweep, found: list[CollectiveMeasurement], ranks: int, as_json: bool) -> None:
     means = {
         name: sum(each.busbw_gbps for each in found if each.backend == name)
         / max(1, sum(each.backend == name for each in found))

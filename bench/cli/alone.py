@@ -9,16 +9,16 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from bench.alone.cell import BASES, MAX_ITERATION_BYTES, Cell
-from bench.alone.default_cells import default_cells
-from bench.alone.measure import AlonePlan, measured
+from bench.alone.cell import BASES, MAX_ITERATION_BYTES, AloneCell, default_cells
 from bench.alone.report import comparisons, document, print_cells, print_report
+from bench.alone.round import AlonePlan, measured
 from bench.compare.approach import parse_policy
 from bench.lab.link import MAX_RATE_BPS, MIN_RATE_BPS
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
 from mltcp.core.quantities import format_rate, parse_rate_bps, parse_size_bytes
+from mltcp.core.subcommands import add_command
 
 _CONTROLS = "mltcp_reno,mltcp_cubic,mltcp_dctcp"
 _EXAMPLES = """\
@@ -38,9 +38,7 @@ given again. docs/alone.md explains the cells and the columns.
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``alone`` to the commands."""
-    command = commands.add_parser(
-        "alone", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    command = add_command(commands, "alone", _EXAMPLES, execute)
     add = command.add_argument
     add("--cells", metavar="NAME,...", help="some of the table (default all); `list` shows them")
     add(
@@ -53,7 +51,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("-o", "--output", type=Path, metavar="DIR", help="for the rounds")
     add("--json", action="store_true", help="one JSON document instead of the table")
     _add_cell(command)
-    command.set_defaults(execute=execute)
 
 
 def _add_cell(command: argparse.ArgumentParser) -> None:
@@ -114,7 +111,7 @@ def plan_of(options: argparse.Namespace) -> AlonePlan:
     return AlonePlan(cells, controls, options.rounds)
 
 
-def _named(text: str | None) -> tuple[Cell, ...]:
+def _named(text: str | None) -> tuple[AloneCell, ...]:
     known = {cell.name: cell for cell in default_cells()}
     if text is None:
         return tuple(known.values())
@@ -125,10 +122,10 @@ def _named(text: str | None) -> tuple[Cell, ...]:
     return tuple(known[name] for name in names)
 
 
-def _own_cell(options: argparse.Namespace) -> Cell:
+def _own_cell(options: argparse.Namespace) -> AloneCell:
     rate_bps = parse_rate_bps(options.rate, field="--rate", lowest=MIN_RATE_BPS, highest=MAX_RATE_BPS)
     segments, every = _tail_loss(options.tail_loss)
-    return Cell(
+    return AloneCell(
         name=f"{format_rate(rate_bps)}-{options.rtt * 1e3:g}ms",
         rate_bps=rate_bps,
         rtt_s=options.rtt,

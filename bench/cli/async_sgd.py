@@ -13,7 +13,7 @@ from bench.async_sgd.measure import measured, updates_missing
 from bench.async_sgd.sweep import AsyncSweep, SweepPoint, parse_variants, parse_workers
 from bench.cli.contest_arguments import add_link, check_counts, link_of
 from bench.command_line import option
-from bench.lab.bottleneck.aqm import MARKERS, VIRTUAL_QUEUE
+from bench.lab.bottleneck import MARKERS, VIRTUAL_QUEUE
 from bench.workloads.parameter_server.job import add_work, shares_of, work_of
 from mltcp.core.errors import UsageError
 from mltcp.core.progress import progress_bar

@@ -15,10 +15,10 @@ from bench.cli.contest_arguments import (
     add_runs,
     check_counts,
     link_of,
+    progress,
     retry_busy_of,
     source_of,
 )
-from bench.cli.progress import progress
 from bench.command_line import option
 from bench.compare.approach import Approach, parse_approaches
 from bench.compare.contest import Contest, DemandingJob, Snapshot, contest_of, named_jobs

@@ -7,32 +7,33 @@ import json
 import re
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
-from bench.cli.contest_arguments import add_hosts, add_link, link_of
-from bench.cli.progress import progress
+from bench.cli.contest_arguments import add_hosts, add_link, link_of, progress
 from bench.compare.approach import PACED, Policy, parse_policy
 from bench.compare.report.text import facts_table
-from bench.contention.contention import (
-    RANKS,
-    Arena,
-    ContentionPlan,
-    ContentionResult,
-    ContentionRound,
-    lab_arena,
-    measure,
-)
-from bench.contention.remote import remote_arena
 from bench.hosts.hosts_file import load_hosts_file
 from bench.lab.topology import MAX_JOBS
+from bench.sensitivity.contention import (
+    RANKS,
+    AllReducePlan,
+    ContentionResult,
+    ContentionRound,
+    TestbedSource,
+    lab_testbed,
+    measure,
+    remote_testbed,
+)
+from bench.tables import Column, console, table_of
 from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.quantities import BINARY_SIZES, parse_size_bytes
+from mltcp.core.subcommands import add_command
 from placement.experiments.measurements import as_csv
 
 _EXAMPLES = """\
@@ -57,11 +58,7 @@ _FACTS_WIDTH = 110
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``contention`` to the commands."""
-    command = commands.add_parser(
-        "contention",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "contention", _EXAMPLES, execute)
     add = command.add_argument
     add(
         "--jobs",
@@ -85,18 +82,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="file for the measurements (default contention.csv)",
     )
     add("--json", action="store_true", help="one JSON document instead of the table")
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Measure, write the file atomically, and print the result; returns the exit status."""
-    plan, arena = plan_of(options), _arena(options)
+    plan, testbed = plan_of(options), _arena(options)
     try:
         check_writable(options.output)
     except MltcpError as error:
         raise UsageError(str(error)) from None
     with progress(plan.total, plan.repeat) as step:
-        measured = measure(plan, step, arena)
+        measured = measure(plan, step, testbed)
     try:
         write_atomically(options.output, as_csv(each.measurement for each in measured.rounds).encode())
     except MltcpError as error:
@@ -108,15 +104,15 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def _arena(options: argparse.Namespace) -> Arena:
-    return lab_arena if options.hosts is None else remote_arena(load_hosts_file(options.hosts))
+def _arena(options: argparse.Namespace) -> TestbedSource:
+    return lab_testbed if options.hosts is None else remote_testbed(load_hosts_file(options.hosts))
 
 
-def plan_of(options: argparse.Namespace) -> ContentionPlan:
+def plan_of(options: argparse.Namespace) -> AllReducePlan:
     """The measurement that the arguments describe. Raises UsageError."""
     if not 1 <= options.repeat <= 10_000:
         raise UsageError(f"--repeat: expected 1 to 10000, got {options.repeat}")
-    return ContentionPlan(
+    return AllReducePlan(
         jobs=_numbers_of_jobs(options.jobs),
         sizes_bytes=_sizes(options.sizes),
         repeat=options.repeat,
@@ -158,7 +154,7 @@ def _policy(name: str) -> Policy:
     return policy
 
 
-def _document(plan: ContentionPlan, measured: ContentionResult, output: Path) -> dict[str, Any]:
+def _document(plan: AllReducePlan, measured: ContentionResult, output: Path) -> dict[str, Any]:
     return {
         "schema": 1,
         "link": {
@@ -189,36 +185,38 @@ def _document(plan: ContentionPlan, measured: ContentionResult, output: Path) ->
     }
 
 
-def _show(plan: ContentionPlan, measured: ContentionResult, output: Path) -> None:
-    console = Console(highlight=False)
-    console.print(_table(plan, measured))
+def _show(plan: AllReducePlan, measured: ContentionResult, output: Path) -> None:
+    out = console()
+    out.print(_table(plan, measured))
     if measured.hosts:
-        console.print()
+        out.print()
         facts = facts_table(measured.hosts)
         facts.box = None
-        Console(highlight=False, width=max(console.width, _FACTS_WIDTH)).print(facts)
-    console.print(f"\n{measured.drops} drops, {measured.marks} ECN marks", soft_wrap=True)
-    console.print(
+        console(_FACTS_WIDTH).print(facts)
+    out.print(f"\n{measured.drops} drops, {measured.marks} ECN marks", soft_wrap=True)
+    out.print(
         f"{output}: {plan.total} measurements; fit them by: mltcp-placement fit {output}", soft_wrap=True
     )
     for warning in _warnings(plan, measured):
         print(f"mltcp-bench: warning: {warning}", file=sys.stderr)
 
 
-def _table(plan: ContentionPlan, measured: ContentionResult) -> Table:
+def _table(plan: AllReducePlan, measured: ContentionResult) -> Table:
     """A row for each k, and for each size the mean time and its ratio to that of the smallest k."""
-    table = Table("k", box=None, pad_edge=False)
+    columns = [Column[int]("k", str, left=True)]
     for size in plan.sizes_bytes:
-        table.add_column(f"{size / 1e6:.3g} MB (ms)", justify="right")
-        table.add_column(f"/ k={plan.jobs[0]}", justify="right")
-    table.add_column("CPU", justify="right")
-    for jobs in plan.jobs:
-        cells = []
-        for size in plan.sizes_bytes:
-            mean, first = (_mean_us(measured.rounds, number, size) for number in (jobs, plan.jobs[0]))
-            cells += [f"{mean / 1000:.1f}", f"{mean / first:.2f}"]
-        table.add_row(str(jobs), *cells, f"{measured.cpu_busy(jobs):.0%}")
-    return table
+        columns.append(Column(f"{size / 1e6:.3g} MB (ms)", partial(_ms, measured, size)))
+        columns.append(Column(f"/ k={plan.jobs[0]}", partial(_over_first, measured, size, plan.jobs[0])))
+    columns.append(Column("CPU", lambda jobs: f"{measured.cpu_busy(jobs):.0%}"))
+    return table_of(plan.jobs, columns)
+
+
+def _ms(measured: ContentionResult, size: int, jobs: int) -> str:
+    return f"{_mean_us(measured.rounds, jobs, size) / 1000:.1f}"
+
+
+def _over_first(measured: ContentionResult, size: int, first: int, jobs: int) -> str:
+    return f"{_mean_us(measured.rounds, jobs, size) / _mean_us(measured.rounds, first, size):.2f}"
 
 
 def _mean_us(rounds: tuple[ContentionRound, ...], jobs: int, size: int) -> float:
@@ -227,7 +225,7 @@ def _mean_us(rounds: tuple[ContentionRound, ...], jobs: int, size: int) -> float
     )
 
 
-def _warnings(plan: ContentionPlan, measured: ContentionResult) -> list[str]:
+def _warnings(plan: AllReducePlan, measured: ContentionResult) -> list[str]:
     busiest = max(plan.jobs, key=measured.cpu_busy)
     share = measured.cpu_busy(busiest)
     if share < _BUSY:

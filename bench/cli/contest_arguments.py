@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench.command_line import option
@@ -14,12 +15,13 @@ from bench.compare.provider import ProviderSource
 from bench.compare.results.runs import Scalar
 from bench.hosts.hosts_file import load_hosts_file
 from bench.hosts.provider import RemoteSource
-from bench.lab.bottleneck.aqm import MARKERS, VIRTUAL_QUEUE
+from bench.lab.bottleneck import MARKERS, VIRTUAL_QUEUE
 from bench.lab.link import MAX_QUEUE_BYTES, MAX_RATE_BPS, MIN_RATE_BPS, Link
 from bench.workloads.job import TrainingOptions, Work, parse_perturbation
 from bench.workloads.profile import Profile, Scale, default_fraction, fit, load
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import parse_names
+from mltcp.core.progress import progress_bar
 from mltcp.core.quantities import parse_rate_bps, parse_size_bytes
 
 _TRAINING = "train"
@@ -216,3 +218,16 @@ def _setting(options: argparse.Namespace, scale: Scale) -> dict[str, Scalar]:
         "time_scale": scale.time,
         "isolated_cc": options.isolated_cc,
     }
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+Step = Callable[[str, int], None]
+"""Called after each step with the policy and the repeat (from 0) to which it belongs."""
+
+
+@contextmanager
+def progress(total: int, repeat: int) -> Iterator[Step]:
+    """Show a bar of ``total`` steps; the function advances it by one."""
+    with progress_bar(total) as bar:
+        yield lambda policy, number: bar.advance(f"{policy}, repeat {number + 1} of {repeat}")

@@ -17,16 +17,13 @@ BENCHMARKS = tuple(
     for name, text in (
         ("daemon", "CPU time and memory of mltcpd with many jobs, and the time to register a flow"),
         ("class-change", "time to change the rate of an HTB class, beside pyroute2"),
-        ("multiqueue", "rate of a paced job over several transmit queues, and CPU time beside plain mq"),
         (
             "acknowledgement",
             "time that a control takes for an acknowledgement, and of the processors beside its base",
         ),
         ("gate", "time that a gate adds to an all-reduce of two ranks on this host"),
         ("placement-service", "submissions per second, time of a placement, and jobs lost after SIGKILL"),
-        ("cassini", "time of a compatibility score, and of the choice among candidate placements"),
         ("restart", "cost of restarts of a training with other numbers of ranks, and samples lost"),
-        ("perf-beside-iperf3", "throughput of one bulk flow of mltcp-bench perf, beside iperf3"),
     )
 )
 

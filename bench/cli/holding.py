@@ -12,9 +12,9 @@ from bench.cli.contest_arguments import (
     add_runs,
     check_counts,
     link_of,
+    progress,
     retry_busy_of,
 )
-from bench.cli.progress import progress
 from bench.command_line import option
 from bench.compare.approach import Approach, parse_policy
 from bench.compare.contest import Contest
@@ -32,6 +32,7 @@ from bench.compare.results.runs import ISOLATED
 from bench.workloads.profile import load
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import parse_names
+from mltcp.core.subcommands import add_command
 
 _POLICIES = "cubic,mltcp_cubic,mltcp_reno,mltcp_dctcp"
 _FEWEST_ITERATIONS = 5
@@ -47,9 +48,7 @@ examples:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``holding`` to the commands."""
-    command = commands.add_parser(
-        "holding", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    command = add_command(commands, "holding", _EXAMPLES, execute)
     option(command, "--policies", _POLICIES, "congestion controls to try")
     option(command, "--mismatch", "0,1,2,3,5", "differences of the periods in percent", "P,P,...")
     option(command, "--jobs", 2, "jobs on the link", "N")
@@ -68,7 +67,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument(
         "--from", dest="earlier", type=Path, metavar="FILE", help="show the result.json of an earlier sweep"
     )
-    command.set_defaults(execute=execute, hosts=None)
+    command.set_defaults(hosts=None)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from mltcp.core.signals import exit_on_sigterm
 from mltcp.core.subcommands import Subcommand, add_subcommands, named_subcommand
 
 EXTRA = "bench"
-_MODULES = {"async": "async_sgd", "async-jobs": "async_jobs"}
+_MODULES = {"async": "async_sgd", "async-jobs": "async_jobs", "bulk": "contend", "slurm": "soak"}
 SUBCOMMANDS = tuple(
     Subcommand(name, f"bench.cli.{_MODULES.get(name, name)}", text, EXTRA)
     for name, text in (

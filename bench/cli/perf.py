@@ -11,14 +11,15 @@ import time
 from collections.abc import Mapping, Sequence
 
 from bench.perf import report
-from bench.perf.client import Outcome, run
-from bench.perf.intervals import Interval
+from bench.perf.client import PerfOutcome, run
 from bench.perf.plan import DOWN, MOST_BYTES, PORT, UP, Bucket, PerfPlan
 from bench.perf.server import PerfServer
+from bench.perf.traffic import Interval
 from bench.workloads.profile import load
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.quantities import IPERF_SIZES, parse_size_bytes
 from mltcp.core.signals import stop_signals
+from mltcp.core.subcommands import add_command
 from mltcp.ebpf.jobs import check_name
 
 _SAME_REQUEST_S = 1.0
@@ -52,49 +53,35 @@ examples:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``perf`` to the commands."""
-    command = commands.add_parser(
-        "perf",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "perf", _EXAMPLES, execute)
     role = command.add_mutually_exclusive_group(required=True)
     role.add_argument("-s", "--server", action="store_true", help="serve tests, several at a time")
     role.add_argument("-c", "--client", metavar="HOST", help="run a test against the server at HOST")
-    command.add_argument("-p", "--port", type=int, default=PORT, help=f"(default {PORT}; iperf3's is 5201)")
-    command.add_argument("-B", "--bind", metavar="ADDRESS", help="server: listen at this address only")
-    command.add_argument("-1", "--one-off", action="store_true", help="server: exit after one test")
-    command.add_argument("-t", "--time", type=float, metavar="S", help="seconds to send (default 10)")
-    command.add_argument(
-        "--iterations", type=int, metavar="N", help="number of iterations, instead of a time"
-    )
-    command.add_argument("-i", "--interval", type=float, default=1.0, metavar="S", help="(default 1)")
-    command.add_argument("-P", "--parallel", type=int, default=1, metavar="FLOWS", help="(default 1)")
-    command.add_argument(
-        "-C", "--congestion", default="", metavar="NAME", help="congestion control of both sides"
-    )
-    command.add_argument(
+    add = command.add_argument
+    add("-p", "--port", type=int, default=PORT, help=f"(default {PORT}; iperf3's is 5201)")
+    add("-B", "--bind", metavar="ADDRESS", help="server: listen at this address only")
+    add("-1", "--one-off", action="store_true", help="server: exit after one test")
+    add("-t", "--time", type=float, metavar="S", help="seconds to send (default 10)")
+    add("--iterations", type=int, metavar="N", help="number of iterations, instead of a time")
+    add("-i", "--interval", type=float, default=1.0, metavar="S", help="(default 1)")
+    add("-P", "--parallel", type=int, default=1, metavar="FLOWS", help="(default 1)")
+    add("-C", "--congestion", default="", metavar="NAME", help="congestion control of both sides")
+    add(
         "--bytes",
         metavar="N",
         help="bytes of an iteration, over all flows; without --compute: of the whole test (K, M, G: 1024)",
     )
-    command.add_argument("--compute", type=float, metavar="S", help="silence before each iteration's bytes")
-    command.add_argument(
-        "--profile", metavar="FILE", help="iterations of a DNN profile, by name or JSON file"
-    )
-    command.add_argument("-R", "--reverse", action="store_true", help="the server sends")
-    command.add_argument("--bidir", action="store_true", help="both send")
-    command.add_argument(
-        "--omit", type=int, default=0, metavar="N", help="leave out N seconds, or iterations, in the summary"
-    )
-    command.add_argument(
-        "--job", default="", metavar="NAME", help="register the flows as this job's at mltcpd, on both hosts"
-    )
+    add("--compute", type=float, metavar="S", help="silence before each iteration's bytes")
+    add("--profile", metavar="FILE", help="iterations of a DNN profile, by name or JSON file")
+    add("-R", "--reverse", action="store_true", help="the server sends")
+    add("--bidir", action="store_true", help="both send")
+    add("--omit", type=int, default=0, metavar="N", help="leave out N seconds, or iterations, in the summary")
+    add("--job", default="", metavar="NAME", help="register the flows as this job's at mltcpd, on both hosts")
     form = command.add_mutually_exclusive_group()
     form.add_argument(
         "--json", action="store_true", help="one JSON document at the end; server: its lines as JSON"
     )
     form.add_argument("--json-stream", action="store_true", help="one JSON object per line, as it happens")
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -298,7 +285,7 @@ class _Lines:
         self._shape = False, False
         self._omit = options.omit
 
-    def start(self, outcome: Outcome) -> None:
+    def start(self, outcome: PerfOutcome) -> None:
         self._shape = bool(outcome.plan.buckets), len(outcome.plan.directions) > 1
         print(f"connected to {outcome.server}")
         print(report.header(*self._shape), flush=True)
@@ -307,7 +294,7 @@ class _Lines:
         for each in found:
             print(report.line(each, *self._shape), flush=True)
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: PerfOutcome) -> None:
         print("\n".join(report.summary_lines(outcome, self._omit)))
 
     def fail(self, error: str) -> None:
@@ -323,7 +310,7 @@ class _Stream:
         self._start: dict[str, object] = {}
         self._intervals: list[object] = []
 
-    def start(self, outcome: Outcome) -> None:
+    def start(self, outcome: PerfOutcome) -> None:
         self._start = {
             "server": outcome.server,
             "time": _now(),
@@ -337,7 +324,7 @@ class _Stream:
         if not self._streams:
             self._intervals.append(interval)
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: PerfOutcome) -> None:
         end = report.summary(outcome, self._omit)
         self._tell("end", end)
         self._document({"end": end})

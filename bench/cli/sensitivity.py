@@ -11,12 +11,13 @@ from pathlib import Path
 from bench.cli.contest_arguments import add_link, link_of
 from bench.compare.approach import parse_policy
 from bench.sensitivity.measure import measured
-from bench.sensitivity.plan import Point, SensitivityPlan, layouts_of
+from bench.sensitivity.plan import SensitivityPlan, SensitivityPoint, layouts_of
 from bench.sensitivity.report import document, print_report
 from bench.sensitivity.result import table_of, write_table
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
+from mltcp.core.subcommands import add_command
 from placement.model.throughput.table import published_table
 
 _POLICIES = "cubic,mltcp_cubic"
@@ -35,36 +36,26 @@ the published one, which --table of mltcp-placement reads.
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``sensitivity`` to the commands."""
-    command = commands.add_parser(
-        "sensitivity", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    command.add_argument(
-        "--policies", default=_POLICIES, help=f"congestion controls, a table for each (default {_POLICIES})"
-    )
-    command.add_argument("--models", default="", metavar="M,...", help="some of the table (default all)")
-    command.add_argument("--gpus", default="", metavar="N,...", help="sizes of jobs (default all)")
-    command.add_argument(
-        "--seconds", type=float, default=15.0, help="of each measurement, at least (default %(default)s)"
-    )
-    command.add_argument(
+    command = add_command(commands, "sensitivity", _EXAMPLES, execute)
+    add = command.add_argument
+    add("--policies", default=_POLICIES, help=f"congestion controls, a table for each (default {_POLICIES})")
+    add("--models", default="", metavar="M,...", help="some of the table (default all)")
+    add("--gpus", default="", metavar="N,...", help="sizes of jobs (default all)")
+    add("--seconds", type=float, default=15.0, help="of each measurement, at least (default %(default)s)")
+    add(
         "--iterations",
         type=int,
         default=10,
         metavar="N",
         help="longer where that is needed for so many of a job, or of both of a pair (default %(default)s)",
     )
-    command.add_argument(
-        "--warm-up", type=float, default=3.0, metavar="S", help="before it (default %(default)s)"
-    )
-    command.add_argument("--repeat", type=int, default=1, metavar="N", help="of the pairs (default 1)")
-    command.add_argument("--seed", type=int, default=0, help="of the order and the phases (default 0)")
+    add("--warm-up", type=float, default=3.0, metavar="S", help="before it (default %(default)s)")
+    add("--repeat", type=int, default=1, metavar="N", help="of the pairs (default 1)")
+    add("--seed", type=int, default=0, help="of the order and the phases (default 0)")
     add_link(command)
     command.set_defaults(rate="100mbit", queue="200kb", ecn="30kb")
-    command.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="DIR", help="for runs and tables"
-    )
-    command.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
-    command.set_defaults(execute=execute)
+    add("-o", "--output", type=Path, required=True, metavar="DIR", help="for runs and tables")
+    add("--json", action="store_true", help="one JSON document instead of the tables")
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -72,7 +63,7 @@ def execute(options: argparse.Namespace) -> int:
     plan = plan_of(options)
     with progress_bar(sum(1 for _ in plan.points())) as bar:
 
-        def step(point: Point, missing: int) -> None:
+        def step(point: SensitivityPoint, missing: int) -> None:
             bar.remaining(f"{point.control}: {' beside '.join(map(str, point.layouts))}", missing)
 
         runs = measured(plan, options.output, step)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from bench.compare.results.runs import FAIR, ISOLATED
-from bench.lab.paced_host import Pacing
+from bench.lab.programs import Pacing
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import CASSINI, Vocabulary, parse_names, split_name

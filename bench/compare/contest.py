@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from bench.compare.approach import Approach
 from bench.compare.results.runs import Change, Measured, Scalar
-from bench.lab.bottleneck.aqm import VIRTUAL_QUEUE
+from bench.lab.bottleneck import VIRTUAL_QUEUE
 from bench.lab.link import Link
 from bench.workloads.job import Perturbation, TrainingOptions, Work
 from bench.workloads.phases import ComputeChange, PhasedWork, on_link, time_scale

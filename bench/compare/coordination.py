@@ -30,7 +30,7 @@ from mltcp.core.errors import MltcpError
 from mltcp.core.signals import signals_held
 from placement.client.client import Client
 from placement.gate import messages
-from placement.gate.jobs import GateJob, GateLinks, job_document
+from placement.gate.messages import GateJob, GateLinks, job_document
 from placement.model.cluster import Cluster
 from placement.model.contention import Contention
 from placement.service.protocol import placement_pb2 as pb

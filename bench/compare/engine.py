@@ -19,7 +19,7 @@ from bench.compare.launch import LabSource
 from bench.compare.provider import HostProvider, Progress, ProviderSource, Turns
 from bench.compare.results.journal import Keep
 from bench.compare.results.runs import ApproachRun, HostUse, JobRun, LinkExcerpt, LinkTotals, Measured
-from bench.lab.bottleneck.link_use import DirectionUse, LinkUse
+from bench.lab.bottleneck import DirectionUse, LinkUse
 from bench.workloads.job import JobResult
 from mltcp.core.demand import Demand, demand_from_document
 from mltcp.core.errors import MltcpError, UsageError

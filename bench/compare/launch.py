@@ -12,12 +12,12 @@ from bench.compare.approach import Approach, Policy
 from bench.compare.contest import Contest
 from bench.compare.provider import Environment, GroupOutcome, HostProvider, Provide, ProvidedHost
 from bench.compare.results.runs import HostFacts
-from bench.lab.bottleneck.link_use import LinkUse
+from bench.lab.bottleneck import LinkUse
 from bench.lab.lab import Lab
 from bench.lab.network import namespaces
 from bench.lab.network.wiring import INTERFACE
-from bench.lab.paced_host import Pacing, paced_host
 from bench.lab.processors import OtherPrograms
+from bench.lab.programs import Pacing, paced_host
 from bench.lab.topology import dumbbell
 from bench.workloads.job import IterationRecord, JobResult, JobSpec
 from bench.workloads.place import RankPlace

@@ -11,7 +11,7 @@ from typing import Protocol
 from bench.compare.approach import Approach, Policy
 from bench.compare.contest import Contest
 from bench.compare.results.runs import ApproachRun, HostFacts, HostUse, Measured
-from bench.lab.bottleneck.link_use import LinkUse
+from bench.lab.bottleneck import LinkUse
 from bench.lab.processors import BUSY
 from bench.workloads.job import JobResult
 

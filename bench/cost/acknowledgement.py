@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.cost.benchmark import Row
-from bench.lab.network import namespaces, offloads
+from bench.lab.network import namespaces, wiring
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.quantities import NS_PER_S
 from mltcp.ebpf.congestion_controls import control_object
@@ -67,12 +67,11 @@ _CONTROLS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the benchmark's own arguments."""
-    parser.add_argument(
-        "--flows", type=int, nargs="+", default=[1, 4, 16], metavar="N", help="(default 1 4 16)"
-    )
-    parser.add_argument("--controls", nargs="+", default=list(_CONTROLS), choices=list(_CONTROLS))
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each run (default 2)")
-    parser.add_argument("--rounds", type=int, default=5, help="of each case (default 5)")
+    add = parser.add_argument
+    add("--flows", type=int, nargs="+", default=[1, 4, 16], metavar="N", help="(default 1 4 16)")
+    add("--controls", nargs="+", default=list(_CONTROLS), choices=list(_CONTROLS))
+    add("--seconds", type=float, default=2.0, help="of each run (default 2)")
+    add("--rounds", type=int, default=5, help="of each case (default 5)")
 
 
 def measure(options: argparse.Namespace) -> Iterator[Row]:
@@ -119,7 +118,7 @@ def _rounds(arm: _Arm, flows: int, packets: str, seconds: float, rounds: int, ro
     """The medians over rounds, in each of which the base, the control, and its programs are measured."""
     route.link("set", index=_LOOPBACK, state="up", mtu=_PACKETS[packets])
     if _PACKETS[packets] == _ETHERNET_MTU:
-        offloads.turn_off("lo")
+        wiring.turn_offloads_off("lo")
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
         bytes_sent, busy_s, elapsed_s = _run(arm.base, None, flows, seconds)

@@ -21,9 +21,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.cost.benchmark import Row
-from bench.lab.daemon_process import DaemonProcess, running_daemon
 from bench.lab.network import namespaces
-from bench.lab.network.single_link import namespace_with_link
+from bench.lab.network.namespaces import namespace_with_link
+from bench.lab.programs import DaemonProcess, running_daemon
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.client.client import Client, Registration
 from mltcp.daemon.client.protocol import MOST_DESCRIPTORS
@@ -52,17 +52,16 @@ Pair = tuple[socket.socket, socket.socket]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the benchmark's own arguments."""
-    parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="of each case (default 5)")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--seconds", type=float, default=5.0, metavar="S", help="of each case (default 5)")
+    add(
         "--held-flows",
         type=int,
         default=8000,
         metavar="N",
         help="of the user who passes some again (default 8000)",
     )
-    parser.add_argument(
-        "--only", default="", metavar="TEXT", help="measure the cases with this in their name only"
-    )
+    add("--only", default="", metavar="TEXT", help="measure the cases with this in their name only")
 
 
 def measure(options: argparse.Namespace) -> Iterator[Row]:

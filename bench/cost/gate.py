@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from bench.cost.benchmark import Row
-from bench.cost.programs import gate_process
+from bench.lab.programs import gate_process
 from bench.workloads.group import join_group
 from bench.workloads.launched_rank import RankFailure, blamed, kill_ranks, launch_rank, received
 from bench.workloads.place import RankPlace

@@ -20,7 +20,7 @@ from pathlib import Path
 import grpc
 
 from bench.cost.benchmark import Row
-from bench.cost.programs import ServiceProcess
+from bench.lab.programs import ServiceProcess
 from mltcp.core.errors import MltcpError, UsageError
 from placement.client.client import Client
 from placement.service.protocol import placement_pb2 as pb

@@ -50,37 +50,34 @@ Parts = dict[str, float]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the benchmark's own arguments."""
-    parser.add_argument("--restarts", type=int, default=50, metavar="N", help="(default 50)")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--restarts", type=int, default=50, metavar="N", help="(default 50)")
+    add(
         "--ranks",
         default="1,2,3,4",
         metavar="LIST",
         help="numbers of ranks to change between (default 1,2,3,4)",
     )
-    parser.add_argument(
-        "--parameters", type=int, default=10_000, metavar="N", help="of the model (default 10000)"
-    )
-    parser.add_argument(
+    add("--parameters", type=int, default=10_000, metavar="N", help="of the model (default 10000)")
+    add(
         "--compute-s",
         type=float,
         default=0.02,
         metavar="S",
         help="computing of a step, by a timer (default 0.02)",
     )
-    parser.add_argument(
+    add(
         "--checkpoint-every-s", type=float, default=0.2, metavar="S", help="between checkpoints (default 0.2)"
     )
-    parser.add_argument(
-        "--backend", default="gloo", metavar="NAME", help="of torch.distributed (default gloo)"
-    )
-    parser.add_argument("--no-kills", action="store_true", help="stop every run at a step boundary")
-    parser.add_argument("--lab", action="store_true", help="hosts are network namespaces (needs root)")
-    parser.add_argument(
+    add("--backend", default="gloo", metavar="NAME", help="of torch.distributed (default gloo)")
+    add("--no-kills", action="store_true", help="stop every run at a step boundary")
+    add("--lab", action="store_true", help="hosts are network namespaces (needs root)")
+    add(
         "--forked",
         action="store_true",
         help="processes are forked with torch imported, as whole jobs in the lab are",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of places and kills (default 0)")
+    add("--seed", type=int, default=0, metavar="N", help="of places and kills (default 0)")
 
 
 def measure(options: argparse.Namespace) -> Iterator[Row]:
@@ -278,7 +275,7 @@ def _engine(in_lab: bool, logs: Path) -> Iterator[LocalEngine]:
         with LocalEngine(hosts, logs) as engine:
             yield engine
         return
-    from bench.lab import Lab
+    from bench.lab.lab import Lab
     from bench.lab.servers import LabNetwork, engine_hosts
     from bench.lab.two_tier import TwoTier, two_tier
 

@@ -19,12 +19,12 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from bench.hosts.codec import LONGEST_LINE_BYTES
-from bench.hosts.flow_meter import FlowMeter, flows_of
 from bench.hosts.hosted import HostedProgram, HostedRank, check_controls
-from bench.hosts.interface import HostCounters, host_facts, read_counters
+from bench.hosts.measures import FlowMeter, HostCounters, flows_of, host_facts, read_counters
 from bench.hosts.messages import (
     CODEC,
+    LONGEST_LINE_BYTES,
+    AgentRequest,
     CheckControls,
     CheckSockets,
     Clock,
@@ -39,7 +39,6 @@ from bench.hosts.messages import (
     ReadLoad,
     Refusal,
     Reply,
-    Request,
     StartLoad,
     StartMeasuring,
     StartProgram,
@@ -160,14 +159,14 @@ class Agent:
             yield line
 
     def _take(self, message: Any) -> None:
-        if isinstance(message, Request):
+        if isinstance(message, AgentRequest):
             self.send(self._reply(message))
         elif isinstance(message, Tell) and message.rank in self._ranks:
             self._ranks[message.rank].tell(message.message)
         elif isinstance(message, KillRank):
             self._kill(message.rank)
 
-    def _reply(self, request: Request) -> Reply:
+    def _reply(self, request: AgentRequest) -> Reply:
         try:
             return Reply(request.number, self._answer(request.body))
         except MltcpError as error:

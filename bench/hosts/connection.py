@@ -12,21 +12,22 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from bench.compare.results.runs import HostFacts
-from bench.hosts.clock import ClockOffset, measured_offset
-from bench.hosts.codec import CodecError
 from bench.hosts.hosts_file import HostsFile, RemoteHost
 from bench.hosts.messages import (
     CODEC,
+    AgentRequest,
+    Clock,
+    CodecError,
     Hello,
     KillRank,
     LaunchRank,
@@ -37,7 +38,6 @@ from bench.hosts.messages import (
     ReadClock,
     Refusal,
     Reply,
-    Request,
     StartProgram,
     Tell,
     shifted,
@@ -45,6 +45,41 @@ from bench.hosts.messages import (
 from bench.hosts.remote_rank import RemoteRank
 from bench.hosts.shared_directory import SharedDirectory
 from mltcp.core.errors import MltcpError
+
+# -- the clocks of a host ----------------------------------------------------------------------------------------------
+
+_ROUND_TRIPS = 12
+
+
+@dataclass(frozen=True)
+class ClockOffset:
+    """How far a host's clocks are ahead of the launcher's; half of the round trip bounds the error.
+
+    Attributes:
+        monotonic_s: of CLOCK_MONOTONIC.
+        realtime_s: of CLOCK_REALTIME.
+        round_trip_s: the shortest round trip, from which both were taken.
+    """
+
+    monotonic_s: float
+    realtime_s: float
+    round_trip_s: float
+
+
+def measured_offset(read: Callable[[], Clock], round_trips: int = _ROUND_TRIPS) -> ClockOffset:
+    """The offset by the shortest of some round trips: the clock is taken to have been read in its middle."""
+    found = []
+    for _ in range(round_trips):
+        begin_ns, begin_real_ns = time.monotonic_ns(), time.time_ns()
+        clock = read()
+        trip_ns = time.monotonic_ns() - begin_ns
+        ahead_ns = clock.monotonic_ns - begin_ns - trip_ns / 2
+        real_ns = clock.realtime_ns - begin_real_ns - trip_ns / 2
+        found.append(ClockOffset(ahead_ns / 1e9, real_ns / 1e9, trip_ns / 1e9))
+    return min(found, key=lambda each: each.round_trip_s)
+
+
+# -- connections -------------------------------------------------------------------------------------------------------
 
 CONNECT_S = 10
 _HELLO_S, _ANSWER_S, _END_S, _PING_S = 60.0, 120.0, 15.0, 2.0
@@ -133,9 +168,7 @@ class AgentConnection:
             )
         self.compare_clocks()
         return replace(
-            hello.facts,
-            clock_offset_s=self.offset.realtime_s,
-            round_trip_s=self.offset.round_trip_s,
+            hello.facts, clock_offset_s=self.offset.realtime_s, round_trip_s=self.offset.round_trip_s
         )
 
     def compare_clocks(self) -> None:
@@ -182,7 +215,7 @@ class AgentConnection:
         number = next(self._numbers)
         future: Future[Any] = Future()
         self._answers[number] = future
-        self._send(Request(number, body))
+        self._send(AgentRequest(number, body))
         if self._lost is not None:
             self._fail(future)
         return future

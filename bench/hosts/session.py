@@ -45,9 +45,7 @@ class Session:
     """
 
     def __init__(
-        self,
-        agents: Mapping[str, tuple[AgentConnection, HostFacts]],
-        shared: SharedDirectory | None = None,
+        self, agents: Mapping[str, tuple[AgentConnection, HostFacts]], shared: SharedDirectory | None = None
     ) -> None:
         self._shared = shared
         self._agents = {name: agent for name, (agent, _) in agents.items()}
@@ -168,10 +166,7 @@ class Session:
         return launch
 
     def start_program(
-        self,
-        host: RemoteHost,
-        arguments: Sequence[str],
-        environment: Iterable[tuple[str, str]],
+        self, host: RemoteHost, arguments: Sequence[str], environment: Iterable[tuple[str, str]]
     ) -> RemoteRank:
         """Start ``python -m ARGUMENTS`` on a host."""
         return self._launched(host, StartProgram(next(self._ranks), tuple(arguments), tuple(environment)))

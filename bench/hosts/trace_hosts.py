@@ -10,9 +10,9 @@ from pathlib import Path
 from bench.compare.approach import Approach
 from bench.compare.results.runs import HostFacts, Scalar
 from bench.compare.trace.hosts import StartedJob, TraceHosts, TraceUse, servers_of, slots_of
-from bench.hosts.cluster import cluster_of
 from bench.hosts.hosts_file import HostsFile
 from bench.hosts.messages import StartMeasuring, StopMeasuring
+from bench.hosts.placement import cluster_of
 from bench.hosts.provider import HighestLoad, check_pacing, connected_session, host_uses
 from bench.hosts.session import Session
 from bench.workloads.launched_rank import RankLauncher

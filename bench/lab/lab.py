@@ -10,9 +10,16 @@ from types import TracebackType
 from typing import Literal
 
 from bench.lab import ownership
-from bench.lab.bottleneck import aqm
-from bench.lab.bottleneck.bottleneck import BIN_NS, BINS, Bottleneck
-from bench.lab.bottleneck.link_use import LinkUse
+from bench.lab.bottleneck import (
+    BIN_NS,
+    BINS,
+    KERNEL,
+    MARKERS,
+    VIRTUAL_QUEUE,
+    Bottleneck,
+    LinkUse,
+    require_kernel_marks,
+)
 from bench.lab.network import namespaces, sysctls, wiring
 from bench.lab.placement import ServerPlacement
 from bench.lab.topology import Topology
@@ -41,16 +48,16 @@ class Lab:
         self,
         topology: Topology,
         *,
-        ecn_by: str = aqm.VIRTUAL_QUEUE,
+        ecn_by: str = VIRTUAL_QUEUE,
         sysctls: Mapping[str, str | int] | None = None,
         rto_min_by: Literal["sysctl", "route"] | None = None,
     ) -> None:
-        _check_choice("ecn_by", ecn_by, aqm.MARKERS)
+        _check_choice("ecn_by", ecn_by, MARKERS)
         if rto_min_by is not None:
             _check_choice("rto_min_by", rto_min_by, ("sysctl", "route"))
         self.topology = topology
         self.id = ownership.new_id()
-        self._kernel_marks = ecn_by == aqm.KERNEL
+        self._kernel_marks = ecn_by == KERNEL
         self._sysctls = dict(sysctls or {})
         self._rto_min_by = rto_min_by
         self._bottlenecks: list[Bottleneck] = []
@@ -61,7 +68,7 @@ class Lab:
     def __enter__(self) -> Lab:
         namespaces.require_privileges()
         if self._kernel_marks:
-            aqm.require_kernel_marks()
+            require_kernel_marks()
         ownership.clean_stale()
         self._owner = os.getpid()
         atexit.register(self.close)  # for an interrupt that keeps __exit__ from running

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from bench.workloads.launched_rank import LaunchedRank
-
-from bench.workloads.launched_rank import kill_ranks
+from bench.workloads.launched_rank import LaunchedRank, kill_ranks
 from bench.workloads.parameter_server.job import AsyncJob
-from bench.workloads.parameter_server.malleable_job import MalleableJob
-from bench.workloads.parameter_server.malleable_job import MalleableWorker
-from bench.workloads.parameter_server.malleable_job import collect_all
-from bench.workloads.parameter_server.malleable_job import waiting_worker
+from bench.workloads.parameter_server.malleable_job import (
+    MalleableJob,
+    MalleableWorker,
+    collect_all,
+    waiting_worker,
+)
 from bench.workloads.place import RankPlace
 from mltcp.core.errors import MltcpError
 from placement.policies.schedulers.scheduling_policy import Decision
-from placement.simulator.cluster_run import JobEnd
-from placement.simulator.cluster_run import Start
+from placement.simulator.cluster_run import JobEnd, Start
 from placement.simulator.rates.rate_job import RateJob
 from placement.simulator.rates.span import Span
 

@@ -27,8 +27,7 @@ from placement.model.throughput.worker_table import WorkerTable
 from placement.policies.schedulers.elastic.least_moves import LeastMoves
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
-from placement.simulator.cluster_run import ClusterRun
-from placement.simulator.executor import Start
+from placement.simulator.cluster_run import ClusterRun, Start
 from placement.simulator.rates.outcome import RatesOutcome
 from placement.simulator.rates.rate_job import RatedJob, RateJob
 from placement.simulator.rates.rates_executor import RatesExecutor

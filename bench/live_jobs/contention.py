@@ -4,38 +4,28 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from bench.lab.lab import Lab
-from bench.lab.servers import LabNetwork
-from bench.lab.servers import engine_hosts
-from bench.lab.two_tier import TwoTier
-from bench.lab.two_tier import rack_name
-from bench.lab.two_tier import server_name
-from bench.lab.two_tier import two_tier
-from bench.live_jobs.contention_service import JobStart
-from bench.live_jobs.contention_service import ServiceRun
-from bench.live_jobs.contention_service import run_on_service
+from bench.lab.servers import LabNetwork, engine_hosts
+from bench.lab.two_tier import TwoTier, rack_name, server_name, two_tier
+from bench.live_jobs.contention_service import JobStart, ServiceRun, run_on_service
 from bench.live_jobs.contention_table import measure
 from bench.warm.client import forked_trainings
 from mltcp.core.quantities import NS_PER_S
 from placement.engines.local import LocalEngine
 from placement.model.cluster import Cluster
-from placement.model.throughput.table import Combination
-from placement.model.throughput.table import SensitivityTable
-from placement.model.throughput.table import TableModel
+from placement.model.throughput.table import Combination, SensitivityTable, TableModel
 from placement.model.throughput.table_files import write_table
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.service.context import ServiceRules
 from placement.service.decisions.decider import in_rounds
 from placement.service.protocol import placement_pb2 as pb
-from placement.simulator.cluster_run import ClusterRun
-from placement.simulator.cluster_run import Start
+from placement.simulator.cluster_run import ClusterRun, Start
 from placement.simulator.rates.rate_job import RatedJob
 from placement.simulator.rates.rounds.round_job import RoundJob
 from placement.simulator.rates.rounds.rounds_executor import RoundsExecutor

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.perf import messages, side
-from bench.perf.intervals import Interval, Meter
-from bench.perf.job import registered
 from bench.perf.messages import GREETING, PeerError
 from bench.perf.plan import PerfPlan
-from bench.perf.traffic import PerfDirection
+from bench.perf.side import registered
+from bench.perf.traffic import Interval, Meter, PerfDirection
 from mltcp.core.errors import MltcpError, UsageError
 
 CONNECT_S = 10.0
@@ -24,7 +23,7 @@ OnInterval = Callable[[list[Interval]], None]
 
 
 @dataclass
-class Outcome:
+class PerfOutcome:
     """The result of a test; if it was `interrupted`, the server's reports are missing."""
 
     plan: PerfPlan
@@ -44,8 +43,8 @@ def run(
     every_s: float,
     omit: int,
     on_interval: OnInterval,
-    on_start: Callable[[Outcome], None],
-) -> Outcome:
+    on_start: Callable[[PerfOutcome], None],
+) -> PerfOutcome:
     """Run a test; `on_interval` gets the flows' intervals every `every_s` seconds.
 
     Args:
@@ -55,7 +54,7 @@ def run(
         UsageError: this host or the server does not have the congestion control.
         MltcpError: the server does not answer, refuses, or is gone; or a flow fails.
     """
-    outcome = Outcome(plan, f"{host} port {port}")
+    outcome = PerfOutcome(plan, f"{host} port {port}")
     with _connected(plan, host, port) as (control, connections):
         every = [each for several in connections.values() for each in several]
         with registered(plan.job, plan.control, every) as outcome.daemon:
@@ -81,7 +80,7 @@ def run(
     return outcome
 
 
-def _note(outcome: Outcome, found: list[Interval], on_interval: OnInterval) -> None:
+def _note(outcome: PerfOutcome, found: list[Interval], on_interval: OnInterval) -> None:
     outcome.intervals.append(found)
     on_interval(found)
 
@@ -123,7 +122,7 @@ def _move(moving: list[PerfDirection], every_s: float, edge_s: float, on_interva
         on_interval(meter.read())
 
 
-def _raise_errors(outcome: Outcome) -> None:
+def _raise_errors(outcome: PerfOutcome) -> None:
     for whose, reports in (("", outcome.client), ("the server's side: ", outcome.remote)):
         for report in reports:
             if report["error"]:

@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from bench.perf.client import Outcome
-from bench.perf.intervals import Interval
+from bench.perf.client import PerfOutcome
 from bench.perf.plan import UP
+from bench.perf.traffic import Interval
 
 SCHEMA = 1
 _UNITS = ("", "K", "M", "G", "T")
@@ -38,7 +38,7 @@ def line(interval: Interval, with_iterations: bool, with_roles: bool) -> str:
     return f"{text}  {took}   {ratio}"
 
 
-def summary(outcome: Outcome, omit: int) -> dict[str, Any]:
+def summary(outcome: PerfOutcome, omit: int) -> dict[str, Any]:
     """The summary as JSON data: for each direction the sender's side, the receiver's side, and the iterations."""
     found = []
     for name in outcome.plan.directions:
@@ -66,7 +66,7 @@ def summary(outcome: Outcome, omit: int) -> dict[str, Any]:
     }
 
 
-def is_all_omitted(outcome: Outcome, omit: int) -> bool:
+def is_all_omitted(outcome: PerfOutcome, omit: int) -> bool:
     """Whether nothing of a direction is left in the summary without what is omitted."""
     directions = summary(outcome, omit)["directions"]
     what = "iterations" if outcome.plan.buckets else "after_omitted"
@@ -100,7 +100,7 @@ def _side(report: dict[str, Any] | None) -> dict[str, Any] | None:
     return {**kept, "bits_per_second": rate}
 
 
-def _after(outcome: Outcome, name: str, omit_s: float) -> dict[str, Any] | None:
+def _after(outcome: PerfOutcome, name: str, omit_s: float) -> dict[str, Any] | None:
     """Bulk traffic without its first seconds, from the client's intervals."""
     kept = [
         each
@@ -131,7 +131,7 @@ def _controls(reports: Sequence[dict[str, Any]]) -> list[str]:
     return sorted({control for report in reports for control in report["controls"]})
 
 
-def summary_lines(outcome: Outcome, omit: int) -> list[str]:
+def summary_lines(outcome: PerfOutcome, omit: int) -> list[str]:
     """The summary as lines of text."""
     document = summary(outcome, omit)
     lines = ["- " * 40]

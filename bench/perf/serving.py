@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from bench.perf import messages, side
-from bench.perf.job import registered
 from bench.perf.plan import PerfPlan
+from bench.perf.side import registered
 from mltcp.core.errors import MltcpError
 
 

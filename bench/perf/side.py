@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from bench.perf.plan import DOWN, UP, PerfPlan
 from bench.perf.traffic import PerfDirection, Receiving, Sending
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import MltcpError, UsageError
+from mltcp.daemon.client.client import Client, NoDaemonError, Registration
 from mltcp.ebpf.congestion_controls import available
 from mltcp.pacing.tcp_info import set_congestion_control
 
@@ -106,3 +108,31 @@ def close(connections: Connections) -> None:
         for each in several:
             with suppress(OSError):
                 each.close()
+
+
+@contextmanager
+def registered(job: str, control: str, connections: Sequence[socket.socket]) -> Iterator[str]:
+    """Register the connections as the job's during the context; yields the outcome as text, errors included.
+
+    With an empty job name, no daemon is asked.
+    """
+    if not job:
+        yield ""
+        return
+    try:
+        client = Client()
+    except NoDaemonError as error:
+        yield str(error)
+        return
+    with client:
+        try:
+            made = client.register(Registration(job, f"perf-{os.getpid()}", control=control or "default"))
+            refused = client.add_flows([each.fileno() for each in connections])
+        except MltcpError as error:
+            yield str(error)
+            return
+        if refused:
+            yield f"mltcpd does not take {len(refused)} of {len(connections)} flows: {refused[0].why}"
+        else:
+            by = {"kernel": f"under {made.control}", "tc": "paced", "none": "only watched"}[made.how]
+            yield f"job {made.number} of mltcpd, {by}"

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from statistics import correlation, fmean, median
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from bench.lab.processors import BUSY
-from bench.sensitivity.drift import DRIFT
-from bench.sensitivity.relief import Relief, reliefs
-from bench.sensitivity.result import MeasuredTable
+from bench.sensitivity.result import DRIFT, MeasuredTable, Relief, reliefs
+from bench.tables import ABSENT, Column, console, table_of
 from placement.model.throughput.table import SensitivityTable
 
 SCHEMA = 1
@@ -23,12 +22,12 @@ REPEATABLE = 0.05
 
 def print_report(tables: Sequence[MeasuredTable], published: SensitivityTable, files: Sequence[str]) -> None:
     """Print how much models slow each other down, under each control, and how the order compares."""
-    console = Console(highlight=False)
-    console.print(_by_model(tables))
+    out = console()
+    out.print(_by_model(tables))
     for table in tables:
         within = table.within(REPEATABLE)
         told = "" if within is None else f", {within:.0%} of the cells repeat within {REPEATABLE}"
-        console.print(
+        out.print(
             f"{table.control}: {len(table.cells)} cells, mean {fmean(cell.ratio for cell in table.cells):.3f}, "
             f"half interval {table.half_interval:.3f} in the median{told}; "
             f"rank correlation with the {published.name} table {rank_correlation(table, published):.2f}; "
@@ -36,24 +35,24 @@ def print_report(tables: Sequence[MeasuredTable], published: SensitivityTable, f
             soft_wrap=True,
         )
         if table.drift > DRIFT:
-            console.print(
+            out.print(
                 f"{table.control}: more than {DRIFT:.0%}, twice: the machine was not quiet", soft_wrap=True
             )
         for layout, variation in table.unsteady.items():
-            console.print(
+            out.print(
                 f"{table.control}: {layout} alone varied by {variation:.1%} when it was measured again",
                 soft_wrap=True,
             )
         if table.disturbed:
-            console.print(
+            out.print(
                 f"{table.control}: other programs used more than {BUSY:.0%} of the processors during "
                 f"{table.disturbed} of {len(table.other_loads)} runs",
                 soft_wrap=True,
             )
     for relief in reliefs(tables, published):
-        console.print(_in_words(relief), soft_wrap=True)
+        out.print(_in_words(relief), soft_wrap=True)
     for path in files:
-        console.print(f"wrote {path}", soft_wrap=True)
+        out.print(f"wrote {path}", soft_wrap=True)
 
 
 def document(
@@ -116,14 +115,14 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def _by_model(tables: Sequence[MeasuredTable]) -> Table:
-    shown = Table(
-        title="Throughput beside another job over that alone: median of the cells, least",
-        title_justify="left",
+    models = dict.fromkeys(cell.layout.model for table in tables for cell in table.cells)
+    columns = [Column[str]("model", str, left=True)]
+    columns += [Column(table.control, partial(_median_and_least, table)) for table in tables]
+    return table_of(
+        models, columns, "Throughput beside another job over that alone: median of the cells, least"
     )
-    shown.add_column("model")
-    for table in tables:
-        shown.add_column(table.control, justify="right")
-    for model in dict.fromkeys(cell.layout.model for table in tables for cell in table.cells):
-        found = [[cell.ratio for cell in table.cells if cell.layout.model == model] for table in tables]
-        shown.add_row(model, *(f"{median(each):.3f}, {min(each):.3f}" if each else "-" for each in found))
-    return shown
+
+
+def _median_and_least(table: MeasuredTable, model: str) -> str:
+    ratios = [cell.ratio for cell in table.cells if cell.layout.model == model]
+    return f"{median(ratios):.3f}, {min(ratios):.3f}" if ratios else ABSENT

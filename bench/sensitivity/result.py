@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import date
+from enum import Enum
 from itertools import chain
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, median, pstdev
 
 import numpy as np
 
 from bench.lab.processors import BUSY
-from bench.sensitivity.drift import UNSTEADY, drifts, variation
-from bench.sensitivity.run import SensitivityRun
-from bench.sensitivity.traffic import samples_of
+from bench.sensitivity.plan import SensitivityPlan, SensitivityPoint, computing_s, samples_of
 from mltcp.core.atomic_files import write_atomically
 from placement.model.throughput.table import (
     ISOLATED,
@@ -27,14 +27,134 @@ from placement.model.throughput.table import (
     SensitivityTable,
 )
 
-MEASURED = "measured_ratios.csv"
-"""The ratios as they are, above 1 too, with their intervals."""
-
-_RESAMPLES = 1000
+# -- one measurement ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Cell:
+class SensitivityRun:
+    """One measurement.
+
+    Attributes:
+        key: of the plan's point.
+        control: the name of the policy.
+        layouts: one, or two that shared nodes.
+        repeat: from 0.
+        is_reference: whether it is one of the repeated measurements of the same layout.
+        iterations_s: of each layout, the durations of the iterations that count.
+        began_s: CLOCK_MONOTONIC.
+        other_load: share of the processors that other programs used.
+    """
+
+    key: str
+    control: str
+    layouts: tuple[Layout, ...]
+    repeat: int
+    is_reference: bool
+    iterations_s: tuple[tuple[float, ...], ...]
+    began_s: float
+    other_load: float = 0.0
+
+    def line(self) -> str:
+        """The run as a line of JSON."""
+        return json.dumps(asdict(self), allow_nan=False)
+
+
+def run_from_line(line: bytes) -> SensitivityRun:
+    """The run of a line. Raises ValueError or TypeError if it is none."""
+    found = json.loads(line)
+    if not isinstance(found, Mapping):
+        raise ValueError("expected an object")
+    fields = dict(found)
+    try:
+        fields["layouts"] = tuple(Layout(*each) for each in fields["layouts"])
+        fields["iterations_s"] = tuple(tuple(map(float, each)) for each in fields["iterations_s"])
+    except KeyError as error:
+        raise ValueError(f"no {error}") from None
+    return SensitivityRun(**fields)
+
+
+# -- measurements to be made once more ---------------------------------------------------------------------------------
+
+DRIFT = 0.03
+"""A reference that differs by more from the median of all voids the pairs that follow it."""
+
+UNSTEADY = 0.02
+"""A layout alone whose measurements have a larger coefficient of variation is measured again."""
+
+Runs = Mapping[str, SensitivityRun]
+
+
+def second_attempts(
+    plan: SensitivityPlan, points: Sequence[SensitivityPoint], runs: Runs
+) -> dict[SensitivityPoint, SensitivityPoint]:
+    """The points of void blocks, references among them, and of unsteady layouts, with those that take their place.
+
+    Args:
+        plan: that was measured.
+        points: of the plan, in its order.
+        runs: of all of them, by their keys.
+    """
+    again = _unsteady(plan, points, runs) | _in_void_blocks(plan, points, runs)
+    return {point: replace(point, attempt=1) for point in points if point in again}
+
+
+def drifts(references: Sequence[SensitivityRun]) -> list[float]:
+    """How far the iteration of each measurement of the reference is from the median of all, as a share."""
+    times = [median(run.iterations_s[0]) for run in references]
+    return [abs(time / median(times) - 1) for time in times]
+
+
+def variation(means: Sequence[float]) -> float:
+    """The coefficient of variation of the measurements of a layout alone, by the mean of each."""
+    return pstdev(means) / fmean(means)
+
+
+def _unsteady(plan: SensitivityPlan, points: Sequence[SensitivityPoint], runs: Runs) -> set[SensitivityPoint]:
+    alone: dict[tuple[object, ...], list[SensitivityPoint]] = {}
+    for point in points:
+        if len(point.layouts) == 1 and point.block is None:
+            alone.setdefault((point.control, point.layouts), []).append(point)
+    return {
+        point
+        for each in alone.values()
+        if variation([fmean(runs[plan.key(point)].iterations_s[0]) for point in each]) > UNSTEADY
+        for point in each
+    }
+
+
+def _in_void_blocks(
+    plan: SensitivityPlan, points: Sequence[SensitivityPoint], runs: Runs
+) -> set[SensitivityPoint]:
+    references: dict[str, list[SensitivityPoint]] = {}
+    for point in points:
+        if point.block is not None:
+            references.setdefault(point.control, []).append(point)
+    drifted = {
+        point
+        for each in references.values()
+        for point, drift in zip(each, drifts([runs[plan.key(point)] for point in each]), strict=True)
+        if drift > DRIFT
+    }
+    reference: dict[str, SensitivityPoint] = {}
+    found = set()
+    for point in points:
+        if point.block is not None:
+            reference[point.control] = point
+        if reference.get(point.control) in drifted:
+            found.add(point)
+    return found
+
+
+# -- the table of a control --------------------------------------------------------------------------------------------
+
+MEASURED = "measured_ratios.csv"
+"""The ratios as they are, above 1 too, with their intervals."""
+
+_RATIO_RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class PairRatio:
     """A layout beside another.
 
     Attributes:
@@ -67,7 +187,7 @@ class MeasuredTable:
 
     control: str
     isolated_s: Mapping[Layout, float]
-    cells: tuple[Cell, ...]
+    cells: tuple[PairRatio, ...]
     unsteady: Mapping[Layout, float]
     drift: float
     other_loads: tuple[float, ...]
@@ -123,16 +243,16 @@ def _cell(
     alone: Sequence[float],
     shared: Mapping[int, Sequence[float]],
     chance: np.random.Generator,
-) -> Cell:
+) -> PairRatio:
     together = [time for times in shared.values() for time in times]
     drawn = _drawn_means(alone, chance) / _drawn_means(together, chance)
     low, high = np.quantile(drawn, (0.025, 0.975))
     repeats = tuple(fmean(alone) / fmean(times) for times in shared.values())
-    return Cell(layout, other, fmean(alone) / fmean(together), float(low), float(high), repeats)
+    return PairRatio(layout, other, fmean(alone) / fmean(together), float(low), float(high), repeats)
 
 
 def _drawn_means(times: Sequence[float], chance: np.random.Generator) -> np.ndarray:
-    return np.asarray(chance.choice(np.asarray(times), size=(_RESAMPLES, len(times))).mean(axis=1))
+    return np.asarray(chance.choice(np.asarray(times), size=(_RATIO_RESAMPLES, len(times))).mean(axis=1))
 
 
 def write_table(
@@ -167,3 +287,99 @@ def write_table(
         )
         write_atomically(folder / name, text.getvalue().encode())
     return [folder / name for name in files]
+
+
+# -- what a control takes away of the loss under another one -----------------------------------------------------------
+
+EQUAL = 1.05
+"""Iterations alone of which the longer one takes at most so many times as long as the shorter one are equally long."""
+
+_PAIR_RESAMPLES = 2000
+_Pair = tuple[Layout, Layout]
+
+
+class Pairs(Enum):
+    """Which pairs are compared. Two layouts fit if they communicate for at most the whole time together."""
+
+    ALL = "pairs"
+    FIT_EQUAL = "pairs that fit, of equally long iterations"
+    FIT = "other pairs that fit"
+    UNFIT = "pairs that do not fit"
+
+
+@dataclass(frozen=True)
+class Relief:
+    """A comparison of two controls over pairs of layouts.
+
+    Attributes:
+        control, base: the names of the policies.
+        which: the pairs.
+        pairs: their number.
+        loss, base_loss: the mean share of its throughput that a layout loses beside the other one.
+        taken_away: 1 - loss / base_loss; None without loss.
+        low, high: of its 95 % bootstrap interval over pairs; None without loss.
+    """
+
+    control: str
+    base: str
+    which: Pairs
+    pairs: int
+    loss: float
+    base_loss: float
+    taken_away: float | None
+    low: float | None
+    high: float | None
+
+
+def reliefs(tables: Sequence[MeasuredTable], published: SensitivityTable, seed: int = 0) -> list[Relief]:
+    """Each control against the first one, over each kind of pairs that there are."""
+    if not tables:
+        return []
+    base, *others = tables
+    base_losses = _losses(base.cells)
+    kinds = {pair: _kind_of(pair, base, published) for pair in base_losses}
+    found = []
+    for table in others:
+        losses = _losses(table.cells)
+        for which in Pairs:
+            both = [
+                (losses[pair], base_losses[pair])
+                for pair, kind in kinds.items()
+                if pair in losses and which in (Pairs.ALL, kind)
+            ]
+            if both:
+                found.append(_relief(table.control, base.control, which, np.array(both), seed))
+    return found
+
+
+def communicating_share(layout: Layout, table: MeasuredTable, published: SensitivityTable) -> float:
+    """The share of its iteration alone in which a layout does not compute."""
+    return 1 - computing_s(layout, published) / table.isolated_s[layout]
+
+
+def _relief(control: str, base: str, which: Pairs, losses: np.ndarray, seed: int) -> Relief:
+    """The comparison over pairs, of which each has a row: its loss under the control, and under the base."""
+    loss, base_loss = losses.mean(axis=0).tolist()
+    if not base_loss:
+        return Relief(control, base, which, len(losses), loss, base_loss, None, None, None)
+    chance = np.random.default_rng(seed)
+    drawn = losses[chance.integers(len(losses), size=(_PAIR_RESAMPLES, len(losses)))].mean(axis=1)
+    shares = 1 - drawn[:, 0] / np.where(drawn[:, 1], drawn[:, 1], np.nan)
+    low, high = np.nanquantile(shares, (0.025, 0.975)).tolist()
+    return Relief(control, base, which, len(losses), loss, base_loss, 1 - loss / base_loss, low, high)
+
+
+def _kind_of(pair: _Pair, base: MeasuredTable, published: SensitivityTable) -> Pairs:
+    if sum(communicating_share(each, base, published) for each in pair) > 1:
+        return Pairs.UNFIT
+    times = [base.isolated_s[each] for each in pair]
+    return Pairs.FIT_EQUAL if max(times) <= EQUAL * min(times) else Pairs.FIT
+
+
+def _losses(cells: Iterable[PairRatio]) -> dict[_Pair, float]:
+    """The mean loss of the two layouts of each pair."""
+    found: dict[_Pair, list[float]] = {}
+    for cell in cells:
+        pair = min(cell.layout, cell.other), max(cell.layout, cell.other)
+        found.setdefault(pair, []).append(1 - cell.ratio)
+    return {pair: fmean(losses) for pair, losses in found.items()}

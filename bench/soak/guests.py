@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pwd
 import random
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
 
 from bench.lab.network import namespaces
-from bench.soak import daemon_guests, service_guests
-from bench.soak.guest_task import GuestTask
+from bench.soak import daemon_guests, service_guests, slurm_guests
+from bench.soak.guest_task import ACCOUNTS, BYSTANDER, GuestTask
 from bench.soak.records import Records
-from bench.soak.slurm import token_users, users
-from bench.soak.slurm.place import ACCOUNTS, BYSTANDER
+from bench.soak.world import World
 from mltcp.core.errors import MltcpError
+
+# -- kinds -------------------------------------------------------------------------------------------------------------
 
 Guest = Callable[[GuestTask, random.Random, Records], None]
 
@@ -35,12 +41,12 @@ GUESTS: dict[str, Guest] = {
 """Guests of the daemon, and of the service with the local engine."""
 
 SLURM_GUESTS: dict[str, Guest] = {
-    "Slurm user": users.slurm_user,
-    "bystander": users.bystander,
-    "token user": token_users.token_user,
-    "hostile token user": token_users.hostile_token_user,
-    "crowd": token_users.crowd,
-    "Slurm operator": token_users.slurm_operator,
+    "Slurm user": slurm_guests.slurm_user,
+    "bystander": slurm_guests.bystander,
+    "token user": slurm_guests.token_user,
+    "hostile token user": slurm_guests.hostile_token_user,
+    "crowd": slurm_guests.crowd,
+    "Slurm operator": slurm_guests.slurm_operator,
 }
 """Guests of Slurm, and of the service whose engine it is."""
 
@@ -94,3 +100,72 @@ def run_guest(task: GuestTask) -> None:
             pass  # the daemon or the service was killed, or has refused
         except Exception as error:
             records.breach(f"{task.kind}, seed {task.seed}: {error!r}")
+
+
+# -- those that are there now ------------------------------------------------------------------------------------------
+
+_LONGEST_S = 20.0
+_KILLED = 0.3
+"""The share of guests that are killed at some moment of their life."""
+
+
+@dataclass
+class _Present:
+    process: ForkServerProcess
+    kind: str
+    until_s: float
+
+
+class Population:
+    """Starts guests and ends them.
+
+    Args:
+        world: where they live.
+        draw: by which they are chosen.
+        kinds: of guests.
+        most: guests at a time.
+    """
+
+    def __init__(self, world: World, draw: random.Random, kinds: Sequence[str], most: int) -> None:
+        self.started: Counter[str] = Counter()
+        self.killed = 0
+        self._world = world
+        self._draw = draw
+        self._kinds, self._most = list(kinds), most
+        self._present: list[_Present] = []
+        # Forked by a process without threads; gRPC and the watches have some here.
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["bench.soak.guests"])
+
+    def step(self) -> None:
+        """Remove those that have ended, kill those whose time is over, and perhaps start another one."""
+        now_s = time.monotonic()
+        for each in self._present:
+            if each.until_s < now_s and each.process.is_alive():
+                each.process.kill()
+                self.killed += 1
+        for each in [each for each in self._present if not each.process.is_alive()]:
+            self._forget(each)
+        if len(self._present) < self._most:
+            self._start()
+
+    def end(self) -> None:
+        """Kill all of them."""
+        for each in list(self._present):
+            each.process.kill()
+            self._forget(each)
+
+    def _start(self) -> None:
+        draw = self._draw
+        kind = draw.choice(self._kinds)
+        task = self._world.guest(kind, draw.randrange(1 << 48), draw.choice(users_of(kind)))
+        process = self._context.Process(target=run_guest, args=(task,), daemon=True)
+        process.start()
+        life_s = draw.uniform(0, 3) if draw.random() < _KILLED else _LONGEST_S
+        self._present.append(_Present(process, kind, time.monotonic() + life_s))
+        self.started[kind] += 1
+
+    def _forget(self, each: _Present) -> None:
+        each.process.join()
+        each.process.close()
+        self._present.remove(each)

@@ -85,7 +85,7 @@ def _agent(options: argparse.Namespace) -> Iterator[None]:
     if not options.agent or os.environ["RANK"] != "0":
         yield
         return
-    command = [sys.executable, "-P", "-m", "bench.slurm.agent", str(options.records / "refused")]
+    command = [sys.executable, "-P", "-m", "bench.soak.agent", str(options.records / "refused")]
     with subprocess.Popen(command) as agent:
         try:
             yield

@@ -11,19 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from bench.slurm.cluster import missing
-from bench.soak.faults import FAULTS
-from bench.soak.guests import GUESTS, SLURM_GUESTS
-from bench.soak.host_state import differences, host_state
-from bench.soak.left_processes import left_of_jobs
-from bench.soak.population import Population
+from bench.lab.slurm_cluster import missing
+from bench.soak import slurm_checks
+from bench.soak.guests import GUESTS, SLURM_GUESTS, Population
+from bench.soak.host_state import Held, differences, held_by, host_state, left_of_jobs
 from bench.soak.records import ACKNOWLEDGED, BREACHES, TWICE, read_records
-from bench.soak.resources import Held, held_by
-from bench.soak.slurm import checks
-from bench.soak.slurm.faults import SLURM_FAULTS
-from bench.soak.slurm.site import SlurmSite
-from bench.soak.watch import Watch, until, watch_daemon, watch_service
-from bench.soak.world import MARK, World, soak_world
+from bench.soak.slurm_site import SLURM_FAULTS, SlurmSite
+from bench.soak.watch import Watch, until
+from bench.soak.world import FAULTS, MARK, World, soak_world, watch_daemon, watch_service
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.client.client import Client as DaemonClient
 from placement.client.client import Client as ServiceClient
@@ -97,8 +92,8 @@ def soak(plan: SoakPlan, step: Step = lambda done_s, text: None) -> SoakResult:
         watches = {"mltcpd": watch_daemon(world), "service": watch_service(world)}
         held_jobs = None
         if world.slurm is not None:
-            watches["slurm service"] = checks.watch_slurm_service(world.slurm)
-            held_jobs = checks.HeldJobs(world.slurm, world.directory)
+            watches["slurm service"] = slurm_checks.watch_slurm_service(world.slurm)
+            held_jobs = slurm_checks.HeldJobs(world.slurm, world.directory)
         all_watches = [*watches.values(), *([held_jobs] if held_jobs is not None else [])]
         _disturb(world, plan, all_watches, result, step)
         result.breaches += _revived(world)
@@ -243,9 +238,9 @@ def _check_jobs(world: World, result: SoakResult) -> None:
 
 def _check_slurm(site: SlurmSite, world: World, result: SoakResult) -> None:
     """Let all jobs of Slurm end, and compare them with what their users know of them."""
-    result.breaches += checks.finish(site, world.directory)
-    result.breaches += checks.breaches(site, world.directory)
-    result.slurm_jobs = checks.counts(site, world.directory)
+    result.breaches += slurm_checks.finish(site, world.directory)
+    result.breaches += slurm_checks.breaches(site, world.directory)
+    result.slurm_jobs = slurm_checks.counts(site, world.directory)
 
 
 def _check_processes(world: World, result: SoakResult) -> None:

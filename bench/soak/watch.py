@@ -1,23 +1,115 @@
-"""Watches of a soak: threads that ask a program for its status all the time, and check what it says."""
+"""The programs under test, and threads that ask them for their status all the time."""
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from threading import RLock
 
-from bench.soak.availability import Availability
-from bench.soak.world import World
+from bench.lab.programs import ServiceProcess
 from mltcp.core.errors import MltcpError
-from mltcp.daemon.client.client import Client as DaemonClient
 from placement.client.client import Client as ServiceClient
+
+# -- programs under test -----------------------------------------------------------------------------------------------
+
+
+class Availability:
+    """Whether a program is expected to answer now. Faults take it away; whoever asks compares before and after.
+
+    Attributes:
+        lock: held by the fault that has taken the program away.
+    """
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self._generation = 0
+        self._away = 0
+        self._back_s = time.monotonic()
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """The program need not answer in this block."""
+        with self.lock:
+            self._away += 1
+            self._generation += 1
+            try:
+                yield
+            finally:
+                self._away -= 1
+                self._back_s = time.monotonic()
+
+    @property
+    def back_for_s(self) -> float:
+        """For how long the program has been back."""
+        return time.monotonic() - self._back_s
+
+    @property
+    def moment(self) -> int | None:
+        """A number that changes whenever the program was away; None while it is."""
+        return None if self._away else self._generation
+
+
+def freeze(pid: int, seconds: float) -> None:
+    """SIGSTOP to a program, and SIGCONT after some seconds."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        time.sleep(seconds)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+class ServiceUnderTest:
+    """A placement service under test.
+
+    Attributes:
+        process: it.
+        availability: whether it is expected to answer.
+    """
+
+    def __init__(self, process: ServiceProcess) -> None:
+        self.process = process
+        self.availability = Availability()
+
+    @property
+    def address(self) -> str:
+        """Its address."""
+        return self.process.address
+
+    @property
+    def pid(self) -> int:
+        """The process number of the one that was started last."""
+        return self.process.process.pid
+
+    def restart(self, number: int, pause_s: float) -> None:
+        """End it by a signal, and start it after a pause. Raises MltcpError: it does not start."""
+        with self.availability.away():
+            if number == signal.SIGKILL:
+                self.process.kill()
+            else:
+                self.process.stop()
+            time.sleep(pause_s)
+            self.process.start()
+
+    def revive(self) -> None:
+        """Start it again if it has ended by itself. Raises MltcpError: it had, or does not start."""
+        with self.availability.lock:  # not while a fault has ended it
+            status = self.process.process.poll()
+            if status is None:
+                return
+            with self.availability.away():
+                self.process.start()
+        raise MltcpError(f"it had ended by itself with status {status}")
+
+
+# -- watches -----------------------------------------------------------------------------------------------------------
 
 LONGEST_S = 1.0
 """A status must be answered within this time."""
-
-_TIMEOUT_S = 30.0
 
 
 class Watch(threading.Thread):
@@ -88,27 +180,6 @@ class Watch(threading.Thread):
         self._ending.set()
         if self.is_alive():
             self.join()
-
-
-def watch_daemon(world: World) -> Watch:
-    """A watch of the daemon's status."""
-
-    def ask() -> list[str]:
-        with DaemonClient(world.daemon.socket, _TIMEOUT_S) as client:
-            client.status()
-        return []
-
-    return Watch("mltcpd", world.daemon_availability, ask)
-
-
-def watch_service(world: World) -> Watch:
-    """A watch of the service's status: no slot may have two jobs."""
-
-    def ask() -> list[str]:
-        with ServiceClient(world.service.address, timeout_s=_TIMEOUT_S) as client:
-            return slots_given_twice(client)
-
-    return Watch("service", world.service.availability, ask)
 
 
 def slots_given_twice(client: ServiceClient) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -39,3 +39,15 @@ def add_subcommands(
         elif each.module not in added:
             added.add(each.module)
             importlib.import_module(each.module).add_parser(subparsers)
+
+
+def add_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    examples: str,
+    execute: Callable[[argparse.Namespace], int],
+) -> argparse.ArgumentParser:
+    """Add the parser of a sub-command that ends its help with examples, as they are written."""
+    command = commands.add_parser(name, epilog=examples, formatter_class=argparse.RawDescriptionHelpFormatter)
+    command.set_defaults(execute=execute)
+    return command

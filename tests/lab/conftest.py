@@ -5,7 +5,7 @@ import os
 import pytest
 
 from bench.lab.network import namespaces
-from bench.lab.network.single_link import namespace_with_link
+from bench.lab.network.namespaces import namespace_with_link
 from mltcp.core.errors import NotAvailableError
 
 _AHEAD = -5

@@ -2,9 +2,9 @@
 
 import subprocess
 
-from bench.lab.daemon_process import running_daemon
 from bench.lab.network import namespaces
-from bench.lab.network.single_link import namespace_with_link
+from bench.lab.network.namespaces import namespace_with_link
+from bench.lab.programs import running_daemon
 
 __all__ = ["daemon_in", "namespace_with_link", "tc"]
 

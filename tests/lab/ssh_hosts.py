@@ -10,7 +10,7 @@ import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from bench.hosts.interface import read_counters
+from bench.hosts.measures import read_counters
 from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.network import namespaces

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bench.alone.cell import Cell
+from bench.alone.cell import AloneCell
 from bench.alone.own_controls import own_controls, prefix_of
 from bench.alone.round import run_round
 from bench.compare.approach import parse_policy
@@ -58,7 +58,7 @@ def test_a_table_is_measured_and_kept_and_nothing_is_left(tmp_path):
 
 
 def test_acknowledgements_are_late_by_the_round_trip(own):
-    (arm,) = run(Cell("late", 10**8, 0.05, 0.05, 100_000, **SHORT), own, "reno")
+    (arm,) = run(AloneCell("late", 10**8, 0.05, 0.05, 100_000, **SHORT), own, "reno")
     assert arm.counted[-1].min_rtt_us >= 0.95 * 50_000
     if arm.relay is not None:
         assert arm.relay.median_us >= 0.95 * 50_000
@@ -66,23 +66,25 @@ def test_acknowledgements_are_late_by_the_round_trip(own):
 
 
 def test_a_switch_loses_what_its_queue_does_not_hold(own):
-    cell = Cell("losses", 10**8, 0.01, 0.05, 2_000_000, offloads=False, queue_bdp=0.3, **SHORT)
+    cell = AloneCell("losses", 10**8, 0.01, 0.05, 2_000_000, offloads=False, queue_bdp=0.3, **SHORT)
     (arm,) = run(cell, own, "reno")
     assert arm.drops > 0
     assert sum(each.retransmits for each in arm.warm_up) > 0
 
 
 def test_a_switch_marks_a_peer_but_not_a_server_that_refuses_ecn(own):
-    cell = Cell("marks", 10**8, 0.01, 0.05, 2_000_000, offloads=False, queue_bdp=8.0, mark_bdp=0.5, **SHORT)
+    cell = AloneCell(
+        "marks", 10**8, 0.01, 0.05, 2_000_000, offloads=False, queue_bdp=8.0, mark_bdp=0.5, **SHORT
+    )
     own.load(["bpf_dctcp"])
     assert run(cell, own, "reno")[0].warm_up[0].marks > 0
-    server = Cell(**{**vars(cell), "receiver_ecn": 0})
+    server = AloneCell(**{**vars(cell), "receiver_ecn": 0})
     assert run(server, own, "reno")[0].warm_up[0].marks == 0
 
 
 def test_four_flows_are_one_job(own):
     own.load(["mltcp_cubic"])
-    cell = Cell("flows", 10**8, 0.005, 0.1, 800_000, flows=4)
+    cell = AloneCell("flows", 10**8, 0.005, 0.1, 800_000, flows=4)
     (arm,) = run(cell, own, "mltcp_cubic")
     assert arm.detection is not None
     assert arm.detection.total_bytes == 800_000

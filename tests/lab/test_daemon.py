@@ -18,7 +18,7 @@ from bench.cost.daemon import connections, load
 from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.network import namespaces
-from bench.lab.network.single_link import namespace_with_link
+from bench.lab.network.namespaces import namespace_with_link
 from bench.lab.network.wiring import INTERFACE
 from bench.lab.topology import dumbbell
 from bench.workloads.job import JobSpec

@@ -11,9 +11,8 @@ from itertools import pairwise
 
 import pytest
 
-from bench.cost.multiqueue import INTERFACE, JOB, flows_of_a_job, multiqueue_link
 from bench.lab.network import namespaces
-from bench.lab.network.single_link import namespace_with_link
+from bench.lab.network.namespaces import namespace_with_link
 from mltcp.core.errors import NotAvailableError
 from mltcp.daemon.client.client import Client, Registration
 from mltcp.daemon.journal.journal import Journal
@@ -29,6 +28,7 @@ from mltcp.pacing.tc.htb_qdisc import LEFT_ALONE, MARK_MASK, PACED
 from mltcp.pacing.tc.qdiscs import HANDLE, RootQdisc, root_of
 from tests.eventually import eventually as until
 from tests.lab.daemons import daemon_in, tc
+from tests.lab.multiqueue_link import INTERFACE, JOB, flows_of_a_job, multiqueue_link
 from tests.lab.test_restore import tc as tc_here
 
 pytestmark = pytest.mark.lab

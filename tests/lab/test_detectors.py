@@ -12,10 +12,12 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
+from pathlib import Path
 
 import pytest
 
-from bench.alone.port import sender_port
+from bench.alone.path import sender_port
 from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.network import namespaces
@@ -39,6 +41,8 @@ PORT = 5322
 NUMBER = 1
 SEGMENT_BYTES = 1448
 NEAR_S = 0.1
+LATE_BYTES = 150_000
+"""The most that the acknowledgements of one interrupt acknowledge."""
 
 RECEIVER = """
 import socket, sys, threading
@@ -237,8 +241,11 @@ def controller(namespace, flows):
         samples.close()
 
 
-def check(seen, truth, ended=ITERATIONS):
-    """From `LEARNING` on, every iteration that has ended is seen once: when it began, and with all of its bytes."""
+def check(seen, truth, ended=ITERATIONS, late_bytes=0):
+    """From `LEARNING` on, every iteration that has ended is seen once: when it began, and with all of its bytes.
+
+    Up to `late_bytes` of an iteration may be counted with the next one, of one iteration in all.
+    """
     near = [
         [index for index, start_ns in enumerate(seen.starts_ns) if abs(start_ns - begun_ns) <= NEAR_S * 1e9]
         for begun_ns in truth.starts_ns[LEARNING:ended]
@@ -246,7 +253,17 @@ def check(seen, truth, ended=ITERATIONS):
     assert [len(each) for each in near] == [1] * (ended - LEARNING), seen
     first = near[0][0]
     assert [index for (index,) in near] == list(range(first, len(seen.starts_ns))), seen
-    assert seen.sizes[first:] == truth.sizes[LEARNING:ended], seen
+    pairs = zip(seen.sizes[first:], truth.sizes[LEARNING:ended], strict=True)
+    missing = [each for each in accumulate(sent - counted for counted, sent in pairs) if each]
+    assert not missing or (len(missing) == 1 and 0 < missing[0] <= late_bytes), seen
+
+
+def kernel_skips_calls():
+    """Whether this kernel skips programs while PID 1 is the current task (docs/ebpf.md, "Calls that do not happen").
+
+    What the last acknowledgements of an iteration have acknowledged is then counted with the next one.
+    """
+    return b"init_owned" in Path("/sys/kernel/btf/vmlinux").read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +275,7 @@ def outcomes():
 @pytest.mark.parametrize("title", TRAFFICS)
 def test_the_kernel_finds_the_iterations(outcomes, title):
     outcome = outcomes(title)
-    check(outcome.kernel, outcome.truth)
+    check(outcome.kernel, outcome.truth, late_bytes=LATE_BYTES if kernel_skips_calls() else 0)
 
 
 @pytest.mark.parametrize("title", TRAFFICS)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bench.cli.main import main
-from bench.lab import Lab
+from bench.lab.lab import Lab
 from bench.lab.servers import LabNetwork, engine_hosts
 from bench.lab.two_tier import TwoTier, two_tier, two_tier_cluster
 from bench.live_jobs.elastic_executor import ElasticExecutor

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from bench.lab.network import namespaces
-from bench.lab.network.single_link import namespace_with_link
+from bench.lab.network.namespaces import namespace_with_link
 from mltcp.cli.main import main
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.daemon.client.client import Client

@@ -19,11 +19,11 @@ from scapy.layers.inet import ICMP, IP, TCP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
-from bench.lab import clean_stale, ownership
-from bench.lab.bottleneck import aqm, shaper
+from bench.lab import bottleneck, ownership
 from bench.lab.lab import Lab
 from bench.lab.link import Link
-from bench.lab.network import namespaces, offloads
+from bench.lab.network import namespaces, wiring
+from bench.lab.ownership import clean_stale
 from bench.lab.topology import LabHost, LabSwitch, Topology, Trunk, dumbbell
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 from mltcp.core.quantities import parse_rate_bps
@@ -165,9 +165,9 @@ class TestConnections:
 
     def test_interfaces_carry_no_frame_above_the_mtu(self):
         with Lab(dumbbell(1, 2, Link(parse_rate_bps("100mbit"), 200_000, mtu=1400))) as lab:
-            assert in_host(lab, "j0r0", lambda: offloads.active("eth0")) == set()
+            assert in_host(lab, "j0r0", lambda: wiring.active_offloads("eth0")) == set()
             for port in ("trunk", "j0r0"):
-                assert in_host(lab, "left", lambda port=port: offloads.active(port)) == set()
+                assert in_host(lab, "left", lambda port=port: wiring.active_offloads(port)) == set()
             one, other = connection(lab, "j0r0", "j0r1")
             with packet_socket(lab, "j0r1", ETH_P_IP) as tap, one, other:
                 one.sendall(bytes(100_000))
@@ -324,7 +324,7 @@ class TestMarks:
 
     def test_the_kernels_own_marks_are_used_where_it_has_them_and_refused_clearly_where_not(self):
         lab = Lab(dumbbell(1, 2, slow_link(10 * FRAME_BYTES)), ecn_by="kernel")
-        if not aqm.kernel_can_mark():
+        if not bottleneck.kernel_can_mark():
             with pytest.raises(NotAvailableError, match="CONFIG_NET_SCH_FQ_CODEL"):
                 lab.__enter__()
             assert is_gone(lab.id)
@@ -390,7 +390,11 @@ class TestTwoLabs:
 OWNER = textwrap.dedent(
     """
     import json, subprocess, sys
-    from bench.lab import Lab, Link, dumbbell, enter, exit_on_sigterm
+    from bench.lab.lab import Lab
+    from bench.lab.link import Link
+    from bench.lab.network.namespaces import enter
+    from bench.lab.topology import dumbbell
+    from mltcp.core.signals import exit_on_sigterm
     exit_on_sigterm()
     with Lab(dumbbell(1, 2, Link(10**8, 10**5))) as lab:
         host = lab.namespace("j0r0")
@@ -523,4 +527,6 @@ class TestNamespaces:
 
 
 def test_shaper_statistics_of_an_interface_without_a_shaper_are_zero():
-    assert namespaces.in_scratch(lambda route: shaper.statistics(route, 1)) == shaper.QueueStatistics(0, 0)
+    assert namespaces.in_scratch(
+        lambda route: bottleneck.queue_statistics(route, 1)
+    ) == bottleneck.QueueStatistics(0, 0)

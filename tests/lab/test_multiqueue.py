@@ -11,7 +11,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from bench.cost.multiqueue import INTERFACE, JOB, flows_of_a_job, multiqueue_link, paced, rate_of
 from bench.lab.network import namespaces
 from mltcp.core.errors import NotAvailableError
 from mltcp.daemon.client.client import Client, Registration
@@ -23,6 +22,7 @@ from mltcp.pacing.tc.htb_qdisc import PACED, HtbQdisc
 from mltcp.pacing.tc.mq_htb_qdisc import MqHtbQdisc
 from tests.eventually import eventually as until
 from tests.lab.daemons import daemon_in, tc
+from tests.lab.multiqueue_link import INTERFACE, JOB, flows_of_a_job, multiqueue_link, paced, rate_of
 from tests.lab.test_restore import _killed_after, ip, shown
 from tests.lab.test_restore import tc as tc_here
 

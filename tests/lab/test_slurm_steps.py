@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.lab.network.single_link import namespace_with_link
-from bench.slurm.cluster import NODES, SlurmCluster, missing
+from bench.lab.network.namespaces import namespace_with_link
+from bench.lab.slurm_cluster import NODES, SlurmCluster, missing
 from mltcp.core.errors import NotAvailableError
 from mltcp.daemon.client.client import Client
 from mltcp.ebpf.mounts import cgroup_root

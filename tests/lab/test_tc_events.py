@@ -8,7 +8,7 @@ import pytest
 from pyroute2 import IPRoute
 
 from bench.lab.network import namespaces
-from bench.lab.network.single_link import namespace_with_link
+from bench.lab.network.namespaces import namespace_with_link
 from mltcp.daemon.journal.journal import Journal
 from mltcp.pacing import netlink
 from mltcp.pacing.tc.events import TcEvents

@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -71,26 +72,16 @@ LAYERS = {
         "decisions",
     ),
     "bench": (
-        *("command_line", "plain_documents", "warm", "lab", "workloads", "compare", "hosts", "async_sgd"),
-        *("live_jobs", "sensitivity"),
-        *("allreduce", "alone", "bulk", "contention", "perf", "cost", "slurm", "soak", "cli"),
+        *("command_line", "plain_documents", "tables", "warm", "lab", "workloads", "compare", "hosts"),
+        *("async_sgd", "live_jobs", "sensitivity", "allreduce", "alone", "perf", "cost", "soak", "cli"),
     ),
     "bench.compare": (
         *("results", "approach", "contest", "coordination", "provider", "launch", "engine", "trace"),
         *("report", "holding", "holding_picture"),
     ),
     "bench.hosts": (
-        *(
-            "hosts_file",
-            "shared_directory",
-            "codec",
-            "messages",
-            "interface",
-            "flow_meter",
-            "hosted",
-            "agent",
-        ),
-        *("clock", "remote_rank", "connection", "placement", "link_use", "session", "provider"),
+        *("hosts_file", "shared_directory", "messages", "measures", "hosted", "agent", "remote_rank"),
+        *("connection", "placement", "session", "provider"),
     ),
     "bench.lab": ("link", "topology", "network", "bottleneck"),
     "bench.workloads": (
@@ -177,6 +168,7 @@ def layer_violations(importing, imported):
                 yield f"{importing} may not import {imported}: in {package}, {right} stands left of {left}"
 
 
+@cache
 def edges():
     """Of every module, the modules of the project that it imports, and on which line."""
     known = modules()

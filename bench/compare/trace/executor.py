@@ -3,46 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from contextlib import ExitStack
-from contextlib import contextmanager
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import count
 
 from bench.compare.approach import Approach
-from bench.compare.coordination import Coordination
-from bench.compare.coordination import PlacedDemand
-from bench.compare.coordination import cluster_network
-from bench.compare.coordination import coordinated
-from bench.compare.coordination import slot_name
+from bench.compare.coordination import Coordination, PlacedDemand, cluster_network, coordinated, slot_name
 from bench.compare.launch import check_control
-from bench.compare.results.runs import JobRun
-from bench.compare.results.runs import Shift
-from bench.compare.trace.hosts import StartedJob
-from bench.compare.trace.hosts import TraceHosts
-from bench.compare.trace.hosts import servers_of
-from bench.compare.trace.hosts import slots_of
-from bench.workloads.job import JobResult
-from bench.workloads.job import JobSpec
-from bench.workloads.phases import on_link
-from bench.workloads.phases import time_scale
-from bench.workloads.rank_pool import Event
-from bench.workloads.rank_pool import Iterated
-from bench.workloads.rank_pool import PlacedJob
-from bench.workloads.rank_pool import RankPool
-from bench.workloads.rank_pool import rank_pool
-from mltcp.core.demand import Demand
-from mltcp.core.demand import Phase
-from placement.policies.schedulers.scheduling_policy import Decision
-from placement.simulator.cluster_run import JobEnd
-from placement.simulator.cluster_run import Start
-from placement.policies.schedulers.scheduling_policy import links_of
-from placement.traces.sets import JobSet
-from placement.traces.sets import TracedJob
+from bench.compare.results.runs import JobRun, Shift
+from bench.compare.trace.hosts import StartedJob, TraceHosts, servers_of, slots_of
+from bench.workloads.job import JobResult, JobSpec
+from bench.workloads.phases import on_link, time_scale
+from bench.workloads.rank_pool import Event, Iterated, PlacedJob, RankPool, rank_pool
+from mltcp.core.demand import Demand, Phase
+from placement.policies.schedulers.scheduling_policy import Decision, links_of
+from placement.simulator.cluster_run import JobEnd, Start
+from placement.traces.sets import JobSet, TracedJob
 
 LEAST_ITERATIONS = 5
 ISOLATED_ITERATIONS = 10

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import secrets
 import select
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from typing import Any, TypeVar
 from pyroute2 import IPRoute, netns
 from pyroute2.netlink.exceptions import NetlinkError
 
+from bench.lab.network import sysctls
 from mltcp.core import capabilities
 from mltcp.core.errors import MltcpError, UsageError
 
@@ -196,3 +198,39 @@ def _finish(gate: SimpleQueue[None], done: SimpleQueue[None], finished: Callable
             interrupted = error
     if interrupted is not None:
         raise interrupted
+
+
+# -- a namespace with a single link ------------------------------------------------------------------------------------
+
+_LOOPBACK = 1
+_ENDS = (("eth0", "10.77.0.1"), ("eth1", "10.77.1.1"))
+
+
+@contextmanager
+def namespace_with_link() -> Iterator[str]:
+    """A network namespace with lo and a veth pair, eth0 and eth1; removed at the end, with all processes in it.
+
+    Raises:
+        NotAvailableError: the process may not make network namespaces.
+    """
+    require_privileges()
+    name = f"mltcp-link-{secrets.token_hex(3)}"
+    create(name)
+    try:
+        # IPv6 is off: it would send router solicitations into what is measured.
+        inside(name, lambda: sysctls.apply(sysctls.for_switch()))
+        netlink(name, _make_link)
+        yield name
+    finally:
+        kill_processes([name])
+        remove(name)
+
+
+def _make_link(route: Any) -> None:
+    route.link("set", index=_LOOPBACK, state="up")
+    (first, _), (second, _) = _ENDS
+    route.link("add", ifname=first, kind="veth", peer={"ifname": second})
+    for name, address in _ENDS:
+        index = route.link_lookup(ifname=name)[0]
+        route.addr("add", index=index, address=address, prefixlen=24)
+        route.link("set", index=index, state="up")

@@ -6,11 +6,81 @@ ever in the caller's namespace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ctypes
+import os
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
-from bench.lab.network import namespaces, offloads, steering, sysctls
+from pyroute2.ethtool.ioctl import IoctlEthtool
+
+from bench.lab.network import namespaces, sysctls
 from bench.lab.topology import INTERFACE, NETWORK, LabHost, LabServer, Topology
+from mltcp.core.errors import MltcpError
+
+# -- segmentation and receive offloads ---------------------------------------------------------------------------------
+
+
+def turn_offloads_off(interface: str) -> None:
+    """Turn every segmentation and receive offload off on an interface of the calling thread's namespace.
+
+    A frame of 64 kB would exceed a queue of 40 kB. Checksum offload stays on: between namespaces no checksum has to be
+    computed then, and it does not change the size of a frame.
+    """
+    with closing(IoctlEthtool(interface)) as device:
+        features = device.get_features()
+        for name in _active_of(features):
+            features[name] = False
+        device.set_features(features)
+
+
+def active_offloads(interface: str) -> set[str]:
+    """The offloads that are on, for an interface of the calling thread's namespace."""
+    with closing(IoctlEthtool(interface)) as device:
+        return _active_of(device.get_features())
+
+
+def _active_of(features: Any) -> set[str]:
+    # By pattern, because new kernels add offloads: 6.18 added segmentation for accurate ECN.
+    return {
+        name
+        for name, enabled, changeable, _, _ in features
+        if enabled and changeable and (name.endswith("-segmentation") or name.startswith("rx-gro"))
+    }
+
+
+# -- receive packet steering -------------------------------------------------------------------------------------------
+
+_CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x00020000, 0x4000, 1 << 18
+
+
+def steer_by_flow(processors: Collection[int] | None = None) -> None:
+    """Turn RPS on for every interface of the calling thread's network namespace, in a mount namespace of its own.
+
+    Args:
+        processors: those that may handle packets; None: all.
+
+    Raises:
+        MltcpError: sysfs cannot be mounted.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    # A sysfs shows the interfaces of the network namespace in which it was mounted.
+    for done in (
+        libc.unshare(_CLONE_NEWNS),
+        libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None),
+        libc.mount(b"sysfs", b"/sys", b"sysfs", 0, None),
+    ):
+        if done != 0:
+            raise MltcpError(
+                f"sysfs cannot be mounted for the lab's interfaces: {os.strerror(ctypes.get_errno())}"
+            )
+    allowed = range(os.cpu_count() or 1) if processors is None else processors
+    for queue in Path("/sys/class/net").glob("*/queues/rx-*/rps_cpus"):
+        queue.write_text(f"{sum(1 << processor for processor in allowed):x}")
+
+
+# -- machines ----------------------------------------------------------------------------------------------------------
 
 BRIDGE = "bridge"
 _LOOPBACK = 1  # the kernel gives it this index in every namespace
@@ -44,7 +114,7 @@ def wire(topology: Topology, name_of: NameOf, overrides: Mapping[str, str | int]
     for machine in topology.machines:
         _finish_machine(topology, machine, name_of, rto_by_route)
     for name in topology.places:
-        namespaces.inside(name_of(name), steering.steer_by_flow)
+        namespaces.inside(name_of(name), steer_by_flow)
 
 
 def _configure(namespace: str, settings: Mapping[str, str]) -> None:
@@ -99,7 +169,7 @@ def _finish_switch(topology: Topology, switch: str, name_of: NameOf) -> None:
         bridge = route.link_lookup(ifname=BRIDGE)[0]
         for port, machines in topology.ports_of(switch).items():
             if not topology.offloads:
-                offloads.turn_off(port)
+                turn_offloads_off(port)
             index = route.link_lookup(ifname=port)[0]
             route.link("set", index=index, master=bridge, state="up")
             for machine in machines:
@@ -113,7 +183,7 @@ def _finish_machine(
 ) -> None:
     def finish(route: Any) -> None:
         if not topology.offloads:
-            offloads.turn_off(INTERFACE)
+            turn_offloads_off(INTERFACE)
         index = route.link_lookup(ifname=INTERFACE)[0]
         route.link("set", index=_LOOPBACK, state="up")
         route.addr("add", index=index, address=machine.address, prefixlen=NETWORK.prefixlen)

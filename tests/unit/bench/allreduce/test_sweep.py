@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from bench.allreduce.sweep import OPERATIONS, Sweep, _Work, busbw_factor
+from bench.allreduce.sweep import OPERATIONS, SizeSweep, _Work, busbw_factor
 from bench.cli.main import main
 from tests.unit.collectives.ranks import run_ranks
 from tests.warm.marks import commands
@@ -39,7 +39,7 @@ def test_bus_bandwidth_is_nccl_tests(operation, factor):
 
 
 def test_a_backend_named_twice_is_two_groups():
-    sweep = Sweep(("gloo", "gloo", "mltcp"), ("all_reduce",), 8, 64, 2.0)
+    sweep = SizeSweep(("gloo", "gloo", "mltcp"), ("all_reduce",), 8, 64, 2.0)
     assert sweep.names == ["gloo", "gloo#2", "mltcp"]
     assert sweep.sizes() == [8, 16, 32, 64]
 

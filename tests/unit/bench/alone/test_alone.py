@@ -10,18 +10,16 @@ from dataclasses import asdict, replace
 import pytest
 
 from bench.alone.arm import Arm, Detection
-from bench.alone.cell import BASES, Cell
-from bench.alone.default_cells import default_cells
-from bench.alone.measure import AlonePlan
-from bench.alone.relay import RelayStatistics
+from bench.alone.cell import BASES, AloneCell, default_cells
+from bench.alone.path import RelayStatistics
 from bench.alone.report import comparisons, document, print_report
-from bench.alone.round import AloneRound, round_from_line, round_key, turns
+from bench.alone.round import AlonePlan, AloneRound, round_from_line, round_key, turns
 from bench.alone.sender import SenderTask, SentIteration
 from bench.cli.main import main
 from bench.compare.approach import parse_policy
 from mltcp.core.errors import UsageError
 
-CELL = Cell("cell", 10**9, 0.01, 0.35, 25_000_000)
+CELL = AloneCell("cell", 10**9, 0.01, 0.35, 25_000_000)
 CONTROL = parse_policy("mltcp_reno", "cubic")
 
 

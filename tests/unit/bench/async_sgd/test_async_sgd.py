@@ -20,7 +20,7 @@ from bench.async_sgd.run import (
 )
 from bench.async_sgd.sweep import AsyncSweep, Ratio, parse_variant, parse_variants, parse_workers
 from bench.cli.main import main
-from bench.lab.bottleneck.link_use import DirectionUse, LinkUse
+from bench.lab.bottleneck import DirectionUse, LinkUse
 from bench.lab.link import Link
 from bench.workloads.parameter_server.job import ReplayWork
 from bench.workloads.parameter_server.log import CycleTimes

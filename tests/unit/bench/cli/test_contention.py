@@ -6,7 +6,7 @@ import pytest
 
 from bench.cli import contention as contention_command
 from bench.cli.main import main
-from bench.contention.contention import ContentionResult, ContentionRound
+from bench.sensitivity.contention import ContentionResult, ContentionRound
 
 
 def plan(*arguments):

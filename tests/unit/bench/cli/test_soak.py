@@ -6,7 +6,7 @@ import pytest
 
 from bench.cli import soak as command
 from bench.cli.main import main
-from bench.soak.resources import Held
+from bench.soak.host_state import Held
 from bench.soak.soak import SoakResult
 
 

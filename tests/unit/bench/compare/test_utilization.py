@@ -3,7 +3,7 @@
 import pytest
 
 from bench.compare.engine import sole_utilization
-from bench.lab.bottleneck.link_use import DirectionUse
+from bench.lab.bottleneck import DirectionUse
 
 BIN_NS = 5_000_000
 RATE_BPS = 1_600_000_000

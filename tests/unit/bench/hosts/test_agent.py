@@ -4,13 +4,13 @@ import os
 from argparse import Namespace
 
 from bench.hosts.agent import Agent
-from bench.hosts.messages import CODEC, Reply, Request, TakeFile
+from bench.hosts.messages import CODEC, AgentRequest, Reply, TakeFile
 
 
 def answers(directory, *bodies):
     """The answers of an agent with this directory, which ends when the requests do."""
     ours, theirs = os.pipe(), os.pipe()
-    lines = [CODEC.line(Request(number, body)) for number, body in enumerate(bodies)]
+    lines = [CODEC.line(AgentRequest(number, body)) for number, body in enumerate(bodies)]
     os.write(ours[1], b"".join(lines))
     os.close(ours[1])
     Agent(Namespace(socket=[]), ours[0], theirs[1], directory).serve()

@@ -6,8 +6,8 @@ import pytest
 
 from bench.compare.coordination import cluster_network
 from bench.compare.trace.hosts import servers_of, slots_of
-from bench.hosts.cluster import cluster_of
 from bench.hosts.hosts_file import HostsFile, RemoteHost
+from bench.hosts.placement import cluster_of
 from mltcp.core.errors import UsageError
 
 GBIT = 10**9

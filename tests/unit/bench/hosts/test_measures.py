@@ -8,13 +8,20 @@ from multiprocessing.connection import wait
 
 import pytest
 
-from bench.hosts.clock import measured_offset
-from bench.hosts.flow_meter import FlowMeter, flows_of, parse_connections
+from bench.hosts.connection import measured_offset
 from bench.hosts.hosts_file import RemoteHost
-from bench.hosts.interface import host_facts, parse_interface, parse_paired_lines, read_counters
-from bench.hosts.link_use import BIN_NS, SideMeasurement, link_use, spread
+from bench.hosts.measures import (
+    FlowMeter,
+    flows_of,
+    host_facts,
+    parse_connections,
+    parse_interface,
+    parse_paired_lines,
+    read_counters,
+)
 from bench.hosts.messages import Clock, Measurement
 from bench.hosts.placement import in_order, two_sided
+from bench.hosts.provider import BIN_NS, SideMeasurement, link_use, spread
 from bench.hosts.remote_rank import RemoteRank
 from bench.workloads.rank import RankLost
 from mltcp.core.errors import UsageError

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.hosts.codec import Codec, CodecError
-from bench.hosts.messages import CODEC, LaunchRank, RankSaid, Request, Tell, shifted
+from bench.hosts.messages import CODEC, AgentRequest, Codec, CodecError, LaunchRank, RankSaid, Tell, shifted
 from bench.workloads.job import (
     IterationRecord,
     JobSpec,
@@ -39,7 +38,7 @@ WORKS = [
 @pytest.mark.parametrize("work", WORKS)
 def test_a_job_arrives_as_it_was_sent(work):
     spec = JobSpec("a", work, 2, 5, perturbation=Perturbation(2, 0.1, 7))
-    sent = Request(1, LaunchRank(0, 1, "a", 0, spec, PLACE, "cubic", LAW))
+    sent = AgentRequest(1, LaunchRank(0, 1, "a", 0, spec, PLACE, "cubic", LAW))
     assert CODEC.value(CODEC.line(sent)) == sent
 
 

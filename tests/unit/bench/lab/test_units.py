@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.lab import ownership
-from bench.lab.bottleneck import shaper
-from bench.lab.bottleneck.bottleneck import configuration
-from bench.lab.bottleneck.link_use import DirectionUse, LinkUse
+from bench.lab import bottleneck, ownership
+from bench.lab.bottleneck import DirectionUse, LinkUse, configuration
 from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.network import sysctls
@@ -149,7 +147,7 @@ class TestClassifierConfiguration:
 
     def test_names_the_class_of_acknowledgements_where_they_overtake_data(self):
         first = configuration(replace(LINK, acks_first=True), 0, kernel_marks=False)
-        assert struct.unpack("=6Q", first)[5] == shaper.ACK_CLASS
+        assert struct.unpack("=6Q", first)[5] == bottleneck.ACK_CLASS
 
     def test_has_no_threshold_where_something_else_marks_or_nothing_does(self):
         assert struct.unpack("=6Q", configuration(LINK, 0, kernel_marks=True))[2] == 0

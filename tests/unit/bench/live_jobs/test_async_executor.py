@@ -8,15 +8,13 @@ import pytest
 
 from bench.live_jobs.async_executor import MalleableExecutor
 from bench.workloads.launched_rank import store_directory
-from bench.workloads.parameter_server.job import AsyncJob
-from bench.workloads.parameter_server.job import ReplayWork
+from bench.workloads.parameter_server.job import AsyncJob, ReplayWork
 from bench.workloads.place import RankPlace
 from mltcp.core.errors import MltcpError
 from placement.model.throughput.throughput import Workload
 from placement.model.throughput.worker_table import WorkerTable
 from placement.simulator.cluster_run import Start
-from placement.simulator.rates.rate_job import ModelTimes
-from placement.simulator.rates.rate_job import RateJob
+from placement.simulator.rates.rate_job import ModelTimes, RateJob
 from placement.traces.deadlines.trace import DeadlineJob
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("store_root")]

@@ -11,12 +11,26 @@ import pytest
 from bench.cli import main as cli
 from bench.compare.approach import parse_policy
 from bench.lab.link import Link
-from bench.sensitivity.drift import second_attempts
-from bench.sensitivity.plan import REFERENCE_EVERY, SensitivityPlan, layouts_of
-from bench.sensitivity.relief import Pairs, reliefs
-from bench.sensitivity.result import Cell, MeasuredTable, table_of, write_table
-from bench.sensitivity.run import SensitivityRun, run_from_line
-from bench.sensitivity.traffic import ITERATION_S, TRAFFIC, samples_of, work_of
+from bench.sensitivity.plan import (
+    ITERATION_S,
+    REFERENCE_EVERY,
+    TRAFFIC,
+    SensitivityPlan,
+    layouts_of,
+    samples_of,
+    work_of,
+)
+from bench.sensitivity.result import (
+    MeasuredTable,
+    PairRatio,
+    Pairs,
+    SensitivityRun,
+    reliefs,
+    run_from_line,
+    second_attempts,
+    table_of,
+    write_table,
+)
 from bench.workloads.job import Pattern, PatternWork
 from mltcp.core.errors import UsageError
 from placement.model.throughput.table import Layout, published_table, read_table
@@ -183,7 +197,7 @@ def test_what_a_control_takes_away_is_a_share_of_the_loss_of_all_pairs_and_of_th
     # GraphSage alone computes for 0.127 of 0.131 s; FSDP for 0.024 of 0.45 s: the two fit, two FSDPs do not.
     def measured(control, *ratios):
         cells = [
-            Cell(*pair, ratio, ratio, ratio, (ratio,))
+            PairRatio(*pair, ratio, ratio, ratio, (ratio,))
             for pair, ratio in zip(
                 ((SMALL, LARGE), (LARGE, SMALL), (SMALL, SMALL), (LARGE, LARGE)), ratios, strict=True
             )

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 
-from bench.soak.left_processes import processes_with
+from bench.soak.host_state import processes_with
 from bench.soak.rank import ended_ranks
 from bench.soak.records import BREACHES, TWICE, read_records
 

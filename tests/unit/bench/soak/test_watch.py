@@ -1,8 +1,7 @@
 """A watch reports what is wrong while the program is expected to answer, and nothing else."""
 
 from bench.soak import watch as watch_module
-from bench.soak.availability import Availability
-from bench.soak.watch import Watch
+from bench.soak.watch import Availability, Watch
 from mltcp.core.errors import MltcpError
 
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 import collectives
-from bench.cost.programs import gate_process
+from bench.lab.programs import gate_process
 from collectives.core.gate_settings import GateSettings
 from collectives.gate import gate as gates
 from collectives.gate.channel import GateChannel

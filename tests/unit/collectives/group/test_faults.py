@@ -21,6 +21,7 @@ from tests.unit.mltcp.daemon.serving import serving
 pytestmark = pytest.mark.slow
 
 BIG = 4_000_000
+MANY_GROUPS = 40
 
 
 def killed_in_an_all_reduce(rank, ranks, marked):
@@ -168,7 +169,7 @@ def made_again(rank, ranks, directory):
         return len(os.listdir("/proc/self/fd"))
 
     counts = []
-    for number in range(100):
+    for number in range(MANY_GROUPS):
         join(directory / f"store-{number}", rank, ranks)
         half = dist.new_group(list(range(ranks)))
         tensor = torch.ones(8)
@@ -176,13 +177,13 @@ def made_again(rank, ranks, directory):
         dist.all_reduce(tensor, group=half)
         del half
         dist.destroy_process_group()
-        if number in (4, 99):
+        if number in (4, MANY_GROUPS - 1):
             job.current().recorder.completion.drain(10)
             counts.append(descriptors())
     return counts
 
 
-def test_groups_made_and_destroyed_100_times_leave_no_descriptor(tmp_path):
+def test_groups_made_and_destroyed_many_times_leave_no_descriptor(tmp_path):
     for early, late in run_ranks(made_again, 2, None, None, 60, tmp_path):
         assert late <= early
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bench.cost.programs import ServiceProcess
+from bench.lab.programs import ServiceProcess
 from placement.cli.main import main
 
 CLUSTER = {

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.cost.programs import gate_process
+from bench.lab.programs import gate_process
 from collectives.gate import channel as gate_channel
 from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, UsageError

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from bench.cost.placement_service import kills, register
-from bench.cost.programs import ServiceProcess
+from bench.lab.programs import ServiceProcess
 from placement.client.client import Client
 from placement.service.protocol import placement_pb2 as pb
 from tests.unit.placement.service.serving import HALF, job, placed

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from bench.cost.programs import ServiceProcess
+from bench.lab.programs import ServiceProcess
 from placement.client.client import Client, RefusedError
 from placement.service.context import ServiceRules
 from placement.service.protocol import placement_pb2 as pb

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.slurm.cluster import SlurmCluster, missing
-from bench.slurm.trial import TrialPlan, run_trial
+from bench.lab.slurm_cluster import SlurmCluster, missing
+from bench.soak.slurm_trial import TrialPlan, run_trial
 from placement import slurm as slurm_files
 from placement.client.client import Client, ServiceError
 from placement.engines.slurm.engine import SlurmEngine

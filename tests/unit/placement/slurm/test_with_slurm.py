@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bench.slurm.cluster import CONTROLLER, SlurmCluster, missing
+from bench.lab.slurm_cluster import CONTROLLER, SlurmCluster, missing
 from placement.slurm.cluster import node_lines, switches_of
 from placement.slurm.topology_files import topology_conf
 from tests.eventually import eventually

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.slurm.cluster import SlurmCluster, missing
+from bench.lab.slurm_cluster import SlurmCluster, missing
 from mltcp.core.errors import UsageError
 from placement.engines.engine import (
     EngineError,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.slurm.cluster import SlurmCluster, missing
+from bench.lab.slurm_cluster import SlurmCluster, missing
 from placement import slurm as slurm_files
 from placement.engines.engine import (
     EngineError,

@@ -1,1 +1,0 @@
-"""A bulk flow beside training jobs."""

@@ -1,1 +1,0 @@
-"""Measurement of contention: k all-reduces on one link."""

@@ -1,1 +1,0 @@
-"""Bottleneck links: shapers, virtual queues, marks and measurements."""

@@ -1,1 +1,0 @@
-"""The part of a soak that has Slurm: a private cluster, a placement service whose engine it is, and its users."""
