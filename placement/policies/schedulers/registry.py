@@ -26,8 +26,7 @@ from placement.policies.schedulers.ordered.fifo import Fifo
 from placement.policies.schedulers.ordered.llf import Llf
 from placement.policies.schedulers.pollux import Pollux
 from placement.policies.schedulers.random_scheduler import RandomScheduler
-from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS, Settings
-from placement.policies.schedulers.response.jsq_chunk import JsqChunk
+from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS, JsqChunk, Settings
 from placement.policies.schedulers.rollout.edf_rollout import EdfRollout
 from placement.policies.schedulers.scheduler import Scheduler
 from placement.policies.schedulers.themis import Themis
