@@ -8,11 +8,9 @@ from bench.compare.approaches.policy import Policy, allowed_policies, parse_poli
 from bench.compare.results.runs import FAIR, ISOLATED
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import CASSINI, Vocabulary, parse_names, split_name
-from placement.policies.catalogue import communication_policy
+from placement.policies.catalogue import communication_policy, placement_names
 
-SCHEDULER_NAMES = Vocabulary(
-    "scheduler", ("themis", "pollux", "random", "first-fit", "list-scheduling", "lwf[-K]")
-)
+SCHEDULER_NAMES = Vocabulary("scheduler", ("themis", "pollux", *placement_names("[-K]")))
 GATE_NAMES = Vocabulary("gate", ("srsf-N", "ada-srsf", "ada-srsf-k"))
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import Vocabulary
-from placement.policies.catalogue import placement_policy
+from placement.policies.catalogue import placement_names, placement_policy
 from placement.policies.schedulers.admission.edf_efficient import EdfEfficient
 from placement.policies.schedulers.contention import rule
 from placement.policies.schedulers.drs.drs import Drs
@@ -64,8 +64,8 @@ SCHEDULERS: Mapping[str, _Factory] = MappingProxyType(
 )
 """A factory a name; its argument is the seed of draws among equally good placements."""
 
-GREEDY = ("lwf[-K]", "first-fit", "list-scheduling")
-"""The placement policies that are schedulers, too."""
+GREEDY = tuple(name for name in placement_names("[-K]") if name not in SCHEDULERS)
+"""The placement policies that are schedulers, too; `random` is one that draws for all jobs at once."""
 
 CHUNKED = "jsq-chunk-K"
 """JSQ-Chunk with chunks of K GPUs."""

@@ -17,7 +17,7 @@ _SINGLE_JOBS = ("random", "themis", "pollux")
 WHOLE_JOBS = tuple(name for name in SCHEDULERS if name not in _SINGLE_JOBS)
 """Schedulers of whole jobs: they decide for all jobs at once, and choose how many slots each gets."""
 
-NAMES = Vocabulary("policy", ("random", "first-fit", "list-scheduling", "lwf-K", "themis", "pollux"))
+NAMES = Vocabulary("policy", (*catalogue.placement_names("-K"), "themis", "pollux"))
 
 ALLOWED = (
     f"{NAMES.allowed}, each alone or with +cassini, or, for all jobs, one of "

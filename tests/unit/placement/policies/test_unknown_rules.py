@@ -3,8 +3,8 @@
 import pytest
 
 from placement.model.throughput.table import TableModel, published_table
-from placement.policies.communication.admission import starts
-from placement.policies.placing.choice import choose
+from placement.policies.communication import starts
+from placement.policies.placing import choose
 from placement.policies.schedulers.contention.decide import decide
 from placement.policies.schedulers.contention.new_world import trial_of
 from placement.policies.schedulers.contention.rule import Rule as RoundsRule

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from placement.model.state import GPU, JOB, SERVER, Records
-from placement.policies.placing import choice
+from placement.policies.placing import choose
 
 UNACCOUNTED_MB = 1 << 40
 """The memory of a slot whose memory is not accounted."""
@@ -169,7 +169,7 @@ class SlotPool:
         if first_server:
             begin = int(servers["first_gpu"][first_server])
             gpus, servers = _turned(gpus, servers, first_server, begin)
-        if not choice.choose(rule, kappa, jobs, gpus, servers, 0, chosen):
+        if not choose(rule, kappa, jobs, gpus, servers, 0, chosen):
             return None
         return tuple(sorted(int(slot + begin) % len(gpus) for slot in chosen))
 
