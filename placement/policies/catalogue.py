@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
-from mltcp.core.policy_names import Part, Vocabulary, check_number
+from mltcp.core.policy_names import Vocabulary, check_number
 
 RANDOM, FIRST_FIT, LIST_SCHEDULING, LWF = range(4)
 """Placement policies, which choose the GPUs of a job (`placing.choose`)."""
@@ -34,16 +35,9 @@ def placement_names(kappa: str = "") -> tuple[str, ...]:
 
 
 PLACEMENT_NAMES = Vocabulary("placement policy", placement_names())
-COMMUNICATION_NAMES = Vocabulary(
-    "communication policy",
-    ("srsf-N", "srtf-N", "ada-srsf", "ada-srsf-k", "srtf-yield"),
-    variants=("layered", "whole", "gpus", "links"),
-)
 
 BUCKET_BYTES = 25_000_000
 """Default bucket size of PyTorch's DistributedDataParallel: 25 MB."""
-
-_LINK_RANKS = {"srsf": SERVICE, "srtf": REMAINING_TIME}
 
 
 @dataclass(frozen=True)
@@ -83,6 +77,36 @@ class CommunicationPolicy:
     bucket_bytes: int = 0
 
 
+COMMUNICATION_POLICIES: Mapping[str, CommunicationPolicy] = MappingProxyType(
+    {
+        policy.name: policy
+        for policy in (
+            CommunicationPolicy("srsf", LIMITED),
+            CommunicationPolicy("srtf", LIMITED, link_rank=REMAINING_TIME),
+            CommunicationPolicy("ada-srsf", ADA_SRSF),
+            CommunicationPolicy("ada-srsf-k", ADA_SRSF_K),
+            CommunicationPolicy("srtf-yield", BY_RANK, 0, WEIGHTED_COMPUTE, REMAINING_TIME, BUCKET_BYTES),
+        )
+    }
+)
+"""The communication policies by name, without limit and variants."""
+
+_VARIANTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "layered": {"bucket_bytes": BUCKET_BYTES},
+        "whole": {"bucket_bytes": 0},
+        "gpus": {"compute_rank": WEIGHTED_COMPUTE},
+        "links": {"compute_rank": SERVICE},
+    }
+)
+
+COMMUNICATION_NAMES = Vocabulary(
+    "communication policy",
+    tuple(f"{name}-N" if policy.rule == LIMITED else name for name, policy in COMMUNICATION_POLICIES.items()),
+    variants=tuple(_VARIANTS),
+)
+
+
 def placement_policy(name: str, kappa: int = 1) -> PlacementPolicy:
     """Look up a placement policy by its name without kappa; `kappa` is LWF's.
 
@@ -101,37 +125,7 @@ def communication_policy(name: str) -> CommunicationPolicy:
         UsageError: there is no such policy.
     """
     part = COMMUNICATION_NAMES.parse(name)
-    policy = replace(_base(part), name=name)
+    policy = replace(COMMUNICATION_POLICIES[part.base], name=name, limit=part.number or 0)
     for variant in part.variants:
-        policy = _varied(policy, variant)
+        policy = replace(policy, **_VARIANTS[variant])
     return policy
-
-
-def _base(part: Part) -> CommunicationPolicy:
-    if part.number is not None:
-        return CommunicationPolicy(part.base, LIMITED, part.number, link_rank=_LINK_RANKS[part.base])
-    if part.base == "ada-srsf":
-        return CommunicationPolicy(part.base, ADA_SRSF)
-    if part.base == "ada-srsf-k":
-        return CommunicationPolicy(part.base, ADA_SRSF_K)
-    return CommunicationPolicy(
-        part.base,
-        BY_RANK,
-        compute_rank=WEIGHTED_COMPUTE,
-        link_rank=REMAINING_TIME,
-        bucket_bytes=BUCKET_BYTES,
-    )
-
-
-def _varied(policy: CommunicationPolicy, variant: str) -> CommunicationPolicy:
-    if variant == "layered":
-        return replace(policy, bucket_bytes=BUCKET_BYTES)
-    if variant == "whole":
-        return replace(policy, bucket_bytes=0)
-    if variant == "gpus":
-        return replace(policy, compute_rank=WEIGHTED_COMPUTE)
-    if variant == "links":
-        return replace(policy, compute_rank=SERVICE)
-    raise ValueError(
-        f"variant of a communication policy: expected layered, whole, gpus or links, got {variant!r}"
-    )

@@ -78,7 +78,7 @@ class SlotPool:
         self.capacity_mb[self._slots_of(server)] = _TAKEN
 
     def use_outside(self, server: int, count: int) -> None:
-        """Give `count` of the free slots of a server to nobody: somebody else uses as many.
+        """Withhold `count` of the free slots of a server: users outside of the pool hold as many.
 
         Which ones is not known, and may be chosen anew whenever slots are taken or freed.
         """
@@ -143,7 +143,7 @@ class SlotPool:
         """The slots that a compiled policy chooses; None if too few satisfy the request.
 
         Args:
-            rule: the policy's number in `policies.rule_numbers`.
+            rule: the policy's number in `catalogue.PLACEMENT_RULES`.
             kappa: K of LWF-K.
             request: the slots needed.
             first_server: the policy sees the servers in an order rotated to begin with this one; among equally good

@@ -94,11 +94,11 @@ def named_scheduler(name: str, seed: int = 0) -> Scheduler:
         UsageError: there is no such scheduler.
     """
     if name.startswith(PUBLISHED):
-        from placement.policies.schedulers.contention.published_policy import load_published  # compiled
+        from placement.policies.schedulers.contention.learned.published import load_published  # compiled
 
         return load_published(name, seed)
     if name.startswith(LEARNED):
-        from placement.policies.schedulers.contention.learned import load_learned  # compiled
+        from placement.policies.schedulers.contention.learned.learned import load_learned  # compiled
 
         return load_learned(name)
     if name.startswith(IMPORTED):

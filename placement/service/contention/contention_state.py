@@ -15,7 +15,7 @@ from placement.model.throughput.table import (
     read_table,
 )
 from placement.model.throughput.table_times import TableTimes
-from placement.policies.schedulers.contention.checkpoint import digest_of_table
+from placement.policies.schedulers.contention.learned.checkpoint import digest_of_table
 from placement.service.contention.ratio_table import RatioTable
 from placement.service.contention.throughput_monitor import RunningJob, ThroughputMonitor
 from placement.service.protocol import placement_pb2 as pb

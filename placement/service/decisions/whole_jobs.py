@@ -9,8 +9,7 @@ from mltcp.core.errors import UsageError, shown
 from placement.model.cluster import Cluster, Gpu, Server, Switch
 from placement.model.throughput.table import TableModel
 from placement.model.throughput.table_times import TableTimes
-from placement.policies.schedulers.contention.profiles import all_kinds, name_of
-from placement.policies.schedulers.contention.tables import node_counts
+from placement.policies.schedulers.contention.tables import all_kinds, name_of, node_counts
 from placement.policies.schedulers.registry import IMPORTED, LEARNED, named_scheduler
 from placement.policies.schedulers.scheduler import JobView, Scheduler
 from placement.service.contention.contention_state import table_named

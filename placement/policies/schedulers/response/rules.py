@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from placement.model.compiled import compiled_with_arrays
+from placement.model.compiled import compiled, compiled_with_arrays
 from placement.policies.schedulers.response.tables import (
     EQUAL,
     FILL_MARGINAL,
@@ -67,7 +67,7 @@ def divide(rule: ResponseRule, tables: ResponseTables, present: Present, count: 
         )
 
 
-@compiled_with_arrays
+@compiled
 def shortest_queue(lengths: np.ndarray) -> int:
     """JSQ-Chunk: the chunk that a job joins, the one with the fewest jobs, the first of equals.
 

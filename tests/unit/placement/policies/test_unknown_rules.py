@@ -5,12 +5,13 @@ import pytest
 from placement.model.throughput.table import TableModel, published_table
 from placement.policies.communication import starts
 from placement.policies.placing import choose
-from placement.policies.schedulers.contention.decide import decide
-from placement.policies.schedulers.contention.new_world import trial_of
-from placement.policies.schedulers.contention.rule import Rule as RoundsRule
+from placement.policies.schedulers.contention.rounds_scheduler import decide
+from placement.policies.schedulers.contention.rule import ORDERED, RoundsRule
+from placement.policies.schedulers.contention.world import trial_of
 from placement.policies.schedulers.response.catalogue import ResponseScheduler
 from placement.policies.schedulers.response.rules import divide
 from placement.policies.schedulers.response.tables import ResponseRule
+from placement.simulator.rates.rounds.loop import admit
 from placement.simulator.rates.rounds.run import world_of
 from placement.simulator.rates.rounds.settings import RoundsSettings
 from placement.traces.contention.mix import ContentionMix
@@ -33,11 +34,19 @@ def test_a_response_rule():
         divide.py_func(ResponseRule(NOBODYS), None, None, 0, 1)
 
 
-def test_a_rule_in_rounds():
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (RoundsRule(NOBODYS), "family of a rule in rounds"),
+        (RoundsRule(ORDERED, order=NOBODYS), "order of a rule in rounds"),
+    ],
+)
+def test_a_rule_in_rounds(rule, message):
     settings = RoundsSettings(TableModel(published_table()))
-    trace = ContentionMix(jobs=2).trace(0, settings.model.table)
-    world = world_of(trace, settings, RoundsRule(NOBODYS))
-    with pytest.raises(ValueError, match="family of a rule in rounds"):
+    trace = ContentionMix(None, jobs=2).trace(0, settings.model.table)
+    world = world_of(trace, settings, rule)
+    admit(world)
+    with pytest.raises(ValueError, match=message):
         decide(world, trial_of(world))
 
 
