@@ -15,7 +15,7 @@ from mltcp.ebpf.congestion_controls import CONTROLS, MLTCP_CONTROLS, available
 from mltcp.ebpf.jobs import control_for
 from mltcp.ebpf.layout import KernelJob, Start
 from mltcp.pacing.rate_law import CONSTANTS
-from placement.policies.catalogue import communication_policy
+from placement.policies.catalogue import communication_policy, placement_names
 
 PACED = ("dcqcn", "mltcp_dcqcn")
 """Policies under which a daemon on every host sets the rates; the congestion control only keeps connections full."""
@@ -127,9 +127,7 @@ def _start(value: str, text: str) -> Start:
         raise UsageError(f"policy {text!r}: start: expected {starts}, got {value!r}") from None
 
 
-SCHEDULER_NAMES = Vocabulary(
-    "scheduler", ("themis", "pollux", "random", "first-fit", "list-scheduling", "lwf[-K]")
-)
+SCHEDULER_NAMES = Vocabulary("scheduler", ("themis", "pollux", *placement_names("[-K]")))
 GATE_NAMES = Vocabulary("gate", ("srsf-N", "ada-srsf", "ada-srsf-k"))
 
 

@@ -14,7 +14,6 @@ from mltcp.core.subcommands import Subcommand, add_subcommands, named_subcommand
 
 _SIMULATION = "placement.cli.simulation"
 _PARAMETER_SERVER = "placement.cli.parameter_server"
-_LEARNING = "placement.cli.learning"
 _SERVICE = "placement.cli.service"
 SUBCOMMANDS = (
     *(
@@ -37,11 +36,11 @@ SUBCOMMANDS = (
         extra="placement",
     ),
     *(
-        Subcommand(name, f"{_LEARNING}.{module}", text, extra="learning")
-        for name, module, text in (
-            ("learn", "learn", "train a policy for jobs that slow each other down"),
-            ("learn-published", "learn_published", "train the policy of the paper, as it does"),
-            ("evaluate", "evaluate", "compare trained policies with rules on traces that they have not seen"),
+        Subcommand(name, "placement.cli.learning", text, extra="learning")
+        for name, text in (
+            ("learn", "train a policy for jobs that slow each other down"),
+            ("learn-published", "train the policy of the paper, as it does"),
+            ("evaluate", "compare trained policies with rules on traces that they have not seen"),
         )
     ),
     Subcommand(

@@ -8,9 +8,9 @@ from typing import Self
 
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import Vocabulary, parse_names, split_name
-from placement.policies.catalogue import COMMUNICATION_NAMES, LWF
+from placement.policies.catalogue import COMMUNICATION_NAMES, TAKES_KAPPA, placement_names
 
-_PLACEMENTS = Vocabulary("placement policy", ("random", "first-fit", "list-scheduling", f"{LWF}[-K]"))
+_PLACEMENTS = Vocabulary("placement policy", placement_names("[-K]"))
 _COMMUNICATIONS = replace(COMMUNICATION_NAMES, modified=True)
 _FORM = "PLACEMENT+COMMUNICATION[@MODEL], such as lwf-1+ada-srsf, random+srsf-2 or lwf-1+ada-srsf@published-defect"
 
@@ -47,7 +47,7 @@ class PolicyName:
     model: SimulationModel = SimulationModel.EXACT
 
     def __str__(self) -> str:
-        kappa = f"-{self.kappa}" if self.placement == LWF else ""
+        kappa = f"-{self.kappa}" if self.placement in TAKES_KAPPA else ""
         model = "" if self.model is SimulationModel.EXACT else f"@{self.model.value}"
         return f"{self.placement}{kappa}+{self.communication}{model}"
 

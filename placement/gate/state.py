@@ -18,7 +18,7 @@ from mltcp.core.policy_names import Vocabulary
 from placement.model.contention import Contention
 from placement.model.state import JOB, LINK, PLACE
 from placement.policies.catalogue import CommunicationPolicy, communication_policy
-from placement.policies.communication import admission
+from placement.policies.communication import starts
 
 # ---------------------------------------------------------------------------------------------------- turns of users
 
@@ -228,7 +228,7 @@ class GateState:
         self._acceptance[job] = min(_MOST, nbytes * below // above)
         policy = self._policy
         return bool(
-            admission.starts(
+            starts(
                 policy.rule, policy.limit, self._jobs, self._link_records, self._places, self._costs,
                 self._acceptance, job,
             )

@@ -9,14 +9,27 @@ import numpy as np
 
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.quantities import NS_PER_S
-from placement.learning.stacked import DONE, GOES_ON, SHARED, TOO_LONG, advance_rows, begin_row, stack
-from placement.policies.schedulers.contention.features import feature_count
-from placement.policies.schedulers.contention.new_world import new_world
-from placement.policies.schedulers.contention.profiles import Kind, TableProfile, name_of
-from placement.policies.schedulers.contention.rule_steps import LOOK_AHEADS
-from placement.policies.schedulers.contention.tables import kinds_on, tables_of
-from placement.policies.schedulers.contention.world import World
-from placement.simulator.rates.rounds.episode import CODE, COMPLETION, MOST_ROUNDS, OBJECTIVE, PAPER
+from placement.model.compiled import compiled_with_arrays
+from placement.policies.schedulers.contention.learned.features import feature_count, observe_features
+from placement.policies.schedulers.contention.steps import LOOK_AHEADS
+from placement.policies.schedulers.contention.tables import (
+    JobKind,
+    Records,
+    TableProfile,
+    kinds_on,
+    name_of,
+    tables_of,
+)
+from placement.policies.schedulers.contention.world import SHARED, RoundsWorld, new_world
+from placement.simulator.rates.rounds.episode import (
+    CODE,
+    COMPLETION,
+    MOST_ROUNDS,
+    OBJECTIVE,
+    PAPER,
+    advance,
+    begin,
+)
 from placement.simulator.rates.rounds.settings import RoundsSettings
 from placement.traces.contention.mix import DEMANDS, JOBS, MIXES, MODELS, ContentionMix
 
@@ -95,7 +108,7 @@ class Episodes:
 
     settings: EpisodeSettings
     count: int
-    worlds: World = field(init=False)
+    worlds: RoundsWorld = field(init=False)
     observations: np.ndarray = field(init=False)
     masks: np.ndarray = field(init=False)
     rewards: np.ndarray = field(init=False)
@@ -115,7 +128,7 @@ class Episodes:
         self.slots = sum(sizes) // min(kind.gpus for kind in kinds)
         model, table = rounds.model, rounds.model.table
         self._kind_of = np.array(
-            [[kinds.index(Kind(TableProfile(model, name), gpus)) for gpus in DEMANDS] for name in MODELS]
+            [[kinds.index(JobKind(TableProfile(model, name), gpus)) for gpus in DEMANDS] for name in MODELS]
         )
         self._samples_of = np.array([[table.job_samples(name, gpus) for gpus in DEMANDS] for name in MODELS])
         steps = len(kinds) * len(tables.sets) + 1 + (self.slots if settings.stops else 0)
@@ -202,8 +215,103 @@ def kind_names(rounds: RoundsSettings) -> tuple[str, ...]:
     return tuple(name_of(kind) for kind in kinds_of(rounds))
 
 
-def kinds_of(rounds: RoundsSettings) -> tuple[Kind, ...]:
+def kinds_of(rounds: RoundsSettings) -> tuple[JobKind, ...]:
     """All kinds of jobs of the table that fit, in an order that does not depend on the trace."""
     sizes = (rounds.gpus,) * rounds.nodes
-    drawn = [Kind(TableProfile(rounds.model, model), gpus) for model in MODELS for gpus in DEMANDS]
+    drawn = [JobKind(TableProfile(rounds.model, model), gpus) for model in MODELS for gpus in DEMANDS]
     return kinds_on(sizes, drawn)
+
+
+# -- many runs at once: the state of each in one row of larger arrays, stepped in compiled code ------------------------
+
+
+GOES_ON, DONE, TOO_LONG = range(3)
+"""The state of a run after a step."""
+
+
+def stack(world: RoundsWorld, count: int) -> RoundsWorld:
+    """So many copies of a world, as rows of each field that they do not share."""
+    fields = world._asdict()
+    return RoundsWorld(
+        **{
+            name: value if name in SHARED else np.repeat(value[None], count, axis=0)
+            for name, value in fields.items()
+        }
+    )
+
+
+@compiled_with_arrays
+def row(worlds: RoundsWorld, number: int) -> RoundsWorld:
+    """One of the stacked worlds; changes to it change the stack."""
+    return RoundsWorld(
+        worlds.core[number],
+        worlds.jobs[number],
+        worlds.kinds,
+        worlds.cells,
+        worlds.ratios,
+        worlds.sets,
+        worlds.free[number],
+        worlds.room[number],
+        worlds.queue[number],
+        worlds.slots[number],
+        worlds.spare_slots[number],
+        worlds.spare_free[number],
+        worlds.heads[number],
+        worlds.competing[number],
+        worlds.choices[number],
+    )
+
+
+@compiled_with_arrays
+def begin_row(
+    worlds: RoundsWorld,
+    number: int,
+    objectives: Records,
+    slots: int,
+    sizes: np.ndarray,
+    found: np.ndarray,
+    masks: np.ndarray,
+) -> float:
+    """Go to the first choice of a run; returns the reward so far."""
+    world = row(worlds, number)
+    reward = begin(world, objectives[number], masks[number])
+    observe_features(world, slots, sizes, found[number])
+    return reward
+
+
+@compiled_with_arrays
+def advance_rows(
+    worlds: RoundsWorld,
+    objectives: Records,
+    steps: np.ndarray,
+    slots: int,
+    sizes: np.ndarray,
+    found: np.ndarray,
+    masks: np.ndarray,
+    rewards: np.ndarray,
+    states: np.ndarray,
+) -> None:
+    """Take a step in every run that is not done.
+
+    Args:
+        worlds: stacked.
+        objectives: of each run.
+        steps: of each run, allowed by its mask.
+        slots: the most jobs that can run.
+        sizes: the GPUs of each node.
+        found: set to the observations.
+        masks: set to the steps that are allowed next.
+        rewards: set to the rewards.
+        states: of each run, GOES_ON, DONE or TOO_LONG; set anew.
+    """
+    for number in range(len(steps)):
+        if states[number] == DONE:
+            rewards[number] = 0.0
+            continue
+        world = row(worlds, number)
+        rewards[number] = advance(world, objectives[number], steps[number], masks[number])
+        if world.core[0].ended == len(world.jobs):
+            states[number] = DONE
+        else:
+            states[number] = TOO_LONG if world.core[0].rounds > MOST_ROUNDS else GOES_ON
+        observe_features(world, slots, sizes, found[number])

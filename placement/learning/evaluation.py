@@ -9,8 +9,8 @@ import numpy as np
 
 from mltcp.core.errors import UsageError
 from placement.learning.episodes import Episodes, EpisodeSettings, kind_names
-from placement.learning.teacher import Player, look_ahead_of
-from placement.policies.schedulers.contention.checkpoint import Checkpoint, digest_of_table
+from placement.learning.lessons import Player, look_ahead_of
+from placement.policies.schedulers.contention.learned.checkpoint import Checkpoint, digest_of_table
 from placement.policies.schedulers.contention.rule import NAMES, find_rule
 from placement.simulator.rates.rounds.run import run_rule
 
@@ -23,7 +23,7 @@ _AT_ONCE = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class LearnedComparison:
     """Completion times of policies on the same traces.
 
     Attributes:
@@ -47,7 +47,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class RatioEstimate:
     """The interquartile mean of ratios, and its 95 % interval.
 
     Attributes:
@@ -65,7 +65,7 @@ class Estimate:
     worst_decile: float
 
 
-def estimate(ratios: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
+def estimate(ratios: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> RatioEstimate:
     """The interquartile mean with a stratified bootstrap interval, as Agarwal et al. (NeurIPS 2021) propose it.
 
     Args:
@@ -84,7 +84,7 @@ def estimate(ratios: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> E
             drawn = ratios[0, chance.integers(columns, size=columns)]
         means[number] = _interquartile_mean(drawn)
     low, high = np.quantile(means, (0.025, 0.975))
-    return Estimate(
+    return RatioEstimate(
         _interquartile_mean(ratios),
         float(low),
         float(high),
@@ -100,7 +100,7 @@ def compare(
     seeds: Sequence[int],
     look_ahead: bool = False,
     advance: Callable[[str], None] = lambda what: None,
-) -> Comparison:
+) -> LearnedComparison:
     """Run learned policies and rules on the same traces; the first rule is the one that all are compared with.
 
     With `look_ahead`, each policy also guides a look-ahead.
@@ -124,7 +124,7 @@ def compare(
             times.append(np.array(play(checkpoint, settings, seeds, looks_ahead)))
             names.append(f"{name}{LOOKING if looks_ahead else ''}")
             advance(names[-1])
-    return Comparison(rules[0], tuple(names), tuple(seeds), times[0], np.array(times[1:]))
+    return LearnedComparison(rules[0], tuple(names), tuple(seeds), times[0], np.array(times[1:]))
 
 
 def play(

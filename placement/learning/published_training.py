@@ -8,20 +8,16 @@ from pathlib import Path
 
 import torch
 from stable_baselines3 import PPO
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import set_random_seed
 
-from mltcp.core.errors import UsageError
-from placement.learning.episodes import EpisodeSettings, kind_names
-from placement.learning.imitation import layers_of
-from placement.learning.published_environment import PublishedEnvironment
-from placement.policies.schedulers.contention.checkpoint import (
-    FORMAT,
+from placement.learning.environment import PublishedEnvironment
+from placement.learning.episodes import EpisodeSettings
+from placement.learning.training import Rollouts, checkpoint_of
+from placement.learning.training_folder import make_folder
+from placement.policies.schedulers.contention.learned.checkpoint import (
     PUBLISHED,
     Checkpoint,
-    CheckpointHeader,
-    digest_of_table,
 )
 
 _PACKAGES = ("numpy", "torch", "gymnasium", "stable-baselines3")
@@ -48,17 +44,14 @@ def train_published(
     Raises:
         UsageError: the folder cannot be made, or the file not be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--output: {folder}: {error.strerror}") from None
+    make_folder(folder)
     torch.set_num_threads(1)
     # Not PPO's own argument: it would also be the seed of the first trace.
     set_random_seed(seed)
     model = PPO("MlpPolicy", PublishedEnvironment(episodes, first_trace), device="cpu")
     model.set_logger(Logger(folder=None, output_formats=[]))
-    model.learn(steps, callback=_Watcher(tell))
-    layers, rounds = layers_of(model.policy), episodes.rounds
+    model.learn(steps, callback=Rollouts(tell))
+    rounds = episodes.rounds
     told = {
         "seed": seed,
         "first_trace": first_trace,
@@ -71,34 +64,6 @@ def train_published(
         "restart_ns": rounds.restart_ns,
         "versions": {name: version(name) for name in _PACKAGES},
     }
-    header = CheckpointHeader(
-        FORMAT,
-        PUBLISHED,
-        kind_names(rounds),
-        rounds.nodes,
-        rounds.gpus,
-        features=len(layers[0][0]),
-        steps=len(layers[-1][1]),
-        slots=0,
-        stops=False,
-        gains=False,
-        table=digest_of_table(rounds.model.table),
-        training=told,
-    )
-    checkpoint = Checkpoint(header, layers)
+    checkpoint = checkpoint_of(model.policy, rounds, PUBLISHED, told)
     checkpoint.save(folder / "policy.npz")
     return checkpoint
-
-
-class _Watcher(BaseCallback):
-    """Tells how many steps are done after each rollout."""
-
-    def __init__(self, tell: Callable[[int], None]) -> None:
-        super().__init__()
-        self._tell = tell
-
-    def _on_step(self) -> bool:
-        return True
-
-    def _on_rollout_end(self) -> None:
-        self._tell(self.num_timesteps)

@@ -3,7 +3,7 @@
 The paper decides beside one running transfer (Theorems 1 and 2) and leaves more to future work. Here the same
 objective, the summed (or average, Eq. 9) completion time under Eq. 5 with a = 0, is minimised beside any number.
 `docs/adadual.md` derives it. Everything is exact: sizes are whole or rational bytes, times nanoseconds from now.
-`placement.policies.communication.adadual` is the same rule for the simulator and the live service.
+`placement.policies.communication.starts_beside_any` is the same rule for the simulator and the live service.
 """
 
 from __future__ import annotations

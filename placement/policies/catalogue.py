@@ -1,30 +1,43 @@
-"""All placement and communication policies by name."""
+"""All placement and communication policies by name, and the numbers by which compiled code tells their rules apart."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
-from mltcp.core.policy_names import Part, Vocabulary, check_number
-from placement.policies import rule_numbers
+from mltcp.core.policy_names import Vocabulary, check_number
 
-LWF = "lwf"
-PLACEMENT_NAMES = Vocabulary("placement policy", ("random", "first-fit", "list-scheduling", LWF))
-COMMUNICATION_NAMES = Vocabulary(
-    "communication policy",
-    ("srsf-N", "srtf-N", "ada-srsf", "ada-srsf-k", "srtf-yield"),
-    variants=("layered", "whole", "gpus", "links"),
+RANDOM, FIRST_FIT, LIST_SCHEDULING, LWF = range(4)
+"""Placement policies, which choose the GPUs of a job (`placing.choose`)."""
+
+LIMITED, ADA_SRSF, ADA_SRSF_K, BY_RANK = range(4)
+"""Communication policies, which admit all-reduces (`communication.starts`); BY_RANK grants links instead and takes them
+back (`communication.grant`)."""
+
+SERVICE, REMAINING_TIME, WEIGHTED_COMPUTE = range(3)
+"""Ranks, by which jobs get GPUs and links (`communication.rank`): SRSF's, the shortest remaining time
+first, and that of srtf-yield on GPUs."""
+
+PLACEMENT_RULES: Mapping[str, int] = MappingProxyType(
+    {"random": RANDOM, "first-fit": FIRST_FIT, "list-scheduling": LIST_SCHEDULING, "lwf": LWF}
 )
+"""The placement policies by name, without kappa."""
+
+TAKES_KAPPA = frozenset({"lwf"})
+"""Those that keep jobs of more than kappa GPUs together on servers."""
+
+
+def placement_names(kappa: str = "") -> tuple[str, ...]:
+    """The names of the placement policies; those that take kappa end in `kappa`, such as ``-K``."""
+    return tuple(name + kappa * (name in TAKES_KAPPA) for name in PLACEMENT_RULES)
+
+
+PLACEMENT_NAMES = Vocabulary("placement policy", placement_names())
 
 BUCKET_BYTES = 25_000_000
 """Default bucket size of PyTorch's DistributedDataParallel: 25 MB."""
-
-_PLACEMENT_RULES = {
-    "random": rule_numbers.RANDOM,
-    "first-fit": rule_numbers.FIRST_FIT,
-    "list-scheduling": rule_numbers.LIST_SCHEDULING,
-    LWF: rule_numbers.LWF,
-}
-_LINK_RANKS = {"srsf": rule_numbers.SERVICE, "srtf": rule_numbers.REMAINING_TIME}
 
 
 @dataclass(frozen=True)
@@ -33,7 +46,7 @@ class PlacementPolicy:
 
     Attributes:
         name: without kappa.
-        rule: its number in `policies.rule_numbers`.
+        rule: its number in `PLACEMENT_RULES`.
         kappa: of LWF; 1 where it has no meaning.
     """
 
@@ -48,7 +61,7 @@ class CommunicationPolicy:
 
     Attributes:
         name: as it was given, with its variants.
-        rule: its number in `policies.rule_numbers`.
+        rule: the number of its rule.
         limit: transfers on a link, where the rule has a limit.
         compute_rank: the number of the rank that GPUs choose by.
         link_rank: the number of the rank that links choose by.
@@ -59,9 +72,39 @@ class CommunicationPolicy:
     name: str
     rule: int
     limit: int = 0
-    compute_rank: int = rule_numbers.SERVICE
-    link_rank: int = rule_numbers.SERVICE
+    compute_rank: int = SERVICE
+    link_rank: int = SERVICE
     bucket_bytes: int = 0
+
+
+COMMUNICATION_POLICIES: Mapping[str, CommunicationPolicy] = MappingProxyType(
+    {
+        policy.name: policy
+        for policy in (
+            CommunicationPolicy("srsf", LIMITED),
+            CommunicationPolicy("srtf", LIMITED, link_rank=REMAINING_TIME),
+            CommunicationPolicy("ada-srsf", ADA_SRSF),
+            CommunicationPolicy("ada-srsf-k", ADA_SRSF_K),
+            CommunicationPolicy("srtf-yield", BY_RANK, 0, WEIGHTED_COMPUTE, REMAINING_TIME, BUCKET_BYTES),
+        )
+    }
+)
+"""The communication policies by name, without limit and variants."""
+
+_VARIANTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "layered": {"bucket_bytes": BUCKET_BYTES},
+        "whole": {"bucket_bytes": 0},
+        "gpus": {"compute_rank": WEIGHTED_COMPUTE},
+        "links": {"compute_rank": SERVICE},
+    }
+)
+
+COMMUNICATION_NAMES = Vocabulary(
+    "communication policy",
+    tuple(f"{name}-N" if policy.rule == LIMITED else name for name, policy in COMMUNICATION_POLICIES.items()),
+    variants=tuple(_VARIANTS),
+)
 
 
 def placement_policy(name: str, kappa: int = 1) -> PlacementPolicy:
@@ -72,7 +115,7 @@ def placement_policy(name: str, kappa: int = 1) -> PlacementPolicy:
     """
     part = PLACEMENT_NAMES.parse(name)
     check_number(kappa, "kappa")
-    return PlacementPolicy(part.base, _PLACEMENT_RULES[part.base], kappa)
+    return PlacementPolicy(part.base, PLACEMENT_RULES[part.base], kappa)
 
 
 def communication_policy(name: str) -> CommunicationPolicy:
@@ -82,39 +125,7 @@ def communication_policy(name: str) -> CommunicationPolicy:
         UsageError: there is no such policy.
     """
     part = COMMUNICATION_NAMES.parse(name)
-    policy = replace(_base(part), name=name)
+    policy = replace(COMMUNICATION_POLICIES[part.base], name=name, limit=part.number or 0)
     for variant in part.variants:
-        policy = _varied(policy, variant)
+        policy = replace(policy, **_VARIANTS[variant])
     return policy
-
-
-def _base(part: Part) -> CommunicationPolicy:
-    if part.number is not None:
-        return CommunicationPolicy(
-            part.base, rule_numbers.LIMITED, part.number, link_rank=_LINK_RANKS[part.base]
-        )
-    if part.base == "ada-srsf":
-        return CommunicationPolicy(part.base, rule_numbers.ADA_SRSF)
-    if part.base == "ada-srsf-k":
-        return CommunicationPolicy(part.base, rule_numbers.ADA_SRSF_K)
-    return CommunicationPolicy(
-        part.base,
-        rule_numbers.BY_RANK,
-        compute_rank=rule_numbers.WEIGHTED_COMPUTE,
-        link_rank=rule_numbers.REMAINING_TIME,
-        bucket_bytes=BUCKET_BYTES,
-    )
-
-
-def _varied(policy: CommunicationPolicy, variant: str) -> CommunicationPolicy:
-    if variant == "layered":
-        return replace(policy, bucket_bytes=BUCKET_BYTES)
-    if variant == "whole":
-        return replace(policy, bucket_bytes=0)
-    if variant == "gpus":
-        return replace(policy, compute_rank=rule_numbers.WEIGHTED_COMPUTE)
-    if variant == "links":
-        return replace(policy, compute_rank=rule_numbers.SERVICE)
-    raise ValueError(
-        f"variant of a communication policy: expected layered, whole, gpus or links, got {variant!r}"
-    )

@@ -26,7 +26,7 @@ from placement.model.throughput.table import (
     read_table,
 )
 from placement.model.throughput.table_times import TableTimes
-from placement.policies.schedulers.contention.checkpoint import digest_of_table
+from placement.policies.schedulers.contention.learned.checkpoint import digest_of_table
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import invalid
 from placement.service.ratio_table import RatioTable, save_ratio, saved_ratios

@@ -23,7 +23,8 @@ from mltcp.core.signals import stop_signals
 from mltcp.core.trusted_directory import make_trusted_directory
 from placement.cassini.placement_selection import choose_placement
 from placement.engines.engine import Engine
-from placement.policies.placing.slot_pool import SlotPool, SlotRequest
+from placement.policies.catalogue import PLACEMENT_RULES
+from placement.policies.slot_pool import SlotPool, SlotRequest
 from placement.service.contention import ContentionState, table_named
 from placement.service.context import Clock, ServiceContext, ServiceRules
 from placement.service.decisions.policy import check_rules
@@ -169,7 +170,7 @@ def warm_up() -> None:
     """Compile the placement policies and Cassini's search before the first job needs them."""
     pool = SlotPool()
     pool.add([4, 4], [0, 0])
-    for rule in range(4):
+    for rule in PLACEMENT_RULES.values():
         pool.choose(rule, 1, SlotRequest(2))
         pool.choose(rule, 1, SlotRequest(1))
     demand = Demand((Phase(50_000_000, 0), Phase(50_000_000, 1_000_000)))

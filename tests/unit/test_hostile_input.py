@@ -37,7 +37,12 @@ from placement.gate import messages as gate_messages
 from placement.model.cluster import Cluster
 from placement.model.parameter_server.service_document import load_service
 from placement.plots import timelines
-from placement.policies.schedulers.contention.checkpoint import FORMAT, STEPS, Checkpoint, CheckpointHeader
+from placement.policies.schedulers.contention.learned.checkpoint import (
+    FORMAT,
+    STEPS,
+    Checkpoint,
+    CheckpointHeader,
+)
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import check_job, demand_of
 from placement.traces import alibaba_pai, csv, philly, sets

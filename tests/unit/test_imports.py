@@ -57,7 +57,7 @@ LAYERS = {
         *("model", "cassini", "policies", "traces", "simulator", "learning", "experiments", "plots"),
         *("slurm", "gate", "engines", "service", "client", "cli"),
     ),
-    "placement.policies": ("rule_numbers", "catalogue", "placing", "communication", "schedulers"),
+    "placement.policies": ("catalogue", "placing", "slot_pool", "communication", "schedulers"),
     "placement.simulator": (
         *("outcome", "exact", "published", "fluid", "parameter_server"),
         *("scheduled_job", "cluster_run", "rates"),

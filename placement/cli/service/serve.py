@@ -16,6 +16,7 @@ from placement.cassini.drift import THRESHOLD
 from placement.cli.service.listening import print_listening
 from placement.engines.bounded_log import LOG_BYTES, SMALLEST_LOG_BYTES
 from placement.model.throughput.table import COMBINATIONS
+from placement.policies.catalogue import placement_names
 
 if TYPE_CHECKING:
     from placement.engines.engine import Engine
@@ -72,7 +73,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--policy",
         default="lwf-1",
         metavar="NAME",
-        help="random, first-fit, list-scheduling, lwf-K, themis or pollux, each alone or with +cassini; or a "
+        help=f"{', '.join(placement_names('-K'))}, themis or pollux, each alone or with +cassini; or a "
         "scheduler of whole jobs, which moves them: drs, norm, edf-late-last-node, elastic-mh, greedy, reopt, "
         "learned:FILE, ... (default lwf-1)",
     )

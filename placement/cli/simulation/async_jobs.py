@@ -26,8 +26,7 @@ from placement.experiments.response.runs import (
     run_tasks,
 )
 from placement.policies.schedulers.response.catalogue import Settings
-from placement.policies.schedulers.response.width_rules import ALPHA_HIGH, ALPHA_LOW
-from placement.policies.schedulers.response.widths import ALPHA
+from placement.policies.schedulers.response.widths import ALPHA, ALPHA_HIGH, ALPHA_LOW
 from placement.simulator.rates.response.settings import NODES, ResponseSettings
 from placement.traces.async_sgd.models import SETS
 from placement.traces.async_sgd.table import read_trace

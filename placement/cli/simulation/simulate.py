@@ -12,10 +12,11 @@ from typing import Any
 from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.errors import UsageError
 from placement.cli.simulation.arguments import TOOL, add_setting, check_seed, setting_of
-from placement.experiments.policy_name import LWF, PolicyName, SimulationModel
+from placement.experiments.policy_name import PolicyName, SimulationModel
 from placement.experiments.report import print_outcome
 from placement.experiments.run import SimulationTask, simulate_task, task, trace_digest
 from placement.experiments.workers import Workers
+from placement.policies.catalogue import TAKES_KAPPA, placement_names
 from placement.simulator.outcome import Outcome
 from placement.traces.left_out import tell_left_out
 from placement.traces.read import FORMATS, read
@@ -48,9 +49,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     policy = command.add_argument_group("policy")
     policy.add_argument(
         "--placement",
-        default=LWF,
+        default="lwf",
         metavar="NAME",
-        help="random, first-fit, list-scheduling or lwf (default lwf)",
+        help=f"{', '.join(placement_names())} (default lwf)",
     )
     policy.add_argument(
         "--kappa", type=int, metavar="N", help="of lwf: larger jobs are kept together (default 1)"
@@ -118,7 +119,7 @@ def task_of(options: argparse.Namespace) -> SimulationTask:
     Raises:
         UsageError: an invalid argument, trace or file.
     """
-    if options.kappa is not None and options.placement != LWF:
+    if options.kappa is not None and options.placement not in TAKES_KAPPA:
         raise UsageError(f"--kappa with --placement {options.placement}: only lwf has one")
     check_seed(options.seed)
     rules = SimulationModel.of(options.model, options.defect)

@@ -11,7 +11,7 @@ import numpy as np
 
 from mltcp.core.quantities import S_PER_HOUR
 from placement.experiments.statistics import Paired, half_interval, paired
-from placement.simulator.rates.response.outcome import ResponseOutcome
+from placement.simulator.rates.response.settings import ResponseOutcome
 
 BATCHES = 20
 DROPPED = 2000

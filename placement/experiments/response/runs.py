@@ -12,10 +12,11 @@ from placement.experiments.workers import Workers
 from placement.model.throughput.throughput import Workload
 from placement.policies.schedulers.response.catalogue import (
     RESPONSE_SCHEDULERS,
+    JsqChunk,
     ResponseScheduler,
     Settings,
+    check_chunk,
 )
-from placement.policies.schedulers.response.jsq_chunk import JsqChunk, check_chunk
 from placement.simulator.rates.response.settings import ResponseSettings
 from placement.traces.async_sgd.trace import AsyncTrace, draw_trace
 

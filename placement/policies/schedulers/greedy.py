@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from placement.model.cluster import Cluster
 from placement.policies.catalogue import PlacementPolicy
-from placement.policies.placing.slot_pool import SlotPool, SlotRequest
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
 from placement.policies.schedulers.untimed import Untimed
+from placement.policies.slot_pool import SlotPool, SlotRequest
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import Vocabulary
-from placement.policies.catalogue import placement_policy
+from placement.policies.catalogue import placement_names, placement_policy
 from placement.policies.schedulers.admission.edf_efficient import EdfEfficient
 from placement.policies.schedulers.contention import rule
 from placement.policies.schedulers.drs.drs import Drs
@@ -26,8 +26,7 @@ from placement.policies.schedulers.ordered.fifo import Fifo
 from placement.policies.schedulers.ordered.llf import Llf
 from placement.policies.schedulers.pollux import Pollux
 from placement.policies.schedulers.random_scheduler import RandomScheduler
-from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS, Settings
-from placement.policies.schedulers.response.jsq_chunk import JsqChunk
+from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS, JsqChunk, Settings
 from placement.policies.schedulers.rollout.edf_rollout import EdfRollout
 from placement.policies.schedulers.scheduler import Scheduler
 from placement.policies.schedulers.themis import Themis
@@ -65,8 +64,8 @@ SCHEDULERS: Mapping[str, _Factory] = MappingProxyType(
 )
 """A factory a name; its argument is the seed of draws among equally good placements."""
 
-GREEDY = ("lwf[-K]", "first-fit", "list-scheduling")
-"""The placement policies that are schedulers, too."""
+GREEDY = tuple(name for name in placement_names("[-K]") if name not in SCHEDULERS)
+"""The placement policies that are schedulers, too; `random` is one that draws for all jobs at once."""
 
 CHUNKED = "jsq-chunk-K"
 """JSQ-Chunk with chunks of K GPUs."""
@@ -95,11 +94,11 @@ def named_scheduler(name: str, seed: int = 0) -> Scheduler:
         UsageError: there is no such scheduler.
     """
     if name.startswith(PUBLISHED):
-        from placement.policies.schedulers.contention.published_policy import load_published  # compiled
+        from placement.policies.schedulers.contention.learned.published import load_published  # compiled
 
         return load_published(name, seed)
     if name.startswith(LEARNED):
-        from placement.policies.schedulers.contention.learned import load_learned  # compiled
+        from placement.policies.schedulers.contention.learned.learned import load_learned  # compiled
 
         return load_learned(name)
     if name.startswith(IMPORTED):

@@ -10,10 +10,9 @@ from mltcp.core.policy_names import Vocabulary, split_cassini
 from placement.model.cluster import Cluster, Gpu, Server, Switch
 from placement.model.throughput.table import TableModel
 from placement.model.throughput.table_times import TableTimes
-from placement.policies.catalogue import PlacementPolicy, placement_policy
+from placement.policies.catalogue import PlacementPolicy, placement_names, placement_policy
 from placement.policies.schedulers.contention import rule
-from placement.policies.schedulers.contention.profiles import all_kinds, name_of
-from placement.policies.schedulers.contention.tables import node_counts
+from placement.policies.schedulers.contention.tables import all_kinds, name_of, node_counts
 from placement.policies.schedulers.registry import IMPORTED, LEARNED, SCHEDULERS, named_scheduler
 from placement.policies.schedulers.scheduler import JobView, Scheduler
 from placement.service.contention import table_named
@@ -28,7 +27,7 @@ _SINGLE_JOBS = ("random", "themis", "pollux")
 WHOLE_JOBS = tuple(name for name in SCHEDULERS if name not in _SINGLE_JOBS)
 """Schedulers of whole jobs: they decide for all jobs at once, and choose how many slots each gets."""
 
-NAMES = Vocabulary("policy", ("random", "first-fit", "list-scheduling", "lwf-K", "themis", "pollux"))
+NAMES = Vocabulary("policy", (*placement_names("-K"), "themis", "pollux"))
 
 ALLOWED = (
     f"{NAMES.allowed}, each alone or with +cassini, or, for all jobs, one of "

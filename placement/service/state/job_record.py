@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 
 from mltcp.core.demand import Demand
-from placement.policies.placing.slot_pool import SlotRequest
+from placement.policies.slot_pool import SlotRequest
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import ErrorCode, RequestError
 

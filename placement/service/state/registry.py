@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from mltcp.core.policy_names import split_cassini
-from placement.policies.placing.slot_pool import SlotPool, SlotRequest
+from placement.policies.slot_pool import SlotPool, SlotRequest
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import (
     ErrorCode,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from placement.model.compiled import compiled
 from placement.model.state import COMPUTING, ENDED
-from placement.policies.communication.ranking import rank
+from placement.policies.communication import rank
 from placement.simulator.exact.buckets import await_bucket
 from placement.simulator.exact.task_ends import note_end
 from placement.simulator.exact.use import note_use

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from placement.model.compiled import compiled
 from placement.model.state import SENDING, WAITING
-from placement.policies.communication import srtf_yield
-from placement.policies.communication.admission import starts
-from placement.policies.rule_numbers import BY_RANK
+from placement.policies.catalogue import BY_RANK
+from placement.policies.communication import grant, starts
 from placement.simulator.exact.transfers import add_candidate, settle, start
 from placement.simulator.exact.world import World
 
@@ -96,9 +95,7 @@ def _grant(world: World, now: int) -> None:
         _gather(world)
         count = core.candidates
         core.candidates = 0
-        touched = srtf_yield.grant(
-            world.jobs, world.links, world.places, world.candidates, count, world.touched
-        )
+        touched = grant(world.jobs, world.links, world.places, world.candidates, count, world.touched)
         for position in range(touched):
             number = world.touched[position]
             job = world.jobs[number]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from placement.model.compiled import compiled
 from placement.model.state import QUEUED
-from placement.policies.placing.choice import choose
+from placement.policies.placing import choose
 from placement.simulator.exact.compute import begin_iteration
 from placement.simulator.exact.world import World
 

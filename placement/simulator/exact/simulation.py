@@ -16,9 +16,8 @@ from placement.model.cluster import Cluster
 from placement.model.contention import PUBLISHED, Contention
 from placement.model.job import Job
 from placement.model.state import JOB, Records
-from placement.policies.catalogue import CommunicationPolicy, PlacementPolicy
-from placement.policies.placing import random
-from placement.policies.rule_numbers import RANDOM
+from placement.policies.catalogue import RANDOM, CommunicationPolicy, PlacementPolicy
+from placement.policies.placing import seed_placements
 from placement.simulator.exact.loop import run
 from placement.simulator.exact.world import World, build
 from placement.simulator.outcome import JobOutcome, Outcome, UseOverTime
@@ -87,7 +86,7 @@ def _run(
 ) -> tuple[World, int]:
     world = build(jobs, cluster, placement, communication, contention, use)
     if placement.rule == RANDOM:
-        random.seed(seed)
+        seed_placements(seed)
     return world, run(world)
 
 

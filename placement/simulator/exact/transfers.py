@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from placement.model.compiled import compiled
 from placement.model.state import COMPUTING, SENDING, WAITING
-from placement.policies.communication.ranking import rank
-from placement.policies.rule_numbers import ADA_SRSF, ADA_SRSF_K
+from placement.policies.catalogue import ADA_SRSF, ADA_SRSF_K
+from placement.policies.communication import rank
 from placement.simulator.exact.buckets import await_bucket, buckets_ready
 from placement.simulator.exact.event_heap import drop, put
 from placement.simulator.exact.use import note_use

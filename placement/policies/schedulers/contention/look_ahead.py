@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from placement.model.compiled import compiled, compiled_with_arrays
-from placement.policies.schedulers.contention.gains import find_heads, gain, weigh_running, weight
 from placement.policies.schedulers.contention.marginal import greedy, reopt
-from placement.policies.schedulers.contention.places import fits, start, update_room
+from placement.policies.schedulers.contention.places import (
+    find_heads,
+    fits,
+    gain,
+    start,
+    update_room,
+    weigh_running,
+    weight,
+)
 from placement.policies.schedulers.contention.rounds import begin_decision, end_decision, run_round
-from placement.policies.schedulers.contention.world import REOPT_LOOK, World
+from placement.policies.schedulers.contention.rule import REOPT_LOOK
+from placement.policies.schedulers.contention.world import RoundsWorld
 
 A_CANDIDATE = 3
 """The most placements of one candidate that are tried."""
@@ -23,7 +31,7 @@ NEVER = 1e300
 
 
 @compiled_with_arrays
-def decide_ahead(world: World, trial: World) -> None:
+def decide_ahead(world: RoundsWorld, trial: RoundsWorld) -> None:
     """Take the best choice again and again, until it is to place nothing more in this round."""
     core = world.core[0]
     replans = core.family == REOPT_LOOK
@@ -46,7 +54,9 @@ def decide_ahead(world: World, trial: World) -> None:
 
 
 @compiled_with_arrays
-def best_choice(world: World, trial: World, count: int, may_wait: bool, replans: bool) -> tuple[int, int]:
+def best_choice(
+    world: RoundsWorld, trial: RoundsWorld, count: int, may_wait: bool, replans: bool
+) -> tuple[int, int]:
     """The choice with the least sum of completion times, as (BASE, PLACE or WAIT, number of the placement)."""
     if count == 1 and not may_wait and not replans:
         return PLACE, 0
@@ -63,7 +73,7 @@ def best_choice(world: World, trial: World, count: int, may_wait: bool, replans:
 
 
 @compiled_with_arrays
-def simulated(world: World, trial: World, choice: int, number: int, best: float) -> float:
+def simulated(world: RoundsWorld, trial: RoundsWorld, choice: int, number: int, best: float) -> float:
     """The sum of the times at which the present jobs end, from now, after a choice; infinite once it exceeds `best`."""
     copy_to(world, trial)
     core = trial.core[0]
@@ -94,7 +104,7 @@ def simulated(world: World, trial: World, choice: int, number: int, best: float)
 
 
 @compiled_with_arrays
-def copy_to(world: World, trial: World) -> None:
+def copy_to(world: RoundsWorld, trial: RoundsWorld) -> None:
     """Copy the state of the jobs that are present."""
     core = world.core[0]
     trial.core[0] = core
@@ -112,7 +122,7 @@ def copy_to(world: World, trial: World) -> None:
 
 
 @compiled_with_arrays
-def reopt_would_act(world: World, trial: World) -> bool:
+def reopt_would_act(world: RoundsWorld, trial: RoundsWorld) -> bool:
     """Whether `reopt` would change anything now."""
     copy_to(world, trial)
     reopt(trial)
@@ -126,7 +136,7 @@ def reopt_would_act(world: World, trial: World) -> bool:
 
 
 @compiled_with_arrays
-def find_choices(world: World, most: int) -> int:
+def find_choices(world: RoundsWorld, most: int) -> int:
     """Set `choices` to the placements with the largest gain a GPU, a few of each candidate; returns their number."""
     find_heads(world)
     weigh_running(world)
@@ -139,7 +149,7 @@ def find_choices(world: World, most: int) -> int:
 
 
 @compiled_with_arrays
-def find_places(world: World, job: int, offset: int) -> int:
+def find_places(world: RoundsWorld, job: int, offset: int) -> int:
     """Put the best placements of a job into `choices` behind `offset`; returns their number."""
     number = world.jobs[job].kind
     kind, own, count = world.kinds[number], weight(world, job), 0
@@ -153,7 +163,7 @@ def find_places(world: World, job: int, offset: int) -> int:
 
 
 @compiled_with_arrays
-def merge(world: World, count: int, more: int, most: int) -> int:
+def merge(world: RoundsWorld, count: int, more: int, most: int) -> int:
     """Merge the placements behind `most` into those before it; returns how many there are now."""
     for each in range(more):
         added = world.choices[most + each]
@@ -163,7 +173,7 @@ def merge(world: World, count: int, more: int, most: int) -> int:
 
 @compiled
 def insert(
-    world: World, offset: int, count: int, most: int, job: int, cell: int, nodes: int, worth: float
+    world: RoundsWorld, offset: int, count: int, most: int, job: int, cell: int, nodes: int, worth: float
 ) -> int:
     """Insert a placement into a part of `choices` that is sorted by worth; of equals the first stays first."""
     position = count

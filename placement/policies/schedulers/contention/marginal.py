@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from placement.model.compiled import compiled_with_arrays
-from placement.policies.schedulers.contention.gains import (
+from placement.policies.schedulers.contention.places import (
     EQUAL,
     find_heads,
-    gain,
-    utility,
-    weigh_running,
-    weight,
-)
-from placement.policies.schedulers.contention.places import (
     fits,
+    gain,
     remove_slot,
     start,
     stop,
     update_room,
+    utility,
+    weigh_running,
+    weight,
 )
-from placement.policies.schedulers.contention.world import World
+from placement.policies.schedulers.contention.world import RoundsWorld
 
 MOST_CHANGES = 60
 """`reopt` stops or moves at most so many jobs in a round."""
@@ -27,7 +25,7 @@ _LEAST_RISE = 1e-9
 
 
 @compiled_with_arrays
-def greedy(world: World) -> None:
+def greedy(world: RoundsWorld) -> None:
     """While some gain is more than 0, start the candidate with the largest gain a GPU."""
     weigh_running(world)
     while True:
@@ -38,7 +36,7 @@ def greedy(world: World) -> None:
 
 
 @compiled_with_arrays
-def best_start(world: World) -> tuple[int, int, int, float]:
+def best_start(world: RoundsWorld) -> tuple[int, int, int, float]:
     """The start with the largest gain a GPU, as (job, cell, nodes, weight); job -1 if no gain is more than 0."""
     find_heads(world)
     job, found_cell, found_nodes, found_weight, best = -1, 0, 0, 0.0, 0.0
@@ -59,7 +57,7 @@ def best_start(world: World) -> tuple[int, int, int, float]:
 
 
 @compiled_with_arrays
-def reopt(world: World) -> None:
+def reopt(world: RoundsWorld) -> None:
     """As `greedy`; when nothing gains any more, stop or replace a running job if that raises U by more than h * U."""
     weigh_running(world)
     for _ in range(MOST_CHANGES):
@@ -74,7 +72,7 @@ def reopt(world: World) -> None:
 
 
 @compiled_with_arrays
-def best_change(world: World) -> tuple[int, int, int, int, float]:
+def best_change(world: RoundsWorld) -> tuple[int, int, int, int, float]:
     """The change that raises U most: (slot to stop, job to start or -1, cell, nodes, rise); slot -1 if none runs."""
     before = utility(world)
     found, found_job, found_cell, found_nodes, best = -1, -1, 0, 0, -1e300
@@ -104,7 +102,7 @@ def best_change(world: World) -> tuple[int, int, int, int, float]:
 
 
 @compiled_with_arrays
-def lift(world: World, slot: int) -> None:
+def lift(world: RoundsWorld, slot: int) -> None:
     """Take a running job out for a trial; `put_back` ends the trial."""
     for each in range(world.core[0].running):
         world.spare_slots[each] = world.slots[each]
@@ -114,7 +112,7 @@ def lift(world: World, slot: int) -> None:
 
 
 @compiled_with_arrays
-def put_back(world: World) -> None:
+def put_back(world: RoundsWorld) -> None:
     """Restore what was there before `lift`."""
     world.core[0].running += 1
     for each in range(world.core[0].running):

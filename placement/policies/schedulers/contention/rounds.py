@@ -6,13 +6,9 @@ import math
 
 from mltcp.core.quantities import NS_PER_S
 from placement.model.compiled import compiled, compiled_with_arrays
-from placement.policies.schedulers.contention.places import (
-    floored,
-    remove_slot,
-    set_ratios,
-    stop_contended,
-)
-from placement.policies.schedulers.contention.world import ENDED, STOPS_BY_RATIO, World
+from placement.policies.schedulers.contention.places import floored, remove_slot, set_ratios, stop_contended
+from placement.policies.schedulers.contention.rule import STOPS_BY_RATIO
+from placement.policies.schedulers.contention.world import ENDED, RoundsWorld
 
 STOP_RATIO = 0.6
 """Jobs with a ratio up to this are stopped by the stop rule."""
@@ -21,7 +17,7 @@ _SLACK = 1 + 1e-12
 
 
 @compiled
-def begin_decision(world: World) -> None:
+def begin_decision(world: RoundsWorld) -> None:
     """Note where jobs run, so that those that are moved are found."""
     for position in range(world.core[0].waiting):
         world.jobs[world.queue[position]].cell_before = -1
@@ -31,7 +27,7 @@ def begin_decision(world: World) -> None:
 
 
 @compiled
-def end_decision(world: World) -> None:
+def end_decision(world: RoundsWorld) -> None:
     """Count starts, and charge for those after a job's first. A job that is where it was has not been started."""
     core = world.core[0]
     core.news = False
@@ -46,7 +42,7 @@ def end_decision(world: World) -> None:
 
 
 @compiled_with_arrays
-def run_round(world: World, begin_s: float) -> int:
+def run_round(world: RoundsWorld, begin_s: float) -> int:
     """Let the running jobs make progress for one round; returns the number of jobs that ended.
 
     Args:
@@ -82,7 +78,7 @@ def run_round(world: World, begin_s: float) -> int:
 
 
 @compiled_with_arrays
-def remove_ended(world: World) -> None:
+def remove_ended(world: RoundsWorld) -> None:
     """Free the GPUs of jobs that have ended."""
     core, slot = world.core[0], 0
     core.news = True
@@ -95,7 +91,7 @@ def remove_ended(world: World) -> None:
 
 
 @compiled_with_arrays
-def apply_stop_rule(world: World) -> None:
+def apply_stop_rule(world: RoundsWorld) -> None:
     """Stop the jobs that contention slows down most, if the rule has it; jobs are exempt after a costly restart."""
     core = world.core[0]
     if core.stops == STOPS_BY_RATIO:
@@ -103,7 +99,7 @@ def apply_stop_rule(world: World) -> None:
 
 
 @compiled
-def is_exempt(world: World, job: int) -> bool:
+def is_exempt(world: RoundsWorld, job: int) -> bool:
     """Whether it is too early to stop a running job, because its restart cost a round or more."""
     core = world.core[0]
     rounds = exempt_rounds(core.restart_s, core.round_s)

@@ -8,26 +8,18 @@ from itertools import product
 from types import MappingProxyType
 
 from mltcp.core.policy_names import Vocabulary
-from placement.policies.schedulers.contention.world import (
-    ALL_COMPETE,
-    FIFO,
-    FIRST,
-    GREEDY,
-    GREEDY_LOOK,
-    LAS,
-    MOST_NODES,
-    NO_STOPS,
-    ORDERED,
-    PACKED,
-    RANDOM,
-    REOPT,
-    REOPT_LOOK,
-    SRSF,
-    SRTF,
-    STOPS_BY_RATIO,
-    TABLE,
-    TIRESIAS,
-)
+
+ORDERED, RANDOM, GREEDY, REOPT, GREEDY_LOOK, REOPT_LOOK = range(6)
+"""The families of rules."""
+
+FIFO, LAS, TIRESIAS, SRTF, SRSF = range(5)
+"""The orders of the ordered rules."""
+
+FIRST, PACKED, TABLE, MOST_NODES = range(4)
+"""The placements of the ordered rules."""
+
+NO_STOPS, STOPS_BY_RATIO, ALL_COMPETE = range(3)
+"""Which running jobs are stopped before a decision: none, those with a small ratio, or all."""
 
 _ORDERS = {"fifo": FIFO, "las": LAS, "tiresias": TIRESIAS, "srtf": SRTF, "srsf": SRSF}
 _PLACEMENTS = {"first": FIRST, "packed": PACKED, "table": TABLE, "most-nodes": MOST_NODES}
@@ -35,7 +27,7 @@ _STOPS = {"none": NO_STOPS, "ratio": STOPS_BY_RATIO, "full": ALL_COMPETE}
 
 
 @dataclass(frozen=True)
-class Rule:
+class RoundsRule:
     """A rule.
 
     Attributes:
@@ -66,30 +58,30 @@ class Rule:
         return self.family != ORDERED or self.placement == TABLE
 
 
-def _ordered() -> dict[str, Rule]:
+def _ordered() -> dict[str, RoundsRule]:
     """All ordered rules: ORDER[-head]-PLACEMENT-STOPS."""
     return {
-        f"{order}{head}-{placement}-{stops}": Rule(
+        f"{order}{head}-{placement}-{stops}": RoundsRule(
             ORDERED, _ORDERS[order], _PLACEMENTS[placement], _STOPS[stops], bool(head)
         )
         for order, head, placement, stops in product(_ORDERS, ("", "-head"), _PLACEMENTS, _STOPS)
     }
 
 
-ORDERED_RULES: Mapping[str, Rule] = MappingProxyType(_ordered())
+ORDERED_RULES: Mapping[str, RoundsRule] = MappingProxyType(_ordered())
 """The ordered rules by name."""
 
-RULES: Mapping[str, Rule] = MappingProxyType(
+RULES: Mapping[str, RoundsRule] = MappingProxyType(
     {
-        "random-none": Rule(RANDOM),
-        "random-ratio": Rule(RANDOM, stops=STOPS_BY_RATIO),
-        "random-fallback-none": Rule(RANDOM, fallback=True),
-        "random-fallback-ratio": Rule(RANDOM, stops=STOPS_BY_RATIO, fallback=True),
-        "greedy": Rule(GREEDY),
-        "greedy-ratio": Rule(GREEDY, stops=STOPS_BY_RATIO),
-        "reopt": Rule(REOPT),
-        "greedy-look": Rule(GREEDY_LOOK, choices=8),
-        "reopt-look": Rule(REOPT_LOOK, choices=6),
+        "random-none": RoundsRule(RANDOM),
+        "random-ratio": RoundsRule(RANDOM, stops=STOPS_BY_RATIO),
+        "random-fallback-none": RoundsRule(RANDOM, fallback=True),
+        "random-fallback-ratio": RoundsRule(RANDOM, stops=STOPS_BY_RATIO, fallback=True),
+        "greedy": RoundsRule(GREEDY),
+        "greedy-ratio": RoundsRule(GREEDY, stops=STOPS_BY_RATIO),
+        "reopt": RoundsRule(REOPT),
+        "greedy-look": RoundsRule(GREEDY_LOOK, choices=8),
+        "reopt-look": RoundsRule(REOPT_LOOK, choices=6),
     }
 )
 """The others. A number after `random-...` is the seed, after `...-look` the choices, after `reopt` 100 h."""
@@ -114,7 +106,7 @@ NAMES = Vocabulary("scheduler", (*ORDERED_RULES, *(name + _NUMBERED.get(name, ""
 """All names."""
 
 
-def find_rule(name: str, seed: int = 0) -> Rule | None:
+def find_rule(name: str, seed: int = 0) -> RoundsRule | None:
     """The rule of this name; None if there is none.
 
     Args:
@@ -128,9 +120,9 @@ def find_rule(name: str, seed: int = 0) -> Rule | None:
         return ORDERED_RULES[part.base]
     rule, number = RULES[part.base], part.number
     if rule.family == RANDOM:
-        return Rule(RANDOM, stops=rule.stops, fallback=rule.fallback, seed=number or seed)
+        return RoundsRule(RANDOM, stops=rule.stops, fallback=rule.fallback, seed=number or seed)
     if number is None:
         return rule
     if rule.family == REOPT:
-        return Rule(REOPT, hysteresis=number / 100)
-    return Rule(rule.family, choices=number)
+        return RoundsRule(REOPT, hysteresis=number / 100)
+    return RoundsRule(rule.family, choices=number)

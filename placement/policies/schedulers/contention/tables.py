@@ -1,24 +1,169 @@
-"""Kinds, cells, ratios and sets of nodes as the arrays that a `World` holds."""
+"""Speeds of jobs, and their kinds, cells, ratios and sets of nodes as the arrays that a `RoundsWorld` holds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
 from mltcp.core.errors import UsageError
-from placement.policies.schedulers.contention.profiles import Kind, PlainProfile, TableProfile, all_kinds
-from placement.policies.schedulers.contention.world import CELL, KIND, MOST_NODES_IN_ALL
+from mltcp.core.quantities import NS_PER_S
+from placement.model.throughput.table import Layout, TableModel
+from placement.policies.schedulers.scheduler import IterationTimes, JobView
+
+Records: TypeAlias = Any
+"""An array of records; numpy's type annotations do not cover the fields of a record."""
+
+MOST_NODES_IN_ALL = 62
+"""A set of nodes is the bits of a 64-bit number."""
+
+CELL = np.dtype(
+    [
+        ("rate", "f8"),  # T, samples/s
+        ("speed", "f8"),  # T over that of the kind's fastest cell
+        ("gpus", "i8"),  # on each node
+        ("nodes", "i8"),  # how many
+        ("first", "i8"),  # its sets of nodes, in `sets`
+        ("sets", "i8"),
+    ]
+)
+
+KIND = np.dtype(
+    [
+        ("gpus", "i8"),  # g
+        ("best", "f8"),  # the largest T of its cells
+        ("first", "i8"),  # its cells, by ascending number of nodes
+        ("cells", "i8"),
+    ]
+)
+
+
+# -- speeds of jobs by number of nodes, and beside others --------------------------------------------------------------
+
+
+class Profile(Protocol):
+    """The speeds of jobs of one model; hashable, and equal for jobs that behave alike."""
+
+    def node_counts(self, gpus: int, most: int) -> tuple[int, ...]:
+        """The numbers of nodes, up to `most`, on which a job of so many GPUs may run, ascending."""
+        ...
+
+    def samples_per_s(self, gpus: int, nodes: int) -> float:
+        """T, the isolated throughput."""
+        ...
+
+    def ratio(self, gpus: int, nodes: int, other: Profile, other_gpus: int, other_nodes: int) -> float:
+        """The ratio of shared to isolated throughput beside a job of another profile, or of the same."""
+        ...
+
+
+class JobKind(NamedTuple):
+    """The properties of all jobs of a model with a number of GPUs."""
+
+    profile: Profile
+    gpus: int
+
+
+@dataclass(frozen=True)
+class TableProfile:
+    """The speeds of a model of a table.
+
+    Attributes:
+        model: the throughput model of the table.
+        name: of the model in the table.
+    """
+
+    model: TableModel
+    name: str
+
+    def node_counts(self, gpus: int, most: int) -> tuple[int, ...]:
+        """See `Profile`: those that have rows, which one node has not."""
+        return tuple(each for each in self.model.table.nodes(self.name, gpus) if each <= most)
+
+    def samples_per_s(self, gpus: int, nodes: int) -> float:
+        """See `Profile`."""
+        return self.model.table.throughput(Layout(self.name, gpus, nodes))
+
+    def ratio(self, gpus: int, nodes: int, other: Profile, other_gpus: int, other_nodes: int) -> float:
+        """See `Profile`; 1 beside a job of which the table knows nothing."""
+        if not isinstance(other, TableProfile):
+            return 1.0
+        layouts = Layout(self.name, gpus, nodes), Layout(other.name, other_gpus, other_nodes)
+        return self.model.table.ratio(*layouts)
+
+
+@dataclass(frozen=True)
+class PlainProfile:
+    """The speeds of a job of which only iteration times are known: neighbours make no difference.
+
+    Attributes:
+        times: its iteration times.
+    """
+
+    times: IterationTimes
+
+    def node_counts(self, gpus: int, most: int) -> tuple[int, ...]:
+        """See `Profile`: all with the same number of GPUs on each node."""
+        return tuple(each for each in range(1, most + 1) if gpus % each == 0)
+
+    def samples_per_s(self, gpus: int, nodes: int) -> float:
+        """See `Profile`; a sample is an iteration of one worker."""
+        return float(gpus * NS_PER_S / self.times.iteration_ns(gpus, nodes == 1))
+
+    def ratio(self, gpus: int, nodes: int, other: Profile, other_gpus: int, other_nodes: int) -> float:
+        """See `Profile`."""
+        return 1.0
+
+
+@runtime_checkable
+class TableTimed(Protocol):
+    """Iteration times that come from a table."""
+
+    @property
+    def model(self) -> TableModel:
+        """The throughput model of the table."""
+        ...
+
+    @property
+    def model_name(self) -> str:
+        """Of the model in the table."""
+        ...
+
+
+def kind_of(job: JobView) -> JobKind:
+    """The kind of a job; it gets as many GPUs as it asks for, neither fewer nor more."""
+    if isinstance(job.times, TableTimed):
+        return JobKind(TableProfile(job.times.model, job.times.model_name), job.gpus_wanted)
+    return JobKind(PlainProfile(job.times), job.gpus_wanted)
+
+
+def name_of(kind: JobKind) -> str:
+    """The name of a kind of a table, "MODEL GPUS"."""
+    assert isinstance(kind.profile, TableProfile), "a kind of a table"
+    return f"{kind.profile.name} {kind.gpus}"
+
+
+def all_kinds(model: TableModel) -> tuple[JobKind, ...]:
+    """All kinds of a table: by model in the order of the table, then by GPUs."""
+    table = model.table
+    return tuple(
+        JobKind(TableProfile(model, name), gpus) for name in table.models for gpus in table.gpus(name)
+    )
+
+
+# -- the arrays --------------------------------------------------------------------------------------------------------
+
 
 _MOST_SETS = 20_000
 
 
-class Tables(NamedTuple):
-    """The arrays; see `World`."""
+class RoundsTables(NamedTuple):
+    """The arrays; see `RoundsWorld`."""
 
     kinds: np.ndarray
     cells: np.ndarray
@@ -27,7 +172,7 @@ class Tables(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def tables_of(kinds: tuple[Kind, ...], sizes: tuple[int, ...], with_sets: bool) -> Tables:
+def tables_of(kinds: tuple[JobKind, ...], sizes: tuple[int, ...], with_sets: bool) -> RoundsTables:
     """The tables of these kinds on a cluster.
 
     Args:
@@ -55,10 +200,10 @@ def tables_of(kinds: tuple[Kind, ...], sizes: tuple[int, ...], with_sets: bool) 
             names.append((kind, nodes))
             row += 1
     sets = np.array([each for found in places.values() for each in found], np.int64)
-    return Tables(of_kinds, of_cells, _ratios(names), sets)
+    return RoundsTables(of_kinds, of_cells, _ratios(names), sets)
 
 
-def kinds_on(sizes: tuple[int, ...], found: Sequence[Kind]) -> tuple[Kind, ...]:
+def kinds_on(sizes: tuple[int, ...], found: Sequence[JobKind]) -> tuple[JobKind, ...]:
     """These kinds, each once; of a table all that fit on the nodes, so that every decision numbers them alike."""
     models = {kind.profile.model: None for kind in found if isinstance(kind.profile, TableProfile)}
     of_tables = [
@@ -67,7 +212,7 @@ def kinds_on(sizes: tuple[int, ...], found: Sequence[Kind]) -> tuple[Kind, ...]:
     return tuple(dict.fromkeys([*of_tables, *found]))
 
 
-def node_counts(kind: Kind, sizes: Sequence[int]) -> tuple[int, ...]:
+def node_counts(kind: JobKind, sizes: Sequence[int]) -> tuple[int, ...]:
     """The numbers of nodes on which a kind may run on a cluster whose nodes have so many GPUs, ascending."""
     return tuple(
         nodes
@@ -76,7 +221,7 @@ def node_counts(kind: Kind, sizes: Sequence[int]) -> tuple[int, ...]:
     )
 
 
-def _some_node_counts(kind: Kind, sizes: Sequence[int]) -> tuple[int, ...]:
+def _some_node_counts(kind: JobKind, sizes: Sequence[int]) -> tuple[int, ...]:
     counts = node_counts(kind, sizes)
     if not counts:
         raise UsageError(
@@ -100,7 +245,7 @@ def _all_sets(counts: set[int], nodes: int, with_sets: bool) -> dict[int, list[i
     }
 
 
-def _ratios(names: Sequence[tuple[Kind, int]]) -> np.ndarray:
+def _ratios(names: Sequence[tuple[JobKind, int]]) -> np.ndarray:
     if all(isinstance(kind.profile, PlainProfile) for kind, _ in names):
         return np.ones((len(names), len(names)))
     return np.array(

@@ -7,33 +7,21 @@ nodes, as bits. Jobs are in the order of their arrival, which decides between eq
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import NamedTuple
 
 import numpy as np
 
-Records: TypeAlias = Any
-"""An array of records; numpy's type annotations do not cover the fields of a record."""
+from placement.model.throughput.table import COMBINATIONS, Combination
+from placement.policies.schedulers.contention.rule import RoundsRule
+from placement.policies.schedulers.contention.tables import Records, RoundsTables
 
 TO_COME, WAITS, RUNS, ENDED = range(4)
 """The states of a job."""
 
-ORDERED, RANDOM, GREEDY, REOPT, GREEDY_LOOK, REOPT_LOOK = range(6)
-"""The families of rules."""
-
-FIFO, LAS, TIRESIAS, SRTF, SRSF = range(5)
-"""The orders of the ordered rules."""
-
-FIRST, PACKED, TABLE, MOST_NODES = range(4)
-"""The placements of the ordered rules."""
-
-NO_STOPS, STOPS_BY_RATIO, ALL_COMPETE = range(3)
-"""Which running jobs are stopped before a decision: none, those with a small ratio, or all."""
-
 MINIMUM, PRODUCT, SUM = range(3)
 """How the ratios beside several neighbours combine, in the order of `COMBINATIONS`."""
-
-MOST_NODES_IN_ALL = 62
-"""A set of nodes is the bits of a 64-bit number."""
 
 JOB = np.dtype(
     [
@@ -68,26 +56,6 @@ SLOT = np.dtype(
 )
 """A running job."""
 
-CELL = np.dtype(
-    [
-        ("rate", "f8"),  # T, samples/s
-        ("speed", "f8"),  # T over that of the kind's fastest cell
-        ("gpus", "i8"),  # on each node
-        ("nodes", "i8"),  # how many
-        ("first", "i8"),  # its sets of nodes, in `sets`
-        ("sets", "i8"),
-    ]
-)
-
-KIND = np.dtype(
-    [
-        ("gpus", "i8"),  # g
-        ("best", "f8"),  # the largest T of its cells
-        ("first", "i8"),  # its cells, by ascending number of nodes
-        ("cells", "i8"),
-    ]
-)
-
 CORE = np.dtype(
     [
         ("now", "i8"),  # ns
@@ -117,7 +85,7 @@ CORE = np.dtype(
 CHOICE = np.dtype([("job", "i8"), ("cell", "i8"), ("nodes", "i8"), ("worth", "f8")])
 
 
-class World(NamedTuple):
+class RoundsWorld(NamedTuple):
     """The observation from which a decision is made, and in which it is carried out."""
 
     core: Records
@@ -135,3 +103,62 @@ class World(NamedTuple):
     heads: np.ndarray  # for each kind, the waiting job with the least left; -1 if none waits
     competing: np.ndarray  # per job, scratch
     choices: Records  # scratch
+
+
+SHARED = frozenset({"kinds", "cells", "ratios", "sets"})
+"""The fields that no decision changes: tables, which copies of a world share."""
+
+_A_CANDIDATE = 3
+
+
+def new_world(
+    tables: RoundsTables,
+    sizes: Sequence[int],
+    jobs: int,
+    rule: RoundsRule,
+    round_s: float,
+    restart_s: float,
+    combination: Combination = "minimum",
+) -> RoundsWorld:
+    """An empty cluster, and jobs that are all zero.
+
+    Args:
+        tables: of the kinds of jobs.
+        sizes: the GPUs of each node.
+        jobs: how many there are.
+        rule: that decides.
+        round_s: the length of a round.
+        restart_s: c, the time for which a restarted job makes no progress.
+        combination: of the ratios beside several neighbours.
+    """
+    core = np.zeros(1, CORE)
+    for field in fields(rule):
+        core[field.name] = getattr(rule, field.name)
+    core["round_s"], core["restart_s"], core["news"] = round_s, restart_s, True
+    core["combination"] = COMBINATIONS.index(combination)
+    free = np.array(sizes, np.int64)
+    room = [
+        sum(1 << node for node, size in enumerate(sizes) if size >= gpus) for gpus in range(max(sizes) + 1)
+    ]
+    slots = min(jobs, int(free.sum()))
+    return RoundsWorld(
+        core=core,
+        jobs=np.zeros(jobs, JOB),
+        **tables._asdict(),
+        free=free,
+        room=np.array(room, np.int64),
+        queue=np.zeros(jobs, np.int64),
+        slots=np.zeros(slots, SLOT),
+        spare_slots=np.zeros(slots, SLOT),
+        spare_free=free.copy(),
+        heads=np.full(len(tables.kinds), -1, np.int64),
+        competing=np.zeros(jobs, np.int64),
+        choices=np.zeros(rule.choices + _A_CANDIDATE, CHOICE),
+    )
+
+
+def trial_of(world: RoundsWorld) -> RoundsWorld:
+    """Scratch for look-ahead: the same tables, and a state of its own."""
+    return RoundsWorld(
+        **{name: value if name in SHARED else value.copy() for name, value in world._asdict().items()}
+    )

@@ -1,29 +1,52 @@
-"""The schedulers of mean response time by name, as the registry and compiled runs make them."""
+"""The schedulers of mean response time by name. All GPUs are divided anew whenever a job arrives or ends.
+
+Preemption and changes of width are taken to be free. `rules` has the compiled rules, which simulations call as well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from placement.policies.schedulers.response.equal_shares import EqualShares
-from placement.policies.schedulers.response.filling import Filling
-from placement.policies.schedulers.response.he_srpt import HeSrpt
-from placement.policies.schedulers.response.node_price import NodePrice
-from placement.policies.schedulers.response.ordered_shares import OrderedShares
-from placement.policies.schedulers.response.width_rules import (
+import numpy as np
+
+from mltcp.core.errors import UsageError
+from mltcp.core.policy_names import check_number
+from placement.model.cluster import Cluster
+from placement.policies.schedulers.elastic.shares import largest_node, placed
+from placement.policies.schedulers.elastic.speeds import speeds_of
+from placement.policies.schedulers.response.tables import (
+    EQUAL,
+    FILL_MARGINAL,
+    FILL_NONE,
+    FILL_SHORTEST,
+    ORDERED,
+    POWER,
+    PRICED,
+    JobSpeeds,
+    Present,
+    ResponseRule,
+    tables_of,
+)
+from placement.policies.schedulers.response.widths import (
+    ALPHA,
     ALPHA_HIGH,
     ALPHA_LOW,
-    DEFAULT_LOAD,
     AllNodes,
     Hell,
     Knee,
-    MoldableHell,
-    MoldableKnee,
     OneNode,
     WidthRule,
+    moldable_knee,
 )
-from placement.policies.schedulers.response.widths import ALPHA
+from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
+from placement.policies.schedulers.untimed import Untimed
+
+MOST_GAMMA = 100.0
+
+DEFAULT_LOAD = 0.5
+"""The load that moldable KNEE assumes where none is known."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +68,58 @@ class Settings:
     alpha_high: float = ALPHA_HIGH
 
 
-ResponseScheduler = OrderedShares | EqualShares | HeSrpt | NodePrice
+@dataclass(frozen=True)
+class ResponseScheduler(Untimed):
+    """A compiled rule of division as a scheduler, for every executor and for a live cluster.
+
+    Attributes:
+        name: on the command line.
+        rule: what `rules.divide` does.
+        widths: the rule of widths, of rules of kind `ORDERED`.
+
+    Raises:
+        UsageError: gamma is out of range.
+    """
+
+    name: str
+    rule: ResponseRule
+    widths: WidthRule | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rule.gamma <= MOST_GAMMA:
+            raise UsageError(f"gamma: expected 0 to {MOST_GAMMA:g}, got {self.rule.gamma:g}")
+
+    def candidates(
+        self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
+    ) -> tuple[Assignment, ...]:
+        """See `Scheduler.candidates`. Jobs are in the order of their arrival, which decides between equals."""
+        from placement.policies.schedulers.response.rules import divide  # compiled: slow to import
+
+        gpus, per_node = len(cluster.gpus), largest_node(cluster)
+        models: dict[JobSpeeds, int] = {}
+        present = Present.of(len(jobs))
+        for position, job in enumerate(jobs):
+            speeds = JobSpeeds(speeds_of(job, gpus, per_node).rates(gpus), min(job.gpus_max, gpus))
+            present.model[position] = models.setdefault(speeds, len(models))
+            present.size[position], present.left[position] = job.iterations, job.iterations_left
+        if jobs:
+            divide(self.rule, tables_of(tuple(models), self.widths), present, len(jobs), gpus)
+        return (placed(cluster, jobs, {job.name: int(present.nodes[i]) for i, job in enumerate(jobs)}),)
+
 
 _Factory = Callable[[Settings], ResponseScheduler]
 
 
-def _ordered(rule: Callable[[Settings], WidthRule], filling: Filling = Filling.NONE) -> _Factory:
-    return lambda settings: OrderedShares(rule(settings), filling, settings.gamma)
+def _ordered(
+    name: str, widths: Callable[[Settings], WidthRule], filling: int = FILL_NONE
+) -> tuple[str, _Factory]:
+    return name, lambda settings: ResponseScheduler(
+        name, ResponseRule(ORDERED, filling, settings.gamma), widths(settings)
+    )
+
+
+def _unordered(name: str, kind: int) -> tuple[str, _Factory]:
+    return name, lambda settings: ResponseScheduler(name, ResponseRule(kind))
 
 
 def _knee(settings: Settings) -> Knee:
@@ -62,27 +130,103 @@ def _hell(settings: Settings) -> Hell:
     return Hell()
 
 
-def _moldable_knee(settings: Settings) -> MoldableKnee:
-    return MoldableKnee(settings.load, settings.alpha_low, settings.alpha_high)
+def _moldable_knee(settings: Settings) -> Knee:
+    return moldable_knee(settings.load, settings.alpha_low, settings.alpha_high)
 
 
 RESPONSE_SCHEDULERS: Mapping[str, _Factory] = MappingProxyType(
-    {
-        "srpt": _ordered(lambda settings: AllNodes()),
-        "waterfill": lambda settings: OrderedShares(
-            OneNode(), Filling.SHORTEST, settings.gamma, filled=False
-        ),
-        "equi": lambda settings: EqualShares(),
-        "knee": _ordered(_knee),
-        "knee+fill": _ordered(_knee, Filling.SHORTEST),
-        "knee+marginal": _ordered(_knee, Filling.MARGINAL),
-        "hell": _ordered(_hell),
-        "hell+fill": _ordered(_hell, Filling.SHORTEST),
-        "hell+marginal": _ordered(_hell, Filling.MARGINAL),
-        "moldable-knee": _ordered(_moldable_knee),
-        "moldable-hell": _ordered(lambda settings: MoldableHell()),
-        "hesrpt": lambda settings: HeSrpt(),
-        "node-price": lambda settings: NodePrice(),
-    }
+    dict(
+        (
+            _ordered("srpt", lambda settings: AllNodes()),
+            _ordered("waterfill", lambda settings: OneNode(), FILL_SHORTEST),
+            _unordered("equi", EQUAL),
+            _ordered("knee", _knee),
+            _ordered("knee+fill", _knee, FILL_SHORTEST),
+            _ordered("knee+marginal", _knee, FILL_MARGINAL),
+            _ordered("hell", _hell),
+            _ordered("hell+fill", _hell, FILL_SHORTEST),
+            _ordered("hell+marginal", _hell, FILL_MARGINAL),
+            _ordered("moldable-knee", _moldable_knee),
+            _ordered("moldable-hell", lambda settings: Hell(moldable=True)),
+            _unordered("hesrpt", POWER),
+            _unordered("node-price", PRICED),
+        )
+    )
 )
 """A factory a name."""
+
+
+# -- JSQ-Chunk ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JsqChunk(Untimed):
+    """JSQ-Chunk with floor(W / k) chunks of k GPUs, first come first served without preemption.
+
+    Unlike other schedulers this one remembers something: which chunk a waiting job has joined. Where it does not know,
+    as after a restart of the program, waiting jobs join anew in the order of their arrival.
+
+    Attributes:
+        chunk: k.
+
+    Raises:
+        UsageError: k is out of range.
+    """
+
+    chunk: int
+    _joined: dict[tuple[str, int], int] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_number(self.chunk, "jsq-chunk-K")
+
+    @property
+    def name(self) -> str:
+        """Its name on the command line."""
+        return f"jsq-chunk-{self.chunk}"
+
+    def candidates(
+        self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
+    ) -> tuple[Assignment, ...]:
+        """See `Scheduler.candidates`. Jobs are in the order of their arrival.
+
+        Raises:
+            UsageError: a chunk is larger than the cluster.
+        """
+        chunks = check_chunk(self.chunk, len(cluster.gpus))
+        joined = self._join(jobs, chunks)
+        assignment: dict[str, tuple[int, ...]] = {}
+        busy = set()
+        for job in sorted(jobs, key=lambda job: not job.gpus):
+            chunk = joined[job.name]
+            if chunk not in busy:
+                busy.add(chunk)
+                first = chunk * self.chunk
+                assignment[job.name] = job.gpus or tuple(range(first, first + min(self.chunk, job.gpus_max)))
+        return (assignment,)
+
+    def _join(self, jobs: Sequence[JobView], chunks: int) -> Mapping[str, int]:
+        """The chunk of every job; new ones join the shortest queue."""
+        from placement.policies.schedulers.response.rules import shortest_queue  # compiled: slow to import
+
+        present = {(job.name, job.arrival_ns) for job in jobs}
+        for gone in set(self._joined) - present:
+            del self._joined[gone]
+        for job in jobs:
+            if job.gpus:
+                self._joined[job.name, job.arrival_ns] = job.gpus[0] // self.chunk
+        for job in jobs:
+            if (job.name, job.arrival_ns) not in self._joined:
+                lengths = np.bincount(list(self._joined.values()), minlength=chunks)
+                self._joined[job.name, job.arrival_ns] = shortest_queue(lengths)
+        return {name: chunk for (name, _), chunk in self._joined.items()}
+
+
+def check_chunk(chunk: int, nodes: int) -> int:
+    """The number of chunks.
+
+    Raises:
+        UsageError: a chunk is larger than the cluster.
+    """
+    if chunk > nodes:
+        raise UsageError(f"jsq-chunk-K: expected K up to the {nodes} nodes of the cluster, got {chunk}")
+    return nodes // chunk

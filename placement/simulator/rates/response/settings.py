@@ -1,12 +1,15 @@
-"""The cluster of a run of training jobs without deadlines, and the load on it."""
+"""A run of training jobs without deadlines: the cluster and the load on it, and the outcome."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import NS_PER_S
 from placement.model.throughput.throughput import ThroughputModel, Workload
-from placement.simulator.rates.response.tables import speeds_of_model
 from placement.traces.async_sgd.trace import AsyncTrace
 
 NODES = 100
@@ -55,3 +58,34 @@ class ResponseSettings:
             model.epochs * model.samples / model.batch / self.speeds(model)[1] for model in trace.models
         ]
         return self.load * self.nodes / (sum(alone_s) / len(alone_s))
+
+
+@lru_cache(maxsize=256)
+def speeds_of_model(model: ThroughputModel, workload: Workload, nodes: int) -> tuple[float, ...]:
+    """X(w) in mini-batches a second on w = 0 to `nodes` nodes of one GPU."""
+    rates = [
+        model.samples_per_ns(workload, tuple((node, 1) for node in range(width)))
+        for width in range(1, nodes + 1)
+    ]
+    return (0.0, *(float(rate / workload.batch) * NS_PER_S for rate in rates))
+
+
+@dataclass(frozen=True, eq=False)
+class ResponseOutcome:
+    """The times of the jobs of a trace.
+
+    Attributes:
+        arrival_s: of each job.
+        end_s: of each job.
+        part_s: when the share that was asked about was done.
+        most_present: the most jobs at a time.
+        left_at_last: the jobs present after the last arrival.
+        job_seconds: the integral over time of the jobs present.
+    """
+
+    arrival_s: np.ndarray
+    end_s: np.ndarray
+    part_s: np.ndarray
+    most_present: int
+    left_at_last: int
+    job_seconds: float

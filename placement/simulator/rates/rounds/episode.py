@@ -20,7 +20,8 @@ from placement.policies.schedulers.contention.rounds import (
     run_round,
 )
 from placement.policies.schedulers.contention.steps import find_steps, take_step
-from placement.policies.schedulers.contention.world import Records, World
+from placement.policies.schedulers.contention.tables import Records
+from placement.policies.schedulers.contention.world import RoundsWorld
 from placement.simulator.rates.rounds.loop import admit
 
 MOST_ROUNDS = 5000
@@ -43,7 +44,7 @@ _DECAY = 1 - 2 / 11
 
 
 @compiled_with_arrays
-def begin(world: World, objective: Records, mask: np.ndarray) -> float:
+def begin(world: RoundsWorld, objective: Records, mask: np.ndarray) -> float:
     """Go from the beginning of a run to its first choice; returns the reward of the rounds before it."""
     admit(world)
     begin_decision(world)
@@ -51,7 +52,7 @@ def begin(world: World, objective: Records, mask: np.ndarray) -> float:
 
 
 @compiled_with_arrays
-def advance(world: World, objective: Records, step: int, mask: np.ndarray) -> float:
+def advance(world: RoundsWorld, objective: Records, step: int, mask: np.ndarray) -> float:
     """Take a step, and go on to the next choice or the end of the run; returns the reward."""
     reward = 0.0
     if take_step(world, step):
@@ -60,7 +61,7 @@ def advance(world: World, objective: Records, step: int, mask: np.ndarray) -> fl
 
 
 @compiled_with_arrays
-def run_on(world: World, objective: Records, mask: np.ndarray) -> float:
+def run_on(world: RoundsWorld, objective: Records, mask: np.ndarray) -> float:
     """Pass rounds until there is something to choose, all jobs have ended, or there were too many; sets the mask."""
     reward = 0.0
     while world.core[0].ended < len(world.jobs) and not find_steps(world, mask):
@@ -71,7 +72,7 @@ def run_on(world: World, objective: Records, mask: np.ndarray) -> float:
 
 
 @compiled_with_arrays
-def pass_round(world: World, objective: Records) -> float:
+def pass_round(world: RoundsWorld, objective: Records) -> float:
     """End the decision, run the round, apply the stop rule, and begin the next decision; returns the reward."""
     core = world.core[0]
     end_decision(world)
@@ -90,7 +91,7 @@ def pass_round(world: World, objective: Records) -> float:
 
 
 @compiled_with_arrays
-def reward_of_paper(world: World, objective: Records) -> float:
+def reward_of_paper(world: RoundsWorld, objective: Records) -> float:
     """The reward of a round as the paper or its code has it, before the round is run."""
     core, given = world.core[0], objective[0]
     set_ratios(world)
@@ -115,7 +116,7 @@ def reward_of_paper(world: World, objective: Records) -> float:
 
 
 @compiled
-def seconds_before_admission(world: World, end_ns: int) -> float:
+def seconds_before_admission(world: RoundsWorld, end_ns: int) -> float:
     """The time between arrival and the end of the round of the jobs that arrive during it."""
     total, job = 0, world.core[0].seen
     while job < len(world.jobs) and world.jobs[job].arrival < end_ns:

@@ -6,16 +6,16 @@ import numpy as np
 
 from mltcp.core.quantities import NS_PER_S
 from placement.model.compiled import compiled, compiled_with_arrays
-from placement.policies.schedulers.contention.decide import decide
 from placement.policies.schedulers.contention.rounds import apply_stop_rule, run_round
-from placement.policies.schedulers.contention.world import WAITS, World
+from placement.policies.schedulers.contention.rounds_scheduler import decide
+from placement.policies.schedulers.contention.world import WAITS, RoundsWorld
 
 IDLE_ROUNDS = 100
 """A run fails after this many rounds in a row in which no job runs, if no more jobs are to arrive."""
 
 
 @compiled_with_arrays
-def run(world: World, trial: World, rounds_by_gpus: np.ndarray) -> bool:
+def run(world: RoundsWorld, trial: RoundsWorld, rounds_by_gpus: np.ndarray) -> bool:
     """Run until all jobs have ended; False if the rest is never placed.
 
     Args:
@@ -39,7 +39,7 @@ def run(world: World, trial: World, rounds_by_gpus: np.ndarray) -> bool:
 
 
 @compiled
-def admit(world: World) -> None:
+def admit(world: RoundsWorld) -> None:
     """Put the jobs that have arrived at the end of the queue."""
     core, jobs = world.core[0], world.jobs
     while core.seen < len(jobs) and jobs[core.seen].arrival <= core.now:

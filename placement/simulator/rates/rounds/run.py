@@ -6,11 +6,9 @@ import numpy as np
 
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.quantities import NS_PER_S
-from placement.policies.schedulers.contention.new_world import new_world, trial_of
-from placement.policies.schedulers.contention.profiles import Kind, TableProfile
-from placement.policies.schedulers.contention.rule import Rule
-from placement.policies.schedulers.contention.tables import kinds_on, tables_of
-from placement.policies.schedulers.contention.world import World
+from placement.policies.schedulers.contention.rule import RoundsRule
+from placement.policies.schedulers.contention.tables import JobKind, TableProfile, kinds_on, tables_of
+from placement.policies.schedulers.contention.world import RoundsWorld, new_world, trial_of
 from placement.policies.schedulers.scheduler import Scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
@@ -25,7 +23,9 @@ _NIC_BPS = 10_000_000_000
 """No job has a demand, so the rate of NICs makes no difference."""
 
 
-def run_rule(trace: ContentionTrace, settings: RoundsSettings, policy: str, rule: Rule) -> RoundsOutcome:
+def run_rule(
+    trace: ContentionTrace, settings: RoundsSettings, policy: str, rule: RoundsRule
+) -> RoundsOutcome:
     """Run a trace to its end under a rule in rounds, compiled.
 
     Raises:
@@ -78,14 +78,14 @@ def run_scheduler(trace: ContentionTrace, settings: RoundsSettings, scheduler: S
     )
 
 
-def world_of(trace: ContentionTrace, settings: RoundsSettings, rule: Rule) -> World:
+def world_of(trace: ContentionTrace, settings: RoundsSettings, rule: RoundsRule) -> RoundsWorld:
     """The state in which a run begins.
 
     Raises:
         UsageError: the table has no row for a job, or a job fits on no number of nodes.
     """
     trace.check_rows(settings.model.table)
-    of_jobs = [Kind(TableProfile(settings.model, job.model), job.gpus) for job in trace.jobs]
+    of_jobs = [JobKind(TableProfile(settings.model, job.model), job.gpus) for job in trace.jobs]
     sizes = (settings.gpus,) * settings.nodes
     kinds = kinds_on(sizes, of_jobs)
     try:

@@ -7,12 +7,11 @@ from gymnasium.utils.env_checker import check_env
 
 from mltcp.core.errors import MltcpError, UsageError
 from placement.learning.environment import NAME, ContentionEnvironment
-from placement.learning.episodes import Episodes, EpisodeSettings
-from placement.learning.stacked import row
-from placement.learning.teacher import rule_steps
+from placement.learning.episodes import Episodes, EpisodeSettings, row
+from placement.learning.lessons import rule_steps
 from placement.model.throughput.table import TableModel, published_table
-from placement.policies.schedulers.contention.new_world import trial_of
 from placement.policies.schedulers.contention.rule import find_rule
+from placement.policies.schedulers.contention.world import trial_of
 from placement.simulator.rates.rounds.episode import MOST_ROUNDS
 from placement.simulator.rates.rounds.run import run_rule
 from placement.simulator.rates.rounds.settings import RoundsSettings

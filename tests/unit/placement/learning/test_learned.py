@@ -9,20 +9,20 @@ import pytest
 
 from mltcp.core.errors import UsageError
 from placement.cli import main as cli
-from placement.learning.episodes import Episodes, EpisodeSettings, kind_names
+from placement.learning.episodes import Episodes, EpisodeSettings, kind_names, row
 from placement.learning.evaluation import check_fits, estimate, play
 from placement.learning.lessons import watch
-from placement.learning.stacked import row
 from placement.model.throughput.table import TableModel, published_table
-from placement.policies.schedulers.contention.checkpoint import (
+from placement.policies.schedulers.contention.learned.checkpoint import (
     FORMAT,
     STEPS,
     Checkpoint,
     CheckpointHeader,
+    best_steps,
     digest_of_table,
+    preferences,
 )
-from placement.policies.schedulers.contention.guided import network_of, prefer
-from placement.policies.schedulers.contention.perceptron import best_steps, preferences
+from placement.policies.schedulers.contention.learned.learned import network_of, prefer
 from placement.policies.schedulers.contention.rule import find_rule
 from placement.policies.schedulers.registry import named_scheduler
 from placement.simulator.rates.rounds.run import run_rule, run_scheduler

@@ -8,13 +8,17 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from placement.cli import main as cli
+from placement.learning.environment import EPISODES_A_TRACE, PUBLISHED_NAME, TRACES, PublishedEnvironment
 from placement.learning.episodes import EpisodeSettings
-from placement.learning.published_environment import EPISODES_A_TRACE, NAME, TRACES, PublishedEnvironment
 from placement.model.throughput.table import TableModel, published_table
-from placement.policies.schedulers.contention.checkpoint import Checkpoint
-from placement.policies.schedulers.contention.public_actions import act, draw, find_candidates
-from placement.policies.schedulers.contention.public_view import new_grid, observe_grid
-from placement.policies.schedulers.contention.published_policy import RULE_OF, drawn_action
+from placement.policies.schedulers.contention.learned.checkpoint import Checkpoint
+from placement.policies.schedulers.contention.learned.published import (
+    RULE_OF,
+    drawn_action,
+    new_grid,
+    observe_grid,
+)
+from placement.policies.schedulers.contention.ordered import act, draw, find_candidates
 from placement.policies.schedulers.contention.rounds import begin_decision
 from placement.policies.schedulers.contention.rule import find_rule
 from placement.policies.schedulers.registry import named_scheduler
@@ -112,7 +116,7 @@ class TestEnvironment:
 
     @pytest.mark.filterwarnings("ignore::UserWarning")
     def test_it_is_one(self):
-        environment = gymnasium.make(NAME, jobs=12, disable_env_checker=True)
+        environment = gymnasium.make(PUBLISHED_NAME, jobs=12, disable_env_checker=True)
         check_env(environment.unwrapped, skip_render_check=True)
         assert environment.observation_space.shape == (64,)
         assert environment.action_space.n == 8

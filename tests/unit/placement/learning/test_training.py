@@ -11,10 +11,10 @@ from placement.cli import main as cli
 from placement.learning.episodes import Episodes, EpisodeSettings
 from placement.learning.evaluation import play
 from placement.learning.lessons import watch
-from placement.learning.settings import TrainingSettings
 from placement.learning.training import train
+from placement.learning.training_folder import TrainingSettings
 from placement.model.throughput.table import TableModel, published_table
-from placement.policies.schedulers.contention.checkpoint import Checkpoint
+from placement.policies.schedulers.contention.learned.checkpoint import Checkpoint
 from placement.policies.schedulers.contention.rule import find_rule
 from placement.policies.schedulers.registry import named_scheduler
 from placement.simulator.rates.rounds.run import run_rule, run_scheduler

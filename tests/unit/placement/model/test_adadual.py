@@ -25,7 +25,7 @@ from placement.model.adadual import (
 )
 from placement.model.contention import PUBLISHED, Contention
 from placement.model.state import JOB, LINK, PLACE
-from placement.policies.communication.adadual import starts
+from placement.policies.communication import starts_beside_any as starts
 
 STEPS = 8
 """Into how many parts the starts that are tried divide each stage; sizes are multiples of it, to stay integers."""

@@ -10,7 +10,7 @@ import pytest
 from mltcp.core.errors import UsageError
 from placement.model import array_files
 from placement.model.array_files import read_arrays
-from placement.policies.schedulers.contention.checkpoint import Checkpoint
+from placement.policies.schedulers.contention.learned.checkpoint import Checkpoint
 
 
 def archive(path, **members):

@@ -5,28 +5,28 @@ import pytest
 
 from mltcp.core.errors import UsageError
 from placement.model.state import JOB
-from placement.policies import rule_numbers
+from placement.policies import catalogue
 from placement.policies.catalogue import (
     COMMUNICATION_NAMES,
     PLACEMENT_NAMES,
     communication_policy,
     placement_policy,
 )
-from placement.policies.communication import ranking
+from placement.policies.communication import rank
 
 COMMUNICATIONS = COMMUNICATION_NAMES.names
 PLACEMENTS = PLACEMENT_NAMES.names
 VARIANTS = tuple(f":{each}" for each in COMMUNICATION_NAMES.variants)
-SERVICE, TIME, WEIGHTED = rule_numbers.SERVICE, rule_numbers.REMAINING_TIME, rule_numbers.WEIGHTED_COMPUTE
+SERVICE, TIME, WEIGHTED = catalogue.SERVICE, catalogue.REMAINING_TIME, catalogue.WEIGHTED_COMPUTE
 
 
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
-        ("random", rule_numbers.RANDOM),
-        ("first-fit", rule_numbers.FIRST_FIT),
-        ("list-scheduling", rule_numbers.LIST_SCHEDULING),
-        ("lwf", rule_numbers.LWF),
+        ("random", catalogue.RANDOM),
+        ("first-fit", catalogue.FIRST_FIT),
+        ("list-scheduling", catalogue.LIST_SCHEDULING),
+        ("lwf", catalogue.LWF),
     ],
 )
 def test_placements(name, rule):
@@ -39,21 +39,21 @@ def test_placements(name, rule):
 @pytest.mark.parametrize(
     ("name", "rule", "limit", "compute_rank", "link_rank", "bucket_bytes"),
     [
-        ("srsf-1", rule_numbers.LIMITED, 1, SERVICE, SERVICE, 0),
-        ("srsf-1000000", rule_numbers.LIMITED, 1_000_000, SERVICE, SERVICE, 0),
-        ("srtf-3", rule_numbers.LIMITED, 3, SERVICE, TIME, 0),
-        ("ada-srsf", rule_numbers.ADA_SRSF, 0, SERVICE, SERVICE, 0),
-        ("ada-srsf-k", rule_numbers.ADA_SRSF_K, 0, SERVICE, SERVICE, 0),
-        ("srtf-yield", rule_numbers.BY_RANK, 0, WEIGHTED, TIME, 25_000_000),
-        ("srtf-yield:whole", rule_numbers.BY_RANK, 0, WEIGHTED, TIME, 0),
-        ("srtf-yield:links", rule_numbers.BY_RANK, 0, SERVICE, TIME, 25_000_000),
-        ("srtf-yield:links:whole", rule_numbers.BY_RANK, 0, SERVICE, TIME, 0),
-        ("srtf-yield:whole:links", rule_numbers.BY_RANK, 0, SERVICE, TIME, 0),
-        ("srtf-yield:links:gpus", rule_numbers.BY_RANK, 0, WEIGHTED, TIME, 25_000_000),
-        ("srsf-2:layered", rule_numbers.LIMITED, 2, SERVICE, SERVICE, 25_000_000),
-        ("srsf-2:gpus", rule_numbers.LIMITED, 2, WEIGHTED, SERVICE, 0),
-        ("ada-srsf:gpus:layered", rule_numbers.ADA_SRSF, 0, WEIGHTED, SERVICE, 25_000_000),
-        ("srtf-1:layered:whole", rule_numbers.LIMITED, 1, SERVICE, TIME, 0),
+        ("srsf-1", catalogue.LIMITED, 1, SERVICE, SERVICE, 0),
+        ("srsf-1000000", catalogue.LIMITED, 1_000_000, SERVICE, SERVICE, 0),
+        ("srtf-3", catalogue.LIMITED, 3, SERVICE, TIME, 0),
+        ("ada-srsf", catalogue.ADA_SRSF, 0, SERVICE, SERVICE, 0),
+        ("ada-srsf-k", catalogue.ADA_SRSF_K, 0, SERVICE, SERVICE, 0),
+        ("srtf-yield", catalogue.BY_RANK, 0, WEIGHTED, TIME, 25_000_000),
+        ("srtf-yield:whole", catalogue.BY_RANK, 0, WEIGHTED, TIME, 0),
+        ("srtf-yield:links", catalogue.BY_RANK, 0, SERVICE, TIME, 25_000_000),
+        ("srtf-yield:links:whole", catalogue.BY_RANK, 0, SERVICE, TIME, 0),
+        ("srtf-yield:whole:links", catalogue.BY_RANK, 0, SERVICE, TIME, 0),
+        ("srtf-yield:links:gpus", catalogue.BY_RANK, 0, WEIGHTED, TIME, 25_000_000),
+        ("srsf-2:layered", catalogue.LIMITED, 2, SERVICE, SERVICE, 25_000_000),
+        ("srsf-2:gpus", catalogue.LIMITED, 2, WEIGHTED, SERVICE, 0),
+        ("ada-srsf:gpus:layered", catalogue.ADA_SRSF, 0, WEIGHTED, SERVICE, 25_000_000),
+        ("srtf-1:layered:whole", catalogue.LIMITED, 1, SERVICE, TIME, 0),
     ],
 )
 def test_communications(name, rule, limit, compute_rank, link_rank, bucket_bytes):
@@ -145,28 +145,28 @@ def placed(**values):
 @pytest.mark.parametrize("places", [0, 3])
 def test_srsf_ranks_by_what_is_left_to_compute(places):
     jobs = placed(service_left=12345, iterations_left=7, compute=11, transfer=13, weight=1024, places=places)
-    assert ranking.rank(SERVICE, jobs, 1) == 12345
+    assert rank(SERVICE, jobs, 1) == 12345
 
 
 @pytest.mark.parametrize("places", [0, 3])
 def test_srtf_ranks_by_the_iterations_that_are_left_alone(places):
     jobs = placed(service_left=12345, iterations_left=7, compute=11, transfer=13, weight=1024, places=places)
-    assert ranking.rank(TIME, jobs, 1) == 7 * (11 + 13)
+    assert rank(TIME, jobs, 1) == 7 * (11 + 13)
 
 
 def test_srtf_yield_ranks_on_gpus_by_what_a_worker_has_left_times_the_cube_root_of_the_workers():
     jobs = placed(iterations_left=10, compute=1024 * 1000, weight=2 * 1024, gpus=8)
-    assert ranking.rank(WEIGHTED, jobs, 1) == 10 * 1000 * 2 * 1024
+    assert rank(WEIGHTED, jobs, 1) == 10 * 1000 * 2 * 1024
 
 
 def test_who_communicates_has_half_of_it():
     alone = placed(iterations_left=10, compute=1024 * 1000, weight=2 * 1024, transfer=10**15)
     sends = placed(iterations_left=10, compute=1024 * 1000, weight=2 * 1024, transfer=10**15, places=1)
-    assert 2 * ranking.rank(WEIGHTED, sends, 1) == ranking.rank(WEIGHTED, alone, 1)
+    assert 2 * rank(WEIGHTED, sends, 1) == rank(WEIGHTED, alone, 1)
 
 
 def test_the_longest_job_has_a_rank_that_is_a_number():
     # 2**59 ns, on a thousand GPUs: just below 2**63 even so.
     jobs = placed(iterations_left=2**29, compute=2**30, transfer=2**30, weight=10 * 1024)
-    assert ranking.rank(WEIGHTED, jobs, 1) == 2**49 * 10 * 1024
-    assert ranking.rank(TIME, jobs, 1) == 2**60
+    assert rank(WEIGHTED, jobs, 1) == 2**49 * 10 * 1024
+    assert rank(TIME, jobs, 1) == 2**60

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
 from placement.model.throughput.table import TableModel, published_table
-from placement.policies.schedulers.contention.gains import gain, utility, weigh_running
 from placement.policies.schedulers.contention.marginal import best_start, reopt
-from placement.policies.schedulers.contention.places import start
+from placement.policies.schedulers.contention.places import gain, start, utility, weigh_running
 from placement.policies.schedulers.contention.rule import NAMES, ORDERED_RULES, RULES, find_rule
 from placement.policies.schedulers.contention.world import WAITS
 from placement.policies.schedulers.registry import named_scheduler

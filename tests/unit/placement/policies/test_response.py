@@ -1,39 +1,52 @@
 """Widths, fillings and shares of the schedulers of mean response time, on speeds alone."""
 
 import math
+from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
+from placement.model.cluster import Cluster
 from placement.model.parameter_server.prediction import Method
 from placement.model.throughput.parameter_server import ParameterServer, ServerNode
-from placement.policies.schedulers.response.filling import fill_marginal, fill_shortest
-from placement.policies.schedulers.response.he_srpt import fitted_power, power_shares
-from placement.policies.schedulers.response.hull import hull_of
-from placement.policies.schedulers.response.jsq_chunk import JsqChunk
-from placement.policies.schedulers.response.node_price import expectations
-from placement.policies.schedulers.response.rates import RatedJob
-from placement.policies.schedulers.response.width_rules import (
-    Hell,
-    Knee,
-    MoldableHell,
-    MoldableKnee,
-    OneNode,
+from placement.policies.schedulers.elastic.speeds import speeds_of
+from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS, JsqChunk, Settings
+from placement.policies.schedulers.response.rules import (
+    divide,
+    expect,
+    fill_marginal,
+    fill_shortest,
+    want,
+)
+from placement.policies.schedulers.response.tables import (
+    POWER,
+    JobSpeeds,
+    Present,
+    ResponseRule,
+    fitted_power,
+    hull_of,
+    tables_of,
 )
 from placement.policies.schedulers.response.widths import (
+    Hell,
+    Knee,
+    OneNode,
     fewest_width,
     gain,
     hell_width,
     knee_width,
+    moldable_knee,
     peak_width,
 )
 from placement.policies.schedulers.scheduler import JobView
-from placement.simulator.rates.response.tables import speeds_of_model
+from placement.simulator.rates.response.settings import speeds_of_model
 from placement.traces.async_sgd.models import ALEXNET, GOOGLENET, NIN, SETS, VGG19
+from tests.unit.placement.policies import response_reference as plain
 
 NODES = 100
 MODELS = (NIN, GOOGLENET, ALEXNET, VGG19)
@@ -132,26 +145,25 @@ def test_hell_by_hand():
     # X^2 / w: 1, 1.62, 1.6133, 1.21
     x = [0.0, 1.0, 1.8, 2.2, 2.2]
     assert [hell_width(x, budget) for budget in (1, 2, 3, 4)] == [1, 2, 2, 2]
-    offer = Hell().offer(x, 4)
-    assert (offer.width, offer.cost) == (2, pytest.approx(2 * 1.0 / 1.8**2))
+    assert Hell().offer(x, 4) == (2, pytest.approx(2 * 1.0 / 1.8**2))
     assert peak_width(x) == 3
 
 
 def test_moldable_jobs_get_all_or_nothing():
     x = speeds(ALEXNET)
-    assert [MoldableHell().offer(x, budget).width for budget in (4, 5, 100)] == [0, 5, 5]
-    rule = MoldableKnee(load=0.5, low=0.01, high=0.05)
+    assert [Hell(moldable=True).offer(x, budget)[0] for budget in (4, 5, 100)] == [0, 5, 5]
+    rule = moldable_knee(load=0.5, low=0.01, high=0.05)
     assert rule.alpha == pytest.approx(0.03)
     width = knee_width(x, NODES, 0.03)
-    assert [rule.offer(x, budget).width for budget in (width - 1, width)] == [0, width]
-    assert Knee(0.03).offer(x, width - 1).width == width - 1
+    assert [rule.offer(x, budget)[0] for budget in (width - 1, width)] == [0, width]
+    assert Knee(0.03).offer(x, width - 1)[0] == width - 1
 
 
 def test_a_job_that_needs_two_gpus():
     x = [0.0, 0.0, 2.0, 3.0]
     assert fewest_width(x) == 2
-    assert (Hell().offer(x, 1).width, Knee().offer(x, 1).width, OneNode().offer(x, 1).width) == (0, 0, 0)
-    assert (Hell().offer(x, 3).width, Knee().offer(x, 3).width, OneNode().offer(x, 3).width) == (3, 3, 2)
+    assert [rule.offer(x, 1)[0] for rule in (Hell(), Knee(), OneNode())] == [0, 0, 0]
+    assert [rule.offer(x, 3)[0] for rule in (Hell(), Knee(), OneNode())] == [3, 3, 2]
 
 
 @given(
@@ -161,35 +173,47 @@ def test_a_job_that_needs_two_gpus():
 )
 @hypothesis_settings(max_examples=40)
 def test_filling_takes_nothing_away_and_gives_at_most_what_is_left(works, left, begin):
-    jobs = [rated(str(number), work, speeds(model)) for number, (work, model) in enumerate(works)]
+    tables, present = jobs_with([(work, speeds(model)) for work, model in works])
     for fill in (fill_shortest, fill_marginal):
-        shares = {each.job.name: begin[number] for number, each in enumerate(jobs)}
-        before = dict(shares)
-        fill(jobs, shares, left)
-        assert all(shares[name] >= count for name, count in before.items())
-        given_out = sum(shares.values()) - sum(before.values())
+        present.nodes[:] = before = np.array(begin[: len(works)])
+        fill(tables, present, len(works), left)
+        assert (present.nodes >= before).all()
+        given_out = int((present.nodes - before).sum())
         assert 0 <= given_out <= left
         if fill is fill_shortest:  # speeds grow, so nothing is left over, and one job gets all
             assert given_out == left
         else:
-            assert all(shares[name] for name in shares if shares[name] != before[name])
+            assert present.nodes[present.nodes != before].all()
 
 
-def rated(name, work, of_model):
-    view = JobView(name, 0, 1, 1, NODES, work, work, times=None)
-    return RatedJob(view, of_model, work)
+def jobs_with(works):
+    """The tables and the jobs of (work, speeds), each a model of its own."""
+    models = [JobSpeeds(tuple(of_model), len(of_model) - 1) for _, of_model in works]
+    present = Present.of(len(works))
+    present.model[:] = range(len(works))
+    present.size[:] = present.left[:] = present.priority[:] = [work for work, _ in works]
+    return tables_of(tuple(models), None), present
 
 
-@given(st.integers(1, 40), st.floats(0.05, 0.95), st.integers(1, 200))
+def hesrpt_shares(works, power, nodes):
+    """The shares of jobs in descending order of their work, all sped up by w^power."""
+    x = [0.0, *(width**power for width in range(1, nodes + 1))]
+    tables, present = jobs_with([(work, x) for work in works])
+    divide(ResponseRule(POWER), tables, present, len(works), nodes)
+    return present.nodes.tolist()
+
+
+@given(st.integers(1, 40), st.floats(0.05, 0.95), st.integers(2, 200))
+@hypothesis_settings(max_examples=40)
 def test_hesrpt_shares_sum_to_the_nodes_and_grow_with_rank(jobs, power, nodes):
-    shares = power_shares(jobs, power, nodes)
+    shares = hesrpt_shares(range(jobs, 0, -1), power, nodes)
     assert sum(shares) == nodes
     assert all(b >= a - 1 for a, b in pairwise(shares))
 
 
 def test_hesrpt_by_hand():
     # p = 1/2, c = 2: the larger of two jobs gets 1/4.
-    assert power_shares(2, 0.5, 100) == [25, 75]
+    assert hesrpt_shares([2.0, 1.0], 0.5, 100) == [25, 75]
     assert fitted_power([0.0, *(width**0.5 for width in range(1, 50))]) == pytest.approx(0.5)
 
 
@@ -199,19 +223,63 @@ def test_the_hull_skips_what_is_not_worth_having():
     assert hull.slopes == pytest.approx((1.0, 0.5, 0.5))
     # (1 + u) / 1 = (1 + 3 u) / 2 at u = 1; (1 + 3 u) / 2 = (1 + 4 u) / 2.5 at u = 1.
     assert hull.bounds == (math.inf, 1.0, 1.0)
-    assert hull.cost(0.5) == pytest.approx(min((1 + 0.5 * w) / s for w, s in ((1, 1), (3, 2), (4, 2.5))))
-    assert (hull.width_above(0.7), hull.width_above(0.4)) == (1, 4)
 
 
 @given(st.floats(1e-6, 10), st.sampled_from(MODELS))
 def test_the_cost_on_the_hull_is_the_least(price, model):
     x = speeds(model)
+    tables, present = jobs_with([(1.0, x)])
+    present.expected[:] = 1.0
+    want(tables, present, 1, price)
     least = min((1 + price * width) * x[1] / x[width] for width in range(1, NODES + 1))
-    assert hull_of(x).cost(price) == pytest.approx(least, rel=1e-9)
+    assert present.worth[0] == pytest.approx(least, rel=1e-9)
 
 
 def test_long_jobs_expect_a_lower_price():
-    assert expectations([1.0, 3.0]) == pytest.approx([2 / 3, 2 / 5])
+    tables, present = jobs_with([(1.0, [0.0, 1.0]), (3.0, [0.0, 1.0])])
+    expect(tables, present, 2)
+    assert present.expected == pytest.approx([2 / 3, 2 / 5])
+
+
+@dataclass(frozen=True)
+class Amdahl:
+    """Times of iterations of which a share is not sped up."""
+
+    serial: float
+
+    def iteration_ns(self, workers, one_node):
+        return 1e6 * (1 + self.serial * workers) * (1.0 if one_node else 1.25)
+
+
+views = st.builds(
+    lambda fewest, more, serial, iterations, done: (fewest, fewest + more, serial, iterations, iterations * done),
+    st.integers(1, 3), st.integers(0, 7), st.floats(0.01, 1), st.floats(1, 1000), st.floats(0, 1),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RESPONSE_SCHEDULERS)
+@given(jobs=st.lists(views, max_size=8), gamma=st.sampled_from([0.0, 0.7]))
+@hypothesis_settings(max_examples=40)
+def test_a_decision_divides_as_the_plain_form_does(name, jobs, gamma):
+    """Of jobs with a fewest and a most number of GPUs, some of which span two nodes."""
+    cluster, scheduler = Cluster.star(2, 4), RESPONSE_SCHEDULERS[name](Settings(gamma=gamma))
+    waiting = [
+        JobView(f"job-{number}", number, fewest, fewest, most, iterations, left, Amdahl(serial))
+        for number, (fewest, most, serial, iterations, left) in enumerate(jobs)
+    ]
+    (assignment,) = scheduler.candidates(cluster, 0, waiting)
+    early = scheduler.rule.gamma
+    plain_jobs = [
+        plain.PlainJob(
+            speeds_of(job, 8, 4).rates(8),
+            job.iterations_left * (job.iterations / job.iterations_left) ** early
+            if job.iterations_left
+            else 0.0,
+            job.gpus_max,
+        )
+        for job in waiting
+    ]
+    assert [len(assignment.get(job.name, ())) for job in waiting] == plain.divided(scheduler, plain_jobs, 8)
 
 
 def test_bad_parameters_are_named():

@@ -3,15 +3,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.policies import rule_numbers
-from placement.policies.placing.random import seed
-from placement.policies.placing.slot_pool import SlotPool, SlotRequest
+from placement.policies import catalogue
+from placement.policies.placing import seed_placements as seed
+from placement.policies.slot_pool import SlotPool, SlotRequest
 
 RULES = {
-    "random": rule_numbers.RANDOM,
-    "first-fit": rule_numbers.FIRST_FIT,
-    "list": rule_numbers.LIST_SCHEDULING,
-    "lwf": rule_numbers.LWF,
+    "random": catalogue.RANDOM,
+    "first-fit": catalogue.FIRST_FIT,
+    "list": catalogue.LIST_SCHEDULING,
+    "lwf": catalogue.LWF,
 }
 
 
@@ -24,17 +24,17 @@ def pool(*counts, memory_mb=0):
 def test_first_fit_takes_the_first_and_lwf_keeps_a_job_on_the_least_loaded_server():
     made = pool(2, 4, 4)
     made.occupy((2,), SlotRequest(1), 1000)
-    assert made.choose(rule_numbers.FIRST_FIT, 1, SlotRequest(3)) == (0, 1, 3)
-    assert made.choose(rule_numbers.LWF, 1, SlotRequest(4)) == (0, 1, 6, 7)
-    assert made.choose(rule_numbers.LIST_SCHEDULING, 1, SlotRequest(2)) == (0, 1)
+    assert made.choose(catalogue.FIRST_FIT, 1, SlotRequest(3)) == (0, 1, 3)
+    assert made.choose(catalogue.LWF, 1, SlotRequest(4)) == (0, 1, 6, 7)
+    assert made.choose(catalogue.LIST_SCHEDULING, 1, SlotRequest(2)) == (0, 1)
 
 
 def test_from_another_server_on_the_same_policy_gives_another_of_its_equals():
     made = pool(4, 4, 4)
-    assert made.choose(rule_numbers.LWF, 1, SlotRequest(4), first_server=1) == (4, 5, 6, 7)
-    assert made.choose(rule_numbers.LWF, 1, SlotRequest(6), first_server=2) == (0, 1, 8, 9, 10, 11)
+    assert made.choose(catalogue.LWF, 1, SlotRequest(4), first_server=1) == (4, 5, 6, 7)
+    assert made.choose(catalogue.LWF, 1, SlotRequest(6), first_server=2) == (0, 1, 8, 9, 10, 11)
     made.occupy((4,), SlotRequest(1), 1000)
-    assert made.choose(rule_numbers.LWF, 1, SlotRequest(4), first_server=1) == (8, 9, 10, 11)
+    assert made.choose(catalogue.LWF, 1, SlotRequest(4), first_server=1) == (8, 9, 10, 11)
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -52,20 +52,20 @@ def test_gpus_are_exclusive_unless_both_jobs_share():
     made = pool(2, memory_mb=100)
     sharing = SlotRequest(2, 40, shares=True)
     made.occupy((0, 1), sharing, 10)
-    assert made.choose(rule_numbers.FIRST_FIT, 1, SlotRequest(1, 10)) is None
-    assert made.choose(rule_numbers.FIRST_FIT, 1, sharing) == (0, 1)
+    assert made.choose(catalogue.FIRST_FIT, 1, SlotRequest(1, 10)) is None
+    assert made.choose(catalogue.FIRST_FIT, 1, sharing) == (0, 1)
     made.occupy((0, 1), sharing, 10)
-    assert made.choose(rule_numbers.FIRST_FIT, 1, sharing) is None, "20 MB are left of each"
+    assert made.choose(catalogue.FIRST_FIT, 1, sharing) is None, "20 MB are left of each"
     made.release((0, 1), sharing, 10)
     made.release((0, 1), sharing, 10)
     made.occupy((0,), SlotRequest(1, 10), 10)
-    assert made.choose(rule_numbers.FIRST_FIT, 1, SlotRequest(2, 10, shares=True)) is None
+    assert made.choose(catalogue.FIRST_FIT, 1, SlotRequest(2, 10, shares=True)) is None
 
 
 def test_only_allowed_servers_are_used():
     made = pool(2, 2, 2)
     wanted = SlotRequest(3, servers=frozenset({0, 2}))
-    assert made.choose(rule_numbers.FIRST_FIT, 1, wanted) == (0, 1, 4)
+    assert made.choose(catalogue.FIRST_FIT, 1, wanted) == (0, 1, 4)
     assert (made.capable(wanted), made.available(wanted)) == (4, 4)
     made.occupy((4,), wanted, 1)
     assert (made.capable(wanted), made.available(wanted)) == (4, 3)
@@ -78,7 +78,7 @@ def test_servers_that_are_added_later_keep_the_numbers_of_the_others():
     assert made.by_server((1, 2, 4)) == {0: [1], 1: [0, 2]}
     assert made.number(1, 2) == 4
     assert (made.free, made.free_of(0), made.free_of(1)) == (4, 1, 3)
-    assert made.choose(rule_numbers.FIRST_FIT, 1, SlotRequest(1, 51)) == (0,)
+    assert made.choose(catalogue.FIRST_FIT, 1, SlotRequest(1, 51)) == (0,)
 
 
 jobs = st.lists(
@@ -117,14 +117,14 @@ def test_with_as_many_on_each_server_those_with_fewer_are_left_out():
     made = pool(4, 3, 4, 1)
     made.occupy((0, 8), SlotRequest(2), 1000)
     twos, threes = SlotRequest(4, per_server=2), SlotRequest(6, per_server=3)
-    assert made.choose(rule_numbers.FIRST_FIT, 1, twos) == (1, 2, 4, 5)
+    assert made.choose(catalogue.FIRST_FIT, 1, twos) == (1, 2, 4, 5)
     assert (made.available(threes), made.capable(threes)) == (9, 9)
-    assert made.choose(rule_numbers.FIRST_FIT, 1, threes) == (1, 2, 3, 4, 5, 6)
+    assert made.choose(catalogue.FIRST_FIT, 1, threes) == (1, 2, 3, 4, 5, 6)
     made.occupy((4,), SlotRequest(1), 1000)
-    assert made.choose(rule_numbers.FIRST_FIT, 1, threes) == (1, 2, 3, 7, 9, 10)
+    assert made.choose(catalogue.FIRST_FIT, 1, threes) == (1, 2, 3, 7, 9, 10)
     assert made.suits((1, 2, 7, 9), twos)
     assert not made.suits((1, 2, 3, 7), twos)
-    assert made.choose(rule_numbers.LWF, 1, SlotRequest(8, per_server=4)) is None
+    assert made.choose(catalogue.LWF, 1, SlotRequest(8, per_server=4)) is None
 
 
 @given(
@@ -153,7 +153,7 @@ def test_slots_that_others_use_are_free_ones_and_stay_as_many():
     made.occupy((0,), SlotRequest(1), 1000)
     made.use_outside(0, 2)
     assert (made.free, made.free_of(0), made.available(SlotRequest(1)), made.all_open) == (5, 1, 5, False)
-    assert made.choose(rule_numbers.FIRST_FIT, 1, SlotRequest(5)) == (1, 4, 5, 6, 7)
+    assert made.choose(catalogue.FIRST_FIT, 1, SlotRequest(5)) == (1, 4, 5, 6, 7)
     assert made.used_outside(SlotRequest(1)) == 2
     made.occupy((2,), SlotRequest(1), 1000)  # one that others were thought to have
     assert made.free_of(0) == 0

@@ -12,7 +12,7 @@ from placement.model.cluster import Cluster, Gpu
 from placement.model.job import Job, Model
 from placement.model.state import COMPUTING, JOB, LINK, PLACE, SENDING, WAITING
 from placement.policies.catalogue import communication_policy
-from placement.policies.communication.srtf_yield import grant
+from placement.policies.communication import grant
 from placement.simulator.exact.simulation import alone_ns
 from tests.unit.placement.simulator.exact_mixes import FAIR, ns
 from tests.unit.placement.simulator.layered_mixes import YIELDING, LayeredMix, instants, layered_mix

@@ -2,17 +2,16 @@
 
 import pytest
 
-from placement.cli.main import main
 from placement.model.throughput.table import TableModel, published_table
-from placement.policies.communication.admission import starts
-from placement.policies.placing.choice import choose
-from placement.policies.schedulers.contention.decide import decide
-from placement.policies.schedulers.contention.new_world import trial_of
-from placement.policies.schedulers.contention.rule import Rule as RoundsRule
-from placement.policies.schedulers.response import catalogue
-from placement.policies.schedulers.response.node_price import NodePrice
-from placement.simulator.rates.response.division import divide
-from placement.simulator.rates.response.state import Rule
+from placement.policies.communication import starts
+from placement.policies.placing import choose
+from placement.policies.schedulers.contention.rounds_scheduler import decide
+from placement.policies.schedulers.contention.rule import ORDERED, RoundsRule
+from placement.policies.schedulers.contention.world import trial_of
+from placement.policies.schedulers.response.catalogue import ResponseScheduler
+from placement.policies.schedulers.response.rules import divide
+from placement.policies.schedulers.response.tables import ResponseRule
+from placement.simulator.rates.rounds.loop import admit
 from placement.simulator.rates.rounds.run import world_of
 from placement.simulator.rates.rounds.settings import RoundsSettings
 from placement.traces.contention.mix import ContentionMix
@@ -32,26 +31,25 @@ def test_a_communication_rule():
 
 def test_a_response_rule():
     with pytest.raises(ValueError, match="kind of a response rule"):
-        divide.py_func(Rule(NOBODYS, 0, 0.0), None, None, 0, 1)
+        divide.py_func(ResponseRule(NOBODYS), None, None, 0, 1)
 
 
-def test_a_rule_in_rounds():
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (RoundsRule(NOBODYS), "family of a rule in rounds"),
+        (RoundsRule(ORDERED, order=NOBODYS), "order of a rule in rounds"),
+    ],
+)
+def test_a_rule_in_rounds(rule, message):
     settings = RoundsSettings(TableModel(published_table()))
-    trace = ContentionMix(jobs=2).trace(0, settings.model.table)
-    world = world_of(trace, settings, RoundsRule(NOBODYS))
-    with pytest.raises(ValueError, match="family of a rule in rounds"):
+    trace = ContentionMix(None, jobs=2).trace(0, settings.model.table)
+    world = world_of(trace, settings, rule)
+    admit(world)
+    with pytest.raises(ValueError, match=message):
         decide(world, trial_of(world))
 
 
-def test_a_scheduler_without_a_compiled_rule_is_not_simulated_as_another_one(monkeypatch, capfd):
-    class Newcomer:
-        name = "newcomer"
-        width_rule = None
-
-    known = dict(catalogue.RESPONSE_SCHEDULERS)
-    assert isinstance(known["node-price"](catalogue.Settings()), NodePrice)
-    known["node-price"] = lambda settings: Newcomer()
-    monkeypatch.setattr("placement.experiments.response.runs.RESPONSE_SCHEDULERS", known)
-    command = "jobs --workload async-sgd --seeds 1:2 --jobs 2100 --policies node-price --processes 1 --json"
-    assert main(command.split()) != 0
-    assert "Newcomer: expected a scheduler with a compiled rule" in capfd.readouterr().err
+def test_a_scheduler_of_mean_response_time_has_a_rule():
+    with pytest.raises(TypeError, match="rule"):
+        ResponseScheduler("newcomer")

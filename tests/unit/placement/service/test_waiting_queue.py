@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.policies.placing.slot_pool import SlotRequest
+from placement.policies.slot_pool import SlotRequest
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.state.job_record import JobRecord, ResourceClass
 from placement.service.state.waiting_queue import WaitingQueue

@@ -7,7 +7,7 @@ from placement.model.cluster import Cluster, Gpu
 from placement.model.contention import Contention
 from placement.model.job import Job, Model
 from placement.policies.catalogue import CommunicationPolicy, communication_policy, placement_policy
-from placement.policies.placing import random as placement_chance
+from placement.policies.placing import seed_placements
 from placement.simulator.exact import loop
 from placement.simulator.exact.compute import dispatch
 from placement.simulator.exact.deciding import decide
@@ -68,7 +68,7 @@ def _result(job):
 def instants(world, seed=0):
     """Do as `loop.run` does, and come back after every instant with what time it is."""
     core, jobs = world.core[0], world.jobs
-    placement_chance.seed(seed)
+    seed_placements(seed)
     while core["ended"] < len(jobs):
         arriving = [jobs["arrival"][core["arrived"]]] if core["arrived"] < len(jobs) else []
         now = int(min(next_end(world.ends), soonest(world.event_heap), *arriving))

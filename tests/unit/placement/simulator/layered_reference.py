@@ -3,7 +3,7 @@
 import math
 from fractions import Fraction
 
-from placement.policies import rule_numbers
+from placement.policies import catalogue
 from tests.unit.placement.simulator.exact_reference import BACKWARD, COMPUTED, FORWARD, Reference
 
 
@@ -13,7 +13,7 @@ class LayeredReference(Reference):
     def __init__(self, jobs, cluster, placement, kappa, policy, contention):
         super().__init__(jobs, cluster, placement, kappa, f"srsf-{policy.limit}", contention)
         self.policy = policy
-        if policy.rule == rule_numbers.ADA_SRSF:
+        if policy.rule == catalogue.ADA_SRSF:
             self.communication = "ada-srsf"
         for job in self.jobs:
             size = job.told.model.size_bytes
@@ -31,9 +31,9 @@ class LayeredReference(Reference):
 
     def rank(self, kind, job):
         compute = job.told.model.compute_ns
-        if kind == rule_numbers.SERVICE:
+        if kind == catalogue.SERVICE:
             return job.rank[0]
-        if kind == rule_numbers.REMAINING_TIME:
+        if kind == catalogue.REMAINING_TIME:
             return job.iterations_left * (compute + self.alone(job))
         work = job.iterations_left * compute // 1024 * round(1024 * job.told.gpus ** (1 / 3))
         return work // 2 if job.links else work
@@ -121,7 +121,7 @@ class LayeredReference(Reference):
     # -- decisions -----------------------------------------------------------------------------------------------------
 
     def communicate(self):
-        if self.policy.rule == rule_numbers.BY_RANK:
+        if self.policy.rule == catalogue.BY_RANK:
             self.grant()
         else:
             self.admit()

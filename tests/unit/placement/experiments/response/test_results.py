@@ -8,8 +8,7 @@ from placement.experiments.response.results import PolicyResult, TraceResult, be
 from placement.experiments.response.runs import Comparison, DrawnTraces, result_of, run_tasks
 from placement.model.throughput.parameter_server import ParameterServer
 from placement.policies.schedulers.response.catalogue import Settings
-from placement.simulator.rates.response.outcome import ResponseOutcome
-from placement.simulator.rates.response.settings import ResponseSettings
+from placement.simulator.rates.response.settings import ResponseOutcome, ResponseSettings
 from placement.traces.async_sgd.models import SETS
 
 MODEL = ParameterServer()

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from mltcp.core.errors import UsageError
 from placement.model.throughput.parameter_server import ParameterServer, ServerNode
 from placement.model.throughput.ring import RingAllReduce
-from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS, Settings
-from placement.policies.schedulers.response.jsq_chunk import JsqChunk
+from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS, JsqChunk, Settings
 from placement.simulator.rates.response.run import run_response
 from placement.simulator.rates.response.settings import ResponseSettings
 from placement.simulator.rates.run import run_rates

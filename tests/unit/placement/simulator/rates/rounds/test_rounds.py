@@ -16,8 +16,7 @@ from placement.model.throughput.table import (
     TableModel,
     published_table,
 )
-from placement.policies.schedulers.contention.rule import Rule, find_rule
-from placement.policies.schedulers.contention.world import REOPT
+from placement.policies.schedulers.contention.rule import REOPT, RoundsRule, find_rule
 from placement.policies.schedulers.registry import named_scheduler
 from placement.simulator.rates.rounds.run import run_rule, run_scheduler
 from placement.simulator.rates.rounds.settings import RoundsSettings
@@ -223,7 +222,7 @@ def test_without_contention_and_with_one_layout_the_table_places_like_first_fit(
 @FEW
 @given(trace=traces())
 def test_an_infinite_threshold_makes_reopt_greedy(trace):
-    never = run_rule(trace, SETTINGS, "reopt", Rule(REOPT, hysteresis=math.inf))
+    never = run_rule(trace, SETTINGS, "reopt", RoundsRule(REOPT, hysteresis=math.inf))
     assert never.finish_s.tobytes() == run(trace, "greedy").finish_s.tobytes()
 
 

@@ -1,13 +1,11 @@
-"""Look-ahead guided by a network: the steps that it prefers are tried by simulating the present jobs to their end.
+"""Learned policies as schedulers: one start or stop after the other, until the round is ended.
 
-As the look-ahead over a rule (`look_ahead`), with a network in both places of the rule: it says which steps are worth
-trying, and it decides in the simulation. A policy that is looked ahead from is the better the better it is alone. What
-the rule's own look-ahead would do is tried too, with the rule in the simulation, so that a network that is poor in a
-state which it was not trained for does little harm there.
+``learned:FILE`` takes the steps that a network prefers; ``learned-look:FILE`` tries a few of them by simulation.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,13 +13,35 @@ import numpy as np
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_S
 from placement.model.compiled import compiled, compiled_with_arrays
-from placement.policies.schedulers.contention.features import observe_features
+from placement.policies.schedulers.contention.learned.checkpoint import (
+    STEPS,
+    CheckpointScheduler,
+    Layers,
+    load_view,
+    pass_layer,
+    squash,
+)
+from placement.policies.schedulers.contention.learned.features import observe_features
 from placement.policies.schedulers.contention.look_ahead import EQUAL_S, NEVER, copy_to
-from placement.policies.schedulers.contention.perceptron import Layers, pass_layer, squash
 from placement.policies.schedulers.contention.rounds import begin_decision, end_decision, run_round
-from placement.policies.schedulers.contention.rule_steps import rule_step, rule_total
-from placement.policies.schedulers.contention.steps import end_step, find_steps, take_step
-from placement.policies.schedulers.contention.world import World
+from placement.policies.schedulers.contention.steps import (
+    LOOK_AHEADS,
+    end_step,
+    find_steps,
+    rule_step,
+    rule_total,
+    take_step,
+)
+from placement.policies.schedulers.contention.world import RoundsWorld, trial_of
+
+# -- the look-ahead that a network guides ------------------------------------------------------------------------------
+# Look-ahead guided by a network: the steps that it prefers are tried by simulating the present jobs to their end.
+#
+# As the look-ahead over a rule (`look_ahead`), with a network in both places of the rule: it says which steps are
+# worth trying, and it decides in the simulation. The better a policy is alone, the better its look-ahead is. The step
+# of the rule's own look-ahead is tried too, with the rule in the simulation, so that a network that is poor in a state
+# for which it was not trained does little harm there.
+
 
 TRIED = 4
 """The most steps of the network that are tried."""
@@ -30,7 +50,7 @@ WORTH_TRYING = 5.0
 """Steps whose logit is lower than the best one's by more are not tried: less likely by a factor of 150."""
 
 
-class Network(NamedTuple):
+class GuideNetwork(NamedTuple):
     """A network of three layers, the shapes that it reads and gives, and scratch for its computation.
 
     Attributes:
@@ -59,7 +79,7 @@ class Network(NamedTuple):
     trial_mask: np.ndarray
 
 
-def network_of(layers: Layers, sizes: tuple[int, ...], slots: int) -> Network:
+def network_of(layers: Layers, sizes: tuple[int, ...], slots: int) -> GuideNetwork:
     """The network of these layers.
 
     Raises:
@@ -67,39 +87,24 @@ def network_of(layers: Layers, sizes: tuple[int, ...], slots: int) -> Network:
     """
     if len(layers) != 3:
         raise UsageError(f"layers: expected 3 of a network that guides a look-ahead, got {len(layers)}")
-    (one, two, three) = (
+    one, two, three = (
         tuple(np.ascontiguousarray(values, np.float32) for values in layer) for layer in layers
     )
-    features, *hidden, logits = (
-        np.zeros(width, np.float32) for width in (len(one[0]), len(one[1]), len(two[1]), len(three[1]))
-    )
-    mask = np.zeros(len(logits), np.bool_)
-    return Network(
-        one[0],
-        one[1],
-        two[0],
-        two[1],
-        three[0],
-        three[1],
-        np.array(sizes, np.int64),
-        np.array([slots], np.int64),
-        features,
-        hidden[0],
-        hidden[1],
-        logits,
-        logits.copy(),
-        mask,
-        mask.copy(),
+    logits, mask = np.zeros(len(three[1]), np.float32), np.zeros(len(three[1]), np.bool_)
+    scratch = [np.zeros(width, np.float32) for width in (len(one[0]), len(one[1]), len(two[1]))]
+    shapes = np.array(sizes, np.int64), np.array([slots], np.int64)
+    return GuideNetwork._make(
+        (*one, *two, *three, *shapes, *scratch, logits, logits.copy(), mask, mask.copy())
     )
 
 
 @compiled_with_arrays
-def guided_step(world: World, plan: World, trial: World, network: Network) -> int:
+def guided_step(world: RoundsWorld, plan: RoundsWorld, trial: RoundsWorld, network: GuideNetwork) -> int:
     """The next step: the rule's, or one that the network prefers, after which the completion times sum to least.
 
     Args:
-        world: within a decision; its rule is one of `rule_steps.LOOK_AHEADS`.
-        plan, trial: scratch; see `new_world.trial_of`.
+        world: within a decision; its rule is one of `steps.LOOK_AHEADS`.
+        plan, trial: scratch; see `world.trial_of`.
         network: that guides.
     """
     if not find_steps(world, network.mask):
@@ -127,7 +132,7 @@ def guided_step(world: World, plan: World, trial: World, network: Network) -> in
 
 
 @compiled
-def is_alone(network: Network, preferred: int, least: float) -> bool:
+def is_alone(network: GuideNetwork, preferred: int, least: float) -> bool:
     """Whether no other allowed step than the preferred one has a logit of at least so much."""
     for step in range(len(network.mask)):
         if step != preferred and network.mask[step] and network.logits[step] >= least:
@@ -146,7 +151,9 @@ def take_best(logits: np.ndarray, mask: np.ndarray) -> int:
 
 
 @compiled_with_arrays
-def simulated_with(world: World, trial: World, network: Network, step: int, best: float) -> float:
+def simulated_with(
+    world: RoundsWorld, trial: RoundsWorld, network: GuideNetwork, step: int, best: float
+) -> float:
     """The sum of the times at which the present jobs end, from now, after a step and with the network from then on.
 
     It is infinite once it exceeds `best`.
@@ -171,7 +178,7 @@ def simulated_with(world: World, trial: World, network: Network, step: int, best
 
 
 @compiled_with_arrays
-def decide_alone(world: World, network: Network) -> None:
+def decide_alone(world: RoundsWorld, network: GuideNetwork) -> None:
     """Take the steps that the network prefers until it ends the round; the cluster is never left idle."""
     end = end_step(world)
     while find_steps(world, network.trial_mask):
@@ -183,7 +190,7 @@ def decide_alone(world: World, network: Network) -> None:
 
 
 @compiled_with_arrays
-def prefer(world: World, network: Network, logits: np.ndarray) -> None:
+def prefer(world: RoundsWorld, network: GuideNetwork, logits: np.ndarray) -> None:
     """Set the logits of all steps."""
     observe_features(world, network.slots[0], network.sizes, network.features)
     pass_layer(network.features, network.first, network.first_bias, network.one)
@@ -191,3 +198,56 @@ def prefer(world: World, network: Network, logits: np.ndarray) -> None:
     pass_layer(network.one, network.second, network.second_bias, network.two)
     squash(network.two)
     pass_layer(network.two, network.third, network.third_bias, logits)
+
+
+# -- the scheduler -----------------------------------------------------------------------------------------------------
+
+
+LEARNED_LOOK = "learned-look:"
+
+
+@dataclass(frozen=True)
+class LearnedScheduler(CheckpointScheduler):
+    """A network that takes one step after the other, or guides the look-ahead of a rule.
+
+    Attributes:
+        looks_ahead: whether the steps that it prefers are tried by simulation.
+    """
+
+    looks_ahead: bool = False
+
+    def _decide(self, world: RoundsWorld) -> None:
+        header, end = self.checkpoint.header, end_step(world)
+        sizes = np.full(header.nodes, header.gpus, np.int64)
+        if self.looks_ahead:
+            decide_guided(world, network_of(self.checkpoint.layers, tuple(sizes.tolist()), header.slots))
+            return
+        features, mask = np.zeros(header.features, np.float32), np.zeros(header.steps, np.bool_)
+        begin_decision(world)
+        while find_steps(world, mask):
+            observe_features(world, header.slots, sizes, features)
+            # The cluster is never left idle while a job could run.
+            mask[end] = bool(world.core[0]["running"] > 0)
+            if take_step(world, int(self.checkpoint.choose(features, mask))):
+                break
+        end_decision(world)
+
+
+def decide_guided(world: RoundsWorld, network: GuideNetwork) -> None:
+    """A decision by a look-ahead that a network guides."""
+    plan, trial, end = trial_of(world), trial_of(world), end_step(world)
+    begin_decision(world)
+    while (step := guided_step(world, plan, trial, network)) != end:
+        take_step(world, step)
+    end_decision(world)
+
+
+def load_learned(name: str) -> LearnedScheduler:
+    """The scheduler of ``learned:FILE`` or ``learned-look:FILE``.
+
+    Raises:
+        UsageError: the file cannot be read, is no checkpoint, or one of the paper's policies.
+    """
+    checkpoint = load_view(name, STEPS, "rl-base:FILE and rl-hybrid:FILE")
+    rule, looks_ahead = LOOK_AHEADS[checkpoint.header.stops], name.startswith(LEARNED_LOOK)
+    return LearnedScheduler(name, rule, looks_ahead=looks_ahead, checkpoint=checkpoint)

@@ -18,16 +18,17 @@ import numpy as np
 
 from mltcp.core.quantities import NS_PER_S, S_PER_HOUR
 from placement.model.compiled import compiled, compiled_with_arrays
-from placement.policies.schedulers.contention.gains import (
+from placement.policies.schedulers.contention.places import (
     find_heads,
+    fits,
+    floored,
     gain,
     remaining_s,
     weigh_running,
     weight,
 )
-from placement.policies.schedulers.contention.places import fits, floored
 from placement.policies.schedulers.contention.steps import cell_on, has_started
-from placement.policies.schedulers.contention.world import World
+from placement.policies.schedulers.contention.world import RoundsWorld
 
 OF_A_SLOT, OF_A_KIND, OF_ALL = 4, 4, 3
 """How many numbers describe a running job beside its kind and its nodes, a waiting kind, and the whole."""
@@ -48,7 +49,7 @@ def log_hours(seconds: float) -> float:
 
 
 @compiled_with_arrays
-def observe_features(world: World, slots: int, sizes: np.ndarray, found: np.ndarray) -> None:
+def observe_features(world: RoundsWorld, slots: int, sizes: np.ndarray, found: np.ndarray) -> None:
     """Fill an observation.
 
     Args:
@@ -76,7 +77,7 @@ def observe_features(world: World, slots: int, sizes: np.ndarray, found: np.ndar
 
 
 @compiled_with_arrays
-def of_running(world: World, sizes: np.ndarray, found: np.ndarray) -> None:
+def of_running(world: RoundsWorld, sizes: np.ndarray, found: np.ndarray) -> None:
     """Describe the running jobs."""
     core, kinds, nodes = world.core[0], len(world.kinds), len(world.free)
     for slot in range(core.running):
@@ -96,7 +97,7 @@ def of_running(world: World, sizes: np.ndarray, found: np.ndarray) -> None:
 
 
 @compiled_with_arrays
-def of_waiting(world: World, found: np.ndarray) -> None:
+def of_waiting(world: RoundsWorld, found: np.ndarray) -> None:
     """Describe the waiting jobs by kind."""
     core = world.core[0]
     for position in range(core.waiting):
@@ -120,7 +121,7 @@ def of_waiting(world: World, found: np.ndarray) -> None:
 
 
 @compiled_with_arrays
-def of_starts(world: World, found: np.ndarray) -> None:
+def of_starts(world: RoundsWorld, found: np.ndarray) -> None:
     """The gains of the starts that are possible, between -1 and 1."""
     find_heads(world)
     for kind in range(len(world.kinds)):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from placement.model.state import GPU, JOB, SERVER, Records
-from placement.policies.placing import choice
+from placement.policies.placing import choose
 
 UNACCOUNTED_MB = 1 << 40
 """The memory of a slot whose memory is not accounted."""
@@ -78,7 +78,7 @@ class SlotPool:
         self.capacity_mb[self._slots_of(server)] = _TAKEN
 
     def use_outside(self, server: int, count: int) -> None:
-        """Give `count` of the free slots of a server to nobody: somebody else uses as many.
+        """Withhold `count` of the free slots of a server: users outside of the pool hold as many.
 
         Which ones is not known, and may be chosen anew whenever slots are taken or freed.
         """
@@ -143,7 +143,7 @@ class SlotPool:
         """The slots that a compiled policy chooses; None if too few satisfy the request.
 
         Args:
-            rule: the policy's number in `policies.rule_numbers`.
+            rule: the policy's number in `catalogue.PLACEMENT_RULES`.
             kappa: K of LWF-K.
             request: the slots needed.
             first_server: the policy sees the servers in an order rotated to begin with this one; among equally good
@@ -169,7 +169,7 @@ class SlotPool:
         if first_server:
             begin = int(servers["first_gpu"][first_server])
             gpus, servers = _turned(gpus, servers, first_server, begin)
-        if not choice.choose(rule, kappa, jobs, gpus, servers, 0, chosen):
+        if not choose(rule, kappa, jobs, gpus, servers, 0, chosen):
             return None
         return tuple(sorted(int(slot + begin) % len(gpus) for slot in chosen))
 

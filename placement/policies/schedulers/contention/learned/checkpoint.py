@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,13 +18,17 @@ import numpy as np
 
 from mltcp.core.errors import UsageError, shown
 from placement.model.array_files import read_arrays
+from placement.model.cluster import Cluster
+from placement.model.compiled import compiled, compiled_with_arrays
 from placement.model.throughput.table import SensitivityTable
-from placement.policies.schedulers.contention.perceptron import Layers, best_steps
+from placement.policies.schedulers.contention.rounds_scheduler import RoundsScheduler
+from placement.policies.schedulers.contention.tables import TableProfile, kind_of, kinds_on, name_of
+from placement.policies.schedulers.scheduler import JobView
 
 FORMAT = 2
 
 STEPS, PUBLISHED = "steps", "published"
-"""The observation and the actions of a network: `features` and `steps`, or `public_view` and `public_actions`."""
+"""The observation and the actions of a network: `features` and `steps`, or the grid and the actions of `published`."""
 
 _HEADER = "header"
 _MOST_LAYERS = 16
@@ -175,3 +180,114 @@ def _layers_of(arrays: Mapping[str, np.ndarray]) -> Layers:
     if not found:
         raise UsageError("layers: expected one or more, got none")
     return tuple(found)
+
+
+# -- schedulers --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CheckpointScheduler(RoundsScheduler):
+    """A network that decides at the beginning of every round; a job gets as many GPUs as it asks for.
+
+    Attributes:
+        rule: what is done besides the network's steps: whether jobs are stopped by ratio, and what is looked ahead.
+        checkpoint: the network.
+    """
+
+    checkpoint: Checkpoint = field(kw_only=True)
+
+    def _check(self, cluster: Cluster, jobs: Sequence[JobView]) -> None:
+        """Refuse another cluster, and jobs whose kinds are numbered otherwise than those that the network knows."""
+        header = self.checkpoint.header
+        sizes = tuple(len(server.gpus) for server in cluster.servers)
+        if sizes != (header.gpus,) * header.nodes:
+            expected = f"{header.nodes} nodes of {header.gpus} GPUs"
+            raise UsageError(f"{self.name}: cluster: expected {expected}, got nodes of {sizes}")
+        kinds = [kind_of(job) for job in jobs]
+        if not all(isinstance(kind.profile, TableProfile) for kind in kinds):
+            raise UsageError(f"{self.name}: jobs: expected all of one table of throughputs, got others")
+        given = tuple(map(name_of, kinds_on(sizes, kinds)))
+        if given != header.kinds:
+            raise UsageError(
+                f"{self.name}: kinds of jobs: expected {', '.join(header.kinds)}, got {', '.join(given)}"
+            )
+
+
+def load_view(name: str, view: str, others: str) -> Checkpoint:
+    """The checkpoint of a scheduler KIND:FILE.
+
+    Args:
+        name: of the scheduler.
+        view: what its network has to see and do, `STEPS` or `PUBLISHED`.
+        others: the schedulers whose networks see something else.
+
+    Raises:
+        UsageError: the file cannot be read, is no checkpoint, or one of the others.
+    """
+    checkpoint = Checkpoint.load(Path(name.partition(":")[2]))
+    if checkpoint.header.view != view:
+        raise UsageError(
+            f"{name}: view: expected {view}, got {checkpoint.header.view}: it is a policy of {others}"
+        )
+    return checkpoint
+
+
+# -- the pass through a multilayer perceptron with tanh ----------------------------------------------------------------
+# numpy's own products wake a thread a core for matrices as small as these, and waste most of its time: beside other
+# programs ten times of it. Most of what these networks read is 0, which costs nothing here.
+
+
+Layers = tuple[tuple[np.ndarray, np.ndarray], ...]
+"""(W, b) of each layer of a network: x becomes tanh(x W + b), in the last layer without tanh."""
+
+
+def preferences(layers: Layers, features: np.ndarray) -> np.ndarray:
+    """The logits of all steps in float32; the last axis of `features` is one observation."""
+    rows = np.ascontiguousarray(features, np.float32).reshape(-1, features.shape[-1])
+    for number, (weights, bias) in enumerate(layers):
+        given = rows
+        rows = np.empty((len(given), len(bias)), np.float32)
+        is_last = number == len(layers) - 1
+        pass_rows(
+            given,
+            np.ascontiguousarray(weights, np.float32),
+            np.ascontiguousarray(bias, np.float32),
+            rows,
+            is_last,
+        )
+    return rows.reshape(*features.shape[:-1], -1)
+
+
+def best_steps(layers: Layers, features: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The step that a network prefers among those that the mask allows, of each observation."""
+    return np.argmax(np.where(mask, preferences(layers, features), -np.inf), axis=-1)
+
+
+@compiled_with_arrays
+def pass_rows(
+    given: np.ndarray, weights: np.ndarray, bias: np.ndarray, found: np.ndarray, is_last: bool
+) -> None:
+    """Set each row of `found` to the outputs of a layer."""
+    for row in range(len(given)):
+        pass_layer(given[row], weights, bias, found[row])
+        if not is_last:
+            squash(found[row])
+
+
+@compiled
+def pass_layer(given: np.ndarray, weights: np.ndarray, bias: np.ndarray, found: np.ndarray) -> None:
+    """Set `found` to given W + b; most inputs of the first layer are 0, and cost nothing."""
+    for column in range(len(found)):
+        found[column] = bias[column]
+    for position in range(len(given)):
+        value = given[position]
+        if value != 0.0:
+            for column in range(len(found)):
+                found[column] += value * weights[position, column]
+
+
+@compiled
+def squash(values: np.ndarray) -> None:
+    """The hyperbolic tangent of each value, in place."""
+    for position in range(len(values)):
+        values[position] = math.tanh(values[position])

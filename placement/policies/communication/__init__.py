@@ -1,1 +1,0 @@
-"""Communication policies, which admit transfers to shared links."""

@@ -1,1 +1,0 @@
-"""Placement policies, which choose the GPUs of a job."""
