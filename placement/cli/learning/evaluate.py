@@ -10,6 +10,7 @@ from typing import Any
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
+from placement.cli.command import add_command
 from placement.cli.learning.arguments import add_run_arguments, parse_runs
 from placement.cli.simulation.jobs_arguments import parse_seeds
 from placement.learning.episodes import EpisodeSettings
@@ -30,9 +31,7 @@ mean completion time relative to that of the first rule, with a 95 % stratified 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``evaluate`` to the commands."""
-    command = commands.add_parser(
-        "evaluate", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    command = add_command(commands, "evaluate", execute, _EXAMPLES)
     command.add_argument("checkpoints", type=Path, nargs="+", metavar="FILE", help="policy.npz of learn")
     command.add_argument(
         "--seeds", default="40:90", metavar="A:B", help="of the traces (default %(default)s)"
@@ -47,7 +46,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_run_arguments(command, "0.6")
     command.add_argument("--json", action="store_true", help="one JSON document instead of the table")
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

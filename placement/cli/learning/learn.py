@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mltcp.core.errors import UsageError
 from mltcp.core.progress import progress_bar
+from placement.cli.command import add_command
 from placement.cli.learning.arguments import add_run_arguments, parse_runs
 from placement.learning.settings import TrainingSettings
 from placement.policies.schedulers.contention.checkpoint import Checkpoint
@@ -30,9 +31,7 @@ if the command is given again.
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``learn`` to the commands."""
-    command = commands.add_parser(
-        "learn", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    command = add_command(commands, "learn", execute, _EXAMPLES)
     command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="for the policy")
     add_run_arguments(command, "0.4:0.8")
     command.add_argument(
@@ -72,7 +71,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     command.add_argument("--tensorboard", type=Path, metavar="DIR", help="for a log of the training")
     command.add_argument("--json", action="store_true", help="what was trained, as one JSON document")
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mltcp.core.errors import UsageError
 from mltcp.core.progress import progress_bar
+from placement.cli.command import add_command
 from placement.cli.learning.arguments import add_run_arguments, parse_runs
 from placement.learning.episodes import REWARDS
 from placement.learning.settings import BRANCHES, TrainingSettings
@@ -30,9 +31,7 @@ _STEPS = 300_000
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``learn-published`` to the commands."""
-    command = commands.add_parser(
-        "learn-published", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    command = add_command(commands, "learn-published", execute, _EXAMPLES)
     command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="for the policy")
     add_run_arguments(command, "at-once")
     command.add_argument(
@@ -55,7 +54,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="actions; a run of 256 jobs has about 1,300 (default %(default)s)",
     )
     command.add_argument("--json", action="store_true", help="what was trained, as one JSON document")
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import parse_number
+from placement.cli.command import add_command
 from placement.cli.parameter_server import paper_figure_output
 from placement.experiments.console import open_console
 from placement.experiments.parameter_server.paper_figures import paper_figure
@@ -50,11 +51,7 @@ shared at heavy load).
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``throughput`` to the commands."""
-    command = commands.add_parser(
-        "throughput",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "throughput", execute, _EXAMPLES)
     subject = command.add_mutually_exclusive_group(required=True)
     subject.add_argument("--profile", type=Path, metavar="FILE", help="service times of one worker")
     subject.add_argument(
@@ -81,7 +78,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "-o", "--output", type=Path, metavar="PICTURE", help="write an SVG, PNG or PDF there"
     )
     command.add_argument("--json", action="store_true", help="one JSON document instead of the table")
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

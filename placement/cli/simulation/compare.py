@@ -13,6 +13,7 @@ from typing import Any
 
 from mltcp.core.errors import UsageError
 from mltcp.core.progress import progress_bar
+from placement.cli.command import add_command
 from placement.cli.simulation.arguments import TOOL, add_setting, check_seed, setting_of
 from placement.experiments.compare import ComparisonPlan, SeededTrace, compare, finished
 from placement.experiments.comparison import PolicyComparison
@@ -51,11 +52,7 @@ Times are in seconds of the trace; those of traces at a hundredth of the length 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``compare`` to the commands."""
-    command = commands.add_parser(
-        "compare",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "compare", execute, _EXAMPLES)
     traces = command.add_argument_group("traces")
     which = traces.add_mutually_exclusive_group(required=True)
     which.add_argument("--trace", type=Path, nargs="+", metavar="FILE", help="read them")
@@ -76,7 +73,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_policies(command)
     add_setting(command)
     _add_output(command)
-    command.set_defaults(execute=execute)
 
 
 def _add_policies(command: argparse.ArgumentParser) -> None:

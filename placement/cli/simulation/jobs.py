@@ -18,6 +18,7 @@ from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
 from mltcp.core.quantities import NS_PER_S
+from placement.cli.command import add_command
 from placement.cli.simulation import async_jobs, contention
 from placement.cli.simulation.arguments import TOOL
 from placement.cli.simulation.jobs_arguments import given_or, parse_number, parse_processes, parse_seeds
@@ -84,11 +85,7 @@ policies: {async_jobs.NAMES.allowed}
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``jobs`` to the commands."""
-    command = commands.add_parser(
-        "jobs",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "jobs", execute, _EXAMPLES)
     traces = command.add_argument_group("traces")
     traces.add_argument(
         "--workload",
@@ -156,7 +153,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     async_jobs.add_arguments(command)
     contention.add_arguments(command)
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mltcp.core.errors import UsageError
+from placement.cli.command import add_command
 from placement.experiments.comparison import PolicyComparison, load
 from placement.experiments.run_log import read_log
 
@@ -37,11 +38,7 @@ examples:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``plot`` to the commands."""
-    command = commands.add_parser(
-        "plot",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "plot", execute, _EXAMPLES)
     command.add_argument("kind", choices=(*OF_COMPARISONS, *OF_SIMULATIONS), help="of picture, see below")
     command.add_argument(
         "source", type=Path, nargs="+", metavar="SOURCE", help="a folder of compare, or a file"
@@ -56,7 +53,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--baseline", metavar="NAME", help="of bars: that of the differences (default: compare's)"
     )
     command.add_argument("--log", action="store_true", help="of cdf: times on a logarithmic axis")
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.demand import demand_document
 from mltcp.core.quantities import with_si_prefix
 from placement.cassini.capture import BIN_NS, Captured, captured
+from placement.cli.command import add_command
 from placement.cli.parameter_server.service_profile import (
     add_service_arguments,
     check_arguments,
@@ -37,11 +38,7 @@ examples:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``profile`` to the commands."""
-    command = commands.add_parser(
-        "profile",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "profile", execute, _EXAMPLES)
     command.add_argument("capture", type=Path, metavar="CAPTURE")
     command.add_argument(
         "--sender", metavar="ADDRESS", help="whose packets count (default: who sent most bytes)"
@@ -50,7 +47,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_service_arguments(command)
     command.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the profile there")
     command.add_argument("--json", action="store_true", help="print the profile as one JSON document")
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

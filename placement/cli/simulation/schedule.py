@@ -8,6 +8,7 @@ import re
 
 from mltcp.core.errors import UsageError
 from mltcp.core.progress import progress_bar
+from placement.cli.command import add_command
 from placement.experiments.schedule import ALL, SchedulePlan, compare
 from placement.experiments.schedule_report import print_schedule
 from placement.simulator.fluid_executor import FluidSettings
@@ -29,11 +30,7 @@ schedulers: {ALL.allowed}
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``schedule`` to the commands."""
-    command = commands.add_parser(
-        "schedule",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "schedule", execute, _EXAMPLES)
     command.add_argument(
         "--trace",
         default="poisson",
@@ -48,7 +45,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     _add_cluster(command)
     command.add_argument("--json", action="store_true", help="one JSON document instead of the table")
-    command.set_defaults(execute=execute)
 
 
 def _add_cluster(command: argparse.ArgumentParser) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.errors import UsageError
+from placement.cli.command import add_command
 from placement.cli.simulation.arguments import TOOL, add_setting, check_seed, setting_of
 from placement.experiments.policy_name import LWF, PolicyName, SimulationModel
 from placement.experiments.report import print_outcome
@@ -38,11 +39,7 @@ what was simulated, times 100 (`time_scale` of the JSON).
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``simulate`` to the commands."""
-    command = commands.add_parser(
-        "simulate",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "simulate", execute, _EXAMPLES)
     command.add_argument("--trace", type=Path, required=True, metavar="FILE", help="the jobs")
     command.add_argument("--format", choices=FORMATS, help="of the trace (default: told from its content)")
     policy = command.add_argument_group("policy")
@@ -89,7 +86,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     output.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="write the JSON document there as well"
     )
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
