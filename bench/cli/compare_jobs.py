@@ -73,7 +73,7 @@ def execute(options: argparse.Namespace) -> int:
     from bench.compare.jobs.live_run import LiveRun
     from bench.compare.jobs.measured_cost import parse_start_cost
     from bench.compare.jobs.report import document, print_table, write_results
-    from placement.experiments.jobs.kept import kept_runs
+    from placement.experiments.run_journal import kept_runs
     from placement.policies.schedulers.registry import NAMES
     from placement.simulator.rates.run import check_fits
     from placement.traces.deadlines.drs import WORKLOADS, DrsMix

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mltcp.core.atomic_files import write_atomically
+from mltcp.core.atomic_files import make_folder, write_atomically
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.json_files import read_json
 from placement.learning.lessons import Lessons
@@ -46,10 +46,7 @@ class KeptTraining:
         self.settings = json.loads(json.dumps(self.settings))
         self._before_s, self._began_s = 0.0, time.monotonic()
         if not self._state.exists():
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise UsageError(f"--output: {self.folder}: {error.strerror}") from None
+            make_folder(self.folder)
             return
         document = read_json(self._state)
         names = ("settings", "seconds", *_COUNTS)

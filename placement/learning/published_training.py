@@ -12,7 +12,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import set_random_seed
 
-from mltcp.core.errors import UsageError
+from mltcp.core.atomic_files import make_folder
 from placement.learning.episodes import EpisodeSettings, kind_names
 from placement.learning.imitation import layers_of
 from placement.learning.published_environment import PublishedEnvironment
@@ -48,10 +48,7 @@ def train_published(
     Raises:
         UsageError: the folder cannot be made, or the file not be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--output: {folder}: {error.strerror}") from None
+    make_folder(folder)
     torch.set_num_threads(1)
     # Not PPO's own argument: it would also be the seed of the first trace.
     set_random_seed(seed)

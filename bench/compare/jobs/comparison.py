@@ -12,7 +12,7 @@ from bench.compare.jobs.lab_trace import LabScale
 from bench.compare.jobs.live_run import LiveRun, run_live
 from bench.lab.network import namespaces
 from mltcp.core.quantities import NS_PER_S
-from placement.experiments.jobs.results import PolicyResult, TraceResult
+from placement.experiments.deadline_jobs import DeadlineJobs, run_of
 from placement.experiments.run_journal import RunJournal
 from placement.policies.schedulers.registry import named_scheduler
 from placement.simulator.rates.outcome import RatesOutcome
@@ -87,10 +87,9 @@ class PolicyComparison:
 
     def document(self) -> dict[str, Any]:
         """The entry of `policies` in the JSON document: that of ``mltcp-placement jobs``, and the prediction."""
-        measured, predicted = _result(self.measured), _result(self.predicted)
         return {
-            **measured.document(),
-            "predicted": predicted.means() | {"traces": [each.document() for each in predicted.traces]},
+            **_document(self.measured),
+            "predicted": {key: value for key, value in _document(self.predicted).items() if key != "policy"},
             "median_run_difference": median(self.differences),
             "median_run_difference_on_measured_gpus": median(self.differences_on_measured_gpus),
             "cut_short": list(self.run.cut_short),
@@ -194,5 +193,7 @@ def _expected_ns(plan: JobsPlan, run: LiveRun, job: str) -> int:
     raise AssertionError("every job has been started")
 
 
-def _result(outcome: RatesOutcome) -> PolicyResult:
-    return PolicyResult(outcome.policy, (TraceResult.of(outcome),))
+def _document(outcome: RatesOutcome) -> dict[str, Any]:
+    run = run_of(outcome)
+    means = {name: run[name] for name in DeadlineJobs.means}
+    return {"policy": outcome.policy, **means, "traces": [run.document(DeadlineJobs.shown)]}

@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.compare.jobs.comparison import JobsPlan, PolicyComparison
 from mltcp.core.atomic_files import write_atomically
-from placement.experiments.jobs.results import TraceResult
+from placement.experiments.deadline_jobs import values_of
 from placement.simulator.rates.outcome import RatesOutcome
 
 _COLUMNS = (
@@ -85,12 +85,12 @@ def write_results(
 
 
 def _cells(result: PolicyComparison) -> list[str]:
-    measured, predicted = TraceResult.of(result.measured), TraceResult.of(result.predicted)
+    measured, predicted = values_of(result.measured), values_of(result.predicted)
     pairs = (
-        (f"{each.guarantee_rate:.3f}" for each in (measured, predicted)),
-        (f"{each.mean_wait_s:.1f}" for each in (measured, predicted)),
-        (f"{each.mean_completion_s:.1f}" for each in (measured, predicted)),
-        (f"{each.restarts}" for each in (measured, predicted)),
+        (f"{each['guarantee_rate']:.3f}" for each in (measured, predicted)),
+        (f"{each['mean_wait_s']:.1f}" for each in (measured, predicted)),
+        (f"{each['mean_completion_s']:.1f}" for each in (measured, predicted)),
+        (f"{each['restarts']}" for each in (measured, predicted)),
     )
     off = (median(result.differences), median(result.differences_on_measured_gpus))
     return [*(cell for pair in pairs for cell in pair), *(f"{each:.1%}" for each in off)]

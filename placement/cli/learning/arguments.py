@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import NS_PER_S
-from placement.cli.simulation.jobs_arguments import parse_number
+from placement.cli.simulation.arguments import parse_number
 from placement.learning.episodes import EpisodeSettings
 from placement.model.throughput.table import TableModel, published_table, read_table
 from placement.simulator.rates.rounds.settings import RoundsSettings

@@ -12,7 +12,7 @@ from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
 from placement.cli.command import add_command
 from placement.cli.learning.arguments import add_run_arguments, parse_runs
-from placement.cli.simulation.jobs_arguments import parse_seeds
+from placement.cli.simulation.arguments import parse_seeds
 from placement.learning.episodes import EpisodeSettings
 from placement.learning.evaluation import LOOKING, Comparison, compare, estimate, uses_table_of
 from placement.policies.schedulers.contention.checkpoint import Checkpoint

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from mltcp.core.errors import UsageError
 from placement.cli.command import add_command
-from placement.experiments.comparison import PolicyComparison, load
-from placement.experiments.run_log import read_log
+from placement.experiments.ada_srsf import AllReduceJobs, load
+from placement.experiments.comparison import PolicyComparison
+from placement.experiments.run_journal import read_journal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,7 +91,9 @@ def _drawing(options: argparse.Namespace) -> Callable[[], Figure]:
         return lambda: draw(timeline)
     names = [name.strip() for name in (options.policies or "").split(",") if name.strip()]
     if options.kind == "scaling":
-        runs = [run for folder in options.source for run in read_log(folder).values()]
+        runs = [
+            run for folder in options.source for run in read_journal(folder, AllReduceJobs.parse).values()
+        ]
         return lambda: plots.scaling_figure([run for run in runs if not names or run.policy in names])
     comparison = _chosen(load(source), names, options.baseline)
     return {

@@ -13,9 +13,8 @@ from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.errors import UsageError
 from placement.cli.command import add_command
 from placement.cli.simulation.arguments import TOOL, add_setting, check_seed, setting_of
-from placement.experiments.policy_name import LWF, PolicyName, SimulationModel
-from placement.experiments.report import print_outcome
-from placement.experiments.run import SimulationTask, simulate_task, task, trace_digest
+from placement.experiments.ada_srsf import print_outcome
+from placement.experiments.simulation import LWF, PolicyName, Simulation, SimulationModel, run_simulation
 from placement.experiments.workers import Workers
 from placement.simulator.outcome import Outcome
 from placement.traces.left_out import tell_left_out
@@ -90,7 +89,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def execute(options: argparse.Namespace) -> int:
     """Simulate and print the outcome; returns the exit status."""
-    what = task_of(options)
+    what = simulation_of(options)
     if not 0 <= options.intervals <= _MOST_INTERVALS:
         raise UsageError(f"--intervals: expected 0 to {_MOST_INTERVALS}, got {options.intervals}")
     if options.intervals and what.policy.model is not SimulationModel.EXACT:
@@ -108,8 +107,8 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def task_of(options: argparse.Namespace) -> SimulationTask:
-    """Build the task that the arguments describe.
+def simulation_of(options: argparse.Namespace) -> Simulation:
+    """Build the simulation that the arguments describe.
 
     Raises:
         UsageError: an invalid argument, trace or file.
@@ -125,10 +124,10 @@ def task_of(options: argparse.Namespace) -> SimulationTask:
     trace = read(options.trace, options.format)
     tell_left_out(TOOL, trace)
     check_fits(trace, setting.cluster)
-    return task(trace, trace_digest(trace), policy, setting, options.seed)
+    return Simulation(trace, policy, setting, options.seed)
 
 
-def document(what: SimulationTask, outcome: Outcome) -> dict[str, Any]:
+def document(what: Simulation, outcome: Outcome) -> dict[str, Any]:
     """The document that ``--json`` prints: the outcome, the configuration and any use over time."""
     policy = what.policy
     config = {
@@ -158,9 +157,9 @@ def document(what: SimulationTask, outcome: Outcome) -> dict[str, Any]:
     return found
 
 
-def _simulate(what: SimulationTask, intervals: int) -> Outcome:
+def _simulate(what: Simulation, intervals: int) -> Outcome:
     """Simulate in another process, because compiled code does not react to Ctrl-C."""
-    with Workers(partial(simulate_task, intervals=intervals), 1, fork=True) as workers:
+    with Workers(partial(run_simulation, intervals=intervals), 1, fork=True) as workers:
         return next(outcome for _, outcome in workers.results([what]))
 
 

@@ -16,8 +16,7 @@ from placement.cli.main import main
 from placement.cli.simulation.arguments import load_contention
 from placement.cli.simulation.fit import document as fit_document
 from placement.experiments.fit import Measurement, fit
-from placement.experiments.policy_name import PolicyName, SimulationModel, parse_policies
-from placement.experiments.setting import Setting
+from placement.experiments.simulation import PolicyName, Setting, SimulationModel, parse_policies
 from placement.model.cluster import Cluster, Gpu, Server, Switch
 from placement.model.contention import Contention
 

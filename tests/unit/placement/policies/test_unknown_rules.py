@@ -51,7 +51,7 @@ def test_a_scheduler_without_a_compiled_rule_is_not_simulated_as_another_one(mon
     known = dict(catalogue.RESPONSE_SCHEDULERS)
     assert isinstance(known["node-price"](catalogue.Settings()), NodePrice)
     known["node-price"] = lambda settings: Newcomer()
-    monkeypatch.setattr("placement.experiments.response.runs.RESPONSE_SCHEDULERS", known)
+    monkeypatch.setattr("placement.experiments.async_sgd.RESPONSE_SCHEDULERS", known)
     command = "jobs --workload async-sgd --seeds 1:2 --jobs 2100 --policies node-price --processes 1 --json"
     assert main(command.split()) != 0
     assert "Newcomer: expected a scheduler with a compiled rule" in capfd.readouterr().err

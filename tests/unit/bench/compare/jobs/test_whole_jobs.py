@@ -15,7 +15,7 @@ from bench.compare.jobs.measured_cost import parse_start_cost
 from bench.compare.jobs.report import document, write_results
 from bench.lab.two_tier import TwoTier
 from mltcp.core.errors import UsageError
-from placement.experiments.jobs.kept import kept_runs
+from placement.experiments.run_journal import kept_runs
 from placement.model.throughput.ring import RingAllReduce
 from placement.simulator.rates.start_cost import StartCost
 from placement.traces.deadlines.drs import WORKLOADS, DrsMix

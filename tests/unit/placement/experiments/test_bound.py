@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.experiments.jobs.bound import bound_of, least_gpu_time, relaxed_optimum, speed_hull
-from placement.experiments.jobs.differences import rate_difference
-from placement.experiments.jobs.results import PolicyResult, TraceResult
+from placement.experiments.bound import bound_of, least_gpu_time, relaxed_optimum, speed_hull
+from placement.experiments.comparison import PolicyComparison, TraceRun
+from placement.experiments.deadline_jobs import rate_difference
 from placement.model.throughput.ring import RingAllReduce
 from placement.simulator.rates.settings import RatesSettings
 from placement.traces.deadlines.drs import WORKLOADS, DrsMix
@@ -66,13 +66,17 @@ def test_all_deadlines_of_a_trace_with_little_load_can_be_met():
     assert bound_of(DrsMix(rate=1, urgent=0).trace(3), SETUP).guarantee_rate == 1
 
 
-def result(policy, met):
-    traces = (TraceResult("t", seed, 10, count, 0, 0, 0, 0, 0, 0, 0) for seed, count in enumerate(met))
-    return PolicyResult(policy, tuple(traces))
+def compared(a, b):
+    def runs(policy, met):
+        return [
+            TraceRun("", policy, "t", seed, {"guarantee_rate": count / 10}) for seed, count in enumerate(met)
+        ]
+
+    return PolicyComparison("b", {"a": runs("a", a), "b": runs("b", b)})
 
 
 def test_paired_differences():
-    found = rate_difference(result("a", [5, 7, 9]), result("b", [4, 5, 6]))
-    assert (found.baseline, found.points) == ("b", pytest.approx(20))
-    assert found.half_points == pytest.approx(4.302653 * 10 / math.sqrt(3), rel=1e-6)
-    assert rate_difference(result("a", [5]), result("b", [4])).half_points is None
+    points, half = rate_difference(compared([5, 7, 9], [4, 5, 6]), "a")
+    assert points == pytest.approx(20)
+    assert half == pytest.approx(4.302653 * 10 / math.sqrt(3), rel=1e-6)
+    assert rate_difference(compared([5], [4]), "a")[1] is None

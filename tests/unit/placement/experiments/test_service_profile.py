@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
-from placement.experiments.parameter_server.profile import profile
+from placement.experiments.service_profile import profile
 from placement.model.parameter_server.service_times import ServiceTimes
-from tests.unit.placement.experiments.parameter_server.captures import (
+from tests.unit.placement.experiments.captures import (
     MS,
     MSS,
     SERVER,

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TextIO
 
-from placement.experiments.response.results import PolicyResult
-from placement.experiments.response.runs import Comparison, DrawnTraces, ResponseTask, result_of
+from placement.experiments.async_sgd import (
+    AsyncMix,
+    AsyncSgd,
+    Runs,
+    interval_text,
+    is_stable,
+    warn_of_wide,
+)
+from placement.experiments.comparison import ComparisonPlan, Drawn, TraceRun, mean
+from placement.experiments.console import open_console, ruled_table
 from placement.policies.schedulers.response.catalogue import Settings
 from placement.simulator.rates.response.settings import ResponseSettings
 from placement.traces.async_sgd.models import SETS
@@ -18,7 +26,7 @@ _HIGHEST_ALPHA_OF_ONE = 0.1
 
 
 @dataclass(frozen=True)
-class Panel:
+class ResponsePanel:
     """A curve's worth of runs: a set of models, the loads, and the policies at each.
 
     Attributes:
@@ -41,7 +49,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Figure:
+class ResponseFigure:
     """A figure of the paper.
 
     Attributes:
@@ -54,7 +62,7 @@ class Figure:
     number: int
     title: str
     paper: str
-    panels: tuple[Panel, ...]
+    panels: tuple[ResponsePanel, ...]
 
 
 _MALLEABLE = (
@@ -64,41 +72,44 @@ _MALLEABLE = (
 _MOLDABLE = ("moldable-knee", "moldable-hell", "jsq-chunk")
 _STABLE_LOADS = MappingProxyType({"srpt": (0.1,)})
 
-FIGURES: Mapping[int, Figure] = MappingProxyType(
+FIGURES: Mapping[int, ResponseFigure] = MappingProxyType(
     {
         figure.number: figure
         for figure in (
-            Figure(
+            ResponseFigure(
                 1,
                 "AlexNet: HELL and JSQ-Chunk",
                 "HELL's mean response time is well below that of JSQ-Chunk with the best K, because job sizes are not "
                 "exponential",
                 (
-                    Panel(
+                    ResponsePanel(
                         "one",
                         (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.66),
                         ("jsq-chunk", "hell", "hell+fill", "hell+marginal", "equi", "node-price"),
                     ),
                 ),
             ),
-            Figure(
+            ResponseFigure(
                 12,
                 "Malleable jobs",
                 "SRPT is unstable from 10 to 30 % load and Waterfill bad; KNEE and HELL are alike at low load, HELL is "
                 "better at high; HELL with filling is best everywhere; both beat JSQ-Chunk",
-                tuple(Panel(models, _LOADS, _MALLEABLE, only=_STABLE_LOADS) for models in ("four", "two")),
+                tuple(
+                    ResponsePanel(models, _LOADS, _MALLEABLE, only=_STABLE_LOADS)
+                    for models in ("four", "two")
+                ),
             ),
-            Figure(
+            ResponseFigure(
                 13,
                 "Moldable jobs",
                 "KNEE and HELL are alike at low load, KNEE is better at high; both beat JSQ-Chunk",
-                tuple(Panel(models, _LOADS, _MOLDABLE) for models in ("four", "two")),
+                tuple(ResponsePanel(models, _LOADS, _MOLDABLE) for models in ("four", "two")),
             ),
-            Figure(
+            ResponseFigure(
                 14,
                 "Early termination: HELL with filling",
                 "40 % of a job takes 41 h, and 26.8 h (-35 %) with gamma = 1.05; the load is not given",
-                (Panel("four", (0.7, 0.72), ("hell+fill",), gammas=(0.0, 0.5, 1.0, 1.05, 1.1, 2.0)),),
+                (ResponsePanel("four", (0.7, 0.72), ("hell+fill",), gammas=(0.0, 0.5, 1.0, 1.05, 1.1, 2.0)),),
             ),
         )
     }
@@ -113,26 +124,21 @@ class FigureCell:
     Attributes:
         panel: it belongs to.
         gamma: of early termination.
-        comparison: the runs.
-        policies: that are compared.
+        plan: what is compared.
     """
 
-    panel: Panel
+    panel: ResponsePanel
     gamma: float
-    comparison: Comparison
-    policies: tuple[str, ...]
+    plan: ComparisonPlan[AsyncSgd]
 
-    def tasks(self) -> list[ResponseTask]:
-        """The runs of all policies."""
-        return [task for policy in self.policies for task in self.comparison.tasks(policy)]
-
-    def results(self, runs: Mapping[ResponseTask, PolicyResult]) -> tuple[PolicyResult, ...]:
-        """The results of all policies."""
-        return tuple(result_of(self.comparison, policy, runs) for policy in self.policies)
+    @property
+    def load(self) -> float:
+        """The load."""
+        return self.plan.workload.settings.load
 
 
 def cells_of(
-    figure: Figure, settings: ResponseSettings, parameters: Settings, jobs: int, seeds: Sequence[int]
+    figure: ResponseFigure, settings: ResponseSettings, parameters: Settings, jobs: int, seeds: Sequence[int]
 ) -> list[FigureCell]:
     """The cells of a figure, on drawn traces; load, gamma and the models are the figure's, all else is as given.
 
@@ -141,15 +147,15 @@ def cells_of(
     """
     found = []
     for panel in figure.panels:
-        traces = DrawnTraces(SETS[panel.models], jobs, tuple(seeds)).traces()
+        traces = tuple(Drawn(AsyncMix(SETS[panel.models], jobs), seed) for seed in seeds)
         for load in panel.loads:
             for gamma in panel.gammas:
-                comparison = Comparison(
-                    traces,
+                workload = AsyncSgd(
                     replace(settings, load=load),
                     replace(parameters, gamma=gamma, alpha_high=alpha_high(panel.models, parameters)),
                 )
-                found.append(FigureCell(panel, gamma, comparison, panel.policies_at(load)))
+                plan = ComparisonPlan(workload, panel.policies_at(load), traces)
+                found.append(FigureCell(panel, gamma, plan))
     return found
 
 
@@ -159,7 +165,7 @@ def alpha_high(models: str, parameters: Settings) -> float:
 
 
 def figure_document(
-    figure: Figure, cells: Sequence[FigureCell], runs: Mapping[ResponseTask, PolicyResult]
+    figure: ResponseFigure, cells: Sequence[FigureCell], runs: Mapping[str, TraceRun]
 ) -> dict[str, Any]:
     """The JSON document of a figure."""
     return {
@@ -169,10 +175,42 @@ def figure_document(
         "cells": [
             {
                 "models": cell.panel.models,
-                "load": cell.comparison.settings.load,
+                "load": cell.load,
                 "gamma": cell.gamma,
-                "policies": [result.document() for result in cell.results(runs)],
+                "policies": cell.plan.result(runs).documents(cell.plan.workload),
             }
             for cell in cells
         ],
     }
+
+
+def print_figure(
+    figure: ResponseFigure,
+    cells: Sequence[FigureCell],
+    runs: Mapping[str, TraceRun],
+    file: TextIO | None = None,
+) -> None:
+    """Print what the paper says, and a table a set of models: rows are policies and columns loads."""
+    console = open_console(file)
+    console.print(f"Figure {figure.number}: {figure.title}\npaper: {figure.paper}")
+    results = [(cell, cell.plan.result(runs).runs) for cell in cells]
+    for panel in figure.panels:
+        rows = []
+        for gamma in panel.gammas:
+            of_gamma = [by for cell, by in results if cell.panel is panel and cell.gamma == gamma]
+            for policy in panel.policies:
+                name = policy if len(panel.gammas) == 1 else f"{policy}, gamma {gamma:g}"
+                rows.append((name, *(_cell(by.get(policy), len(panel.gammas) > 1) for by in of_gamma)))
+        title = f"models: {panel.models}; mean response (h) +- 95 % by load"
+        console.print(ruled_table(title, "policy", [f"{load:g}" for load in panel.loads], rows))
+    warn_of_wide([runs for _, by in results for runs in by.values()], file)
+
+
+def _cell(runs: Runs | None, with_part: bool) -> str:
+    """A cell of the table: the mean, its interval, K of JSQ-Chunk, and the time to 40 % in front if it is asked for."""
+    if runs is None:
+        return "unstable"
+    text = f"{mean(runs, 'mean_response_h'):.1f} +- {interval_text(runs)}" if is_stable(runs) else "unstable"
+    if runs[0]["chunk"] is not None:
+        text += f" (K {runs[0]['chunk']})"
+    return f"40 %: {mean(runs, 'to_40_percent_h'):.1f}, all: {text}" if with_part else text

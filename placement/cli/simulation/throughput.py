@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mltcp.core.errors import UsageError
+from mltcp.core.progress import progress_bar
 from mltcp.core.quantities import parse_number
 from placement.cli.command import add_command
-from placement.cli.parameter_server import paper_figure_output
 from placement.experiments.console import open_console
-from placement.experiments.parameter_server.paper_figures import paper_figure
-from placement.experiments.parameter_server.predictions import (
+from placement.experiments.worker_throughput import (
+    METHODS,
     MixturePredictions,
+    PaperFigure,
+    PaperPanelResult,
     Predictions,
     Question,
+    ThroughputEstimate,
+    evaluate,
+    paper_figure,
     predict,
     predict_mixture,
 )
@@ -28,9 +34,10 @@ from placement.model.parameter_server.service_times import ServiceTimes
 if TYPE_CHECKING:
     from rich.table import Table
 
-_METHODS = (Method.EXACT, Method.APPROXIMATE, Method.HYBRID)
 _WORKERS = "1:10"
 _MOST_ROWS = 10_000
+_MOST_ABREAST = 4
+_GOAL = 0.05
 
 _EXAMPLES = """\
 examples:
@@ -62,7 +69,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--workers", metavar="K", help=f"first:last, both included, or a list (default {_WORKERS})"
     )
     command.add_argument(
-        "--model", metavar="NAMES", help=f"of {', '.join(Method)} (default {','.join(_METHODS)})"
+        "--model", metavar="NAMES", help=f"of {', '.join(Method)} (default {','.join(METHODS)})"
     )
     command.add_argument("--servers", type=int, metavar="M", help="parameter servers (default 1)")
     command.add_argument(
@@ -90,7 +97,7 @@ def execute(options: argparse.Namespace) -> int:
         for name in ("workers", "model", "servers", "shares", "sharing"):
             if getattr(options, name) is not None:
                 raise UsageError(f"--{name}: expected only without --figure")
-        return paper_figure_output.execute(paper_figure(options.figure), options.output, options.json)
+        return execute_figure(paper_figure(options.figure), options.output, options.json)
     question = _question(options)
     if options.mix is not None:
         return _execute_mixture(options, question)
@@ -134,7 +141,7 @@ def _check_workers(*numbers: int) -> None:
 
 
 def _question(options: argparse.Namespace) -> Question:
-    methods: tuple[Method, ...] = _METHODS
+    methods: tuple[Method, ...] = METHODS
     if options.model is not None:
         methods = tuple(dict.fromkeys(method_named(name) for name in options.model.split(",")))
     if options.servers is not None and options.shares is not None:
@@ -229,3 +236,99 @@ def _draw(found: Predictions, name: str, path: Path) -> None:
     lines = {method.value: found.throughputs(method) for method in found.solutions}
     panel = ThroughputPanel("", found.workers, lines, found.bounds)
     write(lambda: throughput_figure(f"Predicted throughput of {name}", [panel]), path)
+
+
+# -- the figures of the paper ------------------------------------------------------------------------------------------
+
+
+def execute_figure(figure: PaperFigure, picture: Path | None, as_json: bool) -> int:
+    """Compute a figure and print it, or its JSON document; returns the exit status."""
+    steps = sum(panel.most for panel in figure.panels)
+    with progress_bar(steps, transient=True) as bar:
+        results = [evaluate(panel, figure.cycles, step=bar.advance) for panel in figure.panels]
+    if picture is not None:
+        _draw_figure(figure, results, picture)
+    if as_json:
+        print(json.dumps(_figure_document(figure, results), allow_nan=False))
+        return 0
+    console = open_console()
+    console.print(f"Figure {figure.number}: {figure.title}", soft_wrap=True)
+    for claim in figure.claims:
+        console.print(f"  the paper: {claim}", soft_wrap=True)
+    for result in results:
+        console.print(f"\n{result.panel.name}, mini-batches/s", soft_wrap=True)
+        console.print(_figure_table(result))
+    widest = max(each.half_interval / each.value for result in results for each in _simulated(result))
+    verdict = "below" if 2 * widest < _GOAL else "NOT below"
+    console.print(f"\nwidest 95 % interval of a simulation: {2 * widest:.2%}, {verdict} {_GOAL:.0%}")
+    return 0
+
+
+def _simulated(result: PaperPanelResult) -> tuple[ThroughputEstimate, ...]:
+    return result.shared + result.first_come
+
+
+def _figure_table(result: PaperPanelResult) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    headings = (*(method.value for method in METHODS), "simulated: shared", "first come", "bound")
+    for heading in ("workers", *headings):
+        table.add_column(heading, justify="right")
+    predictions = result.predictions
+    for row, workers in enumerate(predictions.workers):
+        rates = (predictions.solutions[method][row].throughput for method in METHODS)
+        estimates = (result.shared[row], result.first_come[row])
+        table.add_row(
+            str(workers),
+            *(f"{rate:.4g}" for rate in rates),
+            *(f"{each.value:.4g} ± {each.half_interval:.2g}" for each in estimates),
+            f"{predictions.bounds[row]:.4g}",
+        )
+    return table
+
+
+def _figure_document(figure: PaperFigure, results: list[PaperPanelResult]) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "figure": figure.number,
+        "title": figure.title,
+        "paper": list(figure.claims),
+        "panels": [
+            {
+                "name": result.panel.name,
+                **result.predictions.document(),
+                "simulated": {
+                    "shared": [asdict(each) for each in result.shared],
+                    "first_come": [asdict(each) for each in result.first_come],
+                },
+            }
+            for result in results
+        ],
+    }
+
+
+def _draw_figure(figure: PaperFigure, results: list[PaperPanelResult], path: Path) -> None:
+    from placement.plots.style import write
+    from placement.plots.throughput import ThroughputPanel, throughput_figure
+
+    panels = [
+        ThroughputPanel(
+            result.panel.name if len(results) > 1 else "",
+            result.predictions.workers,
+            {method.value: result.predictions.throughputs(method) for method in METHODS},
+            result.predictions.bounds,
+            {
+                name: [
+                    (workers, each.value, each.half_interval)
+                    for workers, each in zip(result.predictions.workers, estimates, strict=True)
+                ]
+                for name, estimates in (
+                    ("simulated, shared links", result.shared),
+                    ("simulated, first come first served", result.first_come),
+                )
+            },
+        )
+        for result in results[:_MOST_ABREAST]
+    ]
+    write(lambda: throughput_figure(f"Figure {figure.number}", panels), path)

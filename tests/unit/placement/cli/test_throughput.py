@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from placement.cli.main import main
-from placement.cli.parameter_server import paper_figure_output
-from placement.experiments.parameter_server.paper_figures import FIGURES
+from placement.cli.simulation.throughput import execute_figure
+from placement.experiments.worker_throughput import FIGURES
 from placement.model.parameter_server.mixture import solve_mixture
 from placement.model.parameter_server.prediction import throughputs
 from placement.model.parameter_server.service_times import ServiceTimes
-from tests.unit.placement.experiments.parameter_server.captures import training
+from tests.unit.placement.experiments.captures import training
 
 TIMES = {"worker_s": 0.029, "uplink_s": 0.072, "server_s": 0.018, "downlink_s": 0.072}
 DENSE_8_MB = ServiceTimes(**TIMES)
@@ -103,7 +103,7 @@ def test_figure_7(capsys, tmp_path):
 
 
 def test_figures_are_printed_with_what_the_paper_says(capsys):
-    assert paper_figure_output.execute(replace(FIGURES[7], cycles=20_000), None, as_json=False) == 0
+    assert execute_figure(replace(FIGURES[7], cycles=20_000), None, as_json=False) == 0
     said = capsys.readouterr().out
     assert "the paper: almost linear at 2 workers" in said
     assert "of a simulation" in said

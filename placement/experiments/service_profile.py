@@ -7,24 +7,35 @@ host, where both links end.
 
 from __future__ import annotations
 
+import heapq
 import statistics
+import struct
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_S
-from placement.cassini.ip_packets import address_text
-from placement.experiments.parameter_server.tcp_packets import Endpoint, TcpPacket, tcp_packets
-from placement.experiments.parameter_server.transfers import CONTROL_SHARE, Transfer, transfers
+from placement.cassini.ip_packets import IpPacket, IpPackets, address_text
 from placement.model.parameter_server.service_document import service_document
 from placement.model.parameter_server.service_times import ServiceTimes
 
 FEWEST_CYCLES = 3
 MOST_CYCLES = 200
 WARM_UP_CYCLES = 5
+
+CONTROL_SHARE = 0.01
+"""Runs of packets below 1 % of the largest are control messages, which belong to no transfer."""
+
+_TCP = 6
+_SYN, _ACK = 0x02, 0x10
+_HALF_SPACE, _SPACE = 1 << 31, 1 << 32
+
+Endpoint = tuple[bytes, int]
+"""A packed IPv4 or IPv6 address and a port."""
 
 
 @dataclass(frozen=True)
@@ -198,3 +209,200 @@ def _only_worker(path: Path, packets: Sequence[TcpPacket], server: frozenset[End
 
 def _text(endpoints: frozenset[Endpoint]) -> str:
     return ", ".join(sorted({address_text(address) for address, _ in endpoints}))
+
+
+# -- transfers: maximal runs of payload packets of one direction between two runs of the other -------------------------
+
+
+@dataclass
+class _PacketRun:
+    """Consecutive payload packets of one direction, by their numbers in the capture."""
+
+    to_server: bool
+    first: int
+    last: int
+    size_bytes: int
+    before: _PacketRun | None = None
+    after: _PacketRun | None = None
+    dropped: bool = False
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A gradient or weights on their way.
+
+    Attributes:
+        to_server: whether it is a gradient.
+        begin_ns: when its first packet was captured.
+        end_ns: when its last packet was; of weights, when the last byte was acknowledged, or, if that is not in the
+            capture before the next gradient, when that began.
+        size_bytes: payload, including retransmitted bytes.
+    """
+
+    to_server: bool
+    begin_ns: int
+    end_ns: int
+    size_bytes: int
+
+
+def transfers(packets: Sequence[TcpPacket], server: frozenset[Endpoint]) -> list[Transfer]:
+    """The transfers in the order of time, by turns in both directions.
+
+    Args:
+        packets: between the server and one worker, in the order of time.
+        server: the endpoints of the server.
+    """
+    runs = _without_control_messages(_runs(packets, server))
+    found = []
+    for run, following in zip(runs, [run.first for run in runs[1:]] + [len(packets)], strict=True):
+        end_ns = packets[run.last].at_ns
+        if not run.to_server:
+            end_ns = _acknowledged_ns(packets, server, run, following)
+        found.append(Transfer(run.to_server, packets[run.first].at_ns, end_ns, run.size_bytes))
+    return found
+
+
+def _runs(packets: Sequence[TcpPacket], server: frozenset[Endpoint]) -> list[_PacketRun]:
+    runs: list[_PacketRun] = []
+    for number, packet in enumerate(packets):
+        if not packet.payload_bytes:
+            continue
+        to_server = packet.destination in server
+        if not runs or runs[-1].to_server != to_server:
+            runs.append(_PacketRun(to_server, number, number, 0))
+        runs[-1].last = number
+        runs[-1].size_bytes += packet.payload_bytes
+    return runs
+
+
+def _without_control_messages(runs: list[_PacketRun]) -> list[_PacketRun]:
+    """Drop small runs, the smallest first, and join the runs around each.
+
+    So a transfer that many small messages of the other direction interrupt, such as window updates of HTTP/2, is one.
+    """
+    if not runs:
+        return []
+    for left, right in pairwise(runs):
+        left.after, right.before = right, left
+    queue = [(run.size_bytes, run.first, run) for run in runs]
+    heapq.heapify(queue)
+    largest = max(run.size_bytes for run in runs)
+    while queue and queue[0][0] < CONTROL_SHARE * largest:
+        size_bytes, _, run = heapq.heappop(queue)
+        if run.dropped or size_bytes != run.size_bytes:
+            continue
+        run.dropped = True
+        before, after = run.before, run.after
+        if before is not None:
+            before.after = after
+        if after is not None:
+            after.before = before
+        if before is not None and after is not None:
+            _join(before, after)
+            largest = max(largest, before.size_bytes)
+            heapq.heappush(queue, (before.size_bytes, before.first, before))
+    return [run for run in runs if not run.dropped]
+
+
+def _join(run: _PacketRun, after: _PacketRun) -> None:
+    """Make one of two runs of the same direction."""
+    run.last, run.size_bytes = after.last, run.size_bytes + after.size_bytes
+    run.after, after.dropped = after.after, True
+    if run.after is not None:
+        run.after.before = run
+
+
+def _acknowledged_ns(
+    packets: Sequence[TcpPacket], server: frozenset[Endpoint], run: _PacketRun, following: int
+) -> int:
+    """When the last byte of every connection of a run was acknowledged."""
+    expected = _ends(packets[run.first : run.last + 1], server)
+    end_ns = packets[run.last].at_ns
+    for packet in packets[run.first : following + 1]:
+        connection = packet.source, packet.destination
+        end = expected.get(connection)
+        if end is None or packet.acknowledged is None or _is_before(packet.acknowledged, end):
+            continue
+        del expected[connection]
+        end_ns = max(end_ns, packet.at_ns)
+        if not expected:
+            return end_ns
+    # The next gradient shows that the worker has the weights, though the acknowledgement was lost or comes late.
+    return packets[following].at_ns if following < len(packets) else end_ns
+
+
+def _ends(packets: Sequence[TcpPacket], server: frozenset[Endpoint]) -> dict[tuple[Endpoint, Endpoint], int]:
+    """For each connection from the server, named as its answers are addressed: the number after its last byte."""
+    ends: dict[tuple[Endpoint, Endpoint], int] = {}
+    for packet in packets:
+        if packet.payload_bytes and packet.destination not in server:
+            answers = packet.destination, packet.source
+            end = (packet.sequence + packet.payload_bytes) % _SPACE
+            if answers not in ends or _is_before(ends[answers], end):
+                ends[answers] = end
+    return ends
+
+
+def _is_before(one: int, other: int) -> bool:
+    """Compare sequence numbers, which wrap around."""
+    return 0 < (other - one) % _SPACE < _HALF_SPACE
+
+
+# -- packets -----------------------------------------------------------------------------------------------------------
+
+
+class TcpPacket(NamedTuple):
+    """A TCP segment as it was captured.
+
+    Attributes:
+        at_ns: since the epoch.
+        source: of the packet.
+        destination: of the packet.
+        sequence: the number of the first byte of payload.
+        acknowledged: the number of the next byte that its sender expects; None without the ACK flag.
+        payload_bytes: without headers, also of a capture that holds only the headers.
+        opens: whether it is the first packet of a connection (SYN without ACK).
+    """
+
+    at_ns: int
+    source: Endpoint
+    destination: Endpoint
+    sequence: int
+    acknowledged: int | None
+    payload_bytes: int
+    opens: bool
+
+
+def tcp_packets(path: Path, on_packets: Callable[[int], None] = lambda _: None) -> Iterator[TcpPacket]:
+    """Yield the TCP packets of a capture in its order; other packets are passed over.
+
+    Args:
+        path: of the capture; see `IpPackets`.
+        on_packets: called periodically with the number of packets read so far.
+
+    Raises:
+        UsageError: no capture, or one of another link type, or one whose packets are all cut in their headers.
+    """
+    packets = IpPackets(path, on_packets)
+    some = False
+    for packet in packets:
+        some = True
+        if packet.protocol == _TCP and len(packet.frame) >= packet.begin + 20:
+            yield _segment(packet)
+    if not some and packets.cut:
+        raise UsageError(f"{path}: {packets.none_found()}")
+
+
+def _segment(packet: IpPacket) -> TcpPacket:
+    source_port, port, sequence, acknowledged, offset, flags = struct.unpack_from(
+        "!HHIIBB", packet.frame, packet.begin
+    )
+    return TcpPacket(
+        packet.at_ns,
+        (packet.source, source_port),
+        (packet.destination, port),
+        sequence,
+        acknowledged if flags & _ACK else None,
+        max(0, packet.payload_bytes - 4 * (offset >> 4)),
+        flags & (_SYN | _ACK) == _SYN,
+    )
