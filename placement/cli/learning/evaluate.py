@@ -13,6 +13,7 @@ from mltcp.core.progress import progress_bar
 from placement.cli.command import add_command
 from placement.cli.learning.arguments import add_run_arguments, parse_runs
 from placement.cli.simulation.arguments import parse_seeds
+from placement.experiments.console import open_console, ruled_table
 from placement.learning.episodes import EpisodeSettings
 from placement.learning.evaluation import LOOKING, Comparison, compare, estimate, uses_table_of
 from placement.policies.schedulers.contention.checkpoint import Checkpoint
@@ -107,23 +108,17 @@ def _entry(name: str, found: Comparison, rows: list[int]) -> dict[str, Any]:
 
 
 def _show(found: Comparison, entries: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
-    from placement.experiments.console import open_console
-
-    table = Table(title=f"mean completion time relative to {found.rule}, {len(found.seeds)} traces")
-    table.add_column("policy")
-    for name in ("mean [s]", "ratio", "95 % interval", "better on", "worst decile", "worst"):
-        table.add_column(name, justify="right")
-    table.add_row(found.rule, f"{found.rule_s.mean():,.0f}", "1", "", "", "", "")
+    title = f"mean completion time relative to {found.rule}, {len(found.seeds)} traces"
+    columns = ("mean [s]", "ratio", "95 % interval", "better on", "worst decile", "worst")
+    rows: list[tuple[str, ...]] = [(found.rule, f"{found.rule_s.mean():,.0f}", "1")]
     for each in entries:
-        table.add_row(
-            each["policy"],
-            f"{each['mean_jct_s']:,.0f}",
-            f"{each['ratio']:.3f}",
-            f"{each['low']:.3f} to {each['high']:.3f}",
-            f"{each['below_1']:.0%}",
-            f"{each['worst_decile']:.3f}",
-            f"{each['worst']:.3f}",
+        numbers = (
+            *(
+                f"{each['mean_jct_s']:,.0f}",
+                f"{each['ratio']:.3f}",
+                f"{each['low']:.3f} to {each['high']:.3f}",
+            ),
+            *(f"{each['below_1']:.0%}", f"{each['worst_decile']:.3f}", f"{each['worst']:.3f}"),
         )
-    open_console().print(table)
+        rows.append((each["policy"], *numbers))
+    open_console().print(ruled_table(title, "policy", columns, rows))
