@@ -231,7 +231,7 @@ def _check_folder(plan: ComparisonPlan[AllReduceJobs], folder: Path) -> None:
         if (folder / NAME).exists():
             raise UsageError(f"{folder}: runs of a comparison, but no {PLAN}: take another folder")
         return
-    if read_plan(folder)["setting"] != plan_document(plan)["setting"]:
+    if read_plan(folder)["setting"] != plan.workload.setting.document():
         raise UsageError(
             f"{folder}: a comparison on another cluster or with other constants: take another folder"
         )
