@@ -14,7 +14,7 @@ from bench.async_sgd.run import AsyncRun
 from bench.lab.processors import BUSY
 from bench.workloads.parameter_server.log import CycleTimes
 from mltcp.core.errors import MltcpError
-from placement.experiments.parameter_server.profile import ServiceProfile
+from placement.experiments.service_profile import ServiceProfile
 from placement.model.parameter_server.prediction import Method, throughput_bound, throughputs
 from placement.model.parameter_server.service_times import ServiceTimes
 

@@ -31,7 +31,7 @@ from mltcp.core.errors import MltcpError
 from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.jobs import attached, entered
 from mltcp.ebpf.layout import KernelJob
-from placement.experiments.jobs.kept import kept_runs
+from placement.experiments.run_journal import kept_runs
 
 if TYPE_CHECKING:
     from bench.workloads.parameter_server.session import ServerResult, WorkerRankResult

@@ -26,7 +26,7 @@ from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
 from mltcp.core.quantities import parse_number
-from placement.experiments.jobs.kept import kept_runs
+from placement.experiments.run_journal import kept_runs
 from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS
 from placement.traces.async_sgd.table import read_trace
 from placement.traces.async_sgd.trace import draw_trace

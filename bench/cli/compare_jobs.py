@@ -115,7 +115,7 @@ def _execute_jobs(options: argparse.Namespace) -> int:
         parse_start_cost,
         print_table,
     )
-    from placement.experiments.jobs.kept import kept_runs
+    from placement.experiments.run_journal import kept_runs
     from placement.policies.schedulers.registry import NAMES
     from placement.simulator.rates.run import check_fits
     from placement.traces.deadlines.drs import WORKLOADS, DrsMix

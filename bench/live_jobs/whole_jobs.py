@@ -21,7 +21,7 @@ from bench.warm.client import forked_trainings
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import NS_PER_S, parse_number
 from placement.engines.local import LocalEngine
-from placement.experiments.jobs.results import PolicyResult, TraceResult
+from placement.experiments.deadline_jobs import DeadlineJobs, run_of, values_of
 from placement.experiments.run_journal import RunJournal
 from placement.model.throughput.ring import BETWEEN_BYTES_PER_S, RingAllReduce
 from placement.model.throughput.throughput import Workload
@@ -269,10 +269,10 @@ class WholeJobsComparison:
 
     def document(self) -> dict[str, Any]:
         """The entry of `policies` in the JSON document: that of ``mltcp-placement jobs``, and the prediction."""
-        measured, predicted = _result(self.measured), _result(self.predicted)
+        predicted = _document(self.predicted)
         return {
-            **measured.document(),
-            "predicted": predicted.means() | {"traces": [each.document() for each in predicted.traces]},
+            **_document(self.measured),
+            "predicted": {key: value for key, value in predicted.items() if key != "policy"},
             "median_run_difference": median(self.differences),
             "median_run_difference_on_measured_gpus": median(self.differences_on_measured_gpus),
             "cut_short": list(self.run.cut_short),
@@ -350,8 +350,10 @@ def _expected_ns(plan: JobsPlan, run: LiveRun, job: str) -> int:
     raise AssertionError("every job has been started")
 
 
-def _result(outcome: RatesOutcome) -> PolicyResult:
-    return PolicyResult(outcome.policy, (TraceResult.of(outcome),))
+def _document(outcome: RatesOutcome) -> dict[str, Any]:
+    run = run_of(outcome)
+    means = {name: run[name] for name in DeadlineJobs.means}
+    return {"policy": outcome.policy, **means, "traces": [run.document(DeadlineJobs.shown)]}
 
 
 def document(workload: str, plan: JobsPlan, results: Sequence[WholeJobsComparison]) -> dict[str, Any]:
@@ -392,12 +394,12 @@ def outcomes(results: Sequence[WholeJobsComparison]) -> dict[str, RatesOutcome]:
 
 
 def _cells(result: WholeJobsComparison) -> list[str]:
-    measured, predicted = TraceResult.of(result.measured), TraceResult.of(result.predicted)
+    measured, predicted = values_of(result.measured), values_of(result.predicted)
     pairs = (
-        (f"{each.guarantee_rate:.3f}" for each in (measured, predicted)),
-        (f"{each.mean_wait_s:.1f}" for each in (measured, predicted)),
-        (f"{each.mean_completion_s:.1f}" for each in (measured, predicted)),
-        (f"{each.restarts}" for each in (measured, predicted)),
+        (f"{each['guarantee_rate']:.3f}" for each in (measured, predicted)),
+        (f"{each['mean_wait_s']:.1f}" for each in (measured, predicted)),
+        (f"{each['mean_completion_s']:.1f}" for each in (measured, predicted)),
+        (f"{each['restarts']}" for each in (measured, predicted)),
     )
     off = (median(result.differences), median(result.differences_on_measured_gpus))
     return [*(cell for pair in pairs for cell in pair), *(f"{each:.1%}" for each in off)]

@@ -24,6 +24,18 @@ def check_writable(path: Path) -> None:
         raise UsageError(f"{path}: permission denied")
 
 
+def make_folder(path: Path) -> None:
+    """Make the folder of ``--output``, unless it is there.
+
+    Raises:
+        UsageError: it cannot be made, or is a file.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--output: {path}: {error.strerror or error}") from None
+
+
 def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Replace the content of a file, or create it. If `durable`, it is on disk when this returns.
 

@@ -13,7 +13,8 @@ from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
 from mltcp.core.quantities import NS_PER_S
-from placement.cli.simulation.jobs_arguments import parse_number, parse_seeds
+from mltcp.core.subcommands import add_command
+from placement.cli.simulation.arguments import parse_number, parse_seeds
 from placement.learning.episodes import REWARDS, EpisodeSettings
 from placement.learning.evaluation import LOOKING, LearnedComparison, compare, estimate, uses_table_of
 from placement.learning.training_folder import BRANCHES, TrainingSettings
@@ -50,9 +51,7 @@ if the command is given again.
 
 
 def _add_learn(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser(
-        "learn", epilog=_LEARN_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    command = add_command(commands, "learn", _LEARN_EXAMPLES, learn)
     command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="for the policy")
     add_run_arguments(command, "0.4:0.8")
     command.add_argument(
@@ -92,7 +91,6 @@ def _add_learn(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     command.add_argument("--tensorboard", type=Path, metavar="DIR", help="for a log of the training")
     command.add_argument("--json", action="store_true", help="what was trained, as one JSON document")
-    command.set_defaults(execute=learn)
 
 
 def learn(options: argparse.Namespace) -> int:
@@ -140,9 +138,7 @@ _STEPS = 300_000
 
 
 def _add_learn_published(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser(
-        "learn-published", epilog=_PUBLISHED_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    command = add_command(commands, "learn-published", _PUBLISHED_EXAMPLES, learn_published)
     command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="for the policy")
     add_run_arguments(command, "at-once")
     command.add_argument(
@@ -165,7 +161,6 @@ def _add_learn_published(commands: argparse._SubParsersAction[argparse.ArgumentP
         help="actions; a run of 256 jobs has about 1,300 (default %(default)s)",
     )
     command.add_argument("--json", action="store_true", help="what was trained, as one JSON document")
-    command.set_defaults(execute=learn_published)
 
 
 def learn_published(options: argparse.Namespace) -> int:
@@ -213,9 +208,7 @@ mean completion time relative to that of the first rule, with a 95 % stratified 
 
 
 def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser(
-        "evaluate", epilog=_EVALUATE_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    command = add_command(commands, "evaluate", _EVALUATE_EXAMPLES, evaluate)
     command.add_argument("checkpoints", type=Path, nargs="+", metavar="FILE", help="policy.npz of learn")
     command.add_argument(
         "--seeds", default="40:90", metavar="A:B", help="of the traces (default %(default)s)"
@@ -230,7 +223,6 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     )
     add_run_arguments(command, "0.6")
     command.add_argument("--json", action="store_true", help="one JSON document instead of the table")
-    command.set_defaults(execute=evaluate)
 
 
 def evaluate(options: argparse.Namespace) -> int:
@@ -292,18 +284,13 @@ def _entry(name: str, found: LearnedComparison, rows: list[int]) -> dict[str, An
 
 
 def _show(found: LearnedComparison, entries: list[dict[str, Any]]) -> None:
-    from rich.table import Table
+    from placement.experiments.console import open_console, ruled_table
 
-    from placement.experiments.console import open_console
-
-    table = Table(title=f"mean completion time relative to {found.rule}, {len(found.seeds)} traces")
-    table.add_column("policy")
-    for name in ("mean [s]", "ratio", "95 % interval", "better on", "worst decile", "worst"):
-        table.add_column(name, justify="right")
-    table.add_row(found.rule, f"{found.rule_s.mean():,.0f}", "1", "", "", "", "")
+    title = f"mean completion time relative to {found.rule}, {len(found.seeds)} traces"
+    columns = ("mean [s]", "ratio", "95 % interval", "better on", "worst decile", "worst")
+    rows: list[tuple[str, ...]] = [(found.rule, f"{found.rule_s.mean():,.0f}", "1")]
     for each in entries:
-        table.add_row(
-            each["policy"],
+        numbers = (
             f"{each['mean_jct_s']:,.0f}",
             f"{each['ratio']:.3f}",
             f"{each['low']:.3f} to {each['high']:.3f}",
@@ -311,7 +298,8 @@ def _show(found: LearnedComparison, entries: list[dict[str, Any]]) -> None:
             f"{each['worst_decile']:.3f}",
             f"{each['worst']:.3f}",
         )
-    open_console().print(table)
+        rows.append((each["policy"], *numbers))
+    open_console().print(ruled_table(title, "policy", columns, rows))
 
 
 # -- the runs ----------------------------------------------------------------------------------------------------------

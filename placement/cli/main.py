@@ -13,7 +13,6 @@ from mltcp.core.signals import exit_on_sigterm
 from mltcp.core.subcommands import Subcommand, add_subcommands, named_subcommand
 
 _SIMULATION = "placement.cli.simulation"
-_PARAMETER_SERVER = "placement.cli.parameter_server"
 _SERVICE = "placement.cli.service"
 SUBCOMMANDS = (
     *(
@@ -31,7 +30,7 @@ SUBCOMMANDS = (
     ),
     Subcommand(
         "throughput",
-        f"{_PARAMETER_SERVER}.throughput",
+        f"{_SIMULATION}.throughput",
         "predict the throughput of asynchronous SGD with a parameter server by the number of workers",
         extra="placement",
     ),

@@ -10,6 +10,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+from mltcp.core.atomic_files import make_folder
 from mltcp.core.errors import MltcpError, UsageError
 
 NAME = "runs.jsonl"
@@ -49,20 +50,36 @@ class RunJournal(Generic[Run]):
         file.truncate(len(whole))
         file.seek(len(whole))
 
-    def add(self, run: Run) -> None:
-        """Add a run; when this returns, it is on the disk.
+    def add(self, *runs: Run) -> None:
+        """Add runs; when this returns, they are on the disk.
 
         Raises:
-            MltcpError: it cannot be written.
+            MltcpError: they cannot be written.
         """
-        left = memoryview(run.line().encode() + b"\n")
+        left = memoryview(b"".join(run.line().encode() + b"\n" for run in runs))
         try:
             while left:
                 left = left[self._file.write(left) :]
             os.fsync(self._file.fileno())
         except OSError as error:
             raise _failed(self._path, error) from None
-        self.runs[run.key] = run
+        self.runs.update((run.key, run) for run in runs)
+
+
+@contextmanager
+def kept_runs(folder: Path | None, parse: Parse[Run]) -> Iterator[RunJournal[Run] | None]:
+    """The runs that a folder holds, to which finished ones are added; the folder is made if need be. None: no folder.
+
+    Raises:
+        UsageError: it cannot be made, another command is at work there, or it holds something else.
+        MltcpError: it cannot be read or written.
+    """
+    if folder is None:
+        yield None
+        return
+    make_folder(folder)
+    with open_journal(folder, parse) as journal:
+        yield journal
 
 
 @contextmanager

@@ -11,14 +11,11 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import set_random_seed
 
+from mltcp.core.atomic_files import make_folder
 from placement.learning.environment import PublishedEnvironment
 from placement.learning.episodes import EpisodeSettings
 from placement.learning.training import Rollouts, checkpoint_of
-from placement.learning.training_folder import make_folder
-from placement.policies.schedulers.contention.learned.checkpoint import (
-    PUBLISHED,
-    Checkpoint,
-)
+from placement.policies.schedulers.contention.learned.checkpoint import PUBLISHED, Checkpoint
 
 _PACKAGES = ("numpy", "torch", "gymnasium", "stable-baselines3")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mltcp.core.atomic_files import write_atomically
+from mltcp.core.atomic_files import make_folder, write_atomically
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.json_files import read_json
 from placement.learning.episodes import FIRST_SEED
@@ -181,18 +181,6 @@ class TrainingFolder:
                     "use another folder for other settings"
                 )
         raise UsageError(f"{self._state}: expected the settings of this training")
-
-
-def make_folder(folder: Path) -> None:
-    """Make the folder of ``--output``, unless there is one.
-
-    Raises:
-        UsageError: it cannot be made.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--output: {folder}: {error.strerror}") from None
 
 
 def _lessons(part: int) -> str:

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, PercentFormatter
 
 from mltcp.core.errors import UsageError
-from placement.experiments.comparison import PolicyComparison
-from placement.experiments.run import SimulationRun
+from placement.experiments.ada_srsf import mean_parts_of
+from placement.experiments.comparison import PolicyComparison, TraceRun
 from placement.plots.style import INK, JOB_COLOURS, MUTED, RIGHT_IN, WIDTH_IN, framed, policy_colours
 
 PANEL_IN, BAR_IN = 3.6, 0.42
@@ -33,7 +33,9 @@ _PARTS = (
 
 def cdf_figure(comparison: PolicyComparison, log: bool = False) -> Figure:
     """The distribution of job completion times over all traces, a line a policy."""
-    values = {policy: [jct for run in runs for jct in run.jct_s] for policy, runs in comparison.runs.items()}
+    values = {
+        policy: [jct for run in runs for jct in run["jct_s"]] for policy, runs in comparison.runs.items()
+    }
     figure = _distributions("Job completion time", values)
     (ax,) = figure.axes
     ax.set_xlabel("JCT (s)")
@@ -49,7 +51,7 @@ def cdf_figure(comparison: PolicyComparison, log: bool = False) -> Figure:
 def utilization_figure(comparison: PolicyComparison) -> Figure:
     """The distribution of GPU utilization over all traces, a line a policy."""
     values = {
-        policy: [share for run in runs for share in run.gpu_utilization]
+        policy: [share for run in runs for share in run["gpu_utilization"]]
         for policy, runs in comparison.runs.items()
     }
     figure = _distributions("GPU utilization", values)
@@ -81,13 +83,13 @@ def bars_figure(comparison: PolicyComparison) -> Figure:
     return figure
 
 
-def scaling_figure(runs: Sequence[SimulationRun]) -> Figure:
+def scaling_figure(runs: Sequence[TraceRun]) -> Figure:
     """The wall-clock time of simulations against their numbers of jobs and of events, a line a policy.
 
     Raises:
         UsageError: all runs have the same number of jobs.
     """
-    if len({run.jobs for run in runs}) < 2:
+    if len({run["jobs"] for run in runs}) < 2:
         raise UsageError("scaling: runs with two or more numbers of jobs are needed: compare --jobs N")
     policies = list(dict.fromkeys(run.policy for run in runs))
     colours = policy_colours(policies)
@@ -121,7 +123,7 @@ def _distributions(title: str, values: dict[str, list[float]]) -> Figure:
 
 
 def _bar(ax: Axes, row: int, comparison: PolicyComparison, policy: str) -> None:
-    parts = comparison.mean_parts(policy)
+    parts = mean_parts_of(comparison.runs[policy])
     # With the defect, transfers take less time than alone: that is no part that could be drawn.
     parts["contention_s"] = max(0.0, parts["contention_s"])
     parts["alone_s"] = parts["communication_s"] - parts["contention_s"]
@@ -138,7 +140,7 @@ def _note(comparison: PolicyComparison, policy: str) -> str:
         return text
     if policy == comparison.baseline:
         return f"{text}   baseline"
-    found = comparison.paired(policy)
+    found = comparison.paired(policy, "average_jct_s")
     text += f"   {found.difference_percent:+.1f} %"
     if found.low_percent is None:
         return text
@@ -155,22 +157,20 @@ def _reach(comparison: PolicyComparison, panel_in: float) -> float:
     )
 
 
-def _cost(ax: Axes, runs: Sequence[SimulationRun], attribute: str, colour: str) -> None:
-    ax.plot([getattr(run, attribute) for run in runs], [run.wall_s for run in runs], "o", color=colour, ms=3)
-    sizes = sorted({run.jobs for run in runs})
-    groups = [[run for run in runs if run.jobs == size] for size in sizes]
-    middle = [median(getattr(run, attribute) for run in group) for group in groups]
-    ax.plot(middle, [median(run.wall_s for run in group) for group in groups], color=colour, linewidth=1.6)
+def _cost(ax: Axes, runs: Sequence[TraceRun], attribute: str, colour: str) -> None:
+    ax.plot([run[attribute] for run in runs], [run["wall_s"] for run in runs], "o", color=colour, ms=3)
+    sizes = sorted({run["jobs"] for run in runs})
+    groups = [[run for run in runs if run["jobs"] == size] for size in sizes]
+    middle = [median(run[attribute] for run in group) for group in groups]
+    ax.plot(middle, [median(run["wall_s"] for run in group) for group in groups], color=colour, linewidth=1.6)
 
 
-def _proportional(ax: Axes, runs: Sequence[SimulationRun], attribute: str) -> None:
+def _proportional(ax: Axes, runs: Sequence[TraceRun], attribute: str) -> None:
     """Draw a line of slope 1 through the median of the largest runs."""
-    largest = max(run.jobs for run in runs)
-    most = [run for run in runs if run.jobs == largest]
-    pace = median(run.wall_s / getattr(run, attribute) for run in most)
-    ends = np.array(
-        [min(getattr(run, attribute) for run in runs), max(getattr(run, attribute) for run in runs)]
-    )
+    largest = max(run["jobs"] for run in runs)
+    most = [run for run in runs if run["jobs"] == largest]
+    pace = median(run["wall_s"] / run[attribute] for run in most)
+    ends = np.array([min(run[attribute] for run in runs), max(run[attribute] for run in runs)])
     ax.plot(ends, pace * ends, color=MUTED, linewidth=1.1, linestyle=(0, (4, 3)))
 
 

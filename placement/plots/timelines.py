@@ -31,7 +31,7 @@ _USE = LinearSegmentedColormap.from_list("use", ["#FFFFFF", "#56B4E9", "#0072B2"
 
 
 @dataclass(frozen=True)
-class Span:
+class GpuSpan:
     """The time of a job on a GPU.
 
     Attributes:
@@ -74,7 +74,7 @@ class Timeline:
 
     title: str
     servers: tuple[tuple[str, int], ...]
-    spans: tuple[Span, ...]
+    spans: tuple[GpuSpan, ...]
     makespan_s: float
     width_s: float
     links: tuple[str, ...]
@@ -138,7 +138,7 @@ def links_figure(timeline: Timeline) -> Figure:
     return figure
 
 
-def slices(spans: Sequence[Span]) -> list[Slice]:
+def slices(spans: Sequence[GpuSpan]) -> list[Slice]:
     """Divide a GPU's row among its jobs: at any time, all jobs on the GPU have equal parts.
 
     The parts are in the order of placement. A slice ends when its part changes.
@@ -147,7 +147,7 @@ def slices(spans: Sequence[Span]) -> list[Slice]:
     times = sorted({time for span in ordered for time in (span.start_s, span.end_s)})
     begun = {time: [span for span in ordered if span.start_s == time] for time in times}
     found: list[Slice] = []
-    present: list[Span] = []
+    present: list[GpuSpan] = []
     last: dict[int, Slice] = {}
     for start, end in pairwise(times):
         present = [span for span in (*present, *begun[start]) if span.end_s > start]
@@ -168,7 +168,7 @@ def slices(spans: Sequence[Span]) -> list[Slice]:
 def _timeline(document: Any) -> Timeline:
     config, use = document["config"], document.get("use")
     spans = tuple(
-        Span(int(job["job_id"]), int(gpu), float(job["start_s"]), float(job["end_s"]))
+        GpuSpan(int(job["job_id"]), int(gpu), float(job["start_s"]), float(job["end_s"]))
         for job in document["jobs"]
         for gpu in job["gpus"]
     )
@@ -193,7 +193,7 @@ def _timeline(document: Any) -> Timeline:
 def _draw_spans(ax: Axes, timeline: Timeline, row_in: float) -> None:
     boxes, colours = [], []
     per_second_in = (WIDTH_IN - 1.1) / timeline.makespan_s
-    by_gpu: dict[int, list[Span]] = {}
+    by_gpu: dict[int, list[GpuSpan]] = {}
     for span in timeline.spans:
         by_gpu.setdefault(span.gpu, []).append(span)
     for gpu, spans in by_gpu.items():

@@ -1,4 +1,8 @@
-"""The pictures of `mltcp-placement jobs`: Figures 5 and 7 to 12 of the DRS paper, and the jobs on each GPU."""
+"""The pictures of `mltcp-placement jobs`.
+
+Of jobs with deadlines, Figures 5 and 7 to 12 of the DRS paper and the jobs on each GPU; of jobs that slow each other
+down, Figures 5 to 8 of Ryu and Eo (ICPADS 2023) in one; without deadlines, mean response times as in the HELL paper.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from placement.experiments.jobs.figures import Sweep
-from placement.experiments.jobs.results import PolicyResult
+from mltcp.core.quantities import S_PER_HOUR
+from placement.experiments.comparison import PolicyComparison, pooled
+from placement.experiments.deadline_jobs import Sweep
 from placement.model.throughput.throughput import ThroughputModel, Workload, spread
 from placement.plots.style import MUTED, framed, policy_colours
-from placement.plots.timelines import Span, Timeline
+from placement.plots.timelines import GpuSpan, Timeline
 from placement.simulator.rates.numbered_spans import numbered_spans
 from placement.simulator.rates.outcome import RatesOutcome
 
 _PANEL_IN = 2.9
-_S_PER_HOUR, _NS_PER_HOUR = 3600, 3600 * 10**9
+_NS_PER_HOUR = S_PER_HOUR * 10**9
+_CONTENTION_IN, _RESPONSE_IN = 6.2, 3.6
+_MOST_TIMES_LEAST = 4.0
 _BINS = 240
 _MARKERS = "osD^vPX*<>dh8"
 
@@ -48,29 +55,30 @@ def epoch_figure(model: ThroughputModel, workloads: Sequence[Workload], per_node
     return figure
 
 
-def sweep_figure(sweep: Sweep, results: Mapping[str, Sequence[PolicyResult]]) -> Figure:
+def sweep_figure(sweep: Sweep, comparisons: Sequence[PolicyComparison]) -> Figure:
     """Figures 7 to 11: guarantee rate, waiting time and completion time, a line a policy.
 
     Args:
         sweep: what is varied.
-        results: of each policy, one a value.
+        comparisons: one a value.
     """
-    colours = policy_colours(list(results))
+    policies = list(comparisons[0].runs)
+    colours = policy_colours(policies)
     title = f"Figure {sweep.figure}: {sweep.title.lower()}"
     figure = framed(title, list(colours.items()), _PANEL_IN, columns=3)
     rates, waits, completions = figure.axes
     # Later lines are thinner, so that lines that coincide all remain visible.
-    widths = np.linspace(3.6, 1.2, len(results))
-    for number, (policy, each) in enumerate(results.items()):
+    widths = np.linspace(3.6, 1.2, len(policies))
+    panels = ((rates, "guarantee_rate", 1), (waits, "mean_wait_s", S_PER_HOUR))
+    for number, policy in enumerate(policies):
         line: dict[str, Any] = {
             "color": colours[policy],
             "marker": _MARKERS[number % len(_MARKERS)],
             "markersize": 2 + 1.2 * widths[number],
             "linewidth": widths[number],
         }
-        rates.plot(sweep.values, [result.guarantee_rate for result in each], **line)
-        waits.plot(sweep.values, [_hours(result, "mean_wait_s") for result in each], **line)
-        completions.plot(sweep.values, [_hours(result, "mean_completion_s") for result in each], **line)
+        for ax, name, unit in (*panels, (completions, "mean_completion_s", S_PER_HOUR)):
+            ax.plot(sweep.values, [each.mean(policy, name) / unit for each in comparisons], **line)
     rates.set_ylim(0, 1.02)
     rates.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     names = ("guarantee rate", "mean waiting time (h)", "mean completion time (h)")
@@ -95,7 +103,7 @@ def utilization_figure(outcomes: Mapping[str, RatesOutcome]) -> Figure:
     figure = framed(f"Figure 12: utilization, {trace.name}", key, 0.62 * len(outcomes) + 0.6)
     figure.delaxes(figure.axes[0])
     panels = figure.subplots(len(outcomes), 1, sharex=True, squeeze=False)[:, 0]
-    latest_h = max(outcome.makespan_s for outcome in outcomes.values()) / _S_PER_HOUR
+    latest_h = max(outcome.makespan_s for outcome in outcomes.values()) / S_PER_HOUR
     for ax, (policy, outcome) in zip(panels, outcomes.items(), strict=True):
         _use(ax, outcome, latest_h, colours[policy])
         ax.axvline(trace.arrivals_ns / _NS_PER_HOUR, color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
@@ -107,17 +115,13 @@ def gantt_timeline(outcome: RatesOutcome, nodes: int, gpus: int) -> Timeline:
     """The jobs on each GPU, for `timelines.gantt_figure`."""
     numbers = {job.name: number for number, job in enumerate(outcome.trace.jobs)}
     spans = tuple(
-        Span(numbers[span.job], gpu, span.start_ns / 1e9, span.end_ns / 1e9)
+        GpuSpan(numbers[span.job], gpu, span.start_ns / 1e9, span.end_ns / 1e9)
         for span in numbered_spans(outcome)
         for gpu in span.gpus
     )
     servers = tuple((f"node {node}", gpus) for node in range(nodes))
     title = f"{outcome.policy}, {outcome.trace.name}"
     return Timeline(title, servers, spans, outcome.makespan_s, 0.0, (), ())
-
-
-def _hours(result: PolicyResult, field: str) -> float:
-    return result.mean(lambda trace: getattr(trace, field)) / _S_PER_HOUR
 
 
 def _use(ax: Axes, outcome: RatesOutcome, latest_h: float, colour: str) -> None:
@@ -131,3 +135,116 @@ def _use(ax: Axes, outcome: RatesOutcome, latest_h: float, colour: str) -> None:
     ax.set_ylim(0, 1)
     ax.set_yticks([0, 1], ["0", "100 %"])
     ax.set_xlim(0, latest_h)
+
+
+# -- jobs that slow each other down ------------------------------------------------------------------------------------
+
+
+def contention_figure(title: str, comparison: PolicyComparison) -> Figure:
+    """Draw the distributions of single jobs and rounds of all traces, and the means of each policy.
+
+    Figure 5 is drawn twice, with queueing and as the public code counts: only the time for which a job ran.
+    """
+    colours = policy_colours(list(comparison.runs))
+    figure = framed(title, list(colours.items()), _CONTENTION_IN)
+    figure.delaxes(figure.axes[0])
+    (completion, run, dots), (sensitivity, use, run_dots) = figure.subplots(
+        2, 3, gridspec_kw={"hspace": 0.42, "wspace": 0.42}
+    )
+    for policy, runs in comparison.runs.items():
+        colour = colours[policy]
+        _cumulate(completion, pooled(runs, "jct_s") / S_PER_HOUR, colour)
+        _cumulate(run, pooled(runs, "run_s") / S_PER_HOUR, colour)
+        _cumulate(sensitivity, pooled(runs, "sensitivities"), colour)
+        _draw_use(use, np.sum([each["rounds_by_gpus"] for each in runs], axis=0), colour)
+    _label(completion, "Figure 5: completion times", "hours, queueing included", "jobs")
+    _label(run, "Figure 5 as coded: run times", "hours", "jobs")
+    _label(sensitivity, "Figure 6: contention", "mean contention sensitivity of a job", "jobs")
+    _label(use, "Figure 7: utilization", "GPUs given out, at most", "rounds")
+    use.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    _draw_means(dots, comparison, "mean_jct_s", colours)
+    dots.set_title("Figure 8", loc="left")
+    dots.set_ylabel("mean completion time (h)")
+    _draw_means(run_dots, comparison, "mean_run_s", colours)
+    run_dots.set_title("Figure 8 as coded", loc="left")
+    run_dots.set_ylabel("mean run time (h)")
+    return figure
+
+
+def _cumulate(ax: Axes, values: np.ndarray, colour: str) -> None:
+    ordered = np.sort(values)
+    ax.plot(ordered, np.arange(1, len(ordered) + 1) / len(ordered), color=colour, linewidth=1.4)
+
+
+def _draw_use(ax: Axes, rounds_by_gpus: np.ndarray, colour: str) -> None:
+    shares = np.arange(len(rounds_by_gpus)) / (len(rounds_by_gpus) - 1)
+    ax.step(shares, rounds_by_gpus.cumsum() / rounds_by_gpus.sum(), where="post", color=colour, linewidth=1.4)
+
+
+def _draw_means(ax: Axes, comparison: PolicyComparison, name: str, colours: Mapping[str, str]) -> None:
+    for policy in comparison.runs:
+        share = comparison.mean(policy, "utilization")
+        ax.plot(share, comparison.mean(policy, name) / S_PER_HOUR, "o", color=colours[policy])
+    ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    ax.set_xlabel("mean utilization")
+    ax.grid()
+
+
+def _label(ax: Axes, title: str, below: str, of: str) -> None:
+    ax.set_title(title, loc="left")
+    ax.set_xlabel(below)
+    ax.set_ylabel(f"share of {of}")
+    ax.set_ylim(0, 1)
+    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    ax.grid()
+
+
+# -- jobs without deadlines --------------------------------------------------------------------------------------------
+
+
+def response_figure(document: Mapping[str, Any]) -> Figure:
+    """Draw a figure of the HELL paper from its JSON document: a panel a set of models, a line a policy.
+
+    Points that are unstable, or beyond four times the best of their load, are left out.
+    """
+    cells: Sequence[Mapping[str, Any]] = document["cells"]
+    names = list(dict.fromkeys(_curve_name(cell, each) for cell in cells for each in cell["policies"]))
+    colours = policy_colours(names)
+    panels = list(dict.fromkeys(cell["models"] for cell in cells))
+    figure = framed(
+        f"Figure {document['figure']}: {document['title']}", list(colours.items()), _RESPONSE_IN, len(panels)
+    )
+    for models, axes in zip(panels, figure.axes, strict=True):
+        of_panel = [cell for cell in cells if cell["models"] == models]
+        for name in names:
+            points = _points(of_panel, name)
+            if points:
+                loads, means, halves = zip(*points, strict=True)
+                axes.errorbar(
+                    loads, means, halves, color=colours[name], marker="o", markersize=3, linewidth=1.4
+                )
+        axes.set_title(f"models: {models}")
+        axes.set_xlabel("load")
+        axes.set_ylim(bottom=0)
+        axes.grid(axis="y")
+    figure.axes[0].set_ylabel("mean response (h)")
+    return figure
+
+
+def _curve_name(cell: Mapping[str, Any], policy: Mapping[str, Any]) -> str:
+    name = str(policy["policy"])
+    return f"{name}, gamma {cell['gamma']:g}" if cell["gamma"] else name
+
+
+def _points(cells: Sequence[Mapping[str, Any]], name: str) -> list[tuple[float, float, float]]:
+    """Load, mean and half the interval."""
+    found = []
+    for cell in cells:
+        stable = [each["mean_response_h"] for each in cell["policies"] if each["stable"]]
+        highest = _MOST_TIMES_LEAST * min(stable, default=0.0)
+        found += [
+            (cell["load"], each["mean_response_h"], each["interval_95_h"] or 0.0)
+            for each in cell["policies"]
+            if _curve_name(cell, each) == name and each["stable"] and each["mean_response_h"] <= highest
+        ]
+    return found

@@ -12,7 +12,7 @@ from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.network import namespaces
 from bench.lab.topology import INTERFACE, dumbbell
-from placement.experiments.parameter_server.profile import profile
+from placement.experiments.service_profile import profile
 
 pytestmark = pytest.mark.lab
 

@@ -32,7 +32,7 @@ from mltcp.daemon.service import configuration
 from placement.cassini.capture import captured
 from placement.engines.hosts import load_hosts
 from placement.experiments.measurements import read_measurements
-from placement.experiments.parameter_server.tcp_packets import tcp_packets
+from placement.experiments.service_profile import tcp_packets
 from placement.gate import messages as gate_messages
 from placement.model.cluster import Cluster
 from placement.model.parameter_server.service_document import load_service

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from mltcp.core.one_line import one_line
+from placement.cli.command import add_command
 from placement.cli.service.arguments import add_connection, client_of, places_text, print_json, print_table
 
 _EXAMPLES = """\
@@ -16,14 +17,9 @@ examples:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``explain`` to the commands."""
-    command = commands.add_parser(
-        "explain",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "explain", execute, _EXAMPLES)
     command.add_argument("job", metavar="JOB")
     add_connection(command)
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

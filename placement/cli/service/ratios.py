@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from placement.cli.command import add_command
 from placement.cli.service.arguments import add_connection, client_of, print_json, print_table
 
 if TYPE_CHECKING:
@@ -20,16 +21,11 @@ examples:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``ratios`` to the commands."""
-    command = commands.add_parser(
-        "ratios",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "ratios", execute, _EXAMPLES)
     command.add_argument(
         "-o", "--output", type=Path, metavar="DIR", help="write the table in the format of the shipped one"
     )
     add_connection(command)
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 from mltcp.core.errors import UsageError
+from placement.cli.command import add_command
 from placement.cli.service.arguments import add_connection, client_of, milliseconds, print_json, print_table
 
 _EXAMPLES = """\
@@ -18,11 +19,7 @@ examples:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``score`` to the commands."""
-    command = commands.add_parser(
-        "score",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "score", execute, _EXAMPLES)
     command.add_argument(
         "jobs", nargs="+", metavar="JOB", help="a job's id, or a profile in a file that ends in .json"
     )
@@ -31,7 +28,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--capacity-gbps", type=float, metavar="X", help="capacity of a link, instead of --link"
     )
     add_connection(command)
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import BINARY_SIZES, parse_number, parse_rate_bps, parse_size_bytes
 from placement.cassini.drift import THRESHOLD
+from placement.cli.command import add_command
 from placement.cli.service.listening import print_listening
 from placement.engines.bounded_log import LOG_BYTES, SMALLEST_LOG_BYTES
 from placement.model.throughput.table import COMBINATIONS
@@ -53,11 +54,7 @@ _LONGEST_S = 86_400
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``serve`` to the commands."""
-    command = commands.add_parser(
-        "serve",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "serve", execute, _EXAMPLES)
     command.add_argument(
         "--address", metavar="ADDRESS", help="unix:/path or host:port (default as for the other commands)"
     )
@@ -214,7 +211,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="SECONDS",
         help="what schedulers of whole jobs take a restart to cost (default 7)",
     )
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

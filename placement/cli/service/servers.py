@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from placement.cli.command import add_command
 from placement.cli.service.arguments import add_connection, client_of, print_json
 
 _EXAMPLES = """\
@@ -20,16 +21,13 @@ _STATES = {"use": "IN_USE", "drain": "DRAINING", "unhealthy": "UNHEALTHY", "remo
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``servers`` to the commands."""
-    command = commands.add_parser(
-        "servers", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    command = add_command(commands, "servers", execute, _EXAMPLES)
     command.add_argument("action", choices=_STATES, help="what becomes of them")
     command.add_argument(
         "names", nargs="+", metavar="NAME", help="a server, or a switch: all servers below it"
     )
     command.add_argument("--reason", default="", help="is shown by status")
     add_connection(command)
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from placement.cli.command import add_command
 from placement.cli.service.arguments import add_connection, client_of, milliseconds, print_json, print_table
 
 _EXAMPLES = """\
@@ -15,14 +16,9 @@ examples:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``shifts`` to the commands."""
-    command = commands.add_parser(
-        "shifts",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "shifts", execute, _EXAMPLES)
     command.add_argument("jobs", nargs="*", metavar="JOB", help="a job's id (default: all)")
     add_connection(command)
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mltcp.core.one_line import one_line
+from placement.cli.command import add_command
 from placement.cli.service.arguments import (
     add_connection,
     client_of,
@@ -29,15 +30,10 @@ examples:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``status`` to the commands."""
-    command = commands.add_parser(
-        "status",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "status", execute, _EXAMPLES)
     command.add_argument("jobs", nargs="*", metavar="JOB", help="a job's id (default: all)")
     command.add_argument("--all", action="store_true", help="show ended and failed jobs too")
     add_connection(command)
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -1,16 +1,18 @@
-"""Arguments that several commands share: the cluster and the constants of the contention model."""
+"""Arguments that several commands share: cluster, constants of the contention model, seeds, numbers, and the output."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from mltcp.core.bounded_files import MOST_DOCUMENT_BYTES, read_bounded
-from mltcp.core.errors import UsageError
-from placement.experiments.setting import Setting
+from mltcp.core.errors import UsageError, shown
+from placement.experiments.simulation import Setting
 from placement.model.cluster import GPU_MEMORY_MB, Cluster, Gpu
 from placement.model.contention import PUBLISHED, Contention
 
@@ -20,6 +22,9 @@ _SERVERS, _GPUS = 16, 4
 _NS_PER_MS = 1_000_000
 _DIGITS = 6
 _SEEDS = 2**32
+_MOST_SEEDS = 100_000
+_NUMBER = re.compile(r"\d{1,20}(\.\d{1,20})?([eE]\+?\d{1,2})?")
+_RANGE = re.compile(r"(\d{1,9})(?::(\d{1,9}))?")
 
 
 def add_setting(command: argparse.ArgumentParser) -> None:
@@ -123,3 +128,69 @@ def _refuse_beside(options: argparse.Namespace, name: str, others: tuple[str, ..
             raise UsageError(
                 f"--{other.replace('_', '-')}: expected only without --{name}, whose file contains it"
             )
+
+
+def add_output(command: argparse.ArgumentParser) -> None:
+    """Add the arguments that all comparisons have."""
+    output = command.add_argument_group("output")
+    output.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="keep the runs there, and go on from there"
+    )
+    output.add_argument(
+        "--baseline",
+        metavar="NAME",
+        help="one of the policies: show the paired difference of each other from it",
+    )
+    output.add_argument("--json", action="store_true", help="one JSON document instead of the table")
+
+
+def add_processes(command: argparse.ArgumentParser) -> None:
+    """Add the number of processes."""
+    command.add_argument(
+        "--processes", type=int, metavar="N", help="that run at a time (default: one a core)"
+    )
+
+
+def given_or(given: str | None, default: str) -> str:
+    """The argument, even if it is empty; the default where it was not given."""
+    return default if given is None else given
+
+
+def parse_number(given: str, field: str, most: int) -> Fraction:
+    """An exact number from 0 to `most`.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not _NUMBER.fullmatch(given.strip()) or (value := Fraction(given.strip())) > most:
+        raise UsageError(f"{field}: expected a number from 0 to {most}, got {shown(given)}")
+    return value
+
+
+def parse_seeds(given: str, most: int = _MOST_SEEDS) -> tuple[int, ...]:
+    """The seeds of a number or of a range A:B, from A up to B; at most so many.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    match = _RANGE.fullmatch(given)
+    if match is None:
+        raise UsageError(f"--seeds: expected a number or a range such as 0:100, got {shown(given)}")
+    first = int(match[1])
+    last = first + 1 if match[2] is None else int(match[2])
+    if not 0 < last - first <= most:
+        raise UsageError(f"--seeds: expected 1 to {most} seeds, got {shown(given)}")
+    return tuple(range(first, last))
+
+
+def parse_processes(given: int | None) -> int:
+    """The number of processes; without one, that of the cores.
+
+    Raises:
+        UsageError: less than 1.
+    """
+    if given is None:
+        return len(os.sched_getaffinity(0))
+    if given < 1:
+        raise UsageError(f"--processes: expected 1 or more, got {given}")
+    return given

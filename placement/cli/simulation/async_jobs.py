@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mltcp.core.atomic_files import write_atomically
-from mltcp.core.errors import MltcpError, UsageError, shown
+from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
-from mltcp.core.progress import progress_bar
-from placement.cli.simulation.arguments import TOOL
-from placement.cli.simulation.jobs_arguments import given_or, parse_processes, parse_seeds
-from placement.experiments.response.figures import FIGURES, alpha_high, cells_of, figure_document
-from placement.experiments.response.report import print_figure, print_results
-from placement.experiments.response.results import PolicyResult
-from placement.experiments.response.runs import (
-    NAMES,
-    Comparison,
-    DrawnTraces,
-    ResponseTask,
-    result_of,
-    run_tasks,
+from placement.cli.simulation.arguments import TOOL, given_or, parse_processes, parse_seeds
+from placement.experiments.async_sgd import NAMES, AsyncMix, AsyncSgd, print_results
+from placement.experiments.comparison import (
+    ComparisonPlan,
+    Drawn,
+    PolicyComparison,
+    run_plans,
+    write_document,
 )
+from placement.experiments.hell_figures import FIGURES, alpha_high, cells_of, figure_document, print_figure
 from placement.policies.schedulers.response.catalogue import Settings
 from placement.policies.schedulers.response.widths import ALPHA, ALPHA_HIGH, ALPHA_LOW
 from placement.simulator.rates.response.settings import NODES, ResponseSettings
 from placement.traces.async_sgd.models import SETS
 from placement.traces.async_sgd.table import read_trace
-from placement.traces.async_sgd.trace import AsyncTrace
 from placement.traces.left_out import left_out_document, tell_left_out
 
 WORKLOAD = "async-sgd"
@@ -43,7 +36,7 @@ SERVER_NODES = ("free", "charged")
 METHODS = ("hybrid", "exact", "approximate", "approximate-capped")
 
 OPTIONS = ("models", "jobs", "load", "server_node", "throughput", "alpha", "alpha_range", "gamma", "figure")
-"""The options of this workload alone; None where they are not given."""
+"""The options of this workload that another does not have; None where they are not given."""
 
 EXAMPLES = """\
 asynchronous SGD, by mean response time:
@@ -95,22 +88,22 @@ def execute(options: argparse.Namespace) -> int:
     """Run the comparison or a figure, and print it; returns the exit status."""
     if options.figure is not None:
         return _execute_figure(options)
-    if options.output is not None:
-        raise UsageError(f"--output: expected only with --figure, got {shown(str(options.output))}")
-    comparison = Comparison(_traces(options), _settings(options), _parameters(options))
+    workload = AsyncSgd(_settings(options), _parameters(options))
     policies = parse_names(given_or(options.policies, DEFAULT_POLICIES), lambda name: str(NAMES.parse(name)))
-    tasks = [task for policy in policies for task in comparison.tasks(policy)]
-    runs = _run(tasks, parse_processes(options.processes))
-    results = [result_of(comparison, policy, runs) for policy in policies]
+    plan = ComparisonPlan(workload, policies, _traces(options), options.baseline)
+    comparison = plan.result(run_plans([plan], parse_processes(options.processes), options.output))
+    text = json.dumps(_document(options, plan, comparison), allow_nan=False)
+    if options.output is not None:
+        write_document(options.output, "jobs.json", text)
     if options.json:
-        print(json.dumps(_document(options, comparison, results), allow_nan=False))
+        print(text)
     else:
-        settings = comparison.settings
+        settings = workload.settings
         title = (
             f"{WORKLOAD}, models: {options.models or 'four'}, load {settings.load:g}, "
-            f"{len(comparison.traces)} traces, {settings.nodes} nodes"
+            f"{len(plan.traces)} traces, {settings.nodes} nodes"
         )
-        print_results(title, results)
+        print_results(title, comparison)
     return 0
 
 
@@ -118,12 +111,12 @@ def _execute_figure(options: argparse.Namespace) -> int:
     if options.figure not in FIGURES:
         expected = ", ".join(map(str, FIGURES))
         raise UsageError(f"--figure: expected one of {expected}, got {options.figure}")
-    for name in ("trace", "policies", "models", "load", "gamma"):
+    for name in ("trace", "policies", "models", "load", "gamma", "baseline"):
         if getattr(options, name) is not None:
             raise UsageError(f"--{name}: expected only without --figure, which sets it")
     figure = FIGURES[options.figure]
     cells = cells_of(figure, _settings(options), _parameters(options), _jobs(options), _seeds(options))
-    runs = _run([task for cell in cells for task in cell.tasks()], parse_processes(options.processes))
+    runs = run_plans([cell.plan for cell in cells], parse_processes(options.processes), options.output)
     text = json.dumps(figure_document(figure, cells, runs), allow_nan=False)
     if options.output is not None:
         _write(options.output, figure.number, text)
@@ -135,39 +128,30 @@ def _execute_figure(options: argparse.Namespace) -> int:
 
 
 def _write(folder: Path, number: int, text: str) -> None:
-    from placement.plots.response_times import figure_of  # matplotlib takes 0.3 s to import
-    from placement.plots.style import write
+    from placement.plots.style import write  # matplotlib takes 0.3 s to import
+    from placement.plots.whole_jobs import response_figure
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise MltcpError(f"{folder}: {error.strerror or error}") from None
-    write_atomically(folder / f"figure{number}.json", text.encode() + b"\n")
-    write(lambda: figure_of(json.loads(text)), folder / f"figure{number}.svg")
-
-
-def _run(tasks: Sequence[ResponseTask], processes: int) -> dict[ResponseTask, PolicyResult]:
-    """Run the tasks, with a bar."""
-    if len(tasks) == 1:
-        return run_tasks(tasks, 1)
-    with progress_bar(len(tasks), transient=True) as bar:
-        return run_tasks(tasks, processes, bar.advance)
+    write_document(folder, f"figure{number}.json", text)
+    write(lambda: response_figure(json.loads(text)), folder / f"figure{number}.svg")
 
 
 def _document(
-    options: argparse.Namespace, comparison: Comparison, results: Sequence[PolicyResult]
+    options: argparse.Namespace, plan: ComparisonPlan[AsyncSgd], comparison: PolicyComparison
 ) -> dict[str, Any]:
-    settings = comparison.settings
+    workload = plan.workload
+    first = plan.policies[0]
     return {
         "workload": WORKLOAD,
         "models": options.models or "four",
-        "load": settings.load,
-        "nodes": settings.nodes,
+        "load": workload.settings.load,
+        "nodes": workload.settings.nodes,
         "server_node": options.server_node or SERVER_NODES[0],
         "throughput": options.throughput or METHODS[0],
-        "left_out": left_out_document(comparison.traces),
+        "left_out": left_out_document(plan.traces if options.trace is not None else ()),
         "policies": [
-            result.document() | {"to_first": result.against(results[0]).document()} for result in results
+            document
+            | {"to_first": comparison.paired(document["policy"], workload.compared, first).document()}
+            for document in comparison.documents(workload)
         ],
     }
 
@@ -206,10 +190,10 @@ def _parameters(options: argparse.Namespace) -> Settings:
     )
 
 
-def _traces(options: argparse.Namespace) -> tuple[AsyncTrace, ...]:
+def _traces(options: argparse.Namespace) -> tuple[Any, ...]:
     models = SETS[options.models or "four"]
     if options.trace is None:
-        return DrawnTraces(models, _jobs(options), _seeds(options)).traces()
+        return tuple(Drawn(AsyncMix(models, _jobs(options)), seed) for seed in _seeds(options))
     if options.jobs is not None:
         raise UsageError(f"--jobs: expected only without --trace, got {options.jobs}")
     traces = tuple(read_trace(path, models) for path in options.trace)

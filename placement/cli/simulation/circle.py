@@ -13,6 +13,7 @@ from mltcp.core.errors import UsageError
 from mltcp.core.quantities import parse_rate_bps, with_si_prefix
 from placement.cassini.circle import ANGLES, TOLERANCE, Circles
 from placement.cassini.link import CircleGroup, LinkFit, fit_link
+from placement.cli.command import add_command
 from placement.experiments.console import open_console
 from placement.traces.sets import load as load_set
 from placement.traces.sets import names as set_names
@@ -33,11 +34,7 @@ makes it of a packet capture, or as {"phases": [{"duration_s", "bandwidth_bps"},
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``circle`` to the commands."""
-    command = commands.add_parser(
-        "circle",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "circle", execute, _EXAMPLES)
     command.add_argument("jobs", nargs="+", metavar="JOB", help="a profile, or a set of jobs")
     command.add_argument(
         "--capacity", metavar="RATE", help="of the link (default 50gbit, or that of the set)"
@@ -47,7 +44,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "-o", "--output", type=Path, metavar="PICTURE", help="write an SVG, PNG or PDF there"
     )
     command.add_argument("--json", action="store_true", help="one JSON document instead of the table")
-    command.set_defaults(execute=execute)
 
 
 def add_precision(command: argparse.ArgumentParser) -> None:

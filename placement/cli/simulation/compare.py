@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from mltcp.core.errors import UsageError
-from mltcp.core.progress import progress_bar
-from placement.cli.simulation.arguments import TOOL, add_setting, check_seed, setting_of
-from placement.experiments.compare import ComparisonPlan, SeededTrace, compare, finished
-from placement.experiments.comparison import PolicyComparison
-from placement.experiments.policy_name import PolicyName, SimulationModel, parse_policies
-from placement.experiments.report import print_comparison
-from placement.experiments.setting import Setting
+from placement.cli.command import add_command
+from placement.cli.simulation.arguments import (
+    TOOL,
+    add_output,
+    add_processes,
+    add_setting,
+    check_seed,
+    parse_processes,
+    setting_of,
+)
+from placement.experiments.ada_srsf import (
+    AllReduceJobs,
+    SeededTrace,
+    compare,
+    comparison_document,
+    plan_document,
+    plan_of,
+    print_comparison,
+)
+from placement.experiments.comparison import ComparisonPlan, PolicyComparison
+from placement.experiments.simulation import PolicyName, Setting, SimulationModel, parse_policies
 from placement.traces.left_out import left_out_document, tell_left_out
 from placement.traces.mix import JOBS, SCALES, scaled
 from placement.traces.read import FORMATS, read
@@ -51,11 +61,7 @@ Times are in seconds of the trace; those of traces at a hundredth of the length 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``compare`` to the commands."""
-    command = commands.add_parser(
-        "compare",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "compare", execute, _EXAMPLES)
     traces = command.add_argument_group("traces")
     which = traces.add_mutually_exclusive_group(required=True)
     which.add_argument("--trace", type=Path, nargs="+", metavar="FILE", help="read them")
@@ -75,8 +81,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     _add_policies(command)
     add_setting(command)
-    _add_output(command)
-    command.set_defaults(execute=execute)
+    add_output(command)
+    add_processes(command)
 
 
 def _add_policies(command: argparse.ArgumentParser) -> None:
@@ -84,7 +90,6 @@ def _add_policies(command: argparse.ArgumentParser) -> None:
     policies.add_argument(
         "--policies", default=_POLICIES, metavar="NAMES", help="(default: those of the paper)"
     )
-    policies.add_argument("--baseline", metavar="NAME", help="one of them (default: the first)")
     policies.add_argument(
         "--model",
         choices=[each.value for each in SimulationModel],
@@ -99,23 +104,11 @@ def _add_policies(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_output(command: argparse.ArgumentParser) -> None:
-    output = command.add_argument_group("output")
-    output.add_argument(
-        "-o", "--output", type=Path, metavar="DIR", help="keep the runs there, and go on from there"
-    )
-    output.add_argument("--json", action="store_true", help="one JSON document instead of the table")
-    output.add_argument(
-        "--processes", type=int, metavar="N", help="that simulate at a time (default: one a core)"
-    )
-
-
 def execute(options: argparse.Namespace) -> int:
     """Run the comparison and print it; returns the exit status."""
-    processes = _processes(options)
-    plan = plan_of(options)
-    with _folder(options.output) as folder:
-        comparison = _compare(plan, folder, processes, kept=options.output is not None)
+    processes = parse_processes(options.processes)
+    plan = plan_of_arguments(options)
+    comparison = compare(plan, processes, options.output)
     if options.json:
         print(json.dumps(document(plan, comparison), allow_nan=False))
     else:
@@ -123,7 +116,7 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def plan_of(options: argparse.Namespace) -> ComparisonPlan:
+def plan_of_arguments(options: argparse.Namespace) -> ComparisonPlan[AllReduceJobs]:
     """Build the comparison's plan from the arguments.
 
     Raises:
@@ -135,39 +128,23 @@ def plan_of(options: argparse.Namespace) -> ComparisonPlan:
         check_seed(options.seed)
     baseline = PolicyName.parse(options.baseline, rules) if options.baseline else policies[0]
     setting = setting_of(options)
-    for policy in policies:
+    for policy in policies:  # before traces are drawn
         setting.check(policy)
     entries = _fresh(options, setting) if options.trace is None else _read(options)
     for entry in entries:
         check_fits(entry.trace, setting.cluster)
-    return ComparisonPlan(policies, entries, setting, baseline)
+    return plan_of(policies, entries, setting, baseline)
 
 
-def document(plan: ComparisonPlan, comparison: PolicyComparison) -> dict[str, Any]:
+def document(plan: ComparisonPlan[AllReduceJobs], comparison: PolicyComparison) -> dict[str, Any]:
     """The document that ``--json`` prints: the comparison and its configuration."""
-    planned = plan.document()
+    planned = plan_document(plan)
     return {
-        **comparison.document(),
+        **comparison_document(comparison, plan.workload),
         "traces": planned["traces"],
-        "left_out": left_out_document(entry.trace for entry in plan.entries),
+        "left_out": left_out_document(each.trace for each in plan.traces),
         "config": planned["setting"],
     }
-
-
-def _compare(plan: ComparisonPlan, folder: Path, processes: int, kept: bool) -> PolicyComparison:
-    total = len(plan.entries) * len(plan.policies)
-    try:
-        with progress_bar(total, transient=True) as bar:
-            return compare(
-                plan, folder, processes, lambda run, left: bar.remaining(f"{run.policy} on {run.trace}", left)
-            )
-    except KeyboardInterrupt:
-        if not kept:
-            raise KeyboardInterrupt("interrupted; nothing is kept without -o") from None
-        count = finished(plan, folder)
-        raise KeyboardInterrupt(
-            f"interrupted; {count} of {total} runs are kept in {folder}: the same command goes on from there"
-        ) from None
 
 
 def _read(options: argparse.Namespace) -> tuple[SeededTrace, ...]:
@@ -193,21 +170,3 @@ def _fresh(options: argparse.Namespace, setting: Setting) -> tuple[SeededTrace, 
         SeededTrace(scaled(jobs, seed, scale, gpus), seed if options.seed is None else options.seed)
         for seed in range(first, first + options.fresh)
     )
-
-
-def _processes(options: argparse.Namespace) -> int:
-    if options.processes is None:
-        return len(os.sched_getaffinity(0))
-    if options.processes < 1:
-        raise UsageError(f"--processes: expected 1 or more, got {options.processes}")
-    return int(options.processes)
-
-
-@contextmanager
-def _folder(path: Path | None) -> Iterator[Path]:
-    """The folder to keep runs in, or one for the time being."""
-    if path is not None:
-        yield path
-        return
-    with TemporaryDirectory(prefix="mltcp-placement-") as name:
-        yield Path(name)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import json
 from pathlib import Path
+from typing import Any
 
-from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
-from mltcp.core.progress import progress_bar
 from mltcp.core.quantities import NS_PER_S
-from placement.cli.simulation.arguments import TOOL
-from placement.cli.simulation.jobs_arguments import given_or, parse_number, parse_processes, parse_seeds
-from placement.experiments.contention.report import print_rounds
-from placement.experiments.contention.results import RoundsPolicyResult, text
-from placement.experiments.contention.runs import run_policies, tasks_of
+from placement.cli.simulation.arguments import (
+    TOOL,
+    given_or,
+    parse_number,
+    parse_processes,
+    parse_seeds,
+)
+from placement.experiments.comparison import ComparisonPlan, PolicyComparison, run_plans, write_document
+from placement.experiments.contention import ContentionRounds
 from placement.model.throughput.table import (
     COMBINATIONS,
     SensitivityTable,
@@ -30,12 +33,13 @@ from placement.traces.contention.mix import MIXES, ContentionMix
 from placement.traces.contention.trace import SHIPPED, ContentionTrace, read_trace
 from placement.traces.left_out import left_out_document, tell_left_out
 
-DEFAULT = "fifo-packed-none,srsf-first-ratio,greedy,reopt"
-"""The policies that run unless others are given."""
+DEFAULT_POLICIES = "fifo-packed-none,srsf-first-ratio,greedy,reopt"
 
 WORKLOAD = "contention"
-OPTIONS = ("mix", "table", "combination", "published_loop")
-"""The options of this workload alone; None or False where they are not given."""
+OPTIONS = ("load", "gpus", "restart_cost", "mix", "table", "combination", "published_loop")
+"""The options of this workload that another does not have; None or False where they are not given."""
+
+_AT_A_TIME = 5
 
 EXAMPLES = """\
   mltcp-placement jobs --workload contention --seeds 0:20 --load 0.6 --policies srsf-first-ratio,greedy,reopt-look
@@ -82,65 +86,50 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run the comparison and print it; returns the exit status."""
     table = published_table() if options.table is None else read_table(options.table)
-    settings, traces = _settings(options, table), _traces(options, table)
+    workload, traces = (
+        ContentionRounds(_settings(options, table), options.published_loop),
+        _traces(options, table),
+    )
     policies = _policies(options)
     for trace in traces:
         trace.check_rows(table)
-    results = _run(policies, traces, settings, options.published_loop, parse_processes(options.processes))
-    document, title = (
-        _text(results, settings, traces, options.trace is not None),
-        _title(options, traces, settings),
-    )
+    plan = ComparisonPlan(workload, policies, traces, options.baseline, _AT_A_TIME)
+    comparison = plan.result(run_plans([plan], parse_processes(options.processes), options.output))
+    document, title = json.dumps(_document(options, plan, comparison), allow_nan=False), _title(options, plan)
     if options.output is not None:
-        _write(options.output, document, title, results)
+        _write(options.output, document, title, comparison)
     if options.json:
         print(document)
     else:
-        print_rounds(title, results)
+        comparison.show(workload, title)
     return 0
 
 
-def _text(
-    results: Sequence[RoundsPolicyResult],
-    settings: RoundsSettings,
-    traces: Sequence[ContentionTrace],
-    were_read: bool,
-) -> str:
-    restart_s = settings.restart_ns / NS_PER_S
-    return text(results, restart_s, left_out_document(traces) if were_read else None)
+def _document(
+    options: argparse.Namespace, plan: ComparisonPlan[ContentionRounds], comparison: PolicyComparison
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "workload": WORKLOAD,
+        "restart_cost_s": plan.workload.settings.restart_ns / NS_PER_S,
+        "policies": comparison.documents(plan.workload),
+    }
+    if options.trace is not None:
+        found["left_out"] = left_out_document(plan.traces)
+    return found
 
 
-def _write(folder: Path, document: str, title: str, results: Sequence[RoundsPolicyResult]) -> None:
-    from placement.plots.contention import contention_figure  # matplotlib takes 0.3 s to import
-    from placement.plots.style import write
+def _write(folder: Path, document: str, title: str, comparison: PolicyComparison) -> None:
+    from placement.plots.style import write  # matplotlib takes 0.3 s to import
+    from placement.plots.whole_jobs import contention_figure
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--output: {folder}: {error.strerror or error}") from None
-    write_atomically(folder / "jobs.json", document.encode() + b"\n")
-    write(lambda: contention_figure(title.partition(";")[0], results), folder / "contention.svg")
-
-
-def _run(
-    policies: Sequence[str],
-    traces: Sequence[ContentionTrace],
-    settings: RoundsSettings,
-    published: bool,
-    processes: int,
-) -> list[RoundsPolicyResult]:
-    """Run the policies, with a bar where it takes long."""
-    steps = len(tasks_of(policies, traces, settings, published))
-    if steps == 1:
-        return run_policies(policies, traces, settings, published, 1)
-    with progress_bar(steps, transient=True) as bar:
-        return run_policies(policies, traces, settings, published, processes, bar.advance)
+    write_document(folder, "jobs.json", document)
+    write(lambda: contention_figure(title.partition(";")[0], comparison), folder / "contention.svg")
 
 
 def _policies(options: argparse.Namespace) -> tuple[str, ...]:
     if not options.published_loop:
         return parse_names(
-            given_or(options.policies, DEFAULT),
+            given_or(options.policies, DEFAULT_POLICIES),
             lambda name: name if name.startswith(LEARNED) else str(NAMES.parse(name)),
         )
     names = parse_names(given_or(options.policies, ",".join(POLICIES)), str)
@@ -166,23 +155,25 @@ def _settings(options: argparse.Namespace, table: SensitivityTable) -> RoundsSet
     )
 
 
-def _traces(options: argparse.Namespace, table: SensitivityTable) -> list[ContentionTrace]:
+def _traces(options: argparse.Namespace, table: SensitivityTable) -> tuple[ContentionTrace, ...]:
     if options.trace is None:
         mix = ContentionMix(options.load, options.mix or "normal")
-        return [mix.trace(seed, table) for seed in parse_seeds(given_or(options.seeds, "0:10"))]
+        seeds = parse_seeds(given_or(options.seeds, "0:10"))
+        return tuple(mix.trace(seed, table) for seed in seeds)
     for name in ("load", "mix"):
         if getattr(options, name) is not None:
             raise UsageError(f"--{name}: expected only without --trace, got {getattr(options, name)}")
-    traces = [read_trace(str(given), table) for given in options.trace]
+    traces = tuple(read_trace(str(given), table) for given in options.trace)
     tell_left_out(TOOL, *traces)
     return traces
 
 
-def _title(options: argparse.Namespace, traces: Sequence[ContentionTrace], settings: RoundsSettings) -> str:
+def _title(options: argparse.Namespace, plan: ComparisonPlan[ContentionRounds]) -> str:
+    settings = plan.workload.settings
     if options.trace is not None:
-        what = ", ".join(trace.name for trace in traces)
+        what = ", ".join(trace.name for trace in plan.traces)
     else:
         when = "all jobs at time 0" if options.load is None else f"load {options.load:g}"
-        what = f"{options.mix or 'normal'} mix, {when}, {len(traces)} traces"
+        what = f"{options.mix or 'normal'} mix, {when}, {len(plan.traces)} traces"
     cost = f"; a restart costs {settings.restart_ns / NS_PER_S:g} s" if settings.restart_ns else ""
     return f"contention, {what}; {settings.nodes} nodes of {settings.gpus} GPUs{cost}"

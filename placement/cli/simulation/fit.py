@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placement.cli.command import add_command
 from placement.experiments.console import open_console
 from placement.experiments.fit import Constant, Fit, fit, read_measurements
 
@@ -29,17 +30,12 @@ least squares of relative errors.
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``fit`` to the commands."""
-    command = commands.add_parser(
-        "fit",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "fit", execute, _EXAMPLES)
     command.add_argument("measurements", type=Path, metavar="CSV", help="job_num,msg_size,avg_latency")
     command.add_argument(
         "-o", "--output", type=Path, metavar="PICTURE", help="write an SVG, PNG or PDF there"
     )
     command.add_argument("--json", action="store_true", help="one JSON document instead of the table")
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

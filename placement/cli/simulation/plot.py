@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mltcp.core.errors import UsageError
-from placement.experiments.comparison import PolicyComparison, load
-from placement.experiments.run_log import read_log
+from placement.cli.command import add_command
+from placement.experiments.ada_srsf import AllReduceJobs, load
+from placement.experiments.comparison import PolicyComparison
+from placement.experiments.run_journal import read_journal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,11 +39,7 @@ examples:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``plot`` to the commands."""
-    command = commands.add_parser(
-        "plot",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "plot", execute, _EXAMPLES)
     command.add_argument("kind", choices=(*OF_COMPARISONS, *OF_SIMULATIONS), help="of picture, see below")
     command.add_argument(
         "source", type=Path, nargs="+", metavar="SOURCE", help="a folder of compare, or a file"
@@ -56,7 +54,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--baseline", metavar="NAME", help="of bars: that of the differences (default: compare's)"
     )
     command.add_argument("--log", action="store_true", help="of cdf: times on a logarithmic axis")
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -94,7 +91,9 @@ def _drawing(options: argparse.Namespace) -> Callable[[], Figure]:
         return lambda: draw(timeline)
     names = [name.strip() for name in (options.policies or "").split(",") if name.strip()]
     if options.kind == "scaling":
-        runs = [run for folder in options.source for run in read_log(folder).values()]
+        runs = [
+            run for folder in options.source for run in read_journal(folder, AllReduceJobs.parse).values()
+        ]
         return lambda: plots.scaling_figure([run for run in runs if not names or run.policy in names])
     comparison = _chosen(load(source), names, options.baseline)
     return {

@@ -5,21 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
+from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.demand import demand_document
+from mltcp.core.errors import UsageError
 from mltcp.core.quantities import with_si_prefix
 from placement.cassini.capture import BIN_NS, Captured, captured
-from placement.cli.parameter_server.service_profile import (
-    add_service_arguments,
-    check_arguments,
-    read_service,
-    show_service,
-)
+from placement.cli.command import add_command
 from placement.experiments.console import open_console
+from placement.experiments.service_profile import MOST_CYCLES, WARM_UP_CYCLES, ServiceProfile
+from placement.experiments.service_profile import profile as service_profile
+
+_OWN = ("server", "warmup", "cycles")
+_OTHERS = ("sender", "bin_ms")
 
 _EXAMPLES = """\
 examples:
@@ -37,27 +40,22 @@ examples:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``profile`` to the commands."""
-    command = commands.add_parser(
-        "profile",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "profile", execute, _EXAMPLES)
     command.add_argument("capture", type=Path, metavar="CAPTURE")
     command.add_argument(
         "--sender", metavar="ADDRESS", help="whose packets count (default: who sent most bytes)"
     )
     command.add_argument("--bin-ms", type=float, metavar="MS", help=f"resolution (default {BIN_NS / 1e6:g})")
-    add_service_arguments(command)
+    _add_service_arguments(command)
     command.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the profile there")
     command.add_argument("--json", action="store_true", help="print the profile as one JSON document")
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Read the capture and write or print the profile; returns the exit status."""
     if options.output is not None:
         check_writable(options.output)
-    check_arguments(options)
+    _check_arguments(options)
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
@@ -70,8 +68,8 @@ def execute(options: argparse.Namespace) -> int:
             progress.update(task, completed=number)
 
         if options.parameter_server:
-            service = read_service(options, on_packets)
-            content, show = service.document(), partial(show_service, service)
+            service = _read_service(options, on_packets)
+            content, show = service.document(), partial(_show_service, service)
         else:
             found = captured(
                 options.capture,
@@ -121,4 +119,70 @@ def _show(found: Captured) -> None:
         rate = with_si_prefix(phase.bandwidth_bps, "bit/s") if phase.bandwidth_bps else "silent"
         table.add_row(f"{begin_ns / 1e6:.5g}", f"{end_ns / 1e6:.5g}", rate)
         begin_ns = end_ns
+    console.print(table)
+
+
+# -- of a worker with a parameter server -------------------------------------------------------------------------------
+
+
+def _add_service_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments to ``profile``."""
+    group = command.add_argument_group("parameter server")
+    group.add_argument(
+        "--parameter-server",
+        action="store_true",
+        help="find S^W, S^U, S^S and S^D of one worker that trains with a parameter server",
+    )
+    group.add_argument(
+        "--server",
+        metavar="ADDRESS[:PORT]",
+        help="of the parameter server (default: the host that accepted the connections)",
+    )
+    group.add_argument(
+        "--warmup", type=int, metavar="N", help=f"cycles to leave out first (default {WARM_UP_CYCLES})"
+    )
+    group.add_argument(
+        "--cycles", type=int, metavar="N", help=f"cycles to average at most (default {MOST_CYCLES})"
+    )
+
+
+def _check_arguments(options: argparse.Namespace) -> None:
+    """Raise UsageError for arguments of the other kind of profile."""
+    refused, where = (_OTHERS, "without") if options.parameter_server else (_OWN, "with")
+    for name in refused:
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name.replace('_', '-')}: expected only {where} --parameter-server")
+
+
+def _read_service(options: argparse.Namespace, on_packets: Callable[[int], None]) -> ServiceProfile:
+    """Read the capture."""
+    return service_profile(
+        options.capture,
+        server=options.server,
+        warm_up=WARM_UP_CYCLES if options.warmup is None else options.warmup,
+        most_cycles=MOST_CYCLES if options.cycles is None else options.cycles,
+        on_packets=on_packets,
+    )
+
+
+def _show_service(found: ServiceProfile) -> None:
+    """Print the times as a table."""
+    from rich.table import Table
+
+    console = open_console()
+    console.print(
+        f"{found.worker} with parameter server {found.server}: {found.cycles} cycles of "
+        f"{1000 * found.service.cycle_s:.5g} ms, {1 / found.service.cycle_s:.4g} mini-batches/s; "
+        f"gradients of {found.gradient_bytes / 1e6:.4g} MB, weights of {found.weights_bytes / 1e6:.4g} MB",
+        soft_wrap=True,
+    )
+    table = Table("", "phase", box=None, pad_edge=False)
+    for heading in ("mean ms", "deviation ms", "of the cycle"):
+        table.add_column(heading, justify="right")
+    names = (("S^W", "worker"), ("S^U", "uplink"), ("S^S", "server"), ("S^D", "downlink"))
+    for (symbol, name), time_s, deviation_s in zip(
+        names, astuple(found.service), found.deviation, strict=True
+    ):
+        share = time_s / found.service.cycle_s
+        table.add_row(symbol, name, f"{1000 * time_s:.5g}", f"{1000 * deviation_s:.3g}", f"{share:.1%}")
     console.print(table)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
+from typing import Any
 
 from mltcp.core.errors import UsageError
-from mltcp.core.progress import progress_bar
-from placement.experiments.schedule import ALL, SchedulePlan, compare
-from placement.experiments.schedule_report import print_schedule
+from mltcp.core.policy_names import check_names
+from placement.cli.command import add_command
+from placement.cli.simulation.arguments import add_output, parse_seeds
+from placement.experiments.cassini import ALL, Gain, PhasedJobs, gains_of, traces_of
+from placement.experiments.comparison import ComparisonPlan, PolicyComparison, run_plans
 from placement.simulator.fluid_executor import FluidSettings
 from placement.simulator.two_tier import two_tier
 
 _MOST_SEEDS = 10_000
-_SEEDS = re.compile(r"(\d{1,9})(?::(\d{1,9}))?")
 _DEFAULT = "themis,themis+cassini,pollux,pollux+cassini,random,ideal"
 
 _EXAMPLES = f"""\
@@ -22,6 +23,7 @@ examples:
   mltcp-placement schedule --trace poisson --seeds 0:5
   mltcp-placement schedule --trace dynamic --schedulers themis,themis+cassini --seeds 0:20 --json
   mltcp-placement schedule --trace my-jobs.json --racks 6 --servers 4
+  mltcp-placement schedule --seeds 0:20 -o kept          may be interrupted, and goes on from there
 
 schedulers: {ALL.allowed}
 """
@@ -29,11 +31,7 @@ schedulers: {ALL.allowed}
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``schedule`` to the commands."""
-    command = commands.add_parser(
-        "schedule",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "schedule", execute, _EXAMPLES)
     command.add_argument(
         "--trace",
         default="poisson",
@@ -47,8 +45,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--load", type=float, default=0.9, metavar="X", help="of a Poisson trace (default 0.9)"
     )
     _add_cluster(command)
-    command.add_argument("--json", action="store_true", help="one JSON document instead of the table")
-    command.set_defaults(execute=execute)
+    add_output(command)
 
 
 def _add_cluster(command: argparse.ArgumentParser) -> None:
@@ -84,16 +81,22 @@ def _add_cluster(command: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run the comparison and print it; returns the exit status."""
     plan = plan_of(options)
-    with progress_bar(len(plan.seeds) * len(plan.schedulers), transient=True) as bar:
-        comparison = compare(plan, bar.remaining)
+    workload = plan.workload
+    comparison = plan.result(run_plans([plan], 1, options.output))  # one process: decisions are timed
+    gains = gains_of(comparison, options.trace)
     if options.json:
-        print(json.dumps(comparison.document(), allow_nan=False))
-    else:
-        print_schedule(comparison)
+        print(json.dumps(_document(options.trace, plan, comparison, gains), allow_nan=False))
+        return 0
+    seeds = len(plan.traces)
+    gpus = len(workload.settings.cluster.gpus)
+    title = f"{options.trace}, {seeds} seed{'s' if seeds > 1 else ''}, {gpus} GPUs"
+    comparison.show(workload, title, "scheduler")
+    for gain in gains:
+        print(gain)
     return 0
 
 
-def plan_of(options: argparse.Namespace) -> SchedulePlan:
+def plan_of(options: argparse.Namespace) -> ComparisonPlan[PhasedJobs]:
     """Build the comparison's plan from the arguments.
 
     Raises:
@@ -104,7 +107,7 @@ def plan_of(options: argparse.Namespace) -> SchedulePlan:
             raise UsageError(
                 f"--{name.replace('_', '-')}: expected 0 to 1000000, got {getattr(options, name)}"
             )
-    setup = FluidSettings(
+    settings = FluidSettings(
         two_tier(options.racks, options.servers, options.gpus, options.oversubscription),
         round(options.nic_gbps * 1e9),
         round(options.migration * 1e9),
@@ -112,23 +115,37 @@ def plan_of(options: argparse.Namespace) -> SchedulePlan:
         congestion_loss=options.congestion_loss,
     )
     schedulers = tuple(name.strip() for name in options.schedulers.split(",") if name.strip())
-    return SchedulePlan(
-        options.trace,
-        schedulers,
-        _seeds(options.seeds),
-        setup,
-        options.jobs,
-        options.load,
-        round(options.lease * 1e9),
-    )
+    check_names(schedulers, "--schedulers")
+    for name in schedulers:
+        ALL.parse(name)
+    seeds = parse_seeds(options.seeds, _MOST_SEEDS)
+    traces = traces_of(options.trace, seeds, options.jobs, options.load, len(settings.cluster.gpus))
+    workload = PhasedJobs(settings, round(options.lease * 1e9))
+    return ComparisonPlan(workload, schedulers, traces, options.baseline)
 
 
-def _seeds(text: str) -> tuple[int, ...]:
-    match = _SEEDS.fullmatch(text)
-    if match is None:
-        raise UsageError(f"--seeds: expected a number or a range such as 0:5, got {text!r}")
-    first = int(match[1])
-    last = first + 1 if match[2] is None else int(match[2])
-    if not 0 < last - first <= _MOST_SEEDS:
-        raise UsageError(f"--seeds: expected 1 to {_MOST_SEEDS} seeds, got {text!r}")
-    return tuple(range(first, last))
+def _document(
+    trace: str, plan: ComparisonPlan[PhasedJobs], comparison: PolicyComparison, gains: tuple[Gain, ...]
+) -> dict[str, Any]:
+    workload = plan.workload
+    settings = workload.settings
+    found = {
+        "trace": trace,
+        "seeds": [each.seed for each in plan.traces],
+        "servers": len(settings.cluster.servers),
+        "switches": len(settings.cluster.switches),
+        "gpus": len(settings.cluster.gpus),
+        "nic_gbps": settings.nic_bps / 1e9,
+        "noise": settings.noise,
+        "congestion_loss": settings.congestion_loss,
+        "schedulers": {
+            name: [{"policy": name, **{key: run[key] for key in workload.shown}} for run in runs]
+            for name, runs in comparison.runs.items()
+        },
+        "gains": [gain.document() for gain in gains],
+    }
+    if comparison.baseline is not None:
+        found["against_baseline"] = {
+            name: workload.against(comparison, name)["against_baseline"] for name in comparison.others
+        }
+    return found

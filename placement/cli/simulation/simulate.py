@@ -11,10 +11,10 @@ from typing import Any
 
 from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.errors import UsageError
+from placement.cli.command import add_command
 from placement.cli.simulation.arguments import TOOL, add_setting, check_seed, setting_of
-from placement.experiments.policy_name import PolicyName, SimulationModel
-from placement.experiments.report import print_outcome
-from placement.experiments.run import SimulationTask, simulate_task, task, trace_digest
+from placement.experiments.ada_srsf import print_outcome
+from placement.experiments.simulation import PolicyName, Simulation, SimulationModel, run_simulation
 from placement.experiments.workers import Workers
 from placement.policies.catalogue import TAKES_KAPPA, placement_names
 from placement.simulator.outcome import Outcome
@@ -39,11 +39,7 @@ what was simulated, times 100 (`time_scale` of the JSON).
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``simulate`` to the commands."""
-    command = commands.add_parser(
-        "simulate",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "simulate", execute, _EXAMPLES)
     command.add_argument("--trace", type=Path, required=True, metavar="FILE", help="the jobs")
     command.add_argument("--format", choices=FORMATS, help="of the trace (default: told from its content)")
     policy = command.add_argument_group("policy")
@@ -90,12 +86,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     output.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="write the JSON document there as well"
     )
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Simulate and print the outcome; returns the exit status."""
-    what = task_of(options)
+    what = simulation_of(options)
     if not 0 <= options.intervals <= _MOST_INTERVALS:
         raise UsageError(f"--intervals: expected 0 to {_MOST_INTERVALS}, got {options.intervals}")
     if options.intervals and what.policy.model is not SimulationModel.EXACT:
@@ -113,8 +108,8 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def task_of(options: argparse.Namespace) -> SimulationTask:
-    """Build the task that the arguments describe.
+def simulation_of(options: argparse.Namespace) -> Simulation:
+    """Build the simulation that the arguments describe.
 
     Raises:
         UsageError: an invalid argument, trace or file.
@@ -130,10 +125,10 @@ def task_of(options: argparse.Namespace) -> SimulationTask:
     trace = read(options.trace, options.format)
     tell_left_out(TOOL, trace)
     check_fits(trace, setting.cluster)
-    return task(trace, trace_digest(trace), policy, setting, options.seed)
+    return Simulation(trace, policy, setting, options.seed)
 
 
-def document(what: SimulationTask, outcome: Outcome) -> dict[str, Any]:
+def document(what: Simulation, outcome: Outcome) -> dict[str, Any]:
     """The document that ``--json`` prints: the outcome, the configuration and any use over time."""
     policy = what.policy
     config = {
@@ -163,9 +158,9 @@ def document(what: SimulationTask, outcome: Outcome) -> dict[str, Any]:
     return found
 
 
-def _simulate(what: SimulationTask, intervals: int) -> Outcome:
+def _simulate(what: Simulation, intervals: int) -> Outcome:
     """Simulate in another process, because compiled code does not react to Ctrl-C."""
-    with Workers(partial(simulate_task, intervals=intervals), 1, fork=True) as workers:
+    with Workers(partial(run_simulation, intervals=intervals), 1, fork=True) as workers:
         return next(outcome for _, outcome in workers.results([what]))
 
 

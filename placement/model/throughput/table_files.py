@@ -7,8 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from mltcp.core.atomic_files import write_atomically
-from mltcp.core.errors import UsageError
+from mltcp.core.atomic_files import make_folder, write_atomically
 from placement.model.throughput.table import (
     ISOLATED,
     PAIR_COLUMNS,
@@ -43,12 +42,9 @@ def write_table(table: SensitivityTable, folder: Path) -> list[Path]:
             ("model", "gpus", "total_samples"),
             [(*kind, f"{samples:.17g}") for kind, samples in table.samples.items()],
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, (columns, rows) in files.items():
-            write_atomically(folder / name, _text(columns, rows))
-    except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror or error}") from None
+    make_folder(folder)
+    for name, (columns, rows) in files.items():
+        write_atomically(folder / name, _text(columns, rows))
     return [folder / name for name in files]
 
 

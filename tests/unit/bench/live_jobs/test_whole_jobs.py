@@ -23,7 +23,7 @@ from bench.live_jobs.whole_jobs import (
     parse_start_cost,
 )
 from mltcp.core.errors import UsageError
-from placement.experiments.jobs.kept import kept_runs
+from placement.experiments.run_journal import kept_runs
 from placement.model.throughput.ring import RingAllReduce
 from placement.simulator.rates.start_cost import StartCost
 from placement.traces.deadlines.drs import WORKLOADS, DrsMix

@@ -9,7 +9,7 @@ import pytest
 from mltcp.core.errors import UsageError
 from placement.cassini.capture import captured
 from placement.cassini.ip_packets import IpPackets, address_text
-from placement.experiments.parameter_server.tcp_packets import tcp_packets
+from placement.experiments.service_profile import tcp_packets
 
 ETHERNET, COOKED, COOKED_2, RAW = 1, 113, 276, 101
 MACS = b"\2\0\0\0\0\1" + b"\2\0\0\0\0\2"

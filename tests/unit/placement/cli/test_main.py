@@ -16,8 +16,7 @@ from placement.cli.main import main
 from placement.cli.simulation.arguments import load_contention
 from placement.cli.simulation.fit import document as fit_document
 from placement.experiments.fit import Measurement, fit
-from placement.experiments.policy_name import PolicyName, SimulationModel, parse_policies
-from placement.experiments.setting import Setting
+from placement.experiments.simulation import PolicyName, Setting, SimulationModel, parse_policies
 from placement.model.cluster import Cluster, Gpu, Server, Switch
 from placement.model.contention import Contention
 
@@ -260,7 +259,7 @@ class TestCompare:
             (["--policies", "lwf+srsf-1,lwf-1+srsf-1"], "got lwf-1+srsf-1@published twice"),
             (["--policies", "lwf+srsf-1@wrong"], "exact, published, published-defect"),
             (["--policies", "random-2+srsf-1"], "lwf[-K] (K: 1 to 1000000), got 'random-2'"),
-            (["--baseline", "lwf-9+srsf-1"], "one of the policies"),
+            (["--baseline", "lwf-9+srsf-1"], "--baseline: expected one of lwf-1+srsf-1@published"),
             (["--scale", "10"], "only --fresh has one"),
             (["--processes", "0"], "--processes: expected 1 or more, got 0"),
             (["--fresh", "3"], "not allowed with"),
@@ -274,7 +273,7 @@ class TestCompare:
 
     def test_a_file_is_no_folder(self, capsys, trace):
         arguments = ["compare", "--trace", trace, "--model", "published", "--policies", "lwf+srsf-1"]
-        assert "expected a folder" in refused(capsys, *arguments, "-o", trace)
+        assert f"--output: {trace}: File exists" in refused(capsys, *arguments, "-o", trace)
 
 
 class TestManners:

@@ -62,7 +62,7 @@ def test_the_table_of_a_file(capsys, tmp_path):
         (["--schedulers", "themis,themis"], "got themis twice"),
         (["--schedulers", ","], "one or more"),
         (["--seeds", "5:2"], "--seeds: expected 1 to 10000 seeds, got '5:2'"),
-        (["--seeds", "x"], "--seeds: expected a number or a range such as 0:5, got 'x'"),
+        (["--seeds", "x"], "--seeds: expected a number or a range such as 0:100, got 'x'"),
         (["--trace", "nothing"], "got 'nothing'"),
         (["--racks", "0"], "got 0 racks"),
         (["--load", "0"], "load 0.0"),

@@ -16,13 +16,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mltcp.core.errors import MltcpError, UsageError
-from placement.experiments.compare import ComparisonPlan, SeededTrace, compare
-from placement.experiments.comparison import PLAN, PolicyComparison, load
-from placement.experiments.policy_name import PolicyName, SimulationModel, parse_policies
-from placement.experiments.report import print_comparison
-from placement.experiments.run import PARTS, SimulationRun, perform, simulate_task, task, trace_digest
-from placement.experiments.run_log import NAME, open_log, read_log
-from placement.experiments.setting import Setting
+from placement.experiments import ada_srsf
+from placement.experiments.ada_srsf import PLAN, AllReduceJobs, SeededTrace, compare, load, print_comparison
+from placement.experiments.comparison import Part, PolicyComparison, TraceRun, run_parts
+from placement.experiments.run_journal import NAME, open_journal, read_journal
+from placement.experiments.simulation import (
+    PARTS,
+    PolicyName,
+    Setting,
+    Simulation,
+    SimulationModel,
+    parse_policies,
+    run_simulation,
+)
 from placement.experiments.statistics import paired
 from placement.experiments.workers import Workers
 from placement.model.cluster import Cluster, Gpu
@@ -38,26 +44,40 @@ PATIENCE_S = 120
 
 def plan_of(traces, policies=POLICIES, jobs=16, setting=None):
     entries = tuple(SeededTrace(scaled(jobs, seed, 10), seed) for seed in range(traces))
-    return ComparisonPlan(policies, entries, setting or Setting(), policies[0])
+    return ada_srsf.plan_of(policies, entries, setting or Setting(), policies[0])
 
 
-def a_run(key, policy="lwf-1+srsf-1", **changes):
-    parts = dict.fromkeys(PARTS, 0.5)
-    run = SimulationRun(
-        key, policy, "t", 0, 2, 1.5, 1.5, 1.9, 0.3, 4.0, 10, 0.01, parts, (1.0, 2.0), (0.25, 0.35)
-    )
-    return replace(run, **changes)
+def a_run(key, policy="lwf-1+srsf-1", trace="t", **changes):
+    numbers = (2, 1.5, 1.5, 1.9, 0.3, 4.0, 10, 0.01, dict.fromkeys(PARTS, 0.5), [1.0, 2.0], [0.25, 0.35])
+    values = dict(zip((*AllReduceJobs.shown, *AllReduceJobs.kept), numbers, strict=True))
+    return TraceRun(key, policy, trace, 0, values | changes)
 
 
 def without_wall(comparison):
-    return {policy: [replace(run, wall_s=0.0) for run in runs] for policy, runs in comparison.runs.items()}
+    return {
+        policy: [replace(run, values={**run.values, "wall_s": 0.0}) for run in runs]
+        for policy, runs in comparison.runs.items()
+    }
+
+
+def open_log(folder):
+    return open_journal(folder, AllReduceJobs.parse)
+
+
+def read_log(folder):
+    return read_journal(folder, AllReduceJobs.parse)
+
+
+def key_of(trace, policy, setting=None, seed=0):
+    [key] = Part(AllReduceJobs(setting or Setting()), str(policy), (SeededTrace(trace, seed),)).keys
+    return key
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A comparison that ran through, and its folder."""
     folder = tmp_path_factory.mktemp("finished") / "deep" / "folder"
-    return folder, compare(plan_of(3), folder, 2)
+    return folder, compare(plan_of(3), 2, folder)
 
 
 class TestRuns:
@@ -65,31 +85,32 @@ class TestRuns:
 
     def test_a_run_survives_its_line(self):
         run = a_run("k")
-        assert SimulationRun.from_line(run.line().encode()) == run
+        assert AllReduceJobs.parse(run.line().encode()) == run
 
     @pytest.mark.parametrize("line", [b"", b"{}", b"[1]", b"null", b"\xff", b'{"key": 1}'])
     def test_anything_else_is_no_run(self, line):
         with pytest.raises((ValueError, TypeError)):
-            SimulationRun.from_line(line)
+            AllReduceJobs.parse(line)
 
     def test_a_run_holds_what_the_outcome_says(self):
         trace = fresh(0, 10)
-        what = task(trace, trace_digest(trace), PolicyName.parse("lwf-1+srsf-1@published"), Setting(), 0)
-        outcome, run = simulate_task(what), perform(what)
-        assert run.average_jct_s == outcome.average_jct_s == pytest.approx(1477.55625, abs=1e-6)
-        assert run.makespan_s == pytest.approx(99088 / 10)
-        assert run.jct_s == pytest.approx([job.jct_s for job in outcome.jobs], abs=1e-6)
-        assert len(run.gpu_utilization) == 64
-        assert sum(run.gpu_utilization) / 64 == pytest.approx(run.average_gpu_utilization, abs=1e-6)
-        whole = sum(run.parts_s[name] for name in PARTS if name != "contention_s")
-        assert whole == pytest.approx(run.average_jct_s)
+        policy = "lwf-1+srsf-1@published"
+        outcome = run_simulation(Simulation(trace, PolicyName.parse(policy), Setting()))
+        run = AllReduceJobs(Setting()).run(SeededTrace(trace, 0), policy)
+        assert run["average_jct_s"] == outcome.average_jct_s == pytest.approx(1477.55625, abs=1e-6)
+        assert run["makespan_s"] == pytest.approx(99088 / 10)
+        assert run["jct_s"] == pytest.approx([job.jct_s for job in outcome.jobs], abs=1e-6)
+        assert len(run["gpu_utilization"]) == 64
+        assert sum(run["gpu_utilization"]) / 64 == pytest.approx(run["average_gpu_utilization"], abs=1e-6)
+        whole = sum(run["parts_s"][name] for name in PARTS if name != "contention_s")
+        assert whole == pytest.approx(run["average_jct_s"])
 
     def test_the_key_tells_everything_apart_that_changes_a_run(self):
         first, second = scaled(8, 0, 10), scaled(8, 1, 10)
         a, b = POLICIES[:2]
         other = Setting(Cluster.star(16, 4, Gpu(40000)))
         keys = [
-            task(trace, trace_digest(trace), policy, setting, seed).key
+            key_of(trace, policy, setting, seed)
             for trace in (first, second)
             for policy in (a, b, replace(a, model=SimulationModel.DEFECT))
             for setting in (Setting(), other)
@@ -97,13 +118,13 @@ class TestRuns:
         ]
         assert len(set(keys)) == 24
 
-    def test_the_digest_is_that_of_the_jobs_alone(self):
+    def test_the_key_is_that_of_the_jobs_whatever_their_name(self):
         trace = scaled(8, 0, 10)
         again = Trace.of(
             "other", [(job, "file:1") for job in reversed(trace.jobs)], trace.seconds_per_simulated_s
         )
-        assert trace_digest(again) == trace_digest(trace)
-        assert trace_digest(Trace("x", trace.jobs)) != trace_digest(trace)
+        assert key_of(again, POLICIES[0]) == key_of(trace, POLICIES[0])
+        assert key_of(Trace("x", trace.jobs), POLICIES[0]) != key_of(trace, POLICIES[0])
 
 
 class TestLog:
@@ -160,20 +181,15 @@ class TestCompare:
 
     def test_processes_do_not_change_the_outcome(self, finished):
         _, comparison = finished
-        alone = {
-            str(policy): [
-                replace(perform(task(e.trace, trace_digest(e.trace), policy, Setting(), e.seed)), wall_s=0.0)
-                for e in plan_of(3).entries
-            ]
-            for policy in POLICIES
-        }
-        assert without_wall(comparison) == alone
+        plan = plan_of(3)
+        alone = plan.result(run_parts(plan.parts, 1))
+        assert without_wall(comparison) == without_wall(alone)
 
     def test_a_finished_one_is_read_and_not_run_again(self, finished):
         folder, comparison = finished
-        done = []
-        assert compare(plan_of(3), folder, 2, lambda run, left: done.append(run)) == comparison
-        assert not done
+        before = (folder / NAME).read_bytes()
+        assert compare(plan_of(3), 2, folder) == comparison
+        assert (folder / NAME).read_bytes() == before
         assert load(folder) == comparison
 
     @given(share=st.floats(0, 1))
@@ -185,27 +201,30 @@ class TestCompare:
         stopped = tmp_path_factory.mktemp("stopped")
         (stopped / PLAN).write_bytes((folder / PLAN).read_bytes())
         (stopped / NAME).write_bytes(content)
-        kept = list(read_log(stopped))
-        done = []
-        again = compare(plan_of(3), stopped, 1, lambda run, left: done.append((run.key, left)))
-        assert without_wall(again) == without_wall(comparison)
+        plan, done = plan_of(3), []
+        with open_log(stopped) as journal:
+            kept = list(journal.runs)
+            runs = run_parts(plan.parts, 1, journal, lambda part, left: done.append((part.keys[0], left)))
+        assert without_wall(plan.result(runs)) == without_wall(comparison)
         assert not set(kept) & {key for key, _ in done}
         assert len(kept) + len(done) == 9
         assert [left for _, left in done] == list(range(len(done)))[::-1]
         assert len((stopped / NAME).read_bytes().splitlines()) == 9
 
     def test_more_traces_and_policies_are_added(self, tmp_path):
-        compare(plan_of(1, POLICIES[:2]), tmp_path, 1)
-        done = []
-        comparison = compare(plan_of(2), tmp_path, 1, lambda run, left: done.append(run))
-        assert len(done) == 4
+        compare(plan_of(1, POLICIES[:2]), 1, tmp_path)
+        before = (tmp_path / NAME).read_bytes()
+        comparison = compare(plan_of(2), 1, tmp_path)
+        after = (tmp_path / NAME).read_bytes()
+        assert after.startswith(before)
+        assert after.count(b"\n") - before.count(b"\n") == 4
         assert [len(runs) for runs in comparison.runs.values()] == [2, 2, 2]
 
     def test_a_folder_of_another_setting_is_refused_and_left_alone(self, finished):
         folder, _ = finished
         before = {path.name: path.read_bytes() for path in folder.iterdir()}
         with pytest.raises(UsageError, match="on another cluster or with other constants"):
-            compare(plan_of(3, setting=Setting(Cluster.star(32, 4))), folder, 1)
+            compare(plan_of(3, setting=Setting(Cluster.star(32, 4))), 1, folder)
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
     def test_only_traces_that_all_policies_finished_are_loaded(self, finished, tmp_path):
@@ -225,13 +244,11 @@ class TestCompare:
     def test_plans_that_make_no_sense_are_refused(self):
         plan = plan_of(2)
         with pytest.raises(UsageError, match="the same jobs as trace_seed00"):
-            replace(plan, entries=plan.entries[:1] * 2)
-        with pytest.raises(
-            UsageError, match=r"baseline: expected one of the policies, .* got random\+srsf-9"
-        ):
-            replace(plan, baseline=PolicyName("random", "srsf-9"))
+            ada_srsf.plan_of(POLICIES, plan.traces[:1] * 2, Setting(), POLICIES[0])
+        with pytest.raises(UsageError, match=r"--baseline: expected one of .* got 'random\+srsf-9'"):
+            replace(plan, baseline="random+srsf-9")
         with pytest.raises(UsageError, match="no traces"):
-            replace(plan, entries=())
+            replace(plan, traces=())
 
 
 class TestInterrupts:
@@ -396,8 +413,9 @@ class TestStatistics:
             {name: [a_run("k", name, average_jct_s=jct) for jct in values] for name, values in jcts.items()},
         )
         assert comparison.mean("b", "average_jct_s") == 145
-        assert comparison.paired("b").difference_percent == pytest.approx(0)
-        (_, second) = comparison.document()["policies"]
+        assert comparison.paired("b", "average_jct_s").difference_percent == pytest.approx(0)
+        document = ada_srsf.comparison_document(comparison, AllReduceJobs(Setting()))
+        (_, second) = document["policies"]
         assert second["against_baseline"]["average_jct_s"]["lower_on"] == 1
         assert list(comparison.only(["b"]).runs) == ["b"]
         assert comparison.only(["b"]).baseline == "b"

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
 from placement.cli.simulation import fit as fit_command
-from placement.experiments.fit import Measurement, fit, read_measurements
-from placement.experiments.least_squares import non_negative
+from placement.experiments.fit import Measurement, fit, non_negative, read_measurements
 from placement.experiments.measurements import as_csv
-from placement.experiments.student_t import two_sided
+from placement.experiments.statistics import two_sided
 from placement.model.contention import Contention
 from placement.plots.fit import figure
 

@@ -13,11 +13,11 @@ from PIL import Image
 
 from mltcp.core.errors import UsageError
 from placement.cli.main import main
-from placement.experiments.comparison import PolicyComparison
-from placement.experiments.run import PARTS, SimulationRun
+from placement.experiments.comparison import PolicyComparison, TraceRun
+from placement.experiments.simulation import PARTS
 from placement.plots.comparison import bars_figure, cdf_figure, scaling_figure, utilization_figure
 from placement.plots.style import WIDTH_IN, framed, policy_colours
-from placement.plots.timelines import SHADES, Span, gantt_figure, links_figure, load, slices
+from placement.plots.timelines import SHADES, GpuSpan, gantt_figure, links_figure, load, slices
 
 POLICIES = ("lwf-1+srsf-1", "lwf-1+ada-srsf", "random+ada-srsf")
 
@@ -27,10 +27,16 @@ def a_run(policy, scale=1.0, jobs=4, seed=0):
     parts = dict(zip(PARTS, (0.1, 0.3, 0.2, 0.1, 0.3, 0.1), strict=True))
     average = float(np.mean(jcts))
     parts = {name: average * share for name, share in parts.items()}
-    return SimulationRun(
-        f"{policy}{seed}{jobs}", policy, f"t{seed}", seed, jobs, average, average, max(jcts), 0.3, 1e3,
-        10 * jobs, 1e-3 * jobs * scale, parts, jcts, (0.2 / scale, 0.4 / scale),
-    )  # fmt: skip
+    values = {
+        "jobs": jobs,
+        "average_jct_s": average,
+        "events": 10 * jobs,
+        "wall_s": 1e-3 * jobs * scale,
+        "parts_s": parts,
+        "jct_s": jcts,
+        "gpu_utilization": (0.2 / scale, 0.4 / scale),
+    }
+    return TraceRun(f"{policy}{seed}{jobs}", policy, f"t{seed}", seed, values)
 
 
 @pytest.fixture
@@ -66,7 +72,7 @@ def run_file(document, tmp_path):
 def test_distribution_of_jcts_holds_every_job_of_every_trace(comparison):
     (ax,) = cdf_figure(comparison).axes
     for line, (policy, runs) in zip(ax.get_lines(), comparison.runs.items(), strict=True):
-        jcts = sorted(jct for run in runs for jct in run.jct_s)
+        jcts = sorted(jct for run in runs for jct in run["jct_s"])
         assert list(line.get_xdata()[1:]) == jcts
         assert list(line.get_ydata()[1:]) == pytest.approx([(n + 1) / 12 for n in range(12)])
         assert to_hex(line.get_color()) == policy_colours(POLICIES)[policy].lower()
@@ -112,11 +118,11 @@ def test_notes_fit_beside_the_bars(comparison):
 def test_transfers_faster_than_alone_do_not_lengthen_a_bar(comparison):
     runs = comparison.runs[POLICIES[0]]
     for run in runs:
-        run.parts_s["contention_s"] *= -1
+        run["parts_s"]["contention_s"] *= -1
     (ax,) = bars_figure(PolicyComparison(POLICIES[0], {POLICIES[0]: runs})).axes
     assert all(bar.get_width() >= 0 for bar in ax.patches)
     assert max(bar.get_x() + bar.get_width() for bar in ax.patches) == pytest.approx(
-        np.mean([run.average_jct_s for run in runs])
+        np.mean([run["average_jct_s"] for run in runs])
     )
 
 
@@ -130,7 +136,7 @@ def test_scaling_shows_each_run_and_what_would_be_in_proportion():
     for ax, attribute in zip(scaling_figure(runs).axes, ("jobs", "events"), strict=True):
         points, line, *_, proportional = ax.get_lines()
         assert sorted(zip(points.get_xdata(), points.get_ydata(), strict=True)) == sorted(
-            (getattr(run, attribute), run.wall_s) for run in runs[:4]
+            (run[attribute], run["wall_s"]) for run in runs[:4]
         )
         assert list(line.get_ydata()) == pytest.approx([0.01, 0.1])
         # These runs are in proportion: the line goes through all of them.
@@ -186,7 +192,7 @@ def test_gantt_has_a_row_a_gpu_and_a_colour_a_job(run_file):
 spans = st.lists(
     st.tuples(st.integers(0, 30), st.integers(1, 10)).map(lambda each: (each[0], each[0] + each[1])),
     max_size=25,
-).map(lambda ends: [Span(job, 0, float(start), float(end)) for job, (start, end) in enumerate(ends)])
+).map(lambda ends: [GpuSpan(job, 0, float(start), float(end)) for job, (start, end) in enumerate(ends)])
 
 
 @given(spans)

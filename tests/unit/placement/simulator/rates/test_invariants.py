@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from placement.experiments.jobs.bound import bound_of
+from placement.experiments.bound import bound_of
 from placement.model.throughput.parameter_server import ParameterServer
 from placement.model.throughput.ring import RingAllReduce
 from placement.model.throughput.throughput import Workload

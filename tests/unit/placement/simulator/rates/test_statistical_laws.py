@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from placement.experiments.jobs.runs import run_trace
+from placement.experiments.deadline_jobs import run_trace
 from placement.model.throughput.ring import RingAllReduce
 from placement.simulator.rates.compiled.run import RULES
 from placement.simulator.rates.settings import RatesSettings

@@ -1,1 +1,0 @@
-"""Commands about asynchronous SGD with a parameter server."""

@@ -1,1 +1,0 @@
-"""Comparisons of schedulers on traces of jobs that slow each other down."""

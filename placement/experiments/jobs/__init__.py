@@ -1,1 +1,0 @@
-"""Comparisons of schedulers on traces of whole jobs with deadlines."""
