@@ -193,7 +193,7 @@ def perform(task: JobsTask) -> Results:
 
 def run_trace(trace: DeadlineTrace, settings: RatesSettings, policy: str) -> RatesOutcome:
     """Run a trace, compiled if that is possible: both give the same."""
-    from placement.simulator.rates.compiled.run import compiles, run_compiled
+    from placement.simulator.rates.compiled import compiles, run_compiled
 
     if compiles(policy, trace, settings):
         return run_compiled(trace, settings, policy)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from placement.model.cluster import Cluster
 from placement.policies.catalogue import PlacementPolicy
 from placement.policies.placing.slot_pool import SlotPool, SlotRequest
-from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
-from placement.policies.schedulers.untimed import Untimed
+from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Untimed
 
 
 @dataclass(frozen=True)

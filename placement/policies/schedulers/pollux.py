@@ -18,9 +18,14 @@ from dataclasses import dataclass
 
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.candidates import PlacementRequest, fits_a_rack, placements, seed_of
+from placement.policies.schedulers.candidates import (
+    PlacementRequest,
+    best_shares,
+    fits_a_rack,
+    placements,
+    seed_of,
+)
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, gpu_owners
-from placement.policies.schedulers.shares import best_shares
 
 INTERVAL_NS = 60 * 10**9
 """The time between two reallocations (Pollux, 4.1)."""

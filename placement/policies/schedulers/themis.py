@@ -18,7 +18,13 @@ from dataclasses import dataclass
 
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.candidates import PlacementRequest, fits_a_rack, placements, seed_of
+from placement.policies.schedulers.candidates import (
+    PlacementRequest,
+    best_shares,
+    fits_a_rack,
+    placements,
+    seed_of,
+)
 from placement.policies.schedulers.scheduler import (
     CANDIDATES,
     Assignment,
@@ -26,7 +32,6 @@ from placement.policies.schedulers.scheduler import (
     first_lease_end_ns,
     free_gpus,
 )
-from placement.policies.schedulers.shares import best_shares
 
 LEASE_NS = 600 * 10**9
 """10 minutes, the bidding period of 4.5.1."""

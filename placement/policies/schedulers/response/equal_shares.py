@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.response.rates import assigned, rated
 from placement.policies.schedulers.response.widths import fewest_width, peak_width
-from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
-from placement.policies.schedulers.untimed import Untimed
+from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Untimed
 
 
 @dataclass(frozen=True)

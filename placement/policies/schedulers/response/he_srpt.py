@@ -15,8 +15,7 @@ from statistics import fmean
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.response.rates import RatedJob, assigned, rated
 from placement.policies.schedulers.response.widths import fewest_width
-from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
-from placement.policies.schedulers.untimed import Untimed
+from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Untimed
 
 _LOWEST, _HIGHEST = 0.01, 0.99
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import check_number
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
-from placement.policies.schedulers.untimed import Untimed
+from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Untimed
 
 
 @dataclass(frozen=True)

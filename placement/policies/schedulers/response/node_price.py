@@ -21,8 +21,7 @@ from placement.model.cluster import Cluster
 from placement.policies.schedulers.response.hull import Hull, hull_of
 from placement.policies.schedulers.response.rates import RatedJob, assigned, rated
 from placement.policies.schedulers.response.widths import fewest_width
-from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
-from placement.policies.schedulers.untimed import Untimed
+from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Untimed
 
 LOWEST_PRICE, HIGHEST_PRICE = 1e-9, 1e6
 ROUNDS = 60

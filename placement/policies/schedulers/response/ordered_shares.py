@@ -13,8 +13,7 @@ from placement.model.cluster import Cluster
 from placement.policies.schedulers.response.filling import Filling, fill
 from placement.policies.schedulers.response.rates import RatedJob, assigned, rated
 from placement.policies.schedulers.response.width_rules import WidthRule
-from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
-from placement.policies.schedulers.untimed import Untimed
+from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Untimed
 
 MOST_GAMMA = 100.0
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.elastic.shares import largest_node, placed
-from placement.policies.schedulers.elastic.speeds import speeds_of
+from placement.policies.schedulers.elastic import placed
+from placement.policies.schedulers.free_gpus import largest_node
 from placement.policies.schedulers.scheduler import Assignment, JobView
+from placement.policies.schedulers.speeds import speeds_of
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,13 @@ import numpy as np
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_HOUR
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.admission.sizes import efficient_options
-from placement.policies.schedulers.drs.allocation import FreeGpus
-from placement.policies.schedulers.drs.migration import by_node
-from placement.policies.schedulers.drs.scheme import deadline_of, running_end_ns
-from placement.policies.schedulers.ordered.shares import start_on_whole_nodes
-from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
-from placement.policies.schedulers.untimed import Untimed
+from placement.policies.schedulers.deadlines.scheduler import start_on_whole_nodes
+from placement.policies.schedulers.free_gpus import FreeGpus, by_node, largest_node, running_end_ns
+from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Untimed, deadline_of
+from placement.policies.schedulers.speeds import efficient_options
 
 if TYPE_CHECKING:
-    from placement.policies.schedulers.rollout.futures import Options, Queue
+    from placement.policies.schedulers.futures import Options, Queue
 
 _MOST_ARRIVALS = 400
 _MARGIN = 0.1
@@ -82,7 +79,7 @@ class EdfRollout(Untimed):
             assignment[job.name] = taken
             decision.started(job, taken)
         if decision.only_late:
-            start_on_whole_nodes(decision.late, now_ns, free, assignment)
+            return (start_on_whole_nodes(cluster, now_ns, decision.late, assignment),)
         return (assignment,)
 
 
@@ -96,10 +93,10 @@ class _Decision:
 
     def __init__(self, policy: EdfRollout, cluster: Cluster, now_ns: int, jobs: Sequence[JobView]) -> None:
         # numba takes long to import: only this scheduler pays for it.
-        from placement.policies.schedulers.rollout import futures
+        from placement.policies.schedulers import futures
 
         self._compiled, self._policy, self._cluster, self._now_ns = futures, policy, cluster, now_ns
-        self._node = max(len(server.gpus) for server in cluster.servers)
+        self._node = largest_node(cluster)
         self._listed = [self._options_of(job) for job in jobs]
         self._options = self._table()
         rows = range(len(jobs))

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.elastic.shares import largest_node, placed, restart_of
-from placement.policies.schedulers.elastic.speeds import Speeds, speeds_of
+from placement.policies.schedulers.elastic import placed, restart_of
+from placement.policies.schedulers.free_gpus import largest_node
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
+from placement.policies.schedulers.speeds import Speeds, speeds_of
 
 LEASE_NS = 1200 * 10**9
 
