@@ -27,12 +27,8 @@ class EdfEfficient(Untimed):
         least: the efficiency that a job's GPUs must have, 0 to 1, unless it needs more of them to be in time.
     """
 
+    name = "edf-efficient"
     least: Fraction = LEAST_EFFICIENCY
-
-    @property
-    def name(self) -> str:
-        """Its name on the command line."""
-        return "edf-efficient"
 
     def candidates(
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.admission import admitted
@@ -21,6 +22,8 @@ from placement.policies.schedulers.scheduler import (
 )
 from placement.policies.schedulers.speeds import LargerShare, Speeds, speeds_of
 
+_Rated: TypeAlias = Sequence[tuple[JobView, Speeds]]
+
 WEIGHT = 3
 """Of the work for each job given up, and one more; values from 2 to 6 are equally good on seeds 100 to 149."""
 
@@ -29,10 +32,7 @@ WEIGHT = 3
 class ElasticEdf(Untimed):
     """Elastic EDF, and the frame of elastic schedulers that go by deadline."""
 
-    @property
-    def name(self) -> str:
-        """Its name on the command line."""
-        return "elastic-edf"
+    name = "elastic-edf"
 
     def candidates(
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
@@ -56,18 +56,11 @@ class ElasticEdf(Untimed):
             left = give_left_over(shares, tier, left)
         return (placed(cluster, jobs, shares),)
 
-    def admitted(
-        self, ordered: Sequence[tuple[JobView, Speeds]], needs: dict[str, int], now_ns: int, gpus: int
-    ) -> list[tuple[JobView, Speeds]]:
+    def admitted(self, ordered: _Rated, needs: dict[str, int], now_ns: int, gpus: int) -> _Rated:
         """The jobs that get what they need while it lasts, in this order: all that can meet their deadlines."""
         return [each for each in ordered if each[0].name in needs]
 
-    def tiers(
-        self,
-        ordered: Sequence[tuple[JobView, Speeds]],
-        served: Sequence[tuple[JobView, Speeds]],
-        needs: dict[str, int],
-    ) -> Sequence[Sequence[tuple[JobView, Speeds]]]:
+    def tiers(self, ordered: _Rated, served: _Rated, needs: dict[str, int]) -> Sequence[_Rated]:
         """Groups of jobs that get what is left over, one after the other: all jobs are alike."""
         return (ordered,)
 
@@ -79,14 +72,9 @@ class ElasticMh(ElasticEdf):
     The machine of the rule is the whole cluster, and the work of a job is its GPUs times its time on them.
     """
 
-    @property
-    def name(self) -> str:
-        """Its name on the command line."""
-        return "elastic-mh"
+    name = "elastic-mh"
 
-    def admitted(
-        self, ordered: Sequence[tuple[JobView, Speeds]], needs: dict[str, int], now_ns: int, gpus: int
-    ) -> list[tuple[JobView, Speeds]]:
+    def admitted(self, ordered: _Rated, needs: dict[str, int], now_ns: int, gpus: int) -> _Rated:
         """The jobs whose work fits before their deadlines; what the dropped ones get is what is left over."""
         possible = [each for each in ordered if each[0].name in needs]
         chosen = admitted(
@@ -109,16 +97,10 @@ class ElasticDensity(ElasticMh):
         weight: of the work of a job against the time until its deadline, per job given up, and one more.
     """
 
+    name = "elastic-density"
     weight: int = WEIGHT
 
-    @property
-    def name(self) -> str:
-        """Its name on the command line."""
-        return "elastic-density"
-
-    def admitted(
-        self, ordered: Sequence[tuple[JobView, Speeds]], needs: dict[str, int], now_ns: int, gpus: int
-    ) -> list[tuple[JobView, Speeds]]:
+    def admitted(self, ordered: _Rated, needs: dict[str, int], now_ns: int, gpus: int) -> _Rated:
         """The jobs whose work fits before their deadlines, by deadline and work."""
         kept = super().admitted(ordered, needs, now_ns, gpus)
         weight = self.weight * (1 + len(needs) - len(kept))
@@ -129,12 +111,7 @@ class ElasticDensity(ElasticMh):
 
         return sorted(kept, key=rank)
 
-    def tiers(
-        self,
-        ordered: Sequence[tuple[JobView, Speeds]],
-        served: Sequence[tuple[JobView, Speeds]],
-        needs: dict[str, int],
-    ) -> Sequence[Sequence[tuple[JobView, Speeds]]]:
+    def tiers(self, ordered: _Rated, served: _Rated, needs: dict[str, int]) -> Sequence[_Rated]:
         """The admitted jobs, those that were given up, and those that are late anyway."""
         names = {job.name for job, _ in served}
         given_up = [each for each in ordered if each[0].name in needs and each[0].name not in names]
@@ -143,11 +120,6 @@ class ElasticDensity(ElasticMh):
 
 
 # -- shares ------------------------------------------------------------------------------------------------------------
-
-
-def end_ns(job: JobView, now_ns: int, gpus: int, one_node: bool) -> int:
-    """T_end on so many GPUs from now on; a restart counts if their number changes."""
-    return now_ns + restart_of(job, gpus) + job.run_ns(gpus, one_node)
 
 
 def restart_of(job: JobView, gpus: int) -> int:
@@ -173,7 +145,7 @@ def work_ns(job: JobView, speeds: Speeds, gpus: int) -> int:
     return gpus * (run_ns + restart_of(job, gpus))
 
 
-def give_left_over(shares: dict[str, int], jobs: Sequence[tuple[JobView, Speeds]], left: int) -> int:
+def give_left_over(shares: dict[str, int], jobs: _Rated, left: int) -> int:
     """Give GPUs that are left, step by step, where the gain in speed per GPU is greatest; the first job of equals.
 
     Returns how many nobody can use.

@@ -114,12 +114,8 @@ class RandomScheduler(Untimed):
         seed: of the draws.
     """
 
+    name = "random"
     seed: int = 0
-
-    @property
-    def name(self) -> str:
-        """Its name on the command line."""
-        return "random"
 
     def candidates(
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES

@@ -53,6 +53,7 @@ class Themis:
         UsageError: a value is out of range.
     """
 
+    name = "themis"
     lease_ns: int = LEASE_NS
     fairness: float = FAIRNESS
     seed: int = 0
@@ -62,11 +63,6 @@ class Themis:
             raise UsageError(f"themis: lease_ns: expected more than 0, got {self.lease_ns}")
         if not 0 <= self.fairness < 1:
             raise UsageError(f"themis: fairness: expected 0 <= fairness < 1, got {self.fairness}")
-
-    @property
-    def name(self) -> str:
-        """Its name on the command line."""
-        return "themis"
 
     def candidates(
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES

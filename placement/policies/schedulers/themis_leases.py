@@ -30,6 +30,7 @@ class ThemisLeases:
         UsageError: it is not positive.
     """
 
+    name = "themis-leases"
     lease_every_ns: int = LEASE_NS
 
     def __post_init__(self) -> None:
@@ -37,11 +38,6 @@ class ThemisLeases:
             raise UsageError(
                 f"themis-leases: lease_every_ns: expected more than 0, got {self.lease_every_ns}"
             )
-
-    @property
-    def name(self) -> str:
-        """Its name on the command line."""
-        return "themis-leases"
 
     @property
     def lease_ns(self) -> int | None:

@@ -23,6 +23,7 @@ from placement.policies.schedulers.deadlines.rules import (
     DeadlineWorld,
     Records,
     new_world,
+    record_of,
 )
 from placement.simulator.rates.outcome import RatesOutcome, SpanTable
 from placement.simulator.rates.settings import RatesSettings
@@ -30,32 +31,14 @@ from placement.traces.deadlines.trace import DeadlineTrace
 
 _SPANS_A_JOB = 4
 
-SPAN = np.dtype((np.record, [("job", "i8"), ("gpus", "i8"), ("start", "i8"), ("end", "i8"), ("hold", "i8")]))
+SPAN = record_of("job", "gpus", "start", "end", "hold")
 
-PROGRESS = np.dtype(
-    (
-        np.record,
-        [
-            ("span", "i8"),  # the present one
-            ("cross", "i8"),  # whether that spans nodes
-            ("useful_from", "i8"),  # when the restart at its beginning is over
-            ("useful", "i8"),  # ns in which the job trained in earlier spans
-            ("end", "i8"),
-        ],
-    )
-)
+PROGRESS = record_of("span", "cross", "useful_from", "useful", "end")
+"""Of a job: the present span, whether that spans nodes, and when the restart at its beginning is over; the ns in which
+the job trained in earlier spans; and its end."""
 
-CLOCK = np.dtype(
-    (
-        np.record,
-        [
-            ("restart", "i8"),  # c in ns
-            ("arrived", "i8"),  # jobs
-            ("ended", "i8"),  # jobs
-            ("spans", "i8"),
-        ],
-    )
-)
+CLOCK = record_of("restart", "arrived", "ended", "spans")
+"""The cost c of a restart in ns, and how many jobs have arrived and ended, and spans begun."""
 
 
 class DeadlineRun(NamedTuple):
@@ -73,13 +56,18 @@ class DeadlineRun(NamedTuple):
 
 def compiles(scheduler: str, trace: DeadlineTrace, settings: RatesSettings) -> bool:
     """Whether a run can be compiled: the scheduler, its model, and numbers that fit into 64 bits together."""
-    if scheduler not in RULES or not isinstance(settings.model, RingAllReduce):
+    model, most = settings.model, settings.nodes * settings.gpus
+    if scheduler not in RULES or not isinstance(model, RingAllReduce):
         return False
+    # With the longest step of any number of GPUs: more of them may be slower than one.
+    work = {
+        workload: workload.total_samples * max(model.step_ns(workload, most, kind) for kind in (True, False))
+        for workload in {job.workload for job in trace.jobs}
+    }
+    runs_ns = sum(-(-work[job.workload] // job.workload.batch) for job in trace.jobs)
     restarts_ns = (settings.restart_ns + 1) * len(trace.jobs) * _SPANS_A_JOB
-    slowest_ns = {job.workload: _slowest_ns(job.workload, settings) for job in trace.jobs}
-    samples = max(workload.total_samples * step_ns for workload, step_ns in slowest_ns.items())
-    runs_ns = sum(_longest_run_ns(job.workload, slowest_ns[job.workload]) for job in trace.jobs)
-    return max(samples, max(job.deadline_ns for job in trace.jobs) + runs_ns + restarts_ns) < NEVER
+    latest_ns = max(job.deadline_ns for job in trace.jobs) + runs_ns + restarts_ns
+    return max(*work.values(), latest_ns) < NEVER
 
 
 def run_compiled(trace: DeadlineTrace, settings: RatesSettings, scheduler: str) -> RatesOutcome:
@@ -249,6 +237,7 @@ def _tables(
     workloads: tuple[Workload, ...], settings: RatesSettings
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """T_step, T_run and whether (11) holds, per workload, kind and number of GPUs."""
+    assert isinstance(settings.model, RingAllReduce), "see `compiles`"
     most = settings.nodes * settings.gpus
     step = np.zeros((len(workloads), 2, most + 1), np.int64)
     run_ns = np.zeros_like(step)
@@ -256,24 +245,8 @@ def _tables(
     for row, workload in enumerate(workloads):
         for cross in (0, 1):
             for gpus in range(1, most + 1):
-                step_ns = _step_ns(workload, settings, gpus, cross == 0 or gpus == 1)
+                step_ns = settings.model.step_ns(workload, gpus, cross == 0 or gpus == 1)
                 step[row, cross, gpus] = step_ns
                 run_ns[row, cross, gpus] = -(-workload.total_samples * step_ns // (workload.batch * gpus))
                 gains[row, cross, gpus] = step_ns < gpus * workload.compute_ns
     return step, run_ns, gains
-
-
-def _step_ns(workload: Workload, settings: RatesSettings, gpus: int, one_node: bool) -> int:
-    assert isinstance(settings.model, RingAllReduce), "see `compiles`"
-    return settings.model.step_ns(workload, gpus, one_node)
-
-
-def _slowest_ns(workload: Workload, settings: RatesSettings) -> int:
-    """The longest T_step."""
-    most = settings.nodes * settings.gpus
-    return max(_step_ns(workload, settings, most, one_node) for one_node in (True, False))
-
-
-def _longest_run_ns(workload: Workload, slowest_ns: int) -> int:
-    """At least T_run on any number of GPUs, with the longest T_step: more GPUs may be slower than one."""
-    return -(-workload.total_samples * slowest_ns // workload.batch)

@@ -49,20 +49,6 @@ class FreeNodes(NamedTuple):
     per_node: int
 
 
-class JobShare(NamedTuple):
-    """The GPUs that a waiting job would get now.
-
-    Attributes:
-        gpus: N; 0 if it has to wait.
-        cross: whether across nodes; one GPU never is.
-        end: T_end.
-    """
-
-    gpus: int
-    cross: int
-    end: int
-
-
 @compiled_with_arrays
 def decide(world: DeadlineWorld, now: int) -> None:
     """Decide once; `changed` tells which jobs have moved and started.
@@ -78,10 +64,10 @@ def decide(world: DeadlineWorld, now: int) -> None:
     if core.migrates:
         migrate(world)
     while True:
-        position, share = first(world, now)
+        position, gpus, cross = first(world, now)
         if position < 0:
             return
-        start(world, position, share.gpus, share.cross)
+        start(world, position, gpus, cross)
 
 
 @compiled_with_arrays
@@ -117,30 +103,31 @@ def note_held(world: DeadlineWorld, number: int) -> None:
 
 
 @compiled_with_arrays
-def first(world: DeadlineWorld, now: int) -> tuple[int, JobShare]:
-    """The position in the queue of the job to start, and its share; -1 if none can be started."""
-    found, chosen = -1, JobShare(0, 0, 0)
+def first(world: DeadlineWorld, now: int) -> tuple[int, int, int]:
+    """The position in the queue of the job to start, N and its kind; -1 if none can be started."""
+    found, chosen, kind = -1, 0, 0
     free = free_nodes(world)
     if free.total == 0:
-        return found, chosen
+        return found, chosen, kind
     first_rank, second_rank, third_rank = NEVER, NEVER, NEVER
     for position in range(world.core[0].waiting):
         number = world.queue[position]
-        share = share_of(world, number, now, free)
-        if share.gpus == 0:
+        gpus, cross = share_of(world, number, now, free)
+        if gpus == 0:
             continue
-        rank, then, last = rank_of(world, number, share)
+        job = world.jobs[number]
+        rank, then, last = rank_of(world, number, now + job.restart + world.run[job.row, cross, gpus])
         if rank < first_rank or (
             rank == first_rank and (then < second_rank or (then == second_rank and last < third_rank))
         ):
             first_rank, second_rank, third_rank = rank, then, last
-            found, chosen = position, share
-    return found, chosen
+            found, chosen, kind = position, gpus, cross
+    return found, chosen, kind
 
 
 @compiled
-def rank_of(world: DeadlineWorld, number: int, share: JobShare) -> tuple[int, int, int]:
-    """The rank of a waiting job that would get this share: the least comes first."""
+def rank_of(world: DeadlineWorld, number: int, end: int) -> tuple[int, int, int]:
+    """The rank of a waiting job that would end then: the least comes first."""
     job, order = world.jobs[number], world.core[0].order
     if order == BY_ARRIVAL:
         return 0, job.arrival, 0
@@ -150,11 +137,9 @@ def rank_of(world: DeadlineWorld, number: int, share: JobShare) -> tuple[int, in
         return 0, world.run[job.row, 0, job.fewest], 0
     if order != BY_SLACK and order != LATE_LAST:
         raise ValueError("deadline rule: no such order")
-    if share.end > job.deadline:
-        return 1, share.end, 0
-    if order == LATE_LAST:
-        return 0, job.deadline, 0
-    return 0, job.deadline - share.end, job.deadline
+    if end > job.deadline:
+        return 1, end, 0
+    return (0, job.deadline, 0) if order == LATE_LAST else (0, job.deadline - end, job.deadline)
 
 
 # -- shares ------------------------------------------------------------------------------------------------------------
@@ -176,31 +161,30 @@ def free_nodes(world: DeadlineWorld) -> FreeNodes:
 
 
 @compiled_with_arrays
-def share_of(world: DeadlineWorld, number: int, now: int, free: FreeNodes) -> JobShare:
-    """The GPUs that a waiting job would get now."""
+def share_of(world: DeadlineWorld, number: int, now: int, free: FreeNodes) -> tuple[int, int]:
+    """N (0 if it waits) and the kind (1 is across nodes, which one GPU never is) that a waiting job would get now."""
     share = world.core[0].share
     if share == SHARE_SCHEME:
         return scheme(world, number, now, free)
     if share == SHARE_CLUSTER:
-        return whole_cluster(world, number, now, free)
+        return whole_cluster(world, number, free)
     if share == SHARE_NODE:
-        return whole_node(world, number, now, free)
+        return whole_node(world, number, free)
     raise ValueError("deadline rule: no such share")
 
 
 @compiled
-def whole_cluster(world: DeadlineWorld, number: int, now: int, free: FreeNodes) -> JobShare:
+def whole_cluster(world: DeadlineWorld, number: int, free: FreeNodes) -> tuple[int, int]:
     """All GPUs, or as many as the job can use, once all are free."""
     job = world.jobs[number]
     gpus = min(free.total, job.most)
     if free.total < free.gpus or gpus < job.fewest:
-        return JobShare(0, 0, 0)
-    cross = 1 if gpus > free.largest else 0
-    return JobShare(gpus, cross, now + job.restart + world.run[job.row, cross, gpus])
+        return 0, 0
+    return gpus, 1 if gpus > free.largest else 0
 
 
 @compiled
-def whole_node(world: DeadlineWorld, number: int, now: int, free: FreeNodes) -> JobShare:
+def whole_node(world: DeadlineWorld, number: int, free: FreeNodes) -> tuple[int, int]:
     """All GPUs of a node, or as many as the job can use, once a node is free.
 
     A job that cannot run on as few GPUs as any node has gets the fewest whole nodes that it can run on.
@@ -211,34 +195,31 @@ def whole_node(world: DeadlineWorld, number: int, now: int, free: FreeNodes) -> 
         if world.free[node] == world.size[node]:
             gpus = gpus * cross + world.size[node]
         if gpus >= job.fewest:
-            break
-    gpus = min(gpus, job.most)
-    if gpus < job.fewest:
-        return JobShare(0, 0, 0)
-    return JobShare(gpus, cross, now + job.restart + world.run[job.row, cross, gpus])
+            return min(gpus, job.most), cross
+    return 0, 0
 
 
 @compiled_with_arrays
-def scheme(world: DeadlineWorld, number: int, now: int, free: FreeNodes) -> JobShare:
+def scheme(world: DeadlineWorld, number: int, now: int, free: FreeNodes) -> tuple[int, int]:
     """The scheme decision of DRS (3.1): R_t, a number of GPUs and a kind. Only the multiset of free GPUs counts."""
-    across = JobShare(0, 0, 0)
+    across = 0
     if free.nodes > 1:
         across = expected(world, number, now, 1, free.total)
-        if free.smallest < across.gpus:
-            return across
+        if free.smallest < across:
+            return across, 1
     single = expected(world, number, now, 0, free.largest)
-    if single.gpus > 0:
-        return single
+    if single > 0:
+        return single, 0
     if free.nodes > 1:
         across = late(world, number, now, 1, free.total)
-        if free.smallest < across.gpus:
-            return across
-    return late(world, number, now, 0, free.largest)
+        if free.smallest < across:
+            return across, 1
+    return late(world, number, now, 0, free.largest), 0
 
 
 @compiled
-def expected(world: DeadlineWorld, number: int, now: int, cross: int, most: int) -> JobShare:
-    """The scheme with the largest PR = (T_dl - T_end) / N (12) of those in time; the fewest GPUs of equals.
+def expected(world: DeadlineWorld, number: int, now: int, cross: int, most: int) -> int:
+    """N of the scheme with the largest PR = (T_dl - T_end) / N (12) of those in time; the fewest of equals, 0 if none.
 
     (11) refuses GPUs that make the job slower than on the fewest that it can run on, which always pass.
     """
@@ -251,14 +232,12 @@ def expected(world: DeadlineWorld, number: int, now: int, cross: int, most: int)
         slack = latest - world.run[job.row, cross, gpus]
         if slack >= 0 and (best == 0 or has_larger_ratio(slack, gpus, best_slack, best)):
             best, best_slack = gpus, slack
-    if best == 0:
-        return JobShare(0, 0, 0)
-    return JobShare(best, cross if best > 1 else 0, job.deadline - best_slack)
+    return best
 
 
 @compiled
-def late(world: DeadlineWorld, number: int, now: int, cross: int, most: int) -> JobShare:
-    """The scheme that ends first of those that miss the deadline; the fewest GPUs of equals."""
+def late(world: DeadlineWorld, number: int, now: int, cross: int, most: int) -> int:
+    """N of the scheme that ends first of those that miss the deadline; the fewest of equals, 0 if there is none."""
     job = world.jobs[number]
     latest = job.deadline - now - job.restart
     best, shortest = 0, NEVER
@@ -266,9 +245,7 @@ def late(world: DeadlineWorld, number: int, now: int, cross: int, most: int) -> 
         run = world.run[job.row, cross, gpus]
         if latest < run < shortest and (gpus == job.fewest or world.gains[job.row, cross, gpus]):
             best, shortest = gpus, run
-    if best == 0:
-        return JobShare(0, 0, 0)
-    return JobShare(best, cross if best > 1 else 0, now + job.restart + shortest)
+    return best
 
 
 @compiled
@@ -298,7 +275,8 @@ def take(left: np.ndarray, gpus: int, cross: int, taken: np.ndarray) -> bool:
         cross: whether across nodes.
         taken: is set to what each node gives.
     """
-    fill(taken, 0)
+    for node in range(len(taken)):
+        taken[node] = 0
     if not cross:
         node = tightest(left, gpus, taken)
         if node < 0:
@@ -329,13 +307,6 @@ def tightest(left: np.ndarray, gpus: int, taken: np.ndarray) -> int:
         if gpus <= left[node] < fewest and taken[node] == 0:
             found, fewest = node, left[node]
     return found
-
-
-@compiled
-def fill(numbers: np.ndarray, value: int) -> None:
-    """Set all numbers; numpy's way would need to allocate."""
-    for index in range(len(numbers)):
-        numbers[index] = value
 
 
 @compiled
@@ -383,23 +354,16 @@ def plan(world: DeadlineWorld) -> bool:
     for position in range(running):
         world.marks[position] = 0
     for _ in range(running):
-        best = -1
+        best, best_cross, best_gpus = -1, 2, 0
         for position in range(running):
-            if not world.marks[position] and (best < 0 or precedes(world, position, best)):
-                best = position
+            job = world.jobs[world.active[position]]
+            precedes = job.cross < best_cross or (job.cross == best_cross and job.gpus > best_gpus)
+            if precedes and not world.marks[position]:
+                best, best_cross, best_gpus = position, job.cross, job.gpus
         world.marks[best] = 1
-        number = world.active[best]
-        job = world.jobs[number]
-        if not take(world.left, job.gpus, job.cross, world.planned[number]):
+        if not take(world.left, best_gpus, best_cross, world.planned[world.active[best]]):
             return False
     return True
-
-
-@compiled_with_arrays
-def precedes(world: DeadlineWorld, position: int, other: int) -> bool:
-    """Whether the job at a position is placed before the one at an earlier position."""
-    this, that = world.jobs[world.active[position]], world.jobs[world.active[other]]
-    return this.cross < that.cross or (this.cross == that.cross and this.gpus > that.gpus)
 
 
 @compiled_with_arrays

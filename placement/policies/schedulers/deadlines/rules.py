@@ -71,37 +71,18 @@ RULES: Mapping[str, DeadlineRule] = MappingProxyType(
 SHORTEST_ON_NODES = DeadlineRule(SHARE_NODE, BY_RUN)
 """For jobs that are late anyway: whole nodes, and the shortest first."""
 
-# Records of `np.record` have attributes in Python, too: a rule also runs where numba's compiler is switched off.
-JOB = np.dtype(
-    (
-        np.record,
-        [
-            ("arrival", "i8"),
-            ("deadline", "i8"),
-            ("row", "i8"),  # of the tables
-            ("fewest", "i8"),  # GPUs that it can run on
-            ("most", "i8"),  # GPUs that it can use
-            ("restart", "i8"),  # what a start costs it
-            ("gpus", "i8"),  # N, of a job that runs
-            ("cross", "i8"),  # whether it spans nodes
-        ],
-    )
-)
 
-CORE = np.dtype(
-    (
-        np.record,
-        [
-            ("share", "i8"),
-            ("order", "i8"),
-            ("migrates", "i8"),
-            ("waiting", "i8"),  # the length of `queue`
-            ("running", "i8"),  # the length of `active`
-            ("moved", "i8"),  # how many jobs the last decision moved
-            ("changed", "i8"),  # and how many it moved or started
-        ],
-    )
-)
+def record_of(*names: str) -> np.dtype:
+    """A record of whole numbers; its fields are attributes in Python, too, where numba's compiler is switched off."""
+    return np.dtype((np.record, [(name, "i8") for name in names]))
+
+
+JOB = record_of("arrival", "deadline", "row", "fewest", "most", "restart", "gpus", "cross")
+"""A job: its row of the tables, the fewest and most GPUs that it can use, what a start costs it, and if it runs N and
+whether it spans nodes."""
+
+CORE = record_of("share", "order", "migrates", "waiting", "running", "moved", "changed")
+"""The rule, the lengths of `queue` and `active`, and how many jobs the last decision moved, and moved or started."""
 
 
 class DeadlineWorld(NamedTuple):

@@ -39,7 +39,7 @@ def test_drs_agrees_on_200_traces(setup):
 
 
 @pytest.mark.parametrize("name", RULES)
-@hypothesis_settings(max_examples=30)
+@hypothesis_settings(max_examples=20)
 @given(trace=traces(), setup=settings())
 def test_all_agree_on_drawn_traces(name, trace, setup):
     assert compiles(name, trace, setup)
