@@ -14,14 +14,13 @@ from placement.policies.schedulers.contention import rule
 from placement.policies.schedulers.deadlines.rules import RULES
 from placement.policies.schedulers.deadlines.scheduler import DeadlineScheduler
 from placement.policies.schedulers.edf_rollout import EdfRollout
-from placement.policies.schedulers.elastic import ElasticDensity, ElasticEdf, ElasticMh
+from placement.policies.schedulers.elastic import ElasticDensity, ElasticEdf, ElasticMh, ThemisLeases
 from placement.policies.schedulers.non_preemptive import RandomScheduler
 from placement.policies.schedulers.pollux import Pollux
 from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS, Settings
 from placement.policies.schedulers.response.jsq_chunk import JsqChunk
 from placement.policies.schedulers.scheduler import Scheduler
 from placement.policies.schedulers.themis import Themis
-from placement.policies.schedulers.themis_leases import ThemisLeases
 
 _Factory = Callable[[int], Scheduler]
 

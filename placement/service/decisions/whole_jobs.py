@@ -11,6 +11,7 @@ from placement.model.throughput.table import TableModel
 from placement.model.throughput.table_times import TableTimes
 from placement.policies.schedulers.contention.profiles import all_kinds, name_of
 from placement.policies.schedulers.contention.tables import node_counts
+from placement.policies.schedulers.deadlines.rules import RULES
 from placement.policies.schedulers.registry import IMPORTED, LEARNED, named_scheduler
 from placement.policies.schedulers.scheduler import JobView, Scheduler
 from placement.service.contention.contention_state import table_named
@@ -178,6 +179,8 @@ def _in_rounds(scheduler: Scheduler, round_ns: int) -> Scheduler:
 
 def _loaded(option: str, name: str) -> None:
     try:
-        named_scheduler(name)
+        scheduler = named_scheduler(name)
+        if name in RULES:
+            scheduler.candidates(Cluster.star(1, 1), 0, ())  # compiled before the first job needs it
     except UsageError as error:
         raise UsageError(f"{option}: {error}") from None

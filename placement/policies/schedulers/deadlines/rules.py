@@ -53,7 +53,7 @@ RULES: Mapping[str, DeadlineRule] = MappingProxyType(
         # Fu, Hu, Li, Journal of Computer Research and Development 60(6), 2023; NoRM is DRS without migration.
         "drs": DeadlineRule(SHARE_SCHEME, BY_SLACK, migrates=True),
         "norm": DeadlineRule(SHARE_SCHEME, BY_SLACK),
-        # The baselines of that paper. Its Themis is not Themis (see `themis` and `themis_leases`): batches of jobs
+        # The baselines of that paper. Its Themis is not Themis (see `themis` and `themis-leases`): batches of jobs
         # start together, each batch after the one before has ended.
         "edf": DeadlineRule(SHARE_CLUSTER, BY_DEADLINE),
         "fifo": DeadlineRule(SHARE_CLUSTER, BY_ARRIVAL),
