@@ -52,16 +52,11 @@ class NonPreemptive(Untimed, ABC):
     def rank(self, job: JobView, now_ns: int, scheme: Scheme) -> Rank:
         """The rank of a waiting job that would get this share."""
 
-    def kept(self, cluster: Cluster, held: Assignment) -> Assignment:
-        """The GPUs of running jobs from now on: those that they hold."""
-        return held
-
     def candidates(
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
     ) -> tuple[Assignment, ...]:
         """See `Scheduler.candidates`. Jobs are in the order of their arrival, which decides between equals."""
-        held = {job.name: job.gpus for job in jobs if job.gpus}
-        assignment = dict(self.kept(cluster, held))
+        assignment = {job.name: job.gpus for job in jobs if job.gpus}
         free = FreeGpus(cluster, assignment)
         waiting = [job for job in jobs if not job.gpus]
         while waiting and free.total:
