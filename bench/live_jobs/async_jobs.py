@@ -24,7 +24,7 @@ from placement.experiments.run_journal import RunJournal
 from placement.model.cluster import Cluster
 from placement.model.throughput.throughput import ThroughputModel
 from placement.model.throughput.worker_table import WorkerTable
-from placement.policies.schedulers.elastic.least_moves import LeastMoves
+from placement.policies.schedulers.elastic import LeastMoves
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun, Start

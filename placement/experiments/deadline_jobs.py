@@ -90,7 +90,7 @@ def run_of(outcome: RatesOutcome) -> TraceRun:
 
 def run_trace(trace: DeadlineTrace, settings: RatesSettings, policy: str) -> RatesOutcome:
     """Run a trace, compiled if that is possible: both give the same."""
-    from placement.simulator.rates.compiled.run import compiles, run_compiled
+    from placement.simulator.rates.compiled import compiles, run_compiled
 
     if compiles(policy, trace, settings):
         return run_compiled(trace, settings, policy)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster, Gpu, Server
-from placement.policies.schedulers.fixed_scheduler import FixedScheduler
+from placement.policies.schedulers.non_preemptive import FixedScheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.fluid_executor import FluidExecutor, FluidSettings

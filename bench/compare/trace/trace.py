@@ -16,14 +16,13 @@ from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
 from placement.policies.catalogue import placement_policy
 from placement.policies.schedulers.greedy import GreedyScheduler
-from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Scheduler
+from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Scheduler, Untimed
 from placement.policies.schedulers.scheduling_policy import (
     AUGMENTED,
     SCHEDULERS,
     SchedulingPolicy,
     scheduling_policy,
 )
-from placement.policies.schedulers.untimed import Untimed
 from placement.simulator.cluster_run import ClusterRun
 from placement.traces.sets import JobSet
 

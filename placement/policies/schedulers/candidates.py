@@ -1,4 +1,4 @@
-"""Equally good placements: the same numbers of workers on other GPUs (4.4.2, step 1).
+"""Shares of the GPUs, and equally good placements: the same numbers of workers on other GPUs (4.4.2, step 1).
 
 A scheduler that knows only racks cannot tell two placements apart in which as many workers are in one rack with all of
 their job; a job that does not fit in one rack can have any GPUs. Candidates are drawn at random (seeded). A job is
@@ -11,6 +11,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.scheduler import Assignment
@@ -70,6 +72,39 @@ def placements(
         {**kept, **settled, **{each.job: gpus for each, gpus in zip(open_requests, key, strict=True)}}
         for key in best
     )
+
+
+def best_shares(values: Sequence[Mapping[int, float]], gpus: int) -> tuple[int, ...]:
+    """Divide GPUs by dynamic programming.
+
+    Args:
+        values: for each job, the value of each number of GPUs that it can use; 0 GPUs must be among them.
+        gpus: the number to divide; some may be left over.
+
+    Returns:
+        The number of GPUs of each job. Among equal sums, the last job gets as few as possible, then the one before it,
+        and so on.
+    """
+    best = np.zeros(gpus + 1)
+    taken = []
+    for of_job in values:
+        improved = np.full(gpus + 1, -np.inf)
+        choice = np.zeros(gpus + 1, np.int64)
+        for count, value in sorted(of_job.items()):
+            if count > gpus:
+                continue
+            with_it = best[: gpus + 1 - count] + value
+            better = with_it > improved[count:]
+            improved[count:][better] = with_it[better]
+            choice[count:][better] = count
+        best = improved
+        taken.append(choice)
+    shares = []
+    left = gpus
+    for choice in reversed(taken):
+        shares.append(int(choice[left]))
+        left -= shares[-1]
+    return tuple(reversed(shares))
 
 
 def racks_of(cluster: Cluster, gpus: Sequence[int]) -> set[str]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from placement.model.cluster import Cluster
 from placement.policies.catalogue import PlacementPolicy
-from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
-from placement.policies.schedulers.untimed import Untimed
+from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Untimed
 from placement.policies.slot_pool import SlotPool, SlotRequest
 
 

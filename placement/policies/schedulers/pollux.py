@@ -18,9 +18,14 @@ from dataclasses import dataclass
 
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.candidates import PlacementRequest, fits_a_rack, placements, seed_of
+from placement.policies.schedulers.candidates import (
+    PlacementRequest,
+    best_shares,
+    fits_a_rack,
+    placements,
+    seed_of,
+)
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, gpu_owners
-from placement.policies.schedulers.shares import best_shares
 
 INTERVAL_NS = 60 * 10**9
 """The time between two reallocations (Pollux, 4.1)."""
@@ -45,6 +50,7 @@ class Pollux:
         UsageError: a value is out of range.
     """
 
+    name = "pollux"
     interval_ns: int = INTERVAL_NS
     migration_ns: int = MIGRATION_NS
     seed: int = 0
@@ -54,11 +60,6 @@ class Pollux:
             raise UsageError(f"pollux: interval_ns: expected more than 0, got {self.interval_ns}")
         if self.migration_ns < 0:
             raise UsageError(f"pollux: migration_ns: expected 0 or more, got {self.migration_ns}")
-
-    @property
-    def name(self) -> str:
-        """Its name on the command line."""
-        return "pollux"
 
     @property
     def lease_ns(self) -> int | None:

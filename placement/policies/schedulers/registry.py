@@ -9,25 +9,15 @@ from types import MappingProxyType
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import Vocabulary
 from placement.policies.catalogue import placement_names, placement_policy
-from placement.policies.schedulers.admission.edf_efficient import EdfEfficient
+from placement.policies.schedulers.admission import EdfEfficient
 from placement.policies.schedulers.contention import rule
-from placement.policies.schedulers.drs.drs import Drs
-from placement.policies.schedulers.elastic.elastic_density import ElasticDensity
-from placement.policies.schedulers.elastic.elastic_edf import ElasticEdf
-from placement.policies.schedulers.elastic.elastic_mh import ElasticMh
-from placement.policies.schedulers.fairness.themis_batch import ThemisBatch
-from placement.policies.schedulers.fairness.themis_leases import ThemisLeases
-from placement.policies.schedulers.ordered.edf import Edf
-from placement.policies.schedulers.ordered.edf_late_last import EdfLateLast
-from placement.policies.schedulers.ordered.edf_late_last_node import EdfLateLastNode
-from placement.policies.schedulers.ordered.edf_late_last_scheme import EdfLateLastScheme
-from placement.policies.schedulers.ordered.edf_scheme import EdfScheme
-from placement.policies.schedulers.ordered.fifo import Fifo
-from placement.policies.schedulers.ordered.llf import Llf
+from placement.policies.schedulers.deadlines.rules import RULES
+from placement.policies.schedulers.deadlines.scheduler import DeadlineScheduler
+from placement.policies.schedulers.edf_rollout import EdfRollout
+from placement.policies.schedulers.elastic import ElasticDensity, ElasticEdf, ElasticMh, ThemisLeases
+from placement.policies.schedulers.non_preemptive import RandomScheduler
 from placement.policies.schedulers.pollux import Pollux
-from placement.policies.schedulers.random_scheduler import RandomScheduler
 from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS, JsqChunk, Settings
-from placement.policies.schedulers.rollout.edf_rollout import EdfRollout
 from placement.policies.schedulers.scheduler import Scheduler
 from placement.policies.schedulers.themis import Themis
 
@@ -38,21 +28,16 @@ def _unseeded(factory: Callable[[Settings], Scheduler]) -> _Factory:
     return lambda seed: factory(Settings())
 
 
+def _by_deadline(name: str) -> _Factory:
+    return lambda seed: DeadlineScheduler(name)
+
+
 SCHEDULERS: Mapping[str, _Factory] = MappingProxyType(
     {
         "themis": lambda seed: Themis(seed=seed),
         "pollux": lambda seed: Pollux(seed=seed),
         "random": lambda seed: RandomScheduler(seed),
-        "drs": lambda seed: Drs(),
-        "norm": lambda seed: Drs(migration=False),
-        "edf": lambda seed: Edf(),
-        "fifo": lambda seed: Fifo(),
-        "themis-batch": lambda seed: ThemisBatch(),
-        "edf-scheme": lambda seed: EdfScheme(),
-        "edf-late-last": lambda seed: EdfLateLast(),
-        "edf-late-last-node": lambda seed: EdfLateLastNode(),
-        "edf-late-last-scheme": lambda seed: EdfLateLastScheme(),
-        "llf": lambda seed: Llf(),
+        **{name: _by_deadline(name) for name in RULES},
         "edf-efficient": lambda seed: EdfEfficient(),
         "edf-rollout": lambda seed: EdfRollout(),
         "elastic-edf": lambda seed: ElasticEdf(),

@@ -162,6 +162,19 @@ class Scheduler(Protocol):
         ...
 
 
+class Untimed:
+    """Base class of schedulers that only decide when jobs arrive or end: no leases, and no timers."""
+
+    @property
+    def lease_ns(self) -> int | None:
+        """No leases."""
+        return None
+
+    def next_ns(self, now_ns: int, jobs: Sequence[JobView]) -> int | None:
+        """No timers."""
+        return None
+
+
 @runtime_checkable
 class PreemptingScheduler(Protocol):
     """A scheduler that sends jobs back to the queue before it decides; they pay for a restart wherever they go."""
@@ -169,6 +182,17 @@ class PreemptingScheduler(Protocol):
     def stops(self, now_ns: int, jobs: Sequence[JobView]) -> tuple[str, ...]:
         """The running jobs to stop, in the order in which they join the queue."""
         ...
+
+
+def deadline_of(job: JobView) -> int:
+    """T_dl.
+
+    Raises:
+        UsageError: the job has none.
+    """
+    if job.deadline_ns is None:
+        raise UsageError(f"job {job.name!r}: deadline: expected one under this scheduler, got none")
+    return job.deadline_ns
 
 
 def jobs_to_stop(scheduler: Scheduler, now_ns: int, jobs: Sequence[JobView]) -> tuple[str, ...]:

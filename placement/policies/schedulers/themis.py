@@ -18,7 +18,13 @@ from dataclasses import dataclass
 
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.candidates import PlacementRequest, fits_a_rack, placements, seed_of
+from placement.policies.schedulers.candidates import (
+    PlacementRequest,
+    best_shares,
+    fits_a_rack,
+    placements,
+    seed_of,
+)
 from placement.policies.schedulers.scheduler import (
     CANDIDATES,
     Assignment,
@@ -26,7 +32,6 @@ from placement.policies.schedulers.scheduler import (
     first_lease_end_ns,
     free_gpus,
 )
-from placement.policies.schedulers.shares import best_shares
 
 LEASE_NS = 600 * 10**9
 """10 minutes, the bidding period of 4.5.1."""
@@ -48,6 +53,7 @@ class Themis:
         UsageError: a value is out of range.
     """
 
+    name = "themis"
     lease_ns: int = LEASE_NS
     fairness: float = FAIRNESS
     seed: int = 0
@@ -57,11 +63,6 @@ class Themis:
             raise UsageError(f"themis: lease_ns: expected more than 0, got {self.lease_ns}")
         if not 0 <= self.fairness < 1:
             raise UsageError(f"themis: fairness: expected 0 <= fairness < 1, got {self.fairness}")
-
-    @property
-    def name(self) -> str:
-        """Its name on the command line."""
-        return "themis"
 
     def candidates(
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES

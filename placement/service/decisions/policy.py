@@ -13,6 +13,7 @@ from placement.model.throughput.table_times import TableTimes
 from placement.policies.catalogue import PlacementPolicy, placement_names, placement_policy
 from placement.policies.schedulers.contention import rule
 from placement.policies.schedulers.contention.tables import all_kinds, name_of, node_counts
+from placement.policies.schedulers.deadlines.rules import RULES
 from placement.policies.schedulers.registry import IMPORTED, LEARNED, SCHEDULERS, named_scheduler
 from placement.policies.schedulers.scheduler import JobView, Scheduler
 from placement.service.contention import table_named
@@ -185,7 +186,9 @@ def check_rules(rules: ServiceRules) -> None:
     for option, name in named.items():
         try:
             if name:
-                named_scheduler(name)
+                scheduler = named_scheduler(name)
+                if name in RULES:
+                    scheduler.candidates(Cluster.star(1, 1), 0, ())  # compiled before the first job needs it
         except UsageError as error:
             raise UsageError(f"{option}: {error}") from None
 

@@ -14,8 +14,8 @@ import numpy as np
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import check_number
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.elastic.shares import largest_node, placed
-from placement.policies.schedulers.elastic.speeds import speeds_of
+from placement.policies.schedulers.elastic import placed
+from placement.policies.schedulers.free_gpus import largest_node
 from placement.policies.schedulers.response.tables import (
     EQUAL,
     FILL_MARGINAL,
@@ -40,8 +40,8 @@ from placement.policies.schedulers.response.widths import (
     WidthRule,
     moldable_knee,
 )
-from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
-from placement.policies.schedulers.untimed import Untimed
+from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Untimed
+from placement.policies.schedulers.speeds import speeds_of
 
 MOST_GAMMA = 100.0
 

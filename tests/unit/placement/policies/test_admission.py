@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 
 from placement.model.cluster import Cluster
 from placement.model.throughput.ring import RingAllReduce
-from placement.policies.schedulers.admission.moore_hodgson import admitted
-from placement.policies.schedulers.admission.sizes import efficiency, efficient_scheme
-from placement.policies.schedulers.elastic.elastic_density import ElasticDensity
-from placement.policies.schedulers.elastic.speeds import speeds_of
-from placement.policies.schedulers.ordered.edf_late_last_node import EdfLateLastNode
+from placement.policies.schedulers.admission import admitted
+from placement.policies.schedulers.elastic import ElasticDensity
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduler import JobView
+from placement.policies.schedulers.speeds import efficiency, efficient_scheme, speeds_of
 from placement.simulator.rates.rate_job import ModelTimes, RateJob
 from placement.simulator.scheduled_job import ScheduledJob
 from placement.traces.deadlines.drs import WORKLOADS
@@ -125,5 +123,5 @@ def test_a_job_that_needs_more_than_a_node_gets_whole_nodes(scheduler):
     )
     held = linear("held", 60, 1000, gpus_min=4, gpus=(0, 1, 2, 3))
     other = linear("other", 60, 1000, gpus_min=4, gpus=(4, 5, 6, 7))
-    waiting = EdfLateLastNode().candidates(cluster, 0, [held, other, job])
+    waiting = named_scheduler("edf-late-last-node").candidates(cluster, 0, [held, other, job])
     assert waiting == ({"held": (0, 1, 2, 3), "other": (4, 5, 6, 7)},)

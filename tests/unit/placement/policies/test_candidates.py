@@ -3,8 +3,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.policies.schedulers.candidates import PlacementRequest, placements, racks_of
-from placement.policies.schedulers.shares import best_shares
+from placement.policies.schedulers.candidates import PlacementRequest, best_shares, placements, racks_of
 from placement.simulator.two_tier import two_tier
 
 CLUSTER = two_tier(4, 2)

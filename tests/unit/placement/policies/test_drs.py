@@ -1,5 +1,6 @@
 """The scheme decision, the allocation and the migration of DRS."""
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import permutations
 
@@ -10,13 +11,15 @@ from hypothesis import strategies as st
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
 from placement.model.throughput.ring import RingAllReduce
-from placement.policies.schedulers.drs.allocation import FreeGpus
-from placement.policies.schedulers.drs.migration import by_node, migrated
-from placement.policies.schedulers.drs.scheme import decide, gains, schemes
+from placement.policies.schedulers.deadlines.rules import RULES
+from placement.policies.schedulers.deadlines.scheduler import DeadlineScheduler
+from placement.policies.schedulers.free_gpus import FreeGpus, by_node
 from placement.simulator.rates.rate_job import ModelTimes, RateJob
 from placement.simulator.scheduled_job import ScheduledJob
 from placement.traces.deadlines.drs import WORKLOADS
 from placement.traces.deadlines.trace import DeadlineJob
+from tests.unit.placement.policies.deadlines_reference import gains, schemes
+from tests.unit.placement.policies.schedulers import view
 
 NODES = Cluster.star(4, 4)
 FREE = st.lists(st.integers(0, 4), min_size=1, max_size=4).filter(any)
@@ -33,43 +36,51 @@ JOBS = st.builds(
 )
 
 
+def started(job, free, now_ns=0):
+    """The number of GPUs that the job gets on nodes of four with so many free ones, whether across nodes, and T_end."""
+    held = view("held", 16, 1, gpus=_held(free))
+    (after,) = DeadlineScheduler("norm").candidates(NODES, now_ns, [held, job] if held.gpus else [job])
+    gpus = after[job.name]
+    cross_node = len(by_node(NODES, gpus)) > 1
+    return len(gpus), cross_node, now_ns + job.run_ns(len(gpus), not cross_node)
+
+
+def migrated(cluster, held):
+    """The assignment of jobs that run after a decision of DRS."""
+    return DeadlineScheduler("drs").candidates(
+        cluster, 0, [view(name, len(gpus), gpus=gpus) for name, gpus in held.items()]
+    )[0]
+
+
 @given(job=JOBS, free=FREE, late_s=st.integers(0, 40_000))
 def test_no_other_scheme_of_its_list_is_better(job, free, late_s):
     now_ns = late_s * 10**9
-    chosen = decide(job, now_ns, free)
-    assert chosen.gpus == 1 or gains(job, chosen.gpus, not chosen.cross_node)
-    rivals = schemes(job, now_ns, sum(free) if chosen.cross_node else max(free), chosen.cross_node)
-    slack_ns = job.deadline_ns - chosen.end_ns
-    for other in rivals:
+    count, cross_node, end_ns = started(job, free, now_ns)
+    assert count == 1 or gains(job, count, not cross_node)
+    slack_ns = job.deadline_ns - end_ns
+    for other in schemes(job, now_ns, sum(free) if cross_node else max(free), cross_node):
         other_slack_ns = job.deadline_ns - other.end_ns
         if slack_ns >= 0:
-            assert other_slack_ns < 0 or Fraction(other_slack_ns, other.gpus) <= Fraction(
-                slack_ns, chosen.gpus
-            )
+            assert other_slack_ns < 0 or Fraction(other_slack_ns, other.gpus) <= Fraction(slack_ns, count)
         else:
-            assert other_slack_ns >= 0 or other.end_ns >= chosen.end_ns
-    if chosen.cross_node:
-        gpus = FreeGpus(NODES, {"held": _held(free)}).take(chosen.gpus, cross_node=True)
-        assert len(by_node(NODES, gpus)) >= 2
+            assert other_slack_ns >= 0 or other.end_ns >= end_ns
 
 
 @given(job=JOBS, free=FREE)
 def test_only_the_multiset_of_free_gpus_counts(job, free):
-    assert len({decide(job, 0, order) for order in permutations(free)}) == 1
+    assert len({started(job, order) for order in permutations(free)}) == 1
 
 
 @pytest.mark.parametrize(("alpha", "gpus"), [("1/2", 4), ("1", 2), ("3/2", 1)])
 def test_twice_the_fewest_gpus_that_meet_the_deadline(alpha, gpus):
     """With hardly any communication."""
-    job = waiting(WORKLOADS[6], alpha, bandwidth=1000)
-    assert decide(job, 0, (4, 4, 4, 4)).gpus == gpus
+    assert started(waiting(WORKLOADS[6], alpha, bandwidth=1000), (4, 4, 4, 4))[0] == gpus
 
 
 def test_fragments_are_used_up():
     job = waiting(WORKLOADS[6], "1/2")
-    assert decide(job, 0, (4, 4, 4, 4)).cross_node is False
-    scheme = decide(job, 0, (1, 3, 0, 0))
-    assert (scheme.gpus, scheme.cross_node) == (4, True)
+    assert started(job, (4, 4, 4, 4))[1] is False
+    assert started(job, (1, 3, 0, 0))[:2] == (4, True)
 
 
 def test_allocation_takes_the_fullest_node_that_has_room():
@@ -92,25 +103,29 @@ def test_five_jobs_go_from_four_nodes_to_three():
 
 def test_nothing_moves_while_half_of_the_nodes_are_more_than_half_used():
     held = {"a": (0, 1, 2), "b": (4, 5, 6), "c": (8,), "d": (12,)}
-    assert migrated(NODES, held) is held
+    assert migrated(NODES, held) == held
 
 
 def test_nothing_moves_where_the_plan_is_what_there_is():
     held = {"a": (0, 1)}
-    assert migrated(Cluster.star(1, 4), held) is held
+    assert migrated(Cluster.star(1, 4), held) == held
 
 
 def test_nothing_moves_where_a_job_finds_no_room():
     nodes = Cluster.star(2, 8)
     held = {"a": (0, 1, 2, 3), "b": (4, 5), "c": (6, 7), "d": (8, 9, 10), "e": (11, 12, 13), "f": (14, 15)}
-    assert migrated(nodes, held) is held
+    assert migrated(nodes, held) == held
 
 
-def test_a_job_needs_a_deadline():
-    job = waiting(WORKLOADS[0], "1")
-    object.__setattr__(job, "deadline_ns", None)
-    with pytest.raises(UsageError, match="job 'j': deadline: expected one"):
-        decide(job, 0, (4,))
+def test_a_job_needs_a_deadline_unless_the_rule_looks_at_none():
+    job = replace(waiting(WORKLOADS[0], "1"), deadline_ns=None)
+    for name, rule in RULES.items():
+        if name in ("fifo", "themis-batch"):
+            assert not rule.needs_deadlines
+            assert DeadlineScheduler(name).candidates(NODES, 0, [job])[0]["j"]
+        else:
+            with pytest.raises(UsageError, match="job 'j': deadline: expected one"):
+                DeadlineScheduler(name).candidates(NODES, 0, [job])
 
 
 def _held(free):

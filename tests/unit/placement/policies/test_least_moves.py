@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.policies.schedulers.elastic.least_moves import LeastMoves, least_moves
+from placement.policies.schedulers.elastic import LeastMoves, least_moves
 from placement.policies.schedulers.registry import named_scheduler
 
 GPUS = 16

@@ -3,8 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
+from placement.policies.schedulers.non_preemptive import RandomScheduler
 from placement.policies.schedulers.pollux import Pollux, speedup
-from placement.policies.schedulers.random_scheduler import RandomScheduler
 from placement.policies.schedulers.scheduler import progress
 from tests.unit.placement.policies.schedulers import RACKS, S, check_complete, view
 

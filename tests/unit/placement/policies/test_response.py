@@ -14,7 +14,6 @@ from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
 from placement.model.parameter_server.prediction import Method
 from placement.model.throughput.parameter_server import ParameterServer, ServerNode
-from placement.policies.schedulers.elastic.speeds import speeds_of
 from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS, JsqChunk, Settings
 from placement.policies.schedulers.response.rules import (
     divide,
@@ -44,6 +43,7 @@ from placement.policies.schedulers.response.widths import (
     peak_width,
 )
 from placement.policies.schedulers.scheduler import JobView
+from placement.policies.schedulers.speeds import speeds_of
 from placement.simulator.rates.response.settings import speeds_of_model
 from placement.traces.async_sgd.models import ALEXNET, GOOGLENET, NIN, SETS, VGG19
 from tests.unit.placement.policies import response_reference as plain

@@ -6,17 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
-from placement.model.cluster import Cluster
-from placement.policies.schedulers.admission.sizes import efficient_options, efficient_scheme
-from placement.policies.schedulers.drs.allocation import FreeGpus
-from placement.policies.schedulers.drs.migration import by_node
-from placement.policies.schedulers.drs.non_preemptive import NonPreemptive
-from placement.policies.schedulers.drs.scheme import Scheme, deadline_of
-from placement.policies.schedulers.rollout.edf_rollout import EdfRollout
-from placement.policies.schedulers.rollout.futures import (
+from placement.policies.schedulers.edf_rollout import EdfRollout
+from placement.policies.schedulers.futures import (
     WAIT,
     Machines,
     Options,
@@ -24,8 +17,10 @@ from placement.policies.schedulers.rollout.futures import (
     best_choice,
     draw,
     met_after,
-    take,
 )
+from placement.policies.schedulers.non_preemptive import NonPreemptive, Scheme
+from placement.policies.schedulers.scheduler import deadline_of
+from placement.policies.schedulers.speeds import efficient_options, efficient_scheme
 from placement.simulator.rates.rate_job import ModelTimes, RateJob
 from placement.simulator.rates.run import run_rates
 from placement.simulator.scheduled_job import ScheduledJob
@@ -74,7 +69,7 @@ class Base(NonPreemptive):
         return "base"
 
     def share(self, job, now_ns, free):
-        node, gpus = free.largest_node, len(free.counts) * free.largest_node
+        node, gpus = max(free.sizes), sum(free.sizes)
         scheme = efficient_scheme(job, now_ns, node, gpus)
         if scheme is None:  # late: after all others
             return Scheme(1, False, now_ns) if now_ns > self.late_ns else None
@@ -111,22 +106,6 @@ def test_a_future_is_what_a_run_of_the_base_rule_gives(trace, setup):
     deadlines = [job.deadline_ns for job in trace.jobs]
     if len(set(deadlines)) == len(deadlines):  # equal ones may be taken in another order
         assert met == run_rates(trace, setup, Base()).met
-
-
-@given(
-    free=st.lists(st.integers(0, 4), min_size=4, max_size=4).filter(any),
-    gpus=st.integers(1, 16),
-    cross=st.booleans(),
-)
-def test_gpus_are_taken_of_the_same_nodes_as_by_the_allocation(free, gpus, cross):
-    cluster = Cluster.star(4, 4)
-    held = tuple(4 * node + gpu for node, count in enumerate(free) for gpu in range(4 - count))
-    expected = FreeGpus(cluster, {"held": held}).take(gpus, cross)
-    if expected is not None:
-        left, taken = np.array(free, np.int64), np.zeros(4, np.int64)
-        take(left, gpus, cross, taken)
-        assert {node: count for node, count in enumerate(taken) if count} == by_node(cluster, expected)
-        assert (left + taken).tolist() == free
 
 
 def test_futures_repeat_the_jobs_that_were_seen():

@@ -8,6 +8,10 @@ from placement.policies.placing import choose
 from placement.policies.schedulers.contention.rounds_scheduler import decide
 from placement.policies.schedulers.contention.rule import ORDERED, RoundsRule
 from placement.policies.schedulers.contention.world import trial_of
+from placement.policies.schedulers.deadlines.decide import decide as decide_deadlines
+from placement.policies.schedulers.deadlines.rules import BY_DEADLINE, SHARE_CLUSTER, DeadlineRule
+from placement.policies.schedulers.deadlines.scheduler import observe
+from placement.policies.schedulers.free_gpus import FreeGpus
 from placement.policies.schedulers.response.catalogue import ResponseScheduler
 from placement.policies.schedulers.response.rules import divide
 from placement.policies.schedulers.response.tables import ResponseRule
@@ -15,6 +19,7 @@ from placement.simulator.rates.rounds.loop import admit
 from placement.simulator.rates.rounds.run import world_of
 from placement.simulator.rates.rounds.settings import RoundsSettings
 from placement.traces.contention.mix import ContentionMix
+from tests.unit.placement.policies.schedulers import RACKS, view
 
 NOBODYS = 99
 
@@ -32,6 +37,19 @@ def test_a_communication_rule():
 def test_a_response_rule():
     with pytest.raises(ValueError, match="kind of a response rule"):
         divide.py_func(ResponseRule(NOBODYS), None, None, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("rule", "refusal"),
+    [
+        (DeadlineRule(NOBODYS, BY_DEADLINE), "deadline rule: no such share"),
+        (DeadlineRule(SHARE_CLUSTER, NOBODYS), "deadline rule: no such order"),
+    ],
+)
+def test_a_deadline_rule(rule, refusal):
+    job = view("a", deadline_ns=10)
+    with pytest.raises(ValueError, match=refusal):
+        decide_deadlines(observe(rule, RACKS, 0, [job], FreeGpus(RACKS, {})), 0)
 
 
 @pytest.mark.parametrize(

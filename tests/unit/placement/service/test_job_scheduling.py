@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from mltcp.core.errors import UsageError
-from placement.policies.schedulers.elastic.elastic_edf import ElasticEdf
+from placement.policies.schedulers.elastic import ElasticEdf
 from placement.service.context import ServiceRules
 from placement.service.decisions.decider import Decider
 from placement.service.decisions.job_scheduling import JobScheduling

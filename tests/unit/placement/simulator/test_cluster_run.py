@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import MltcpError, UsageError
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.fixed_scheduler import FixedScheduler
+from placement.policies.schedulers.non_preemptive import FixedScheduler, RandomScheduler
 from placement.policies.schedulers.pollux import Pollux
-from placement.policies.schedulers.random_scheduler import RandomScheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.policies.schedulers.themis import Themis
 from placement.simulator.cluster_run import IDLE_DECISIONS, ClusterRun

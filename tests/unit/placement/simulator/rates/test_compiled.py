@@ -1,4 +1,4 @@
-"""The compiled run gives what the plain schedulers give, to the nanosecond; and the figures of the specification."""
+"""Runs, compiled or on the executor, are those of plain rules, to the nanosecond; and figures of the specification."""
 
 from dataclasses import replace
 from statistics import fmean
@@ -8,14 +8,15 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 
 from placement.model.throughput.ring import RingAllReduce
+from placement.policies.schedulers.deadlines.rules import RULES
 from placement.policies.schedulers.registry import named_scheduler
-from placement.simulator.rates.compiled.migration import scaled_up
-from placement.simulator.rates.compiled.run import RULES, compiles, run_compiled
+from placement.simulator.rates.compiled import compiles, run_compiled, scaled_up
 from placement.simulator.rates.numbered_spans import numbered_spans
 from placement.simulator.rates.outcome import SpanTable
 from placement.simulator.rates.run import run_rates
 from placement.simulator.rates.settings import RatesSettings
 from placement.traces.deadlines.drs import DrsMix
+from tests.unit.placement.policies.deadlines_reference import reference
 from tests.unit.placement.simulator.long_tests import everything
 from tests.unit.placement.simulator.rates.whole_jobs import S, check_gpus, settings, traces
 
@@ -33,17 +34,18 @@ def test_drs_agrees_on_200_traces(setup):
     mix = DrsMix(rate=setup.nodes * setup.gpus * 0.3, hours=5)
     for seed in range(50):
         trace = mix.trace(seed)
-        plain = run_rates(trace, setup, named_scheduler("drs"))
+        plain = run_rates(trace, setup, reference("drs"))
         assert run_compiled(trace, setup, "drs").table == plain.table, seed
 
 
 @pytest.mark.parametrize("name", RULES)
-@hypothesis_settings(max_examples=30)
+@hypothesis_settings(max_examples=20)
 @given(trace=traces(), setup=settings())
 def test_all_agree_on_drawn_traces(name, trace, setup):
     assert compiles(name, trace, setup)
-    plain, fast = run_rates(trace, setup, named_scheduler(name)), run_compiled(trace, setup, name)
+    plain, fast = run_rates(trace, setup, reference(name)), run_compiled(trace, setup, name)
     assert fast.table == plain.table
+    assert run_rates(trace, setup, named_scheduler(name)).spans == plain.spans
     assert (fast.met, fast.mean_wait_s, fast.utilization) == (plain.met, plain.mean_wait_s, plain.utilization)
 
 
@@ -113,8 +115,10 @@ def test_numbers_too_large_for_64_bits_are_not_compiled():
 
 
 def test_runs_that_are_longer_on_more_gpus_are_not_compiled_if_their_times_do_not_fit():
-    trace, slow = DrsMix(rate=25).trace(0), RatesSettings(RingAllReduce(10**6, 10**6), 2, 1)
-    assert max(run_rates(trace, slow, named_scheduler("edf")).end_ns) > 1 << 62
+    trace, slow = DrsMix(rate=4).trace(0), RatesSettings(RingAllReduce(10**5, 10**5), 2, 1)
+    plain, live = (run_rates(trace, slow, each) for each in (reference("edf"), named_scheduler("edf")))
+    assert max(plain.end_ns) > 1 << 62
+    assert live.table == plain.table
     assert not compiles("edf", trace, slow)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from placement.experiments.deadline_jobs import run_trace
 from placement.model.throughput.ring import RingAllReduce
-from placement.simulator.rates.compiled.run import RULES
+from placement.policies.schedulers.deadlines.rules import RULES
 from placement.simulator.rates.settings import RatesSettings
 from placement.traces.deadlines.drs import DrsMix
 from placement.traces.deadlines.trace import DeadlineJob

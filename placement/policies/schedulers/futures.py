@@ -11,8 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from placement.model.compiled import compiled_with_arrays
+from placement.policies.schedulers.deadlines.decide import take
+from placement.policies.schedulers.deadlines.rules import NEVER
 
-NEVER = 1 << 62
 WAIT = -1
 """The choice to start no job before the next arrival or end."""
 
@@ -176,23 +177,6 @@ def in_time(options: Options, row: int, slack: int) -> int:
         if options.gpus[row, option] > 0 and options.run[row, option] <= slack:
             return option
     return -1
-
-
-@compiled_with_arrays
-def take(free: np.ndarray, gpus: int, cross: int, taken: np.ndarray) -> None:
-    """Take free GPUs of the nodes as `FreeGpus.take` does; `taken` is what each gives."""
-    taken[:] = 0
-    missing = gpus
-    while missing > 0:
-        found = -1
-        for node in range(len(free)):
-            enough = free[node] > 0 if cross else free[node] >= gpus
-            if enough and taken[node] == 0 and (found < 0 or free[node] < free[found]):
-                found = node
-        taken[found] = min(free[found], missing)
-        missing -= taken[found]
-    for node in range(len(free)):
-        free[node] -= taken[node]
 
 
 @compiled_with_arrays

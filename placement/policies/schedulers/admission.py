@@ -7,19 +7,16 @@ start only while no other job runs or waits, because a job that cannot be stoppe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.admission.moore_hodgson import admitted
-from placement.policies.schedulers.admission.sizes import LEAST_EFFICIENCY, efficient_scheme
-from placement.policies.schedulers.drs.allocation import FreeGpus
-from placement.policies.schedulers.drs.scheme import Scheme, deadline_of, running_end_ns
-from placement.policies.schedulers.elastic.shares import largest_node
-from placement.policies.schedulers.ordered.shares import start_on_whole_nodes
-from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
-from placement.policies.schedulers.untimed import Untimed
+from placement.policies.schedulers.deadlines.scheduler import start_on_whole_nodes
+from placement.policies.schedulers.free_gpus import FreeGpus, largest_node, running_end_ns
+from placement.policies.schedulers.non_preemptive import Scheme
+from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Untimed, deadline_of
+from placement.policies.schedulers.speeds import LEAST_EFFICIENCY, efficient_scheme
 
 
 @dataclass(frozen=True)
@@ -30,12 +27,8 @@ class EdfEfficient(Untimed):
         least: the efficiency that a job's GPUs must have, 0 to 1, unless it needs more of them to be in time.
     """
 
+    name = "edf-efficient"
     least: Fraction = LEAST_EFFICIENCY
-
-    @property
-    def name(self) -> str:
-        """Its name on the command line."""
-        return "edf-efficient"
 
     def candidates(
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
@@ -61,7 +54,7 @@ class EdfEfficient(Untimed):
         if not chosen and not any(end_ns <= deadline_of(job) for job, end_ns in ends):
             for job, scheme in offers:  # all of them were given up
                 _start(job, scheme, free, assignment)
-            start_on_whole_nodes(late, now_ns, free, assignment)
+            return (start_on_whole_nodes(cluster, now_ns, late, assignment),)
         return (assignment,)
 
     def _offers(
@@ -81,6 +74,34 @@ class EdfEfficient(Untimed):
                 offers.append((job, scheme))
         offers.sort(key=lambda each: deadline_of(each[0]))
         return offers, late
+
+
+def admitted(demands: Iterable[tuple[int, int]]) -> list[int]:
+    """The jobs that the rule of Moore and Hodgson does not give up (Management Science 15(1), 1968).
+
+    Jobs are admitted in the order of their deadlines. Whenever their work exceeds what can be done before the deadline
+    of the last one, the job with the most work is given up. On one machine, with all jobs there, no other choice admits
+    more.
+
+    Args:
+        demands: a pair a job, in the order of their deadlines: its work, and the work that can be done from now until
+            its deadline, in the same unit. Of jobs with equal work the one with the earlier deadline is given up.
+
+    Returns:
+        Their positions, ascending.
+    """
+    kept: list[int] = []
+    work: list[int] = []
+    total = 0
+    for position, (demand, capacity) in enumerate(demands):
+        kept.append(position)
+        work.append(demand)
+        total += demand
+        if total > capacity:
+            largest = work.index(max(work))
+            total -= work[largest]
+            del kept[largest], work[largest]
+    return kept
 
 
 def _capacity(gpus: int, load: Sequence[tuple[int, int]], now_ns: int, until_ns: int) -> int:

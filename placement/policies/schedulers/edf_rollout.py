@@ -18,16 +18,13 @@ import numpy as np
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_HOUR
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.admission.sizes import efficient_options
-from placement.policies.schedulers.drs.allocation import FreeGpus
-from placement.policies.schedulers.drs.migration import by_node
-from placement.policies.schedulers.drs.scheme import deadline_of, running_end_ns
-from placement.policies.schedulers.ordered.shares import start_on_whole_nodes
-from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView
-from placement.policies.schedulers.untimed import Untimed
+from placement.policies.schedulers.deadlines.scheduler import start_on_whole_nodes
+from placement.policies.schedulers.free_gpus import FreeGpus, by_node, largest_node, running_end_ns
+from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Untimed, deadline_of
+from placement.policies.schedulers.speeds import Option, efficient_options
 
 if TYPE_CHECKING:
-    from placement.policies.schedulers.rollout.futures import Options, Queue
+    from placement.policies.schedulers.futures import Options, Queue
 
 _MOST_ARRIVALS = 400
 _MARGIN = 0.1
@@ -50,6 +47,7 @@ class EdfRollout(Untimed):
         UsageError: a number is not positive.
     """
 
+    name = "edf-rollout"
     futures: int = 32
     choices: int = 4
     horizon_ns: int = 2 * NS_PER_HOUR
@@ -60,11 +58,6 @@ class EdfRollout(Untimed):
         for name in ("futures", "choices", "horizon_ns", "window_ns", "correction"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"edf-rollout: {name}: expected more than 0, got {getattr(self, name)}")
-
-    @property
-    def name(self) -> str:
-        """Its name on the command line."""
-        return "edf-rollout"
 
     def candidates(
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
@@ -82,7 +75,7 @@ class EdfRollout(Untimed):
             assignment[job.name] = taken
             decision.started(job, taken)
         if decision.only_late:
-            start_on_whole_nodes(decision.late, now_ns, free, assignment)
+            return (start_on_whole_nodes(cluster, now_ns, decision.late, assignment),)
         return (assignment,)
 
 
@@ -96,19 +89,21 @@ class _Decision:
 
     def __init__(self, policy: EdfRollout, cluster: Cluster, now_ns: int, jobs: Sequence[JobView]) -> None:
         # numba takes long to import: only this scheduler pays for it.
-        from placement.policies.schedulers.rollout import futures
+        from placement.policies.schedulers import futures
 
         self._compiled, self._policy, self._cluster, self._now_ns = futures, policy, cluster, now_ns
-        self._node = max(len(server.gpus) for server in cluster.servers)
+        self._node = largest_node(cluster)
         self._listed = [self._options_of(job) for job in jobs]
         self._options = self._table()
-        rows = range(len(jobs))
-        in_time = [
-            row for row in rows if not jobs[row].gpus and self._first(row, deadline_of(jobs[row])) is not None
-        ]
-        self._rows = {jobs[row].name: row for row in rows}
-        self._queue = sorted((jobs[row] for row in in_time), key=deadline_of)
-        self.late = [jobs[row] for row in rows if not jobs[row].gpus and row not in set(in_time)]
+        self._rows = {job.name: row for row, job in enumerate(jobs)}
+        in_time = {
+            job.name: self._first_in_time(job, listed)
+            for job, listed in zip(jobs, self._listed, strict=True)
+            if not job.gpus
+        }
+        self._chosen = {name: option for name, option in in_time.items() if option is not None}
+        self._queue = sorted((job for job in jobs if job.name in self._chosen), key=deadline_of)
+        self.late = [job for job in jobs if not job.gpus and job.name not in self._chosen]
         recent = [job for job in jobs if job.arrival_ns > now_ns - policy.window_ns]
         self._seen = self._arrays(recent)
         self._rate = len(recent) * policy.correction / policy.window_ns
@@ -124,9 +119,7 @@ class _Decision:
 
     def option(self, job: JobView) -> tuple[int, bool]:
         """The number of GPUs that the job gets now, and whether across nodes."""
-        found = self._first(self._rows[job.name], deadline_of(job))
-        assert found is not None, "a job of the queue is in time"
-        return found[:2]
+        return self._chosen[job.name][:2]
 
     def next_start(self, free: FreeGpus) -> JobView | None:
         """The job to start now; None if all wait."""
@@ -162,23 +155,21 @@ class _Decision:
 
     def started(self, job: JobView, gpus: Sequence[int]) -> None:
         """Note that a job has been given GPUs."""
-        found = self._first(self._rows[job.name], deadline_of(job))
-        assert found is not None, "a job of the queue is in time"
-        self._ends.append(self._now_ns + found[2])
+        self._ends.append(self._now_ns + self._chosen[job.name][2])
         self._held.append(self._by_node(gpus))
         self._queue.remove(job)
         self._in_time = True
 
-    def _options_of(self, job: JobView) -> tuple[tuple[int, bool, int], ...]:
+    def _options_of(self, job: JobView) -> tuple[Option, ...]:
         iterations = job.iterations if job.gpus else job.iterations_left
         listed = efficient_options(job, iterations, self._node, len(self._cluster.gpus))
         if not job.restart_ns or job.gpus:
             return listed
         return tuple((gpus, cross_node, run_ns + job.restart_ns) for gpus, cross_node, run_ns in listed)
 
-    def _first(self, row: int, deadline_ns: int) -> tuple[int, bool, int] | None:
-        slack_ns = deadline_ns - self._now_ns
-        return next((option for option in self._listed[row] if option[2] <= slack_ns), None)
+    def _first_in_time(self, job: JobView, listed: Sequence[Option]) -> Option | None:
+        slack_ns = deadline_of(job) - self._now_ns
+        return next((option for option in listed if option[2] <= slack_ns), None)
 
     def _table(self) -> Options:
         width = max(len(listed) for listed in self._listed)

@@ -1,1 +1,0 @@
-"""Schedulers that change the number of GPUs of jobs that run."""

@@ -1,1 +1,0 @@
-"""Themis as the DRS paper has it, and as a scheduler with leases of its own measure of fairness."""

@@ -1,0 +1,87 @@
+"""The free GPUs of each node, and the ends of running jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from placement.model.cluster import Cluster
+from placement.policies.schedulers.scheduler import JobView, gpu_owners
+
+
+class FreeGpus:
+    """The free GPUs of each node; a server of the cluster is a node.
+
+    Attributes:
+        sizes: the GPUs of each node, free or not.
+
+    Args:
+        cluster: its nodes.
+        held: the GPUs that jobs hold.
+
+    Raises:
+        UsageError: a GPU does not exist, or two jobs hold it.
+    """
+
+    def __init__(self, cluster: Cluster, held: Mapping[str, Sequence[int]]) -> None:
+        owners = gpu_owners(cluster, held)
+        self.sizes = tuple(len(server.gpus) for server in cluster.servers)
+        self._by_node: list[list[int]] = [[] for _ in cluster.servers]
+        for gpu, (node, _) in enumerate(cluster.gpus):
+            if gpu not in owners:
+                self._by_node[node].append(gpu)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """c_free: the free GPUs of each node."""
+        return tuple(len(gpus) for gpus in self._by_node)
+
+    @property
+    def total(self) -> int:
+        """The free GPUs of all nodes."""
+        return sum(self.counts)
+
+    def take(self, gpus: int, cross_node: bool) -> tuple[int, ...] | None:
+        """Take GPUs for a job of one kind, of nodes by the allocation of DRS (see `deadlines.decide.take`).
+
+        Returns:
+            Their numbers, ascending; None, and nothing is taken, if there is no room.
+        """
+        from placement.policies.schedulers.deadlines.decide import take  # compiled: slow to import
+
+        left = np.array(self.counts, np.int64)
+        taken = np.zeros_like(left)
+        return self.take_of(taken.tolist()) if take(left, gpus, int(cross_node), taken) else None
+
+    def take_of(self, counts: Iterable[int]) -> tuple[int, ...]:
+        """Take so many GPUs of each node, which it has, the lowest numbers first; returns their numbers, ascending."""
+        taken: list[int] = []
+        for node, count in enumerate(counts):
+            taken += self._by_node[node][:count]
+            del self._by_node[node][:count]
+        return tuple(sorted(taken))
+
+    def take_room(self, gpus: int) -> tuple[int, ...] | None:
+        """Take GPUs on one node if one has room, and else across nodes; None if there are too few."""
+        return self.take(gpus, cross_node=False) or self.take(gpus, cross_node=True)
+
+
+def largest_node(cluster: Cluster) -> int:
+    """The GPUs of the largest node."""
+    return max(len(server.gpus) for server in cluster.servers)
+
+
+def by_node(cluster: Cluster, gpus: Sequence[int]) -> dict[int, int]:
+    """The number of GPUs on each node that has any of them."""
+    counts: dict[int, int] = {}
+    for gpu in gpus:
+        node = cluster.gpus[gpu][0]
+        counts[node] = counts.get(node, 0) + 1
+    return counts
+
+
+def running_end_ns(cluster: Cluster, job: JobView, now_ns: int) -> int:
+    """T_end of a job that runs."""
+    one_node = len(by_node(cluster, job.gpus)) == 1
+    return now_ns + job.restart_left_ns + job.run_ns(len(job.gpus), one_node)

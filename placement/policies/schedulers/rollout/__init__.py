@@ -1,1 +1,0 @@
-"""A scheduler that tries its choices out on possible futures before it decides."""
