@@ -19,7 +19,7 @@ from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.one_line import one_line
 from placement.cassini.circle import unified
 from placement.cassini.compatibility import Compatibility, compatibility
-from placement.cassini.observed import observed
+from placement.cassini.drift import observed
 from placement.engines.engine import HeldJob
 from placement.service.agents.coordination import AgentCoordinator
 from placement.service.agents.drift import IterationTiming
