@@ -16,8 +16,8 @@ from bench.workloads.ranks.place import RankPlace
 from mltcp.core.errors import MltcpError
 from placement.policies.schedulers.scheduling_policy import Decision
 from placement.simulator.executor import JobEnd, Start
+from placement.simulator.rates.outcome import Span
 from placement.simulator.rates.rate_job import RateJob
-from placement.simulator.rates.span import Span
 
 _POLL_S = 0.2
 _REFILL_POLL_S = 0.03

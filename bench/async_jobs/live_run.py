@@ -21,11 +21,10 @@ from placement.policies.schedulers.elastic.least_moves import LeastMoves
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
-from placement.simulator.rates.outcome import RatesOutcome
+from placement.simulator.rates.outcome import RatesOutcome, Span
 from placement.simulator.rates.rate_job import RateJob
 from placement.simulator.rates.run import rate_jobs
 from placement.simulator.rates.settings import RatesSettings
-from placement.simulator.rates.span import Span
 from placement.traces.deadlines.trace import DeadlineTrace
 
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from placement.simulator.rates.span import Span
+from placement.simulator.rates.outcome import Span
 
 
 @dataclass(frozen=True)

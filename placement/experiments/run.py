@@ -158,7 +158,7 @@ def _simulate(task: SimulationTask, intervals: int) -> Outcome:
             seed=task.seed,
             intervals=intervals,
         )
-    from placement.simulator.published.run import run
+    from placement.simulator.published.simulation import run
 
     star = setting.star(policy)
     return run(

@@ -9,7 +9,7 @@ import numpy as np
 
 from placement.experiments.console import open_console
 from placement.experiments.schedule import ScheduleComparison, pooled
-from placement.simulator.trace_outcome import TraceOutcome
+from placement.simulator.scheduled_cluster import TraceOutcome
 
 if TYPE_CHECKING:
     from rich.table import Table

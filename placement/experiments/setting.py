@@ -65,7 +65,7 @@ class Setting:
             return
         if self.contention != PUBLISHED:
             raise UsageError(f"{policy}: the published model has constants of its own: none may be given")
-        from placement.simulator.published.rules import rules_of
+        from placement.simulator.published.state import rules_of
 
         rules_of(policy.placement, policy.kappa, policy.communication)
         self.star(policy)

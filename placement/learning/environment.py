@@ -20,7 +20,7 @@ from gymnasium import spaces
 
 from placement.learning.episodes import FIRST_SEED, Episodes, EpisodeSettings
 from placement.model.throughput.table import TableModel, published_table
-from placement.simulator.rates.rounds.settings import RoundsSettings
+from placement.simulator.rates.rounds.run import RoundsSettings
 
 NAME = "placement/Contention-v0"
 

@@ -16,8 +16,8 @@ from placement.policies.schedulers.contention.profiles import Kind, TableProfile
 from placement.policies.schedulers.contention.rule_steps import LOOK_AHEADS
 from placement.policies.schedulers.contention.tables import kinds_on, tables_of
 from placement.policies.schedulers.contention.world import World
-from placement.simulator.rates.rounds.episode import CODE, COMPLETION, MOST_ROUNDS, OBJECTIVE, PAPER
-from placement.simulator.rates.rounds.settings import RoundsSettings
+from placement.simulator.rates.rounds.loop import CODE, COMPLETION, MOST_ROUNDS, OBJECTIVE, PAPER
+from placement.simulator.rates.rounds.run import RoundsSettings
 from placement.traces.contention.mix import DEMANDS, JOBS, MIXES, MODELS, ContentionMix
 
 REWARDS = {"completion": COMPLETION, "paper": PAPER, "code": CODE}

@@ -25,10 +25,8 @@ from placement.policies.schedulers.contention.public_actions import act, find_ca
 from placement.policies.schedulers.contention.public_view import new_grid, observe_grid
 from placement.policies.schedulers.contention.published_policy import RULE_OF
 from placement.policies.schedulers.contention.rounds import begin_decision
-from placement.simulator.rates.rounds.episode import MOST_ROUNDS, OBJECTIVE, pass_round
-from placement.simulator.rates.rounds.loop import admit
-from placement.simulator.rates.rounds.run import world_of
-from placement.simulator.rates.rounds.settings import RoundsSettings
+from placement.simulator.rates.rounds.loop import MOST_ROUNDS, OBJECTIVE, admit, pass_round
+from placement.simulator.rates.rounds.run import RoundsSettings, world_of
 
 NAME = "placement/PublishedContention-v0"
 

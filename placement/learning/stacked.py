@@ -7,7 +7,7 @@ import numpy as np
 from placement.model.compiled import compiled_with_arrays
 from placement.policies.schedulers.contention.features import observe_features
 from placement.policies.schedulers.contention.world import Records, World
-from placement.simulator.rates.rounds.episode import MOST_ROUNDS, advance, begin
+from placement.simulator.rates.rounds.loop import MOST_ROUNDS, advance, begin
 
 SHARED = frozenset({"kinds", "cells", "ratios", "sets"})
 """The fields of a world that all runs share."""

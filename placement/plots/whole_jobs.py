@@ -16,8 +16,7 @@ from placement.experiments.jobs.results import PolicyResult
 from placement.model.throughput.throughput import ThroughputModel, Workload, spread
 from placement.plots.style import MUTED, framed, policy_colours
 from placement.plots.timelines import Span, Timeline
-from placement.simulator.rates.numbered_spans import numbered_spans
-from placement.simulator.rates.outcome import RatesOutcome
+from placement.simulator.rates.outcome import RatesOutcome, numbered_spans
 
 _PANEL_IN = 2.9
 _S_PER_HOUR, _NS_PER_HOUR = 3600, 3600 * 10**9

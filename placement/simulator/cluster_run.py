@@ -12,8 +12,7 @@ from mltcp.core.errors import MltcpError
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.scheduler import JobView, gpu_owners, jobs_to_stop, progress
 from placement.policies.schedulers.scheduling_policy import Decision, SchedulingPolicy
-from placement.simulator.executor import Executor, ObservesRatios, Start
-from placement.simulator.scheduled_job import Job, ScheduledJob
+from placement.simulator.executor import Executor, Job, ObservesRatios, ScheduledJob, Start
 
 IDLE_DECISIONS = 100
 """A run fails after this many decisions in a row that leave all jobs waiting, if no more jobs are to arrive."""

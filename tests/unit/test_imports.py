@@ -58,8 +58,8 @@ LAYERS = {
     ),
     "placement.policies": ("rule_numbers", "catalogue", "placing", "communication", "schedulers"),
     "placement.simulator": (
-        *("outcome", "exact", "published", "fluid", "parameter_server"),
-        *("scheduled_job", "executor", "cluster_run", "rates"),
+        *("outcome", "exact", "published", "flows", "fluid", "parameter_server"),
+        *("executor", "cluster_run", "rates"),
     ),
     "placement.service": ("protocol", "state", "contention", "context", "deciding", "decisions", "agents"),
     "bench": (

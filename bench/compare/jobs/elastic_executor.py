@@ -18,8 +18,8 @@ from placement.model.cluster import Cluster
 from placement.model.throughput.throughput import Workload
 from placement.policies.schedulers.scheduling_policy import Decision
 from placement.simulator.executor import JobEnd, Start
+from placement.simulator.rates.outcome import Span
 from placement.simulator.rates.rate_job import RateJob
-from placement.simulator.rates.span import Span
 
 GRACE_S = 120.0
 _POLL_S = 0.2

@@ -19,9 +19,8 @@ from placement.engines.local import LocalEngine
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
-from placement.simulator.rates.outcome import RatesOutcome
+from placement.simulator.rates.outcome import RatesOutcome, Span
 from placement.simulator.rates.run import rate_jobs
-from placement.simulator.rates.span import Span
 from placement.traces.deadlines.trace import DeadlineTrace
 
 

@@ -10,7 +10,7 @@ from mltcp.core.quantities import NS_PER_S
 from placement.cli.simulation.jobs_arguments import parse_number
 from placement.learning.episodes import EpisodeSettings
 from placement.model.throughput.table import TableModel, published_table, read_table
-from placement.simulator.rates.rounds.settings import RoundsSettings
+from placement.simulator.rates.rounds.run import RoundsSettings
 from placement.traces.contention.mix import JOBS, MIXES
 
 _MOST_LOAD, _MOST_S = 1000, 10**8

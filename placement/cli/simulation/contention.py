@@ -25,7 +25,7 @@ from placement.model.throughput.table import (
 )
 from placement.policies.schedulers.registry import LEARNED, NAMES
 from placement.simulator.rates.rounds.published_loop import POLICIES
-from placement.simulator.rates.rounds.settings import GPUS, NODES, RoundsSettings
+from placement.simulator.rates.rounds.run import GPUS, NODES, RoundsSettings
 from placement.traces.contention.mix import MIXES, ContentionMix
 from placement.traces.contention.trace import SHIPPED, ContentionTrace, read_trace
 from placement.traces.left_out import left_out_document, tell_left_out

@@ -11,7 +11,7 @@ from mltcp.core.progress import progress_bar
 from placement.experiments.schedule import ALL, SchedulePlan, compare
 from placement.experiments.schedule_report import print_schedule
 from placement.simulator.fluid_executor import FluidSettings
-from placement.simulator.two_tier import two_tier
+from placement.simulator.scheduled_cluster import two_tier
 
 _MOST_SEEDS = 10_000
 _SEEDS = re.compile(r"(\d{1,9})(?::(\d{1,9}))?")

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from placement.simulator.rates.rounds.outcome import RoundsOutcome
 from placement.simulator.rates.rounds.published_loop import PublishedOutcome
+from placement.simulator.rates.rounds.run import RoundsOutcome
 from placement.traces.contention.trace import ContentionTrace
 
 MEANS = (

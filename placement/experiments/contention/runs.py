@@ -10,7 +10,7 @@ from placement.experiments.workers import Workers
 from placement.policies.schedulers.contention.rule import find_rule
 from placement.policies.schedulers.registry import LEARNED, named_scheduler
 from placement.simulator.rates.rounds.published_loop import run_published_seeds
-from placement.simulator.rates.rounds.settings import RoundsSettings
+from placement.simulator.rates.rounds.run import RoundsSettings
 from placement.traces.contention.trace import ContentionTrace
 
 PUBLISHED_SEEDS = range(5)

@@ -15,7 +15,7 @@ from placement.experiments.parameter_server.predictions import Predictions, Ques
 from placement.experiments.statistics import half_interval
 from placement.model.parameter_server.prediction import Method
 from placement.model.parameter_server.service_times import ServiceTimes
-from placement.simulator.parameter_server.network import NetworkSettings, Sizes, simulate_network
+from placement.simulator.parameter_server import NetworkSettings, Sizes, simulate_network
 
 METHODS = (Method.EXACT, Method.APPROXIMATE, Method.HYBRID)
 

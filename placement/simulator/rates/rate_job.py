@@ -10,7 +10,7 @@ from typing import Protocol
 
 from mltcp.core.demand import Phase
 from placement.model.throughput.throughput import ThroughputModel, Workload, spread
-from placement.simulator.scheduled_job import ClusterJob
+from placement.simulator.executor import ClusterJob
 from placement.traces.deadlines.trace import DeadlineJob
 
 

@@ -16,8 +16,8 @@ from placement.model.cluster import Cluster
 from placement.model.throughput.throughput import GpusByNode, Neighbour, ThroughputModel
 from placement.policies.schedulers.scheduling_policy import Decision
 from placement.simulator.executor import JobEnd, Start
+from placement.simulator.rates.outcome import Span
 from placement.simulator.rates.rate_job import RatedJob
-from placement.simulator.rates.span import Span
 from placement.simulator.rates.start_cost import StartCost
 
 

@@ -16,7 +16,7 @@ from bench.async_jobs.report import document
 from bench.cli.main import main
 from placement.model.parameter_server.prediction import throughput
 from placement.model.parameter_server.service_times import ServiceTimes
-from placement.simulator.rates.span import Span
+from placement.simulator.rates.outcome import Span
 from placement.traces.async_sgd.trace import draw_trace
 
 SHAPE = ClusterShape(LINK)

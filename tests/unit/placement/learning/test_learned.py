@@ -25,8 +25,7 @@ from placement.policies.schedulers.contention.guided import network_of, prefer
 from placement.policies.schedulers.contention.perceptron import best_steps, preferences
 from placement.policies.schedulers.contention.rule import find_rule
 from placement.policies.schedulers.registry import named_scheduler
-from placement.simulator.rates.rounds.run import run_rule, run_scheduler
-from placement.simulator.rates.rounds.settings import RoundsSettings
+from placement.simulator.rates.rounds.run import RoundsSettings, run_rule, run_scheduler
 
 TABLE = published_table()
 ROUNDS = RoundsSettings(TableModel(TABLE), restart_ns=30 * 10**9)

@@ -19,8 +19,7 @@ from placement.policies.schedulers.contention.rounds import begin_decision
 from placement.policies.schedulers.contention.rule import find_rule
 from placement.policies.schedulers.registry import named_scheduler
 from placement.simulator.rates.rounds.loop import admit
-from placement.simulator.rates.rounds.run import run_rule, run_scheduler, world_of
-from placement.simulator.rates.rounds.settings import RoundsSettings
+from placement.simulator.rates.rounds.run import RoundsSettings, run_rule, run_scheduler, world_of
 from placement.traces.contention.mix import ContentionMix
 from placement.traces.contention.trace import ContentionJob, ContentionTrace
 

@@ -17,8 +17,8 @@ from placement.policies.schedulers.elastic.speeds import speeds_of
 from placement.policies.schedulers.ordered.edf_late_last_node import EdfLateLastNode
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduler import JobView
+from placement.simulator.executor import ScheduledJob
 from placement.simulator.rates.rate_job import ModelTimes, RateJob
-from placement.simulator.scheduled_job import ScheduledJob
 from placement.traces.deadlines.drs import WORKLOADS
 from placement.traces.deadlines.trace import DeadlineJob
 

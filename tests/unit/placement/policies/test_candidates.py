@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from placement.policies.schedulers.candidates import PlacementRequest, placements, racks_of
 from placement.policies.schedulers.shares import best_shares
-from placement.simulator.two_tier import two_tier
+from placement.simulator.scheduled_cluster import two_tier
 
 CLUSTER = two_tier(4, 2)
 

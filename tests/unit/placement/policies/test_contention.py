@@ -16,10 +16,9 @@ from placement.policies.schedulers.contention.rule import NAMES, ORDERED_RULES, 
 from placement.policies.schedulers.contention.world import WAITS
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import scheduling_policy
+from placement.simulator.executor import ScheduledJob
 from placement.simulator.rates.rounds.round_job import RoundJob
-from placement.simulator.rates.rounds.run import world_of
-from placement.simulator.rates.rounds.settings import RoundsSettings
-from placement.simulator.scheduled_job import ScheduledJob
+from placement.simulator.rates.rounds.run import RoundsSettings, world_of
 from placement.traces.contention.mix import ContentionMix
 
 MODEL = TableModel(published_table())

@@ -13,8 +13,8 @@ from placement.model.throughput.ring import RingAllReduce
 from placement.policies.schedulers.drs.allocation import FreeGpus
 from placement.policies.schedulers.drs.migration import by_node, migrated
 from placement.policies.schedulers.drs.scheme import decide, gains, schemes
+from placement.simulator.executor import ScheduledJob
 from placement.simulator.rates.rate_job import ModelTimes, RateJob
-from placement.simulator.scheduled_job import ScheduledJob
 from placement.traces.deadlines.drs import WORKLOADS
 from placement.traces.deadlines.trace import DeadlineJob
 

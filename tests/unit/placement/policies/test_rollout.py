@@ -26,9 +26,9 @@ from placement.policies.schedulers.rollout.futures import (
     met_after,
     take,
 )
+from placement.simulator.executor import ScheduledJob
 from placement.simulator.rates.rate_job import ModelTimes, RateJob
 from placement.simulator.rates.run import run_rates
-from placement.simulator.scheduled_job import ScheduledJob
 from tests.unit.placement.simulator.rates.whole_jobs import settings, traces
 
 HOUR = 3600 * 10**9

@@ -9,7 +9,7 @@ from mltcp.core.errors import UsageError
 from placement.model.parameter_server.mixture import solve_mixture
 from placement.model.parameter_server.prediction import throughput, throughput_bound
 from placement.model.parameter_server.service_times import ServiceTimes
-from placement.simulator.parameter_server.network import NetworkSettings, Sizes, simulate_network
+from placement.simulator.parameter_server import NetworkSettings, Sizes, simulate_network
 from tests.unit.placement.model.parameter_server.strategies import random_services
 
 PAGE_8_MB = ServiceTimes(0.029, 0.072, 0.018, 0.072)

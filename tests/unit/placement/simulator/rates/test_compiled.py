@@ -11,8 +11,7 @@ from placement.model.throughput.ring import RingAllReduce
 from placement.policies.schedulers.registry import named_scheduler
 from placement.simulator.rates.compiled.migration import scaled_up
 from placement.simulator.rates.compiled.run import RULES, compiles, run_compiled
-from placement.simulator.rates.numbered_spans import numbered_spans
-from placement.simulator.rates.outcome import SpanTable
+from placement.simulator.rates.outcome import SpanTable, numbered_spans
 from placement.simulator.rates.run import run_rates
 from placement.simulator.rates.settings import RatesSettings
 from placement.traces.deadlines.drs import DrsMix

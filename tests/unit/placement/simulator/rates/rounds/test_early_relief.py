@@ -6,7 +6,7 @@ from placement.model.throughput.table import Layout, SensitivityTable, TableMode
 from placement.simulator.executor import Start
 from placement.simulator.rates.rounds.round_job import RoundJob
 from placement.simulator.rates.rounds.rounds_executor import RoundsExecutor
-from placement.simulator.rates.rounds.settings import RoundsSettings
+from placement.simulator.rates.rounds.run import RoundsSettings
 from placement.traces.contention.trace import ContentionJob
 
 S = 10**9

@@ -14,8 +14,8 @@ import numpy as np
 
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import UsageError
-from placement.simulator.fluid import flows
-from placement.simulator.fluid.flows import CORE, ENDED, FLOW, Flows
+from placement.simulator import flows
+from placement.simulator.flows import CORE, ENDED, FLOW, Flows
 
 NOISE = 1024
 """Random numbers a job, used cyclically: iterations k and k + 1024 of a job have the same noise."""

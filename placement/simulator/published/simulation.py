@@ -1,18 +1,40 @@
-"""The result of a run of the published simulator, in its milliseconds."""
+"""Runs the published simulator's rules on a trace, and gives the result in its milliseconds."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mltcp.core.errors import UsageError
+from placement.model.cluster import GPU_MEMORY_MB
+from placement.model.compiled import compiled
 from placement.model.job import Job
 from placement.simulator.outcome import JobOutcome, Outcome
-from placement.simulator.published.rules import MS_PER_MB
-from placement.simulator.published.state import PublishedState
+from placement.simulator.published.iterations import (
+    catch_up,
+    communicate,
+    end_local,
+    end_task,
+    end_transfers,
+    ready,
+    start_tasks,
+)
+from placement.simulator.published.placing import arrive, leave, place
+from placement.simulator.published.state import (
+    MS_PER_MB,
+    NEVER,
+    PublishedRules,
+    PublishedState,
+    initial_state,
+    rules_of,
+)
+
+# -- results -----------------------------------------------------------------------------------------------------------
 
 Times = NDArray[np.int64]
 
@@ -126,3 +148,108 @@ def result_of(jobs: Sequence[Job], state: PublishedState, total_ms: int, wall_s:
         events=int(state.clock[0]["events"]),
         wall_s=wall_s,
     )
+
+
+# -- the steps, without those in which nothing can happen --------------------------------------------------------------
+
+_NEVER = int(NEVER)
+
+
+@compiled
+def _step(state: PublishedState) -> bool:
+    """One millisecond of the published simulator, in its order; returns whether the next can differ."""
+    clock = state.clock[0]
+    _end(state)
+    if clock.finished > 0:
+        leave(state)
+    arrive(state)
+    place(state)
+    if clock.local > 0:
+        end_local(state)
+    if clock.ask:
+        communicate(state)
+    if clock.woken > 0:
+        start_tasks(state)
+    return clock.retry or clock.ask or clock.finished > 0
+
+
+@compiled
+def _end(state: PublishedState) -> None:
+    """End tasks and transfers server by server, because the order affects the rounding of workloads."""
+    clock, gpus = state.clock[0], state.rules[0].gpus
+    due = clock.due <= clock.now
+    if due:
+        catch_up(state)
+        clock.ask = True
+    for server in state.order:
+        for gpu in range(server * gpus, (server + 1) * gpus):
+            if state.ends[gpu] == clock.now and end_task(state, gpu):
+                ready(state, state.task[gpu])
+        if due and state.load[server] > 0:
+            end_transfers(state, server)
+
+
+@compiled
+def _next(state: PublishedState) -> int:
+    """The next step in which something ends or arrives."""
+    clock = state.clock[0]
+    following = clock.due
+    if clock.arrived < len(state.jobs):
+        following = min(following, state.jobs[clock.arrived].arrival)
+    for end in state.ends:
+        following = min(following, end)
+    return following
+
+
+@compiled
+def run_to_end(state: PublishedState, every: bool) -> int:
+    """Run a state to its end; returns the number of steps. `every` skips none, which changes no result."""
+    clock = state.clock[0]
+    while True:
+        again = _step(state)
+        if clock.left == len(state.jobs):
+            return clock.now + 1
+        clock.now = clock.now + 1 if again or every else _next(state)
+
+
+# -- a run -------------------------------------------------------------------------------------------------------------
+
+
+def run(
+    jobs: Sequence[Job],
+    placement: str,
+    kappa: int,
+    communication: str,
+    *,
+    defect: bool,
+    seed: int = 0,
+    servers: int = 16,
+    gpus: int = 4,
+    memory_mb: int = GPU_MEMORY_MB,
+) -> PublishedRun:
+    """Run the jobs by the published simulator's rules.
+
+    Args:
+        jobs: of the trace, in any order.
+        placement: random, first-fit, list-scheduling or lwf.
+        kappa: of lwf: jobs with more workers are kept together on servers.
+        communication: ada-srsf, or srsf-N with the number of transfers that a server may have.
+        defect: whether AdaDUAL's queries advance the queried transfers, as published.
+        seed: of the random placement, which draws what Python's generator of this seed gives.
+        servers: around one switch.
+        gpus: of a server.
+        memory_mb: of a GPU.
+
+    Raises:
+        UsageError: no jobs, an unknown policy, a job that can never run, or times that are not whole milliseconds.
+    """
+    rule, kappa, most = rules_of(placement, kappa, communication)
+    rules = PublishedRules(rule, kappa, most, defect, servers, gpus, memory_mb)
+    if not jobs:
+        raise UsageError("jobs: expected one or more, got no jobs")
+    rules.check_jobs(jobs)
+    ordered = sorted(jobs, key=lambda job: (job.arrival_ns, job.job_id))
+    state = initial_state(ordered, rules, seed)
+    began = time.perf_counter()
+    total_ms = run_to_end(state, False)
+    return result_of(ordered, state, total_ms, time.perf_counter() - began)
