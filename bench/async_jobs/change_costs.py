@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from placement.model.cluster import Cluster
-from placement.model.throughput.throughput import ThroughputModel
+from placement.model.throughput import ThroughputModel
 from placement.simulator.executor import Start
 from placement.simulator.rates.rate_job import RatedJob
 from placement.simulator.rates.rates_executor import RatesExecutor

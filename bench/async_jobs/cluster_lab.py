@@ -16,7 +16,7 @@ from bench.workloads.ranks.place import RankPlace
 from mltcp.core.errors import UsageError
 from mltcp.ebpf.jobs import attached
 from placement.model.cluster import Cluster
-from placement.model.throughput.worker_table import WorkerTable
+from placement.model.throughput import WorkerTable
 from placement.simulator.rates.settings import RatesSettings
 
 HOSTS, SLOTS = 4, 4

@@ -17,7 +17,7 @@ from bench.async_jobs.profile import MEASURED, WINDOW_S, Profile, profile_in_lab
 from bench.async_jobs.slot_change import worker_moves
 from bench.lab.network import namespaces
 from placement.experiments.run_journal import RunJournal
-from placement.model.throughput.worker_table import WorkerTable
+from placement.model.throughput import WorkerTable
 from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.rates.outcome import RatesOutcome
 from placement.simulator.rates.rates_executor import RatesExecutor

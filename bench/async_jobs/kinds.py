@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from bench.lab.link import ETHERNET_HEADER_BYTES, Link
 from bench.workloads.parameter_server.job import ELEMENT_BYTES, ReplayWork
 from mltcp.core.errors import UsageError
-from placement.model.parameter_server.service_times import ServiceTimes
-from placement.model.throughput.throughput import Workload
+from placement.model.service_times import ServiceTimes
+from placement.model.throughput import Workload
 
 LINK = Link(40_000_000, 60_000, None)
 """At the port of each parameter server."""

@@ -8,11 +8,11 @@ from bench.async_jobs.kinds import KINDS, JobKind
 from bench.lab.link import Link
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import NS_PER_S
-from placement.model.parameter_server.prediction import throughput
-from placement.model.throughput.throughput import Workload
+from placement.model.queueing import throughput
+from placement.model.table_reader import MOST
+from placement.model.throughput import Workload
 from placement.traces.async_sgd.trace import AsyncTrace
 from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
-from placement.traces.fields import MOST
 
 _MOST_SCALE = 1000
 _PARTS = 1000

@@ -16,7 +16,7 @@ from bench.workloads.launch.launched_rank import store_directory
 from bench.workloads.parameter_server.job import AsyncJob
 from bench.workloads.parameter_server.malleable.launch import MalleableJob
 from mltcp.core.errors import MltcpError
-from placement.model.throughput.worker_table import WorkerTable
+from placement.model.throughput import WorkerTable
 from placement.policies.schedulers.elastic.least_moves import LeastMoves
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy

@@ -18,9 +18,9 @@ from bench.workloads.parameter_server.job import AsyncJob
 from bench.workloads.parameter_server.malleable.launch import MalleableJob, collect_all
 from bench.workloads.parameter_server.statistics import cycle_times
 from bench.workloads.parameter_server.update import Update
-from placement.model.parameter_server.prediction import Method, throughputs
-from placement.model.parameter_server.service_times import ServiceTimes
-from placement.model.throughput.worker_table import WorkerTable
+from placement.model.queueing import Method, throughputs
+from placement.model.service_times import ServiceTimes
+from placement.model.throughput import WorkerTable
 
 UPDATES = 40
 """Of the profile with one worker."""

@@ -9,8 +9,8 @@ from statistics import fmean, median
 from bench.async_sgd.run import AsyncRun
 from bench.workloads.parameter_server.statistics import CycleTimes
 from mltcp.core.errors import MltcpError
-from placement.model.parameter_server.prediction import Method, throughput_bound, throughputs
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.model.queueing import Method, throughput_bound, throughputs
+from placement.model.service_times import ServiceTimes
 
 METHODS = (Method.EXACT, Method.APPROXIMATE, Method.HYBRID)
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from bench.async_sgd.comparison import METHODS, AsyncCell, ControlComparison
 from bench.lab.processors import BUSY
 from placement.experiments.parameter_server.profile import ServiceProfile
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.model.service_times import ServiceTimes
 
 SCHEMA = 1
 

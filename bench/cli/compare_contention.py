@@ -15,7 +15,7 @@ from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
 from mltcp.core.quantities import parse_number
-from placement.model.throughput.table import COMBINATIONS
+from placement.model.throughput_table import COMBINATIONS
 
 if TYPE_CHECKING:
     from bench.compare.contention_jobs.comparison import ContentionComparison
@@ -65,7 +65,7 @@ def execute(options: argparse.Namespace) -> int:
     from bench.compare.contention_jobs.measure import points
     from bench.lab.network import namespaces
     from mltcp.core.atomic_files import write_atomically
-    from placement.model.throughput.table import read_table
+    from placement.model.throughput_table import read_table
     from placement.policies.schedulers.registry import NAMES
     from placement.traces.contention.trace import read_trace
     from placement.traces.left_out import tell_left_out

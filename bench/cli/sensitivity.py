@@ -17,7 +17,7 @@ from bench.sensitivity.result import table_of, write_table
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
-from placement.model.throughput.table import published_table
+from placement.model.throughput_table import published_table
 
 _POLICIES = "cubic,mltcp_cubic"
 _EXAMPLES = """\

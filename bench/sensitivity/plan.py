@@ -13,7 +13,7 @@ from bench.compare.approaches.policy import Policy
 from bench.lab.link import Link
 from bench.sensitivity.traffic import expected_s
 from mltcp.core.errors import UsageError
-from placement.model.throughput.table import Layout, SensitivityTable
+from placement.model.throughput_table import Layout, SensitivityTable
 
 HOSTS = 4
 REFERENCE_EVERY = 20

@@ -11,7 +11,7 @@ import numpy as np
 
 from bench.sensitivity.result import Cell, MeasuredTable
 from bench.sensitivity.traffic import computing_s
-from placement.model.throughput.table import Layout, SensitivityTable
+from placement.model.throughput_table import Layout, SensitivityTable
 
 EQUAL = 1.05
 """Iterations alone of which the longer one takes at most so many times as long as the shorter one are equally long."""

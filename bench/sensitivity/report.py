@@ -15,7 +15,7 @@ from bench.lab.processors import BUSY
 from bench.sensitivity.drift import DRIFT
 from bench.sensitivity.relief import Relief, reliefs
 from bench.sensitivity.result import MeasuredTable
-from placement.model.throughput.table import SensitivityTable
+from placement.model.throughput_table import SensitivityTable
 
 SCHEMA = 1
 REPEATABLE = 0.05

@@ -18,7 +18,7 @@ from bench.sensitivity.drift import UNSTEADY, drifts, variation
 from bench.sensitivity.run import SensitivityRun
 from bench.sensitivity.traffic import samples_of
 from mltcp.core.atomic_files import write_atomically
-from placement.model.throughput.table import (
+from placement.model.throughput_table import (
     ISOLATED,
     PAIR_COLUMNS,
     RATIO_COLUMN,

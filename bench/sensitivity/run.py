@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from placement.model.throughput.table import Layout
+from placement.model.throughput_table import Layout
 
 
 @dataclass(frozen=True)

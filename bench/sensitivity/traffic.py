@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from bench.workloads.patterns import Pattern, PatternWork
 from mltcp.core.errors import UsageError
-from placement.model.throughput.table import Layout, SensitivityTable
+from placement.model.throughput_table import Layout, SensitivityTable
 
 ITERATION_S = 0.2
 PAPER_RATE_BPS = 10 * 10**9

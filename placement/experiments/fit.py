@@ -26,7 +26,7 @@ from placement.experiments.least_squares import (
 )
 from placement.experiments.measurements import Measurement, read_measurements
 from placement.experiments.student_t import two_sided
-from placement.model.contention import Contention
+from placement.model.job import Contention
 
 __all__ = ["Constant", "Fit", "Measurement", "fit", "read_measurements"]
 

@@ -11,7 +11,7 @@ from typing import Any
 from mltcp.core.errors import UsageError
 from placement.experiments.policy_name import PolicyName, SimulationModel
 from placement.model.cluster import Cluster, Gpu, Server
-from placement.model.contention import PUBLISHED, Contention
+from placement.model.job import PUBLISHED, Contention
 
 
 @dataclass(frozen=True)

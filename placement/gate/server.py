@@ -31,7 +31,7 @@ from placement.gate.jobs import GateJob, GateLinks, job_from
 from placement.gate.listener import listen
 from placement.gate.state import GateState, gate_policy
 from placement.gate.turns import GateUser
-from placement.model.contention import PUBLISHED, Contention
+from placement.model.job import PUBLISHED, Contention
 
 _log = logging.getLogger("placement.gate")
 _LINES = UserLines()

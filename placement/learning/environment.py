@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 
 from placement.learning.episodes import FIRST_SEED, Episodes, EpisodeSettings
-from placement.model.throughput.table import TableModel, published_table
+from placement.model.throughput_table import TableModel, published_table
 from placement.simulator.rates.rounds.run import RoundsSettings
 
 NAME = "placement/Contention-v0"

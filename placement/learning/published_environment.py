@@ -20,7 +20,7 @@ from gymnasium import spaces
 
 from mltcp.core.quantities import NS_PER_S
 from placement.learning.episodes import FIRST_SEED, REWARDS, EpisodeSettings
-from placement.model.throughput.table import TableModel, published_table
+from placement.model.throughput_table import TableModel, published_table
 from placement.policies.schedulers.contention.public_actions import act, find_candidates
 from placement.policies.schedulers.contention.public_view import new_grid, observe_grid
 from placement.policies.schedulers.contention.published_policy import RULE_OF

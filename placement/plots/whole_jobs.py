@@ -13,7 +13,7 @@ from matplotlib.ticker import PercentFormatter
 
 from placement.experiments.jobs.figures import Sweep
 from placement.experiments.jobs.results import PolicyResult
-from placement.model.throughput.throughput import ThroughputModel, Workload, spread
+from placement.model.throughput import ThroughputModel, Workload, spread
 from placement.plots.style import MUTED, framed, policy_colours
 from placement.plots.timelines import Span, Timeline
 from placement.simulator.rates.outcome import RatesOutcome, numbered_spans

@@ -12,7 +12,7 @@ import numpy as np
 
 from mltcp.core.errors import UsageError
 from placement.model.compiled import compiled
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.model.service_times import ServiceTimes
 
 if TYPE_CHECKING:
     from numpy import ndarray

@@ -26,13 +26,11 @@ from pathlib import Path
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_S
 from placement.model.job import Model
+from placement.model.table_reader import MOST, MOST_TEXT, Columns, Field, Record, Source, fault, shown
 from placement.traces import entries
-from placement.traces.columns import Columns
 from placement.traces.entries import RecordedJob
-from placement.traces.fields import MOST, MOST_TEXT, Field, fault, shown
 from placement.traces.left_out import JobSieve
 from placement.traces.models import PUBLISHED
-from placement.traces.source import Record, Source
 from placement.traces.trace import Trace
 
 JOB_COLUMNS = ("job_name", "inst_id", "user", "status", "start_time", "end_time")

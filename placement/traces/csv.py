@@ -26,11 +26,9 @@ from pathlib import Path
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_MS, NS_PER_S
 from placement.model.job import Job, Model
-from placement.traces.columns import Columns
-from placement.traces.fields import Field, fault, shown
+from placement.model.table_reader import Columns, Field, Record, Source, fault, shown
 from placement.traces.left_out import JobSieve
 from placement.traces.models import PUBLISHED
-from placement.traces.source import Record, Source
 from placement.traces.trace import Trace
 
 _NEEDED = ("job_id", "arrival_s", "num_gpus", "iterations", "model")

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from placement.model.job import Job, Model
-from placement.traces.fields import fault
+from placement.model.table_reader import Source, fault
 from placement.traces.left_out import JobSieve
 from placement.traces.models import assigned
-from placement.traces.source import Source
 from placement.traces.trace import Trace
 
 

@@ -25,12 +25,11 @@ from typing import Any, Self
 
 from mltcp.core.quantities import NS_PER_S
 from placement.model.job import Model
+from placement.model.table_reader import Source, fault, shown
 from placement.traces import entries
 from placement.traces.entries import RecordedJob
-from placement.traces.fields import fault, shown
 from placement.traces.left_out import TWICE, JobSieve
 from placement.traces.models import PUBLISHED
-from placement.traces.source import Source
 from placement.traces.trace import Trace
 
 _TIME = "%Y-%m-%d %H:%M:%S"

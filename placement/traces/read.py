@@ -7,9 +7,9 @@ from pathlib import Path
 
 from mltcp.core.errors import UsageError
 from placement.model.job import Model
+from placement.model.table_reader import Source
 from placement.traces import alibaba_pai, csv, philly
 from placement.traces.models import PUBLISHED
-from placement.traces.source import Source
 from placement.traces.trace import Trace
 
 FORMATS = ("csv", "philly", "alibaba-pai")

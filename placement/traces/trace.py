@@ -11,7 +11,7 @@ from typing import Self
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
 from placement.model.job import Job
-from placement.traces.fields import MOST, MOST_TEXT, Once, fault, shown
+from placement.model.table_reader import MOST, MOST_TEXT, Once, fault, shown
 from placement.traces.left_out import JobSieve, LeftOut
 
 

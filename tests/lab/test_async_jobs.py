@@ -12,8 +12,7 @@ from bench.async_jobs.kinds import LINK
 from bench.cli.main import main
 from bench.workloads.launch.launched_rank import store_directory
 from bench.workloads.parameter_server.job import AsyncJob, ReplayWork
-from placement.model.throughput.throughput import Workload
-from placement.model.throughput.worker_table import WorkerTable
+from placement.model.throughput import WorkerTable, Workload
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.rates.rate_job import ModelTimes, RateJob

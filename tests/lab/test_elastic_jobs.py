@@ -12,8 +12,7 @@ from bench.lab.two_tier import TwoTier, two_tier, two_tier_cluster
 from bench.workloads.elastic.training_job import FAULTS
 from collectives.elastic.checkpoints.checkpoint_directory import progress_of
 from placement.engines.local import LocalEngine
-from placement.model.throughput.ring import RingAllReduce
-from placement.model.throughput.throughput import Workload
+from placement.model.throughput import RingAllReduce, Workload
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.rates.rate_job import ModelTimes, RateJob

@@ -18,8 +18,7 @@ from bench.warm.trainings import forked_trainings
 from mltcp.core.quantities import NS_PER_S
 from placement.engines.local import LocalEngine
 from placement.model.cluster import Cluster
-from placement.model.throughput.table import Combination, SensitivityTable, TableModel
-from placement.model.throughput.table_files import write_table
+from placement.model.throughput_table import Combination, SensitivityTable, TableModel, write_table
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.service.context import ServiceRules

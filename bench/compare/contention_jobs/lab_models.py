@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from bench.workloads.elastic import training_job
 from bench.workloads.elastic.training_job import JobOptions
-from placement.model.throughput.table import Layout, SensitivityTable
+from placement.model.throughput_table import Layout, SensitivityTable
 
 BATCH = 4
 """Samples of a rank in a step."""

@@ -14,7 +14,7 @@ from bench.workloads.elastic.engine_job import EngineEvents, EngineTraining
 from mltcp.core.errors import MltcpError
 from placement.engines.engine import HostShare
 from placement.engines.local import LocalEngine
-from placement.model.throughput.table import Layout, SensitivityTable
+from placement.model.throughput_table import Layout, SensitivityTable
 
 MEASURED_S = 5.0
 """For how long the steps of a point are watched."""

@@ -17,7 +17,7 @@ from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError
 from placement.gate import messages
 from placement.gate.jobs import GateJob, GateLinks, job_document
-from placement.model.contention import Contention
+from placement.model.job import Contention
 
 VARIABLE, BYTES_VARIABLE = "MLTCP_GATE", "MLTCP_GATE_BYTES"
 SOCKET = "gate"

@@ -15,7 +15,7 @@ from mltcp.core.errors import MltcpError
 from placement.engines.engine import EngineEvent, HostShare, JobFailed, JobFinished, JobStarted, JobStopped
 from placement.engines.local import LocalEngine
 from placement.model.cluster import Cluster
-from placement.model.throughput.throughput import Workload
+from placement.model.throughput import Workload
 from placement.policies.schedulers.scheduling_policy import Decision
 from placement.simulator.executor import JobEnd, Start
 from placement.simulator.rates.outcome import Span

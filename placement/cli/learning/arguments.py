@@ -9,7 +9,7 @@ from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import NS_PER_S
 from placement.cli.simulation.jobs_arguments import parse_number
 from placement.learning.episodes import EpisodeSettings
-from placement.model.throughput.table import TableModel, published_table, read_table
+from placement.model.throughput_table import TableModel, published_table, read_table
 from placement.simulator.rates.rounds.run import RoundsSettings
 from placement.traces.contention.mix import JOBS, MIXES
 

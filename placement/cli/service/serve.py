@@ -15,7 +15,7 @@ from mltcp.core.quantities import BINARY_SIZES, parse_number, parse_rate_bps, pa
 from placement.cassini.drift import THRESHOLD
 from placement.cli.service.listening import print_listening
 from placement.engines.bounded_log import LOG_BYTES, SMALLEST_LOG_BYTES
-from placement.model.throughput.table import COMBINATIONS
+from placement.model.throughput_table import COMBINATIONS
 
 if TYPE_CHECKING:
     from placement.engines.engine import Engine

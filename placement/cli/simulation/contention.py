@@ -16,7 +16,7 @@ from placement.cli.simulation.jobs_arguments import given_or, parse_number, pars
 from placement.experiments.contention.report import print_rounds
 from placement.experiments.contention.results import RoundsPolicyResult, text
 from placement.experiments.contention.runs import run_policies, tasks_of
-from placement.model.throughput.table import (
+from placement.model.throughput_table import (
     COMBINATIONS,
     SensitivityTable,
     TableModel,

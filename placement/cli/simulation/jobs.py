@@ -41,7 +41,7 @@ from placement.experiments.jobs.runs import (
     tasks_of,
 )
 from placement.experiments.run_journal import RunJournal
-from placement.model.throughput.ring import BETWEEN_BYTES_PER_S, INSIDE_BYTES_PER_S, RingAllReduce
+from placement.model.throughput import BETWEEN_BYTES_PER_S, INSIDE_BYTES_PER_S, RingAllReduce
 from placement.policies.schedulers.registry import NAMES
 from placement.simulator.rates.run import check_fits
 from placement.simulator.rates.settings import GPUS, NODES, RatesSettings

@@ -19,8 +19,7 @@ from itertools import pairwise
 import numpy as np
 
 from mltcp.core.errors import UsageError
-from placement.model.throughput.ring import RingAllReduce
-from placement.model.throughput.throughput import Workload, spread
+from placement.model.throughput import RingAllReduce, Workload, spread
 from placement.simulator.rates.settings import RatesSettings
 from placement.traces.deadlines.trace import DeadlineTrace
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from mltcp.core.errors import UsageError
 from placement.experiments.parameter_server.predictions import Predictions, Question, predict
 from placement.experiments.statistics import half_interval
-from placement.model.parameter_server.prediction import Method
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.model.queueing import Method
+from placement.model.service_times import ServiceTimes
 from placement.simulator.parameter_server import NetworkSettings, Sizes, simulate_network
 
 METHODS = (Method.EXACT, Method.APPROXIMATE, Method.HYBRID)

@@ -6,11 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from placement.model.parameter_server.link_sharing import DEFAULT_SHARING, LinkSharing
-from placement.model.parameter_server.mixture import solve_mixture
-from placement.model.parameter_server.prediction import Method, Solution, solve, throughput_bound
-from placement.model.parameter_server.service_document import service_document
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.model.queueing import Method, Solution, solve, solve_mixture, throughput_bound
+from placement.model.service_times import DEFAULT_SHARING, LinkSharing, ServiceTimes, service_document
 
 
 @dataclass(frozen=True)

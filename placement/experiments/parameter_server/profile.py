@@ -19,8 +19,7 @@ from mltcp.core.quantities import NS_PER_S
 from placement.cassini.ip_packets import address_text
 from placement.experiments.parameter_server.tcp_packets import Endpoint, TcpPacket, tcp_packets
 from placement.experiments.parameter_server.transfers import CONTROL_SHARE, Transfer, transfers
-from placement.model.parameter_server.service_document import service_document
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.model.service_times import ServiceTimes, service_document
 
 FEWEST_CYCLES = 3
 MOST_CYCLES = 200

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import check_number
-from placement.model.parameter_server.link_sharing import LinkSharing
-from placement.model.parameter_server.prediction import throughputs
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.model.queueing import throughputs
+from placement.model.service_times import LinkSharing, ServiceTimes
 
 _STEPS = 40
 _REFINEMENTS = 3

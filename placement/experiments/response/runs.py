@@ -9,7 +9,7 @@ from functools import lru_cache
 from mltcp.core.policy_names import Part, Vocabulary
 from placement.experiments.response.results import PolicyResult, TraceResult, best
 from placement.experiments.workers import Workers
-from placement.model.throughput.throughput import Workload
+from placement.model.throughput import Workload
 from placement.policies.schedulers.response.catalogue import (
     RESPONSE_SCHEDULERS,
     ResponseScheduler,

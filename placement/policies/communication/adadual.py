@@ -1,4 +1,4 @@
-"""AdaDUAL for any number of running transfers: the rule of `placement.model.adadual`, for compiled code."""
+"""AdaDUAL for any number of running transfers: the rule that `docs/adadual.md` derives, for compiled code."""
 
 from __future__ import annotations
 

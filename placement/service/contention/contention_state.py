@@ -7,14 +7,14 @@ from fractions import Fraction
 from pathlib import Path
 
 from mltcp.core.errors import UsageError, shown
-from placement.model.throughput.table import (
+from placement.model.throughput_table import (
     Combination,
     Layout,
     SensitivityTable,
+    TableTimes,
     published_table,
     read_table,
 )
-from placement.model.throughput.table_times import TableTimes
 from placement.policies.schedulers.contention.checkpoint import digest_of_table
 from placement.service.contention.ratio_table import RatioTable
 from placement.service.contention.throughput_monitor import RunningJob, ThroughputMonitor

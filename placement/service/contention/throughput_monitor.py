@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from mltcp.core.one_line import one_line
-from placement.model.throughput.table import FLOOR, Layout
+from placement.model.throughput_table import FLOOR, Layout
 from placement.service.contention.ratio_table import RatioTable
 
 SKIPPED = 2

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from mltcp.core.errors import UsageError, shown
 from placement.model.cluster import Cluster
-from placement.model.throughput.table import Layout
+from placement.model.throughput_table import Layout
 from placement.policies.schedulers.contention.profiles import TableTimed
 from placement.policies.schedulers.scheduler import Assignment, JobView, gpu_owners
 from placement.service.deciding.failure import FailureReason, PolicyFailure

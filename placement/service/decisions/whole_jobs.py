@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from mltcp.core.errors import UsageError, shown
 from placement.model.cluster import Cluster, Gpu, Server, Switch
-from placement.model.throughput.table import TableModel
-from placement.model.throughput.table_times import TableTimes
+from placement.model.throughput_table import TableModel, TableTimes
 from placement.policies.schedulers.contention.profiles import all_kinds, name_of
 from placement.policies.schedulers.contention.tables import node_counts
 from placement.policies.schedulers.registry import IMPORTED, LEARNED, named_scheduler

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from google.protobuf.message import DecodeError
 
-from placement.model.throughput.table import Layout
+from placement.model.throughput_table import Layout
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import demand_of, profile_message
 from placement.service.state.job_record import JobRecord, deadline_of

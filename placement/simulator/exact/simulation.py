@@ -14,8 +14,7 @@ from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_S
 from placement.model.cluster import Cluster
 from placement.model.compiled import compiled
-from placement.model.contention import PUBLISHED, Contention
-from placement.model.job import Job
+from placement.model.job import PUBLISHED, Contention, Job
 from placement.model.state import JOB, Records
 from placement.policies.catalogue import CommunicationPolicy, PlacementPolicy
 from placement.policies.placing import random

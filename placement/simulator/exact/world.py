@@ -11,8 +11,7 @@ import numpy as np
 
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
-from placement.model.contention import Contention
-from placement.model.job import Job, Model
+from placement.model.job import Contention, Job, Model
 from placement.model.state import GPU, JOB, LINK, PLACE, SERVER, WORKER, Records
 from placement.policies.catalogue import CommunicationPolicy, PlacementPolicy
 from placement.simulator.exact.event_heap import EventHeap, TaskEnds, empty, no_tasks

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Protocol
 
 from mltcp.core.demand import Phase
-from placement.model.throughput.throughput import ThroughputModel, Workload, spread
+from placement.model.throughput import ThroughputModel, Workload, spread
 from placement.simulator.executor import ClusterJob
 from placement.traces.deadlines.trace import DeadlineJob
 

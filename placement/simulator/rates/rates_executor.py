@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
-from placement.model.throughput.throughput import GpusByNode, Neighbour, ThroughputModel
+from placement.model.throughput import GpusByNode, Neighbour, ThroughputModel
 from placement.policies.schedulers.scheduling_policy import Decision
 from placement.simulator.executor import JobEnd, Start
 from placement.simulator.rates.outcome import Span

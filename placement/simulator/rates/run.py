@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mltcp.core.errors import UsageError
-from placement.model.throughput.throughput import Workload
+from placement.model.throughput import Workload
 from placement.policies.schedulers.scheduler import Scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster, Gpu, Server, Switch
-from placement.model.throughput.throughput import ThroughputModel
+from placement.model.throughput import ThroughputModel
 
 NODES, GPUS = 4, 4
 """The cluster of the DRS paper: 4 nodes of 4 GPUs."""

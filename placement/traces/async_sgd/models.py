@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from mltcp.core.quantities import BYTES_PER_PARAMETER
-from placement.model.throughput.throughput import Workload
+from placement.model.throughput import Workload
 
 BATCH = 1024
 GFLOPS = 1229

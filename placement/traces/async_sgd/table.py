@@ -13,12 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from placement.model.throughput.throughput import Workload
+from placement.model.table_reader import Columns, Field, Source, fault, shown
+from placement.model.throughput import Workload
 from placement.traces.async_sgd.trace import MOST_JOBS, AsyncTrace
-from placement.traces.columns import Columns
-from placement.traces.fields import Field, fault, shown
 from placement.traces.left_out import JobSieve
-from placement.traces.source import Source
 
 COLUMNS = ("arrival_units", "model", "epochs")
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_S
-from placement.model.throughput.throughput import Workload
+from placement.model.table_reader import MOST
+from placement.model.throughput import Workload
 from placement.traces.async_sgd.models import EPOCHS_VARIANCE
 from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
-from placement.traces.fields import MOST
 from placement.traces.left_out import LeftOut
 
 MOST_JOBS = 1_000_000

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 
 from mltcp.core.errors import UsageError, shown
-from placement.model.throughput.table import SensitivityTable
+from placement.model.throughput_table import SensitivityTable
 from placement.traces.contention.trace import ContentionJob, ContentionTrace
 
 MODELS = ("MobileNetV3", "GraphSage", "FSDP", "Transformer-XL", "DLRM", "MoE")

@@ -13,11 +13,9 @@ from pathlib import Path
 
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_S
-from placement.model.throughput.table import SensitivityTable
-from placement.traces.columns import Columns
-from placement.traces.fields import MOST, Field, fault
+from placement.model.table_reader import MOST, Columns, Field, Source, fault
+from placement.model.throughput_table import SensitivityTable
 from placement.traces.left_out import JobSieve, LeftOut
-from placement.traces.source import Source
 
 SETS = Path(__file__).parent / "sets"
 """The folder of the traces that are shipped."""

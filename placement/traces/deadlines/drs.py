@@ -19,7 +19,7 @@ import numpy as np
 
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_HOUR
-from placement.model.throughput.throughput import Workload
+from placement.model.throughput import Workload
 from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
 
 WORKLOADS = (

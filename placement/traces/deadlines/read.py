@@ -10,13 +10,13 @@ import numpy as np
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import BYTES_PER_PARAMETER
 from placement.model.job import Job
-from placement.model.throughput.throughput import Workload
+from placement.model.table_reader import Source
+from placement.model.throughput import Workload
 from placement.traces import alibaba_pai, philly
 from placement.traces.deadlines import table
 from placement.traces.deadlines.drs import DrsMix
 from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
 from placement.traces.read import guess
-from placement.traces.source import Source
 from placement.traces.trace import Trace
 
 

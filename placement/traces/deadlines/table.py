@@ -17,12 +17,10 @@ from pathlib import Path
 
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_S
-from placement.model.throughput.throughput import Workload
-from placement.traces.columns import Columns
+from placement.model.table_reader import Columns, Field, Record, Source, fault, shown
+from placement.model.throughput import Workload
 from placement.traces.deadlines.trace import HIGHEST_ALPHA, DeadlineJob, DeadlineTrace
-from placement.traces.fields import Field, fault, shown
 from placement.traces.left_out import JobSieve
-from placement.traces.source import Record, Source
 
 _NEEDED = ("job_id", "arrival_s", "workload")
 _DUE = ("alpha", "deadline_s")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from mltcp.core.errors import UsageError, shown
-from placement.model.throughput.throughput import Workload
-from placement.traces.fields import MOST
+from placement.model.table_reader import MOST
+from placement.model.throughput import Workload
 from placement.traces.left_out import LeftOut
 
 HIGHEST_ALPHA = 1000

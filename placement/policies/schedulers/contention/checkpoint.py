@@ -17,7 +17,7 @@ import numpy as np
 
 from mltcp.core.errors import UsageError, shown
 from placement.model.array_files import read_arrays
-from placement.model.throughput.table import SensitivityTable
+from placement.model.throughput_table import SensitivityTable
 from placement.policies.schedulers.contention.perceptron import Layers, best_steps
 
 FORMAT = 2

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placement.model.throughput.table import COMBINATIONS, Combination
+from placement.model.throughput_table import COMBINATIONS, Combination
 from placement.policies.schedulers.contention.rule import Rule
 from placement.policies.schedulers.contention.tables import Tables
 from placement.policies.schedulers.contention.world import (

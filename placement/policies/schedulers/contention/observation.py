@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mltcp.core.quantities import NS_PER_S
 from placement.model.cluster import Cluster
-from placement.model.throughput.table import Combination
+from placement.model.throughput_table import Combination
 from placement.policies.schedulers.contention.new_world import new_world
 from placement.policies.schedulers.contention.places import insert_slot, update_room
 from placement.policies.schedulers.contention.profiles import Kind, TableProfile, kind_of

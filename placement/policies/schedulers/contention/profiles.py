@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from mltcp.core.quantities import NS_PER_S
-from placement.model.throughput.table import Layout, TableModel
+from placement.model.throughput_table import Layout, TableModel
 from placement.policies.schedulers.scheduler import IterationTimes, JobView
 
 

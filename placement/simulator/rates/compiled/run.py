@@ -10,8 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from mltcp.core.errors import MltcpError
-from placement.model.throughput.ring import RingAllReduce
-from placement.model.throughput.throughput import Workload
+from placement.model.throughput import RingAllReduce, Workload
 from placement.simulator.rates.compiled.loop import run
 from placement.simulator.rates.compiled.world import (
     BY_ARRIVAL,

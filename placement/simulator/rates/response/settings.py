@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mltcp.core.errors import UsageError
-from placement.model.throughput.throughput import ThroughputModel, Workload
+from placement.model.throughput import ThroughputModel, Workload
 from placement.simulator.rates.response.tables import speeds_of_model
 from placement.traces.async_sgd.trace import AsyncTrace
 

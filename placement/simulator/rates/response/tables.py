@@ -9,7 +9,7 @@ import numpy as np
 
 from mltcp.core.errors import MltcpError
 from mltcp.core.quantities import NS_PER_S
-from placement.model.throughput.throughput import ThroughputModel, Workload
+from placement.model.throughput import ThroughputModel, Workload
 from placement.policies.schedulers.response.catalogue import ResponseScheduler
 from placement.policies.schedulers.response.equal_shares import EqualShares
 from placement.policies.schedulers.response.filling import Filling

@@ -18,7 +18,7 @@ from statistics import fmean
 import numpy as np
 
 from mltcp.core.errors import UsageError, shown
-from placement.model.throughput.table import FLOOR, Layout, SensitivityTable
+from placement.model.throughput_table import FLOOR, Layout, SensitivityTable
 from placement.traces.contention.trace import ContentionTrace
 
 POLICIES = ("las", "srtf", "random", "random-fallback")

@@ -8,9 +8,8 @@ from fractions import Fraction
 from functools import cached_property
 
 from mltcp.core.demand import Phase
-from placement.model.throughput.table import TableModel, workload_of
-from placement.model.throughput.table_times import TableTimes
-from placement.model.throughput.throughput import Workload
+from placement.model.throughput import Workload
+from placement.model.throughput_table import TableModel, TableTimes, workload_of
 from placement.traces.contention.trace import ContentionJob
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_S
 from placement.model.cluster import Cluster
-from placement.model.throughput.throughput import GpusByNode, Neighbour, ThroughputModel
+from placement.model.throughput import GpusByNode, Neighbour, ThroughputModel
 from placement.policies.schedulers.scheduling_policy import Decision
 from placement.simulator.executor import JobEnd, Start
 from placement.simulator.rates.rate_job import RatedJob

@@ -9,7 +9,7 @@ import numpy as np
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.quantities import NS_PER_S
 from placement.model.cluster import Cluster, Gpu, Server, Switch
-from placement.model.throughput.table import TableModel
+from placement.model.throughput_table import TableModel
 from placement.policies.schedulers.contention.new_world import new_world, trial_of
 from placement.policies.schedulers.contention.profiles import Kind, TableProfile
 from placement.policies.schedulers.contention.rule import Rule

@@ -14,8 +14,8 @@ from bench.async_jobs.live_run import MalleableRun
 from bench.async_jobs.profile import Profile
 from bench.async_jobs.report import document
 from bench.cli.main import main
-from placement.model.parameter_server.prediction import throughput
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.model.queueing import throughput
+from placement.model.service_times import ServiceTimes
 from placement.simulator.rates.outcome import Span
 from placement.traces.async_sgd.trace import draw_trace
 

@@ -11,8 +11,7 @@ from bench.workloads.launch.launched_rank import store_directory
 from bench.workloads.parameter_server.job import AsyncJob, ReplayWork
 from bench.workloads.ranks.place import RankPlace
 from mltcp.core.errors import MltcpError
-from placement.model.throughput.throughput import Workload
-from placement.model.throughput.worker_table import WorkerTable
+from placement.model.throughput import WorkerTable, Workload
 from placement.simulator.executor import Start
 from placement.simulator.rates.rate_job import ModelTimes, RateJob
 from placement.traces.deadlines.trace import DeadlineJob

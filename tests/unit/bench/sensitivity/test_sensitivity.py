@@ -19,7 +19,7 @@ from bench.sensitivity.run import SensitivityRun, run_from_line
 from bench.sensitivity.traffic import ITERATION_S, TRAFFIC, samples_of, work_of
 from bench.workloads.patterns import Pattern, PatternWork
 from mltcp.core.errors import UsageError
-from placement.model.throughput.table import Layout, published_table, read_table
+from placement.model.throughput_table import Layout, published_table, read_table
 
 TABLE = published_table()
 RATE_BPS = 100_000_000

@@ -19,7 +19,7 @@ from placement.experiments.fit import Measurement, fit
 from placement.experiments.policy_name import PolicyName, SimulationModel, parse_policies
 from placement.experiments.setting import Setting
 from placement.model.cluster import Cluster, Gpu, Server, Switch
-from placement.model.contention import Contention
+from placement.model.job import Contention
 
 ROOT = Path(__file__).resolve().parents[4]
 HEADER = "job_id,arrival_s,num_gpus,iterations,model\n"

@@ -18,7 +18,7 @@ from placement.experiments.fit import Measurement, fit, read_measurements
 from placement.experiments.least_squares import non_negative
 from placement.experiments.measurements import as_csv
 from placement.experiments.student_t import two_sided
-from placement.model.contention import Contention
+from placement.model.job import Contention
 from placement.plots.fit import figure
 
 DATA = Path(__file__).parents[1] / "data"

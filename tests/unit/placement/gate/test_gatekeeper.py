@@ -15,7 +15,7 @@ from placement.gate.jobs import GateJob
 from placement.gate.messages import Ask
 from placement.gate.state import GateState, gate_policy
 from placement.gate.turns import GateUser
-from placement.model.contention import Contention
+from placement.model.job import Contention
 
 WORLD = 7
 CONTENTION = Contention(Fraction(0), Fraction(1), Fraction(0))

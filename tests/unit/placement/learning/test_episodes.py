@@ -10,7 +10,7 @@ from placement.learning.environment import NAME, ContentionEnvironment
 from placement.learning.episodes import Episodes, EpisodeSettings
 from placement.learning.stacked import row
 from placement.learning.teacher import rule_steps
-from placement.model.throughput.table import TableModel, published_table
+from placement.model.throughput_table import TableModel, published_table
 from placement.policies.schedulers.contention.new_world import trial_of
 from placement.policies.schedulers.contention.rule import find_rule
 from placement.simulator.rates.rounds.loop import MOST_ROUNDS

@@ -13,7 +13,7 @@ from placement.learning.episodes import Episodes, EpisodeSettings, kind_names
 from placement.learning.evaluation import check_fits, estimate, play
 from placement.learning.lessons import watch
 from placement.learning.stacked import row
-from placement.model.throughput.table import TableModel, published_table
+from placement.model.throughput_table import TableModel, published_table
 from placement.policies.schedulers.contention.checkpoint import (
     FORMAT,
     STEPS,

@@ -10,7 +10,7 @@ from gymnasium.utils.env_checker import check_env
 from placement.cli import main as cli
 from placement.learning.episodes import EpisodeSettings
 from placement.learning.published_environment import EPISODES_A_TRACE, NAME, TRACES, PublishedEnvironment
-from placement.model.throughput.table import TableModel, published_table
+from placement.model.throughput_table import TableModel, published_table
 from placement.policies.schedulers.contention.checkpoint import Checkpoint
 from placement.policies.schedulers.contention.public_actions import act, draw, find_candidates
 from placement.policies.schedulers.contention.public_view import new_grid, observe_grid

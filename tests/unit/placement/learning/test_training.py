@@ -13,7 +13,7 @@ from placement.learning.evaluation import play
 from placement.learning.lessons import watch
 from placement.learning.settings import TrainingSettings
 from placement.learning.training import train
-from placement.model.throughput.table import TableModel, published_table
+from placement.model.throughput_table import TableModel, published_table
 from placement.policies.schedulers.contention.checkpoint import Checkpoint
 from placement.policies.schedulers.contention.rule import find_rule
 from placement.policies.schedulers.registry import named_scheduler

@@ -3,8 +3,7 @@ from fractions import Fraction
 import pytest
 
 from mltcp.core.errors import UsageError
-from placement.model.throughput.ring import RingAllReduce
-from placement.model.throughput.throughput import Workload, gpus_of, spread
+from placement.model.throughput import RingAllReduce, Workload, gpus_of, spread
 from placement.traces.deadlines.drs import WORKLOADS
 
 RING = RingAllReduce()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.model.cluster import Cluster
-from placement.model.throughput.ring import RingAllReduce
+from placement.model.throughput import RingAllReduce
 from placement.policies.schedulers.admission.moore_hodgson import admitted
 from placement.policies.schedulers.admission.sizes import efficiency, efficient_scheme
 from placement.policies.schedulers.elastic.elastic_density import ElasticDensity

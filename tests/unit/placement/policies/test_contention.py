@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
-from placement.model.throughput.table import TableModel, published_table
+from placement.model.throughput_table import TableModel, published_table
 from placement.policies.schedulers.contention.gains import gain, utility, weigh_running
 from placement.policies.schedulers.contention.marginal import best_start, reopt
 from placement.policies.schedulers.contention.places import start

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
-from placement.model.throughput.ring import RingAllReduce
+from placement.model.throughput import RingAllReduce
 from placement.policies.schedulers.drs.allocation import FreeGpus
 from placement.policies.schedulers.drs.migration import by_node, migrated
 from placement.policies.schedulers.drs.scheme import decide, gains, schemes

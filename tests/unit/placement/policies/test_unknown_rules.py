@@ -3,7 +3,7 @@
 import pytest
 
 from placement.cli.main import main
-from placement.model.throughput.table import TableModel, published_table
+from placement.model.throughput_table import TableModel, published_table
 from placement.policies.communication.admission import starts
 from placement.policies.placing.choice import choose
 from placement.policies.schedulers.contention.decide import decide

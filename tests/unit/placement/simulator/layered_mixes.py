@@ -4,8 +4,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from placement.model.cluster import Cluster, Gpu
-from placement.model.contention import Contention
-from placement.model.job import Job, Model
+from placement.model.job import Contention, Job, Model
 from placement.policies.catalogue import CommunicationPolicy, communication_policy, placement_policy
 from placement.policies.placing import random as placement_chance
 from placement.simulator.exact import simulation

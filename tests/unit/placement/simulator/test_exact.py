@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster, Gpu, Server, Switch
-from placement.model.contention import PUBLISHED, Contention
-from placement.model.job import Job, Model
+from placement.model.job import PUBLISHED, Contention, Job, Model
 from placement.traces import models
 from tests.unit.placement.simulator.exact_mixes import (
     COMMUNICATIONS,

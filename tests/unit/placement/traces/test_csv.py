@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
 from placement.model.job import Job, Model
+from placement.model.table_reader import Source
 from placement.traces import csv, mix
 from placement.traces.models import PAPER, PUBLISHED
 from placement.traces.read import read
-from placement.traces.source import Source
 from placement.traces.trace import Trace
 
 SHORT = "job_id,arrival_s,num_gpus,iterations,model"

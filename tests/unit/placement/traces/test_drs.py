@@ -3,7 +3,7 @@ from fractions import Fraction
 import pytest
 
 from mltcp.core.errors import UsageError
-from placement.model.throughput.throughput import Workload
+from placement.model.throughput import Workload
 from placement.traces.deadlines.drs import DrsMix
 from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster, Gpu, Server
 from placement.model.job import Job
+from placement.model.table_reader import Source
 from placement.traces import csv, mix
 from placement.traces.models import PUBLISHED
 from placement.traces.read import FORMATS, guess, read
-from placement.traces.source import Source
 from placement.traces.trace import Trace, check_fits
 
 DATA = Path(__file__).parents[1] / "data"

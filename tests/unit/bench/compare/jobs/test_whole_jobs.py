@@ -16,7 +16,7 @@ from bench.compare.jobs.report import document, write_results
 from bench.lab.two_tier import TwoTier
 from mltcp.core.errors import UsageError
 from placement.experiments.jobs.kept import kept_runs
-from placement.model.throughput.ring import RingAllReduce
+from placement.model.throughput import RingAllReduce
 from placement.simulator.rates.start_cost import StartCost
 from placement.traces.deadlines.drs import WORKLOADS, DrsMix
 from placement.traces.deadlines.read import read

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from placement.experiments.jobs.bound import bound_of, least_gpu_time, relaxed_optimum, speed_hull
 from placement.experiments.jobs.differences import rate_difference
 from placement.experiments.jobs.results import PolicyResult, TraceResult
-from placement.model.throughput.ring import RingAllReduce
+from placement.model.throughput import RingAllReduce
 from placement.simulator.rates.settings import RatesSettings
 from placement.traces.deadlines.drs import WORKLOADS, DrsMix
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
 from placement.experiments.parameter_server.profile import profile
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.model.service_times import ServiceTimes
 from tests.unit.placement.experiments.parameter_server.captures import (
     MS,
     MSS,

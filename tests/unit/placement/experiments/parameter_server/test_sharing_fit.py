@@ -2,9 +2,8 @@ import pytest
 
 from mltcp.core.errors import UsageError
 from placement.experiments.parameter_server.sharing_fit import fit_sharing, sharing_error
-from placement.model.parameter_server.link_sharing import LinkSharing
-from placement.model.parameter_server.prediction import throughputs
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.model.queueing import throughputs
+from placement.model.service_times import LinkSharing, ServiceTimes
 
 DENSE_8_MB = ServiceTimes(0.029, 0.072, 0.018, 0.072)
 

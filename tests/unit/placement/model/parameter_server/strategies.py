@@ -5,7 +5,7 @@ from dataclasses import astuple
 import numpy as np
 from hypothesis import strategies as st
 
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.model.service_times import ServiceTimes
 
 SECONDS = st.one_of(st.just(0.0), st.floats(1e-3, 10))
 SERVICES = st.tuples(SECONDS, SECONDS, SECONDS, SECONDS).filter(any).map(lambda times: ServiceTimes(*times))

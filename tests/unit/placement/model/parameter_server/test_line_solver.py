@@ -8,9 +8,8 @@ own it takes 0.6 GB.
 
 import pytest
 
-from placement.model.parameter_server.mixture import solve_mixture
-from placement.model.parameter_server.prediction import solve
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.model.queueing import solve, solve_mixture
+from placement.model.service_times import ServiceTimes
 
 DENSE_8_MB = ServiceTimes(0.029, 0.072, 0.018, 0.072)
 

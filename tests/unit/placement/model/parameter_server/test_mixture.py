@@ -8,9 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
-from placement.model.parameter_server.mixture import solve_mixture
-from placement.model.parameter_server.prediction import Method, throughput
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.model.queueing import Method, solve_mixture, throughput
+from placement.model.service_times import ServiceTimes
 from tests.unit.placement.model.parameter_server.strategies import SERVICES, random_services
 
 METHODS = st.sampled_from([Method.EXACT, Method.APPROXIMATE, Method.HYBRID])

@@ -8,15 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
-from placement.model.parameter_server.link_sharing import LinkSharing
-from placement.model.parameter_server.prediction import (
+from placement.model.queueing import (
     Method,
     solve,
     throughput,
     throughput_bound,
     throughputs,
 )
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.model.service_times import LinkSharing, ServiceTimes
 from tests.unit.placement.model.parameter_server.strategies import SERVICES, convolution, random_services
 
 DENSE_8_MB = ServiceTimes(0.029, 0.072, 0.018, 0.072)

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
-from placement.model.parameter_server.link_sharing import LinkSharing
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.model.service_times import LinkSharing, ServiceTimes
 from tests.unit.placement.model.parameter_server.strategies import SERVICES
 
 TIMES = {"worker_s": 0.029, "uplink_s": 0.072, "server_s": 0.018, "downlink_s": 0.072}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from placement.model.throughput.table import Layout, SensitivityTable
+from placement.model.throughput_table import Layout, SensitivityTable
 from placement.service.contention.ratio_table import RatioTable
 from placement.service.contention.throughput_monitor import ENOUGH, SKIPPED, RunningJob, ThroughputMonitor
 from placement.service.state.ratio_cell import RatioCell

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from mltcp.core.errors import UsageError
-from placement.model.parameter_server.mixture import solve_mixture
-from placement.model.parameter_server.prediction import throughput, throughput_bound
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.model.queueing import solve_mixture, throughput, throughput_bound
+from placement.model.service_times import ServiceTimes
 from placement.simulator.parameter_server import NetworkSettings, Sizes, simulate_network
 from tests.unit.placement.model.parameter_server.strategies import random_services
 

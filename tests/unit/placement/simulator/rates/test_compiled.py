@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 
-from placement.model.throughput.ring import RingAllReduce
+from placement.model.throughput import RingAllReduce
 from placement.policies.schedulers.registry import named_scheduler
 from placement.simulator.rates.compiled.migration import scaled_up
 from placement.simulator.rates.compiled.run import RULES, compiles, run_compiled

@@ -10,9 +10,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from placement.experiments.jobs.bound import bound_of
-from placement.model.throughput.parameter_server import ParameterServer
-from placement.model.throughput.ring import RingAllReduce
-from placement.model.throughput.throughput import Workload
+from placement.model.throughput import ParameterServer, RingAllReduce, Workload
 from placement.policies.schedulers.registry import SCHEDULERS, named_scheduler
 from placement.simulator.rates.run import run_rates
 from placement.simulator.rates.settings import RatesSettings

@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 
 from placement.experiments.jobs.runs import run_trace
-from placement.model.throughput.ring import RingAllReduce
+from placement.model.throughput import RingAllReduce
 from placement.simulator.rates.compiled.run import RULES
 from placement.simulator.rates.settings import RatesSettings
 from placement.traces.deadlines.drs import DrsMix

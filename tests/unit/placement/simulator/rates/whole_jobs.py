@@ -5,8 +5,7 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from placement.model.throughput.ring import RingAllReduce
-from placement.model.throughput.throughput import Workload
+from placement.model.throughput import RingAllReduce, Workload
 from placement.simulator.rates.settings import RatesSettings
 from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from placement.model.throughput.table import Layout, SensitivityTable, TableModel
+from placement.model.throughput_table import Layout, SensitivityTable, TableModel
 from placement.simulator.executor import Start
 from placement.simulator.rates.rounds.round_job import RoundJob
 from placement.simulator.rates.rounds.rounds_executor import RoundsExecutor

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mltcp.core.errors import UsageError
-from placement.model.throughput.table import published_table
+from placement.model.throughput_table import published_table
 from placement.simulator.rates.rounds.published_loop import run_published
 from placement.traces.contention.mix import ContentionMix
 from placement.traces.contention.trace import read_trace

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
-from placement.model.throughput.table import (
+from placement.model.throughput_table import (
     COMBINATIONS,
     Layout,
     SensitivityTable,

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from mltcp.core.errors import UsageError
-from placement.model.contention import Contention
+from placement.model.job import Contention
 
 Exact: TypeAlias = int | Fraction
 """Exact bytes or nanoseconds."""

@@ -14,18 +14,25 @@ models on 4 nodes of 8 GPUs with 10 Gb/s Ethernet, as comma-separated values.
 
 from __future__ import annotations
 
+import csv
+import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
+from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import NS_PER_S, S_PER_HOUR
-from placement.model.throughput.csv_rows import CsvRow, csv_rows
-from placement.model.throughput.throughput import GpusByNode, Neighbour, Workload, gpus_of
+from placement.model.table_reader import Field, fault, read_rows
+from placement.model.throughput import GpusByNode, Neighbour, Workload, gpus_of
+
+_MOST_GPUS = 10**6
+
+_Key = TypeVar("_Key", bound=Hashable)
 
 FLOOR = 0.35
 """No ratio of a job is below this."""
@@ -256,22 +263,22 @@ def read_table(folder: Path) -> SensitivityTable:
         UsageError: a file cannot be read, a line is wrong, a row is there twice or missing.
     """
     rates: dict[Layout, float] = {}
-    for row in csv_rows(folder / ISOLATED, ("model", "gpus", "nodes", "samples_per_s")):
-        row.once(rates, _layout(row, ""), row.number("samples_per_s"))
+    for row in read_rows(folder / ISOLATED, ("model", "gpus", "nodes", "samples_per_s")):
+        _add(rates, row, _layout(row, ""), row["samples_per_s"].real())
     ratios: dict[tuple[Layout, Layout], float] = {}
-    for row in csv_rows(folder / RATIOS, (*PAIR_COLUMNS, RATIO_COLUMN)):
+    for row in read_rows(folder / RATIOS, (*PAIR_COLUMNS, RATIO_COLUMN)):
         pair = _layout(row, "target_"), _layout(row, "other_")
-        for layout in pair:
+        for side, layout in zip(("target", "other"), pair, strict=True):
             if layout not in rates:
-                raise row.error("layout", f"one of {ISOLATED}", str(layout))
-        ratio = row.number(RATIO_COLUMN)
-        if not 0 < ratio <= 1:
-            raise row.error(RATIO_COLUMN, "more than 0 up to 1", f"{ratio:g}")
-        row.once(ratios, pair, ratio)
+                raise row[f"{side}_model"].error(f"no layout {layout}", f"one of {ISOLATED}")
+        if not 0 < (ratio := row[RATIO_COLUMN].real()) <= 1:
+            raise row[RATIO_COLUMN].error(f"{ratio:g} is out of range", "more than 0 up to 1")
+        _add(ratios, row, pair, ratio)
     samples: dict[tuple[str, int], float] = {}
     if (folder / SAMPLES).exists():
-        for row in csv_rows(folder / SAMPLES, ("model", "gpus", "total_samples")):
-            row.once(samples, (row.text("model"), row.whole("gpus")), row.number("total_samples"))
+        for row in read_rows(folder / SAMPLES, ("model", "gpus", "total_samples")):
+            kind = row["model"].word(), row["gpus"].whole(1, _MOST_GPUS)
+            _add(samples, row, kind, row["total_samples"].real())
     name = "published" if folder == PUBLISHED else str(folder)
     return SensitivityTable(name, rates, ratios, samples)
 
@@ -282,5 +289,81 @@ def published_table() -> SensitivityTable:
     return read_table(PUBLISHED)
 
 
-def _layout(row: CsvRow, prefix: str) -> Layout:
-    return Layout(row.text(f"{prefix}model"), row.whole(f"{prefix}gpus"), row.whole(f"{prefix}nodes"))
+def _layout(row: Mapping[str, Field], prefix: str) -> Layout:
+    gpus, nodes = (row[f"{prefix}{name}"].whole(1, _MOST_GPUS) for name in ("gpus", "nodes"))
+    return Layout(row[f"{prefix}model"].word(), gpus, nodes)
+
+
+def _add(found: dict[_Key, float], row: Mapping[str, Field], key: _Key, value: float) -> None:
+    """Add a value under a key that is new."""
+    if key in found:
+        raise fault(next(iter(row.values())).place, "row", f"{key} is there twice", "each once")
+    found[key] = value
+
+
+# -- iteration times ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TableTimes:
+    """The iteration times of a model of a table; an iteration is one sample a worker.
+
+    Attributes:
+        model: the throughput model of the table.
+        model_name: of the model in the table.
+    """
+
+    model: TableModel
+    model_name: str
+
+    def iteration_ns(self, workers: int, one_node: bool) -> float:
+        """See `IterationTimes`; a rack is a node here, and other jobs are on the fewest nodes that have a row.
+
+        Raises:
+            UsageError: the table has no row, as it has none for one node.
+        """
+        table = self.model.table
+        nodes = 1 if one_node else table.nodes(self.model_name, workers)[0]
+        return workers * NS_PER_S / table.throughput(Layout(self.model_name, workers, nodes))
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def write_table(table: SensitivityTable, folder: Path) -> list[Path]:
+    """Write the files of a table; returns them.
+
+    Raises:
+        UsageError: the folder cannot be written to.
+    """
+    files: dict[str, tuple[Sequence[str], Iterable[Sequence[object]]]] = {
+        ISOLATED: (
+            ("model", "gpus", "nodes", "gpus_per_node", "samples_per_s"),
+            [
+                (*layout, layout.gpus // layout.nodes, f"{rate:.17g}")
+                for layout, rate in table.samples_per_s.items()
+            ],
+        ),
+        RATIOS: (
+            (*PAIR_COLUMNS, RATIO_COLUMN),
+            [(*target, *other, f"{ratio:.17g}") for (target, other), ratio in table.ratios.items()],
+        ),
+    }
+    if table.samples:
+        files[SAMPLES] = (
+            ("model", "gpus", "total_samples"),
+            [(*kind, f"{samples:.17g}") for kind, samples in table.samples.items()],
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, (columns, rows) in files.items():
+            write_atomically(folder / name, _csv_text(columns, rows))
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror or error}") from None
+    return [folder / name for name in files]
+
+
+def _csv_text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
+    return text.getvalue().encode()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
-from typing import Self
+from dataclasses import asdict, astuple, dataclass, fields
+from pathlib import Path
+from typing import Any, Self
 
 from mltcp.core.errors import UsageError, shown
+from mltcp.core.json_files import read_json
 from mltcp.core.quantities import BYTES_PER_PARAMETER, check_number
 
 LONGEST_S = 1e9
@@ -114,3 +116,75 @@ def _largest_share(servers: int | Sequence[float]) -> float:
     if not servers or not math.isclose(math.fsum(servers), 1, rel_tol=1e-6):
         raise UsageError(f"shares: expected numbers that sum to 1, got {shown(list(servers))}")
     return max(servers)
+
+
+# -- as JSON, such as `mltcp-placement profile --parameter-server` writes ----------------------------------------------
+
+
+def load_service(path: Path) -> ServiceTimes:
+    """Read service times from a file with ``worker_s``, ``uplink_s``, ``server_s`` and ``downlink_s``.
+
+    Raises:
+        UsageError: the file cannot be read, is no JSON object, or a time is missing or invalid.
+    """
+    document = read_json(path)
+    try:
+        return service_of(document)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def service_of(document: Any) -> ServiceTimes:
+    """The service times in a document; its other fields do not matter.
+
+    Raises:
+        UsageError: it is no object, or a time is missing or invalid.
+    """
+    if not isinstance(document, dict):
+        raise UsageError(f"profile: expected an object, got {shown(document)}")
+    names = [field.name for field in fields(ServiceTimes)]
+    for name in names:
+        if name not in document:
+            raise UsageError(f"{name}: expected a number of seconds, got none")
+    return ServiceTimes(*(document[name] for name in names))
+
+
+def service_document(service: ServiceTimes) -> dict[str, float]:
+    """The fields that `service_of` reads."""
+    return asdict(service)
+
+
+# -- how far concurrent transfers share a link: g of the hybrid model (Equation 4) -------------------------------------
+
+
+@dataclass(frozen=True)
+class LinkSharing:
+    """A ramp from transfers one after the other (0) to transfers that share the link equally (1).
+
+    The paper calls its values specific to its environment, and TCP's behaviour differs between congestion controls:
+    `sharing_fit` finds others from measurements.
+
+    Attributes:
+        threshold: the utilisation of the link below which g is 0.
+        full: the utilisation from which on g is 1.
+
+    Raises:
+        UsageError: not 0 <= threshold < full.
+    """
+
+    threshold: float = 0.8
+    full: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("threshold", "full"):
+            check_number(getattr(self, name), field=name, lowest=0)
+        if self.threshold >= self.full:
+            raise UsageError(f"full: expected more than threshold ({self.threshold:g}), got {self.full:g}")
+
+    def degree(self, utilisation: float) -> float:
+        """gamma = g(rho), between 0 and 1."""
+        return min(1.0, max(0.0, (utilisation - self.threshold) / (self.full - self.threshold)))
+
+
+DEFAULT_SHARING = LinkSharing()
+"""The paper's: 0 below 0.8, 1 from 1."""
